@@ -1,0 +1,30 @@
+# The project's commands. Each sets up .venv by itself first, which takes minutes once and nothing later.
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint format clean
+BIN := .venv/bin
+
+help:  ## list these commands
+	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile
+	@echo '    ARGS="..." adds arguments to train and test; PYTHON=python3.12 chooses the Python of .venv.'
+
+setup:  ## make the environment .venv ready
+	@sh ./setup.sh
+
+train: setup  ## train a language model (ARGS="--config=config:debug" another one)
+	$(BIN)/python train.py $(or $(ARGS),--config=config:base)
+
+test: setup  ## run the tests (ARGS="tests/test_layout.py -x" some of them)
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadgroup $(ARGS)
+
+lint: setup  ## check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+
+format: setup  ## mend what the linter can mend, and format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## delete the environment and what tools left; runs stay
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

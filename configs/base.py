@@ -1,0 +1,130 @@
+"""A few million parameters, for a laptop: the config that everything starts from."""
+
+import fiddle as fdl
+
+from fidgpt.data import BPETokenizer, Corpus, HeldOut, StandardLibrary, TokenStream
+from fidgpt.model import (
+    Attention,
+    Block,
+    DepthScaled,
+    Embedding,
+    Normal,
+    RMSNorm,
+    RoPE,
+    SwiGLU,
+    Transformer,
+    Unembedding,
+    token_table,
+)
+from fidgpt.optim import WarmupCosine, adamw, fraction
+from fidgpt.parallel import DataParallel
+from fidgpt.tags import (
+    BatchSize,
+    Dropout,
+    HeadDim,
+    HiddenDim,
+    InitStd,
+    LearningRate,
+    NumLayers,
+    NumSteps,
+    Seed,
+    SeqLen,
+    VocabSize,
+    WarmupSteps,
+    WeightDecay,
+)
+from fidgpt.train import (
+    Checkpoints,
+    Console,
+    CrossEntropy,
+    JSONLines,
+    Samples,
+    Trainer,
+    Validation,
+    native_precision,
+)
+
+
+def base() -> fdl.Config[Trainer]:
+    """A decoder of 3.7 million parameters learns to write Python from the standard library.
+
+    Rotary positions, RMSNorm, SwiGLU, one table for reading and scoring tokens.
+    """
+    init = fdl.Config(Normal, std=InitStd.new(0.02))
+    residual_init = fdl.Config(DepthScaled, init=init, num_layers=NumLayers.new())
+    block = fdl.Partial(
+        Block,
+        attention_norm=fdl.ArgFactory(RMSNorm, hidden_dim=HiddenDim.new()),
+        attention=fdl.ArgFactory(
+            Attention,
+            hidden_dim=HiddenDim.new(),
+            head_dim=HeadDim.new(64),
+            rope=fdl.Config(RoPE, head_dim=HeadDim.new(), theta=10_000.0),
+            init=init,
+            out_init=residual_init,
+        ),
+        mlp_norm=fdl.ArgFactory(RMSNorm, hidden_dim=HiddenDim.new()),
+        mlp=fdl.ArgFactory(SwiGLU, hidden_dim=HiddenDim.new(), init=init, out_init=residual_init),
+        dropout=Dropout.new(),
+    )
+    table = fdl.Config(
+        token_table, vocab_size=VocabSize.new(), hidden_dim=HiddenDim.new(), init=init
+    )
+    model = fdl.Config(
+        Transformer,
+        hidden_dim=HiddenDim.new(256),
+        num_layers=NumLayers.new(4),
+        embedding=fdl.Config(Embedding, weight=table),
+        blocks=[block],
+        norm=fdl.Config(RMSNorm, hidden_dim=HiddenDim.new()),
+        unembedding=fdl.Config(Unembedding, weight=table),
+        dropout=Dropout.new(0.0),
+    )
+    corpus = fdl.Config(
+        Corpus,
+        source=fdl.Config(StandardLibrary),
+        tokenizer=fdl.Config(BPETokenizer, vocab_size=VocabSize.new()),
+    )
+    return fdl.Config(
+        Trainer,
+        vocab_size=VocabSize.new(2048),
+        seq_len=SeqLen.new(256),
+        batch_size=BatchSize.new(8),
+        num_steps=NumSteps.new(300),
+        seed=Seed.new(0),
+        model=model,
+        data=fdl.Config(
+            TokenStream,
+            corpus=corpus,
+            seq_len=SeqLen.new(),
+            batch_size=BatchSize.new(),
+            seed=Seed.new(),
+        ),
+        optimizer=fdl.Partial(
+            adamw, lr=LearningRate.new(3e-3), betas=(0.9, 0.95), weight_decay=WeightDecay.new(0.1)
+        ),
+        schedule=fdl.Config(
+            WarmupCosine,
+            num_steps=NumSteps.new(),
+            warmup_steps=WarmupSteps.new(fdl.Config(fraction, of=NumSteps.new(), ratio=0.1)),
+        ),
+        loss=fdl.Config(CrossEntropy),
+        precision=fdl.Config(native_precision),
+        parallel=fdl.Config(DataParallel),
+        checkpoints=fdl.Config(Checkpoints, every=100, keep_last=2),
+        evaluators={
+            "validation": fdl.Config(
+                Validation,
+                data=fdl.Config(
+                    HeldOut,
+                    corpus=corpus,
+                    seq_len=SeqLen.new(),
+                    batch_size=BatchSize.new(),
+                    num_batches=20,
+                ),
+                every=100,
+            )
+        },
+        trackers=[fdl.Config(Console), fdl.Config(JSONLines)],
+        samples=fdl.Config(Samples, prompts=["def ", "class "]),
+    )

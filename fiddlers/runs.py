@@ -1,0 +1,56 @@
+"""How long, how fast and on what a model learns."""
+
+import fiddle as fdl
+
+from fidgpt.data import ByteTokenizer, HeldOut, TextFiles
+from fidgpt.graph import find, tagged
+from fidgpt.optim import WarmupStableDecay, fraction
+from fidgpt.tags import LearningRate, NumSteps, WarmupSteps
+from fidgpt.train import Float32, Samples, Trainer
+
+
+def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
+    """A few steps on short sequences: everything is touched, nothing is learned."""
+    cfg.num_steps = num_steps
+    cfg.batch_size = 2
+    cfg.seq_len = 32
+    for held_out in find(cfg.evaluators, HeldOut):
+        held_out.num_batches = 1
+    for samples in find(cfg, Samples):
+        samples.num_tokens = 16
+
+
+def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
+    """Every learning rate times a factor."""
+    for part, key in tagged(cfg, LearningRate):
+        given = fdl.ordered_arguments(part)
+        if key in given:
+            setattr(part, key, given[key] * factor)
+
+
+def use_wsd(cfg: fdl.Config[Trainer], decay_ratio: float = 0.2) -> None:
+    """The learning rate rises, stays, and falls to zero over the last part of the run."""
+    decay_steps = fdl.Config(fraction, of=NumSteps.new(), ratio=decay_ratio)
+    warmup_steps = cfg.schedule.warmup_steps
+    cfg.schedule = fdl.Config(
+        WarmupStableDecay,
+        num_steps=NumSteps.new(),
+        warmup_steps=WarmupSteps.new(warmup_steps),
+        decay_steps=decay_steps,
+    )
+
+
+def use_float32(cfg: fdl.Config[Trainer]) -> None:
+    """Everything is computed in float32, whatever the machine could do."""
+    cfg.precision = fdl.Config(Float32)
+
+
+def use_bytes(cfg: fdl.Config[Trainer]) -> None:
+    """Tokens are bytes: no tokenizer is trained."""
+    cfg.data.corpus.tokenizer = fdl.Config(ByteTokenizer)
+    cfg.vocab_size = 257
+
+
+def use_text(cfg: fdl.Config[Trainer], path: str, text_field: str = "text") -> None:
+    """Learns from files of your own: text, JSON lines, Parquet, or a folder of them."""
+    cfg.data.corpus.source = fdl.Config(TextFiles, path, text_field=text_field)

@@ -1,0 +1,72 @@
+"""How every fidgpt command starts, on absl's app and flags, and how it ends on a mistake."""
+
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from absl import app, flags
+
+MISTAKE = 2  # exit status for what the user can mend
+INTERRUPTED = 130  # as a shell says it
+FLAGS = flags.FLAGS
+_EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
+
+flags.DEFINE_bool("debug", False, "Show where in the code a mistake was found.")
+
+
+class OptionalText(flags.Flag):
+    """A flag that may stand alone (`--print`) or have a value (`--print=json`)."""
+
+    def __init__(self, name: str, *, alone: str, choices: Sequence[str], help_text: str) -> None:
+        super().__init__(
+            parser=flags.EnumParser([*choices, "true", "false"]),
+            serializer=flags.ArgumentSerializer(),
+            name=name,
+            default=None,
+            help_string=help_text,
+            boolean=True,
+        )
+        self._alone = alone
+
+    def _parse(self, argument: str | None) -> str | None:
+        value = super()._parse(argument)
+        return {"true": self._alone, "false": None}.get(value, value) if value else None
+
+
+def run(main: Callable[[list[str]], int | None]) -> None:
+    """Parses the flags, calls `main` with what is no flag, and exits.
+
+    A mistake of the user's ends in its message and status 2, without a traceback unless --debug.
+    """
+    app.run(lambda arguments: sys.exit(_guarded(main, arguments[1:])), flags_parser=_parse)
+
+
+def fail(message: str) -> None:
+    """Says what is wrong on standard error."""
+    print(f"error: {message}", file=sys.stderr)
+
+
+def _guarded(main: Callable[[list[str]], int | None], arguments: list[str]) -> int:
+    from fidgpt.cli.mistakes import MISTAKES  # imported late: --help needs none of it
+
+    try:
+        return main(arguments) or 0
+    except MISTAKES as error:
+        if FLAGS.debug:
+            traceback.print_exc()
+        fail(str(error))
+        return MISTAKE
+    except KeyboardInterrupt:
+        fail("interrupted.")
+        return INTERRUPTED
+
+
+def _parse(arguments: Sequence[str]) -> list[str]:
+    try:
+        return FLAGS(list(arguments))
+    except flags.Error as error:
+        message = str(error)
+        if isinstance(error, flags.UnrecognizedFlagError):
+            message += f"\n  What changes a config is said in --config, such as {_EXAMPLE}"
+        fail(message)
+        sys.exit(MISTAKE)

@@ -1,0 +1,132 @@
+"""What `--config` understands: `config:`, `config_file:`, `fiddler:`, `set:` and `tag:`."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.cli.calls import parse_call, read_arguments
+from fidgpt.cli.catalogue import Catalogue
+from fidgpt.graph import (
+    ConfigError,
+    clone,
+    find_place,
+    load,
+    read_value,
+    set_tag,
+    suggest,
+    tagged,
+)
+from fidgpt.graph.hints import hint_of
+
+DEFAULT_CONFIG = "base"
+_BASES = ("config", "config_file")
+
+
+def compose(directives: Sequence[str], catalogue: Catalogue) -> fdl.Config:
+    """The graph that directives make, applied in the order given.
+
+    With no `config:` or `config_file:` first, the base is `config:base`.
+
+    Raises:
+      ConfigError: a directive is wrong; the message begins with the directive.
+    """
+    first = directives[0].partition(":")[0] if directives else ""
+    root = None
+    if first not in _BASES:
+        root = catalogue.configs[DEFAULT_CONFIG]()
+    for number, directive in enumerate(directives, start=1):
+        try:
+            root = _apply(directive, root, catalogue)
+        except ConfigError as error:
+            raise ConfigError(f"--config={directive} (directive {number}):\n  {error}") from None
+    assert root is not None  # either the default, or the first directive made it
+    return root
+
+
+def _apply(directive: str, root: fdl.Config | None, catalogue: Catalogue) -> fdl.Config:
+    """The graph after one directive; the graph before it is left as it was."""
+    kind, colon, rest = directive.partition(":")
+    if not colon or kind not in _KINDS:
+        raise ConfigError(
+            f"{kind!r} is no directive. {suggest(kind, _KINDS)}\n"
+            "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
+        )
+    if kind in _BASES and root is not None:
+        raise ConfigError(f"a {kind}: comes first, and only once: it is where the graph begins.")
+    return _KINDS[kind](rest, clone(root), catalogue)
+
+
+def _config(text: str, _: None, catalogue: Catalogue) -> fdl.Config:
+    call = parse_call(text)
+    function = _named(call.name, "config", catalogue.configs)
+    root = function(*read_arguments(function, call))
+    if not isinstance(root, fdl.Config):
+        raise ConfigError(
+            f"{call.name} returns {type(root).__name__}, and a config is a fdl.Config."
+        )
+    return root
+
+
+def _config_file(text: str, _: None, catalogue: Catalogue) -> fdl.Config:
+    path = Path(text).expanduser()
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError(f"{path} cannot be read: {reason}.") from None
+    return load(content, source=str(path))
+
+
+def _fiddler(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
+    call = parse_call(text)
+    function = _named(call.name, "fiddler", catalogue.fiddlers)
+    returned = function(root, *read_arguments(function, call, skip=1))
+    if returned is not None:
+        raise ConfigError(
+            f"{call.name} returns {type(returned).__name__}, and a fiddler returns None: it "
+            "changes the graph that it is given."
+        )
+    return root
+
+
+def _set(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
+    path, value = _split(text, "set:model.num_layers=6")
+    place = find_place(root, path)
+    try:
+        place.put(read_value(value, place.hint))
+    except ConfigError as error:
+        raise ConfigError(f"{place.path}: {error}") from None
+    return root
+
+
+def _tag(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
+    name, value = _split(text, "tag:LearningRate=3e-4")
+    tag = _named(name, "tag", catalogue.tags)
+    carriers = tagged(root, tag)
+    hint = hint_of(*carriers[0]) if carriers else Any
+    set_tag(root, tag, read_value(value, hint))
+    return root
+
+
+def _split(text: str, example: str) -> tuple[str, str]:
+    left, equals, right = text.partition("=")
+    if not equals or not left.strip():
+        raise ConfigError(f"there is no '=' with a name before it. Write, for example, {example}.")
+    return left.strip(), right
+
+
+def _named(name: str, kind: str, known: Any) -> Any:
+    if name not in known:
+        raise ConfigError(f"there is no {kind} {name!r}. {suggest(name, known)}")
+    return known[name]
+
+
+_KINDS: dict[str, Callable[..., fdl.Config]] = {
+    "config": _config,
+    "config_file": _config_file,
+    "fiddler": _fiddler,
+    "set": _set,
+    "tag": _tag,
+}

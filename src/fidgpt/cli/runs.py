@@ -1,0 +1,111 @@
+"""Between graphs, trainers and run directories, for every command."""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import fiddle as fdl
+import torch
+
+from fidgpt.cli.directives import DEFAULT_CONFIG
+from fidgpt.graph import ConfigError, build, dump, load
+from fidgpt.train import RunDirectory, RunError, Trainer
+
+_PACKAGES = ("fidgpt", "torch", "fiddle", "numpy", "safetensors", "tokenizers")
+
+
+def build_trainer(cfg: fdl.Config) -> Trainer:
+    """Builds a graph without giving its tensors memory: any size takes seconds anywhere.
+
+    Raises:
+      ConfigError: the graph is wrong, or is no trainer's.
+    """
+    with torch.device("meta"):
+        trainer = build(cfg)
+    if not isinstance(trainer, Trainer):
+        raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
+    return trainer
+
+
+def load_run(path: Path) -> fdl.Config:
+    """The graph of a run, from its directory.
+
+    Raises:
+      RunError: there is no run.
+      ConfigError: its config cannot be read.
+    """
+    file = path / "config.json"
+    try:
+        return load(file.read_text(encoding="utf-8"), source=str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise RunError(f"{path} holds no run: {file.name} cannot be read ({reason}).") from None
+
+
+def new_run(cfg: fdl.Config, *, directives: Sequence[str], path: str | None) -> RunDirectory:
+    """The directory of a new run of `cfg`: as asked, or `runs/NAME-TIME` where one stands.
+
+    It keeps, beside the numbers, what one needs to understand the run and to do it again.
+    """
+    texts = {
+        "config.json": dump(cfg),
+        "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
+        "environment.json": json.dumps(_environment(), indent=1) + "\n",
+    }
+    named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return RunDirectory(Path(path) if path else _free(Path("runs") / named), texts=texts)
+
+
+def name_of_base(directives: Sequence[str]) -> str:
+    """The name of the config that directives begin with, for the name of a directory."""
+    kind, _, rest = (directives or [""])[0].partition(":")
+    if kind == "config_file":
+        return Path(rest).resolve().parent.name or "config"
+    return rest.partition("(")[0] if kind == "config" else DEFAULT_CONFIG
+
+
+def _free(path: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, ... that nobody took."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def _environment() -> dict[str, object]:
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "git": {"commit": _git("rev-parse", "HEAD"), "changes": _git("status", "--porcelain")},
+        "working_directory": str(Path.cwd()),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*command: str) -> str | None:
+    """What git says of the checkout that this code runs from; None where there is none."""
+    whole = ["git", "-C", str(Path(__file__).resolve().parent), *command]
+    try:
+        done = subprocess.run(whole, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,67 @@
+"""The tokenizer that is learned from the corpus."""
+
+from collections.abc import Sequence
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from fidgpt.data.byte_level import ByteLevelTokenizer, byte_letters
+from fidgpt.data.errors import DataError
+from fidgpt.data.tokenizer import END_OF_TEXT
+
+# Where text is cut before merging. In order: a word with the one sign before it (" word", ".join",
+# "_name"); up to three digits; signs with the line end and indentation after them (":\n    ");
+# a line end with the next line's indentation; other space, leaving one for the next word.
+# Measured on the standard library with 4,096 tokens: 3.70 bytes per token, where the split of
+# GPT-2 gives 3.48 and that of cl100k 3.47, at the same speed.
+_PATTERN = (
+    r"[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+"
+    r"|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+(?:[\r\n]+[ \t]*)?"
+    r"|[\r\n]+[ \t]*"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+class BPETokenizer:
+    """Byte-pair encoding over bytes, learned from the corpus (Sennrich et al. 2016).
+
+    `vocab_size` counts the 256 bytes and the end of text, so it is at least 257; a small corpus
+    may yield fewer tokens. Merges are learned from at most `sample_bytes` of the training
+    documents: of the standard library, a quarter gives 1.6% longer texts than the whole.
+    """
+
+    def __init__(self, *, vocab_size: int, sample_bytes: int = 32 * 1024 * 1024) -> None:
+        if vocab_size < 257:
+            raise DataError(
+                f"vocab_size={vocab_size} has no room for the 256 bytes and the end of text; "
+                "set vocab_size to 257 or more."
+            )
+        if sample_bytes < 1:
+            raise DataError(f"sample_bytes={sample_bytes} leaves no text to learn from.")
+        self.vocab_size = vocab_size
+        self.sample_bytes = sample_bytes
+
+    def identity(self) -> str:
+        """The sizes and the pattern."""
+        return f"bpe vocab_size={self.vocab_size} sample={self.sample_bytes} split={_PATTERN}"
+
+    def build(self, sample: Sequence[str]) -> ByteLevelTokenizer:
+        """Learn the merges; the same sample always gives the same tokenizer."""
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+        backend.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            min_frequency=2,
+            special_tokens=[END_OF_TEXT],
+            initial_alphabet=list(byte_letters()),
+            show_progress=False,
+        )
+        backend.train_from_iterator(sample, trainer, length=len(sample))
+        return ByteLevelTokenizer(backend, end_of_text=END_OF_TEXT)

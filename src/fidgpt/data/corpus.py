@@ -1,0 +1,79 @@
+"""A corpus as a part of a run: which text, which tokenizer, and where the prepared form is kept."""
+
+from pathlib import Path
+
+from fidgpt.data.cache import cache_directory
+from fidgpt.data.preparation import (
+    DEFAULT_SHARD_TOKENS,
+    DEFAULT_VALIDATION_FRACTION,
+    preparation_key,
+    prepare_corpus,
+)
+from fidgpt.data.prepared import PreparedCorpus
+from fidgpt.data.sources import Source
+from fidgpt.data.tokenizer import TokenizerSpec
+
+
+class Corpus:
+    """Text and a tokenizer; the training stream and the held-out stream share one.
+
+    `prepare` writes the tokens under `cache_dir` (by default `cache_directory()`), in a directory
+    named by a hash of the source, the tokenizer and the options, so that nothing is prepared
+    twice and nothing stale is read. `PreparedCorpus` says what it holds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        tokenizer: TokenizerSpec,
+        validation_fraction: float = DEFAULT_VALIDATION_FRACTION,
+        cache_dir: str | Path | None = None,
+        shard_tokens: int = DEFAULT_SHARD_TOKENS,
+        num_workers: int | None = None,
+    ) -> None:
+        self.source = source
+        self.tokenizer = tokenizer
+        self.validation_fraction = validation_fraction
+        self.cache_dir = cache_dir
+        self.shard_tokens = shard_tokens
+        self.num_workers = num_workers
+        self._prepared: PreparedCorpus | None = None
+
+    def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
+        """Open the prepared corpus, writing it first if it is missing; again, it costs nothing.
+
+        Raises DataError: see `prepare_corpus`.
+        """
+        if self._prepared is None:
+            key = preparation_key(
+                self.source,
+                tokenizer=self.tokenizer,
+                validation_fraction=self.validation_fraction,
+                shard_tokens=self.shard_tokens,
+            )
+            root = cache_directory() if self.cache_dir is None else Path(self.cache_dir)
+            self._prepared = prepare_corpus(
+                self.source,
+                tokenizer=self.tokenizer,
+                directory=root / "corpora" / key,
+                validation_fraction=self.validation_fraction,
+                shard_tokens=self.shard_tokens,
+                num_workers=self.num_workers,
+                show_progress=show_progress,
+            )
+        return self._prepared
+
+
+class CorpusDirectory:
+    """A corpus that was prepared before, perhaps on another machine; its source is not needed."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self._prepared: PreparedCorpus | None = None
+
+    def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
+        """Open the directory; again, it costs nothing. Raises DataError if it is damaged."""
+        if self._prepared is None:
+            self._prepared = PreparedCorpus(Path(self.path).expanduser())
+        return self._prepared

@@ -1,0 +1,112 @@
+"""The command `python -m fidgpt.data.prepare`: write a corpus as token ids before training."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from fidgpt.data.bpe import BPETokenizer
+from fidgpt.data.byte_tokenizer import ByteTokenizer
+from fidgpt.data.corpus import Corpus
+from fidgpt.data.errors import DataError
+from fidgpt.data.preparation import (
+    DEFAULT_SHARD_TOKENS,
+    DEFAULT_VALIDATION_FRACTION,
+    prepare_corpus,
+)
+from fidgpt.data.prepared import PreparedCorpus
+from fidgpt.data.sources import Source, StandardLibrary, TextFiles
+from fidgpt.data.tokenizer import TokenizerSpec
+from fidgpt.data.tokenizer_files import TokenizerFile
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepare what the command line names; return the exit status."""
+    options = _parser().parse_args(arguments)
+    started = time.perf_counter()
+    try:
+        corpus = _prepare(options)
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Stopped; nothing was written.", file=sys.stderr)
+        return 130
+    print(_report(corpus, seconds=time.perf_counter() - started))
+    return 0
+
+
+def _prepare(options: argparse.Namespace) -> PreparedCorpus:
+    source, tokenizer = _source(options), _tokenizer(options)
+    if options.out is not None:
+        return prepare_corpus(
+            source,
+            tokenizer=tokenizer,
+            directory=options.out,
+            validation_fraction=options.validation_fraction,
+            shard_tokens=options.shard_tokens,
+            num_workers=options.num_workers,
+            show_progress=not options.quiet,
+        )
+    corpus = Corpus(
+        source,
+        tokenizer=tokenizer,
+        validation_fraction=options.validation_fraction,
+        shard_tokens=options.shard_tokens,
+        num_workers=options.num_workers,
+    )
+    return corpus.prepare(show_progress=not options.quiet)
+
+
+def _source(options: argparse.Namespace) -> Source:
+    if options.source is None:
+        return StandardLibrary()
+    patterns = options.pattern or ["*"]
+    return TextFiles(options.source, text_field=options.text_field, patterns=patterns)
+
+
+def _tokenizer(options: argparse.Namespace) -> TokenizerSpec:
+    if options.tokenizer is None:
+        return BPETokenizer(vocab_size=options.vocab_size)
+    if options.tokenizer == "bytes":
+        return ByteTokenizer()
+    return TokenizerFile(options.tokenizer)
+
+
+def _report(corpus: PreparedCorpus, *, seconds: float) -> str:
+    train, validation = corpus.train, corpus.validation
+    num_bytes = train.num_bytes + validation.num_bytes
+    num_tokens = train.num_tokens + validation.num_tokens
+    return (
+        f"{corpus.directory}\n"
+        f"  training  {train.num_tokens:>13,} tokens in {train.num_documents:,} documents\n"
+        f"  held out  {validation.num_tokens:>13,} tokens in {validation.num_documents:,} documents"
+        f"\n  {corpus.tokenizer.vocab_size:,} tokens in the vocabulary, "
+        f"{num_bytes / num_tokens:.2f} bytes per token, {num_bytes / 1e6:.1f} MB of text, "
+        f"{seconds:.1f} s"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fidgpt.data.prepare",
+        description="Write a corpus as shards of token ids. By default: the source code of "
+        "Python's standard library, into the cache.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--source", metavar="PATH", help="a file or folder of text")
+    parser.add_argument("--text_field", default="text", help="field of JSON lines and Parquet")
+    parser.add_argument("--pattern", action="append", help='files to read in a folder ("*.txt")')
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--vocab_size", type=int, default=4096, help="size of the BPE to train")
+    kind.add_argument("--tokenizer", metavar="bytes|FILE", help='"bytes", or a tokenizer.json')
+    parser.add_argument("--out", metavar="DIR", help="directory to make, instead of the cache")
+    parser.add_argument("--validation_fraction", type=float, default=DEFAULT_VALIDATION_FRACTION)
+    parser.add_argument("--shard_tokens", type=int, default=DEFAULT_SHARD_TOKENS)
+    parser.add_argument("--num_workers", type=int, help="threads; by default one for each core")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""How one file is read as documents: plain text, JSON lines, Parquet."""
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fidgpt.data.errors import DataError
+
+
+def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[str]:
+    """The documents of a file, told apart by its suffix; `.gz` is opened on the way."""
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    suffix = suffixes[-1] if suffixes else ""
+    try:
+        if suffix in (".jsonl", ".ndjson"):
+            yield from _read_json_lines(path, text_field=text_field)
+        elif suffix == ".parquet":
+            yield from _read_parquet(path, text_field=text_field)
+        else:
+            yield from _read_text(path, document_chars=document_chars)
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(
+            f"Cannot read {path}: {reason}.\nCheck that the file is whole and may be read."
+        ) from error
+
+
+def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
+    """The file in pieces that end at line ends, so that a large file never fills the memory."""
+    with io.TextIOWrapper(_open(path), encoding="utf-8-sig", newline="") as file:
+        try:
+            while piece := file.read(document_chars):
+                yield piece + file.readline(document_chars)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path} is not UTF-8 text ({error.reason}, byte 0x{error.object[error.start]:02x})"
+                f".\nConvert it, for example with `iconv -f latin1 -t utf-8`, or, if it lies in a "
+                'folder, leave it out: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt".'
+            ) from error
+
+
+def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
+    with _open(path) as file:
+        for number, line in enumerate(file, start=1):
+            place = f"{path}, line {number}"
+            try:
+                row: Any = json.loads(line.decode("utf-8-sig")) if line.strip() else None
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{place} is not UTF-8 text ({error.reason}).\nConvert the file, for example "
+                    "with `iconv -f latin1 -t utf-8`."
+                ) from error
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"{place} is not JSON ({error}).\nEach line must be one object, such as "
+                    f'{{"{text_field}": "..."}}.'
+                ) from error
+            if row is not None:
+                yield _text_of(row, text_field=text_field, place=place)
+
+
+def _text_of(row: Any, *, text_field: str, place: str) -> str:
+    if not isinstance(row, dict) or not isinstance(row.get(text_field), str):
+        held = f"the fields {', '.join(row)}" if isinstance(row, dict) else type(row).__name__
+        raise DataError(
+            f"{place} has no text in the field {text_field!r}; it holds {held}.\n"
+            "Name the field with text_field=... (or --text_field)."
+        )
+    text = row[text_field]
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place} holds half of a surrogate pair, which is no character and has no UTF-8 form."
+            "\nRemove that line, or write the character whole."
+        ) from error
+    return text
+
+
+def _read_parquet(path: Path, *, text_field: str) -> Iterator[str]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(
+            f"{path} is a Parquet file, and reading it needs pyarrow, which is not installed.\n"
+            'Install it with: pip install "fidgpt[parquet]"'
+        ) from error
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if text_field not in names:
+                raise DataError(
+                    f"{path} has no column {text_field!r}; it has {', '.join(names)}.\n"
+                    "Name the column with text_field=... (or --text_field)."
+                )
+            for batch in file.iter_batches(batch_size=256, columns=[text_field]):
+                for text in batch.column(0).to_pylist():
+                    if text is not None and not isinstance(text, str):
+                        raise DataError(
+                            f"{path} has {type(text).__name__} in its column {text_field!r}, not "
+                            "text.\nName a column of text with text_field=... (or --text_field)."
+                        )
+                    yield text or ""
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(
+            f"{path} is not a readable Parquet file: {error}.\nIt may be cut short; get it again."
+        ) from error

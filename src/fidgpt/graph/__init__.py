@@ -1,0 +1,42 @@
+"""Everything about the config graph: it knows Fiddle, and no model and no trainer."""
+
+from fidgpt.graph.bind import Heard, bind, resolve
+from fidgpt.graph.build import build
+from fidgpt.graph.check import check
+from fidgpt.graph.clone import clone, clone_part
+from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
+from fidgpt.graph.file import dump, load
+from fidgpt.graph.fingerprint import fingerprint
+from fidgpt.graph.paths import find_place
+from fidgpt.graph.select import find, set_tag, tagged
+from fidgpt.graph.swap import swapped
+from fidgpt.graph.text import outline
+from fidgpt.graph.values import read_value
+from fidgpt.graph.walk import Node, nodes, parts, title
+
+__all__ = [
+    "ConfigError",
+    "ConfigErrors",
+    "Heard",
+    "Node",
+    "bind",
+    "build",
+    "check",
+    "clone",
+    "clone_part",
+    "dump",
+    "find",
+    "find_place",
+    "fingerprint",
+    "load",
+    "nodes",
+    "outline",
+    "parts",
+    "read_value",
+    "resolve",
+    "set_tag",
+    "suggest",
+    "swapped",
+    "tagged",
+    "title",
+]

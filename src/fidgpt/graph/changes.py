@@ -1,0 +1,219 @@
+"""What can differ between two graphs, each difference at the one place that says it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.arguments import every, given
+from fidgpt.graph.text import leaf_text
+from fidgpt.graph.walk import title
+
+_MAX_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one of the two graphs holds at the place of a change.
+
+    Attributes:
+      path: the place; None where this graph has no such place, as for an item of a list.
+      value: a plain value, or the part itself; `fdl.NO_VALUE` where nothing is set.
+      said_by: the place from which the value is heard, if it is.
+      is_default: whether nobody said anything, and the default stands.
+      shared_with: another place that holds the same part.
+    """
+
+    path: str | None
+    value: Any = fdl.NO_VALUE
+    said_by: str | None = None
+    is_default: bool = False
+    shared_with: str | None = None
+
+    def __str__(self) -> str:
+        if self.shared_with:
+            return f"shared with {self.shared_with}"
+        text = describe(self.value)
+        if self.said_by:
+            return f"{text} (heard from {self.said_by})"
+        return f"{text} (default)" if self.is_default else text
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between an old graph and a new one."""
+
+    old: Side
+    new: Side
+
+    @property
+    def path(self) -> str:
+        """The place in the new graph; of what is gone, that in the old one."""
+        path = self.old.path if self.new.path is None else self.new.path
+        return path or ""
+
+    @property
+    def sign(self) -> str:
+        """+ for what came, - for what went, ~ for the rest."""
+        return "~"
+
+    @property
+    def detail(self) -> str:
+        """What is different, without the place."""
+        return f"{self.old} -> {self.new}"
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.path or 'the root'}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChanged(Change):
+    """Another plain value, or none any more. `heard_by` are the parameters that hear it."""
+
+    heard_by: tuple[str, ...] = ()
+
+    @property
+    def detail(self) -> str:
+        if not self.heard_by:
+            return f"{self.old} -> {self.new}"
+        noun = "parameter" if len(self.heard_by) == 1 else "parameters"
+        return f"{self.old} -> {self.new}, heard by {len(self.heard_by)} {noun}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartAdded(Change):
+    """A part where there was none, with all that only it holds.
+
+    Attributes:
+      like: another item of the same list, which it resembles; in what the two differ are changes
+        of their own.
+    """
+
+    like: str | None = None
+
+    @property
+    def sign(self) -> str:
+        return "+"
+
+    @property
+    def detail(self) -> str:
+        if self.like:
+            return f"{title(self.new.value)} like {self.like}"
+        return describe(self.new.value) + _instead(self.old.value)
+
+
+@dataclass(frozen=True, slots=True)
+class PartRemoved(Change):
+    """A part that is gone, with all that only it held."""
+
+    @property
+    def sign(self) -> str:
+        return "-"
+
+    @property
+    def detail(self) -> str:
+        left = "" if self.new.value is fdl.NO_VALUE else f", now {self.new}"
+        return describe(self.old.value) + left
+
+
+@dataclass(frozen=True, slots=True)
+class PartReplaced(Change):
+    """Another call in the same place; arguments that differ are changes of their own."""
+
+    @property
+    def detail(self) -> str:
+        old, new = title(self.old.value), title(self.new.value)
+        if type(self.old.value) is type(self.new.value):
+            return f"{old} -> {new}"
+        kinds = type(self.old.value).__name__, type(self.new.value).__name__
+        return f"{kinds[0]} of {old} -> {kinds[1]} of {new}"
+
+
+@dataclass(frozen=True, slots=True)
+class SharingChanged(Change):
+    """The same part as elsewhere, or one of its own: which places hold one part has changed.
+
+    Attributes:
+      is_equal: whether the part of its own and the shared one are alike in all they hold.
+    """
+
+    is_equal: bool = False
+
+    @property
+    def sign(self) -> str:
+        return "&"
+
+    @property
+    def detail(self) -> str:
+        old, new = self._side(self.old), self._side(self.new)
+        return f"{new}, not {self.old.path}" if old == new else f"{old} -> {new}"
+
+    def _side(self, side: Side) -> str:
+        if side.shared_with or not isinstance(side.value, fdl.Buildable):
+            return str(side)
+        return f"{'an equal' if self.is_equal else 'a'} {title(side.value)} of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class TagsChanged(Change):
+    """Other tags on a parameter, by name."""
+
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+
+    @property
+    def detail(self) -> str:
+        lost = [f"no longer tagged {name}" for name in self.removed]
+        return ", ".join([*lost, *(f"tagged {name}" for name in self.added)])
+
+
+@dataclass(frozen=True, slots=True)
+class ItemMoved(Change):
+    """An item of a list that stands before or after others than it did."""
+
+    @property
+    def detail(self) -> str:
+        return f"{describe(self.new.value)}, was {self.old.path}"
+
+
+def describe(value: Any) -> str:
+    """A plain value as one would write it; a part as a call on one line, its own parts as `X()`.
+
+    A quantity that is left open stands as the name of its tag.
+    """
+    if value is fdl.NO_VALUE:
+        return "not set"
+    if not isinstance(value, fdl.Buildable):
+        return _short(value)
+    known = given(value)
+    words = [
+        f"{key}={_short(known[key]) if key in known else _tag_names(value, key)}"
+        for key in every(value)
+        if key in known or fdl.get_tags(value, key)
+    ]
+    return _shortened(f"{title(value)}({', '.join(words)})")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, fdl.Buildable):
+        return f"{title(value)}()"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_short(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_short, value))}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))}{',' * (len(value) == 1)})"
+    return leaf_text(value)
+
+
+def _tag_names(part: fdl.Buildable, key: str | int) -> str:
+    return " and ".join(sorted(tag.__name__ for tag in fdl.get_tags(part, key)))
+
+
+def _instead(value: Any) -> str:
+    """What stood there before; None is as good as nothing."""
+    return "" if value is None or value is fdl.NO_VALUE else f", instead of {describe(value)}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"

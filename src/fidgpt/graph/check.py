@@ -1,0 +1,121 @@
+"""Everything that can be known to be wrong with a graph before it is built."""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.arguments import default_of, every, given
+from fidgpt.graph.bind import open_parameters
+from fidgpt.graph.errors import raise_all
+from fidgpt.graph.hints import fits, hint_of, name_of
+from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to, title
+
+_HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
+
+
+def check(root: Any) -> Any:
+    """Returns the graph as it is, when nothing is wrong with it.
+
+    Finds arguments that are required and missing, values and parts that do not fit their
+    annotation, and parts that Fiddle would hand over unbuilt without a word.
+
+    Raises:
+      ConfigErrors: every mistake, in one go.
+    """
+    messages = [message for node in nodes(root) for message in _mistakes(node)]
+    raise_all(messages)
+    return root
+
+
+def _mistakes(node: Node) -> Iterator[str]:
+    if isinstance(node.value, fdl.ArgFactory):
+        yield from _outside_a_factory(node)
+    if isinstance(node.value, fdl.Buildable):
+        yield from _missing(node)
+        yield from _misfits(node)
+    elif not _is_plain(node.value) and _holds_parts(node.value):
+        yield _not_built(node.path, node.value)
+    for step, child in children(node.value):
+        if not is_node(child) and _holds_parts(child):
+            yield _not_built(join(node.path, step), child)
+
+
+def _missing(node: Node) -> Iterator[str]:
+    """Required arguments that nobody gave; a Partial is called with the rest later."""
+    if isinstance(node.value, fdl.Partial):
+        return
+    part = node.value
+    heard = open_parameters(part)
+    for key, value in every(part).items():
+        if value is fdl.NO_VALUE and key not in heard:
+            path = join(node.path, step_to(key))
+            asked = name_of(hint_of(part, key))
+            yield f"{path} is required by {title(part)} and not set: set:{path}=<{asked}>."
+
+
+def _misfits(node: Node) -> Iterator[str]:
+    for key, value in given(node.value).items():
+        hint = hint_of(node.value, key)
+        if fits(value, hint) or value is default_of(node.value, key):
+            continue
+        path = join(node.path, step_to(key))
+        text = f"the part {title(value)}" if isinstance(value, fdl.Buildable) else f"{value!r:.60}"
+        yield (
+            f"{path} is {text}, and {title(node.value)} takes {name_of(hint)}.\n"
+            f"  Set something that fits:  set:{path}=..."
+        )
+
+
+def _outside_a_factory(node: Node) -> Iterator[str]:
+    if not node.parents:
+        yield f"the root is an ArgFactory of {title(node.value)}: make it a fdl.Config."
+    for parent, step in node.parents:
+        if not all(isinstance(one, fdl.Partial | fdl.ArgFactory) for one in _part_holders(parent)):
+            yield (
+                f"{join(parent.path, step)} is an ArgFactory of {title(node.value)}, which only a "
+                "Partial or another ArgFactory calls: make it a fdl.Config."
+            )
+
+
+def _part_holders(node: Node) -> list[Any]:
+    """The part that a node is, or the parts that hold it through lists, tuples and dicts."""
+    if isinstance(node.value, fdl.Buildable) or not node.parents:
+        return [node.value]
+    return [holder for parent, _ in node.parents for holder in _part_holders(parent)]
+
+
+def _not_built(path: str, value: Any) -> str:
+    return (
+        f"{path or 'the root'} is of type {type(value).__name__}, inside which parts are not "
+        "built: use a plain list, tuple or dict, or make it a fdl.Config too."
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether Fiddle builds what is inside a container: not in OrderedDict, for example."""
+    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
+    return is_named or type(value) in (list, tuple, dict)
+
+
+def _holds_parts(value: Any) -> bool:
+    """Whether parts lie inside a value, however deep; a value may hold itself."""
+    left, seen = [value], set()
+    while left:
+        one = left.pop()
+        if isinstance(one, fdl.Buildable):
+            return True
+        if id(one) not in seen:
+            seen.add(id(one))
+            left += _items(one)
+    return False
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    if isinstance(value, _HOLDERS):
+        return value.values() if isinstance(value, Mapping) else value
+    return ()

@@ -1,0 +1,49 @@
+"""Changes as text for a person."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from fidgpt.graph.changes import Change
+
+_INDEX = re.compile(r"\[(\d+)\]")
+
+
+def diff_text(changes: Iterable[Change]) -> str:
+    """A line for each change; a change that many items of a list have in common is one line."""
+    groups: dict[tuple[str, str, str], list[tuple[int, ...]]] = {}
+    for change in changes:
+        pattern = _INDEX.sub("[]", change.path)
+        indices = tuple(int(index) for index in _INDEX.findall(change.path))
+        groups.setdefault((change.sign, pattern, change.detail), []).append(indices)
+    lines = [
+        f"{sign} {path or 'the root'}: {detail}"
+        for (sign, pattern, detail), indices in groups.items()
+        for path in _paths(pattern, indices)
+    ]
+    return "\n".join(lines or ["no difference"]) + "\n"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers in short: `0, 2-5`."""
+    runs: list[list[int]] = []
+    for value in sorted(numbers):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1][1:] = [value]
+        else:
+            runs.append([value])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _paths(pattern: str, indices: list[tuple[int, ...]]) -> Iterator[str]:
+    """One path for all, where the indices are all combinations of some; else each by itself."""
+    columns = [set(column) for column in zip(*indices, strict=True)]
+    if math.prod(map(len, columns)) == len(set(indices)) == len(indices):
+        yield _filled(pattern, [ranges(column) for column in columns])
+    else:
+        yield from (_filled(pattern, list(map(str, row))) for row in indices)
+
+
+def _filled(pattern: str, indices: list[str]) -> str:
+    first, *rest = pattern.split("[]")
+    return first + "".join(f"[{i}]{text}" for i, text in zip(indices, rest, strict=True))

@@ -1,0 +1,148 @@
+"""What the annotation of a parameter allows, and whether a value of a graph fits it."""
+
+import collections.abc
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import fiddle as fdl
+from beartype import BeartypeConf
+from beartype.door import is_bearable
+from beartype.roar import BeartypeException
+from fiddle.tagging import TaggedValueCls
+
+from fidgpt.graph.annotations import hints_of, is_unknown, members_of
+from fidgpt.graph.arguments import Key, given, parameter_of
+
+_NUMBERS = BeartypeConf(is_pep484_tower=True)  # an int is welcome where a float is expected
+_TOWER = {float: (int,), complex: (int, float)}
+
+
+def hint_of(part: fdl.Buildable, key: Key) -> Any:
+    """The annotation of a parameter; Any where there is none or it cannot be resolved."""
+    parameter = parameter_of(part, key)
+    return hints_of(fdl.get_callable(part)).get(parameter.name, Any) if parameter else Any
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value of a graph, parts inside it included, may be passed where `hint` is asked.
+
+    A part stands for what it builds: a `Config` for what its constructor returns, a `Partial` for
+    a callable. True is no number, an int is a float, and a text is no sequence of its letters.
+    """
+    members = members_of(hint)
+    if len(members) > 1:
+        return any(fits(value, member) for member in members)
+    (hint,) = members
+    if is_unknown(hint):
+        return True
+    if isinstance(value, TaggedValueCls):
+        return "value" not in given(value) or fits(given(value)["value"], hint)
+    if isinstance(value, fdl.Buildable):
+        return _part_fits(value, hint)
+    if isinstance(value, bool) and hint in (int, float, complex):
+        return False
+    if isinstance(value, list | tuple | dict) or _is_container(typing.get_origin(hint)):
+        return _container_fits(value, hint)
+    return _safely(lambda: is_bearable(value, hint, conf=_NUMBERS))
+
+
+def element_hint(hint: Any, key: Any) -> Any:
+    """The annotation of one element of a list, tuple or dict that is annotated `hint`."""
+    for member in members_of(hint):
+        origin, args = typing.get_origin(member), typing.get_args(member)
+        if not inspect.isclass(origin):
+            continue
+        if issubclass(origin, Mapping):
+            if len(args) == 2 and not isinstance(key, int):
+                return args[1]
+        elif origin is tuple and args and args[-1] is not Ellipsis:
+            return args[key] if isinstance(key, int) and key < len(args) else Any
+        elif issubclass(origin, Iterable) and args and isinstance(key, int):
+            return args[0]
+    return Any
+
+
+def name_of(hint: Any) -> str:
+    """How to write a hint in a message."""
+    if inspect.isclass(hint) and not typing.get_args(hint):
+        return "None" if hint is type(None) else hint.__name__
+    if members := members_of(hint)[1:]:
+        return " or ".join(name_of(member) for member in (members_of(hint)[0], *members))
+    return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
+
+
+def _is_container(origin: Any) -> bool:
+    """Whether a generic is one of Python's own containers, whose elements can be looked at."""
+    is_own = getattr(origin, "__module__", "") in ("builtins", "collections", "collections.abc")
+    return is_own and inspect.isclass(origin) and issubclass(origin, Iterable)
+
+
+def _container_fits(value: Any, hint: Any) -> bool:
+    origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if typing.is_typeddict(origin):
+        return isinstance(value, dict)
+    if not inspect.isclass(origin) or _is_protocol(origin):
+        return _safely(lambda: is_bearable(value, hint, conf=_NUMBERS))
+    if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
+        return False
+    if isinstance(value, Mapping):
+        if len(args) != 2:
+            return True
+        return all(fits(key, args[0]) and fits(item, args[1]) for key, item in value.items())
+    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(value):
+        return False
+    if not isinstance(value, Collection):
+        return True
+    return all(fits(item, element_hint(hint, i)) for i, item in enumerate(value))
+
+
+def _part_fits(part: fdl.Buildable, hint: Any) -> bool:
+    function = fdl.get_callable(part)
+    built = hints_of(function).get("return", Any)
+    if not isinstance(part, fdl.Partial):
+        return _may_be(built, hint, exactly=inspect.isclass(function))
+    origin = typing.get_origin(hint) or hint
+    if origin is collections.abc.Callable:
+        returns = typing.get_args(hint)[1:] or (Any,)
+        return _may_be(built, returns[0], exactly=inspect.isclass(function))
+    if not inspect.isclass(origin) or _is_protocol(origin):
+        return True
+    return issubclass(functools.partial, origin)
+
+
+def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
+    """Whether a call annotated to return `built` may return what `hint` asks.
+
+    A class returns its own instances `exactly`; a function may return something narrower than its
+    annotation, so that only what neither contains the other is known to be wrong.
+    """
+    pairs = [(one, asked) for one in members_of(built) for asked in members_of(hint)]
+    return any(_one_may_be(one, asked, exactly) for one, asked in pairs)
+
+
+def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
+    if is_unknown(built) or is_unknown(hint):
+        return True
+    have, want = (typing.get_origin(side) or side for side in (built, hint))
+    if not (inspect.isclass(have) and inspect.isclass(want)) or _is_protocol(want):
+        return True
+    if issubclass(have, (want, *_TOWER.get(want, ()))):
+        return True
+    return not exactly and issubclass(want, have)
+
+
+def _is_protocol(hint: Any) -> bool:
+    """Whether a hint is a Protocol, whose members nobody can ask of an object not yet built."""
+    return getattr(hint, "_is_protocol", False)
+
+
+def _safely(question: Any) -> bool:
+    """A hint that the checker does not know refuses nothing."""
+    try:
+        return question()
+    except BeartypeException:
+        return True

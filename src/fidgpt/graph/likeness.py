@@ -1,0 +1,86 @@
+"""Which nodes of graphs are alike: a number for each, the same for all that are alike."""
+
+import json
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.bound import Argument, Bound
+from fidgpt.graph.codec import encode
+from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.walk import children
+
+Numbers = Mapping[int, int]  # by the identity of a node's value
+Label = Callable[[Bound, Any, Numbers], Hashable]
+
+
+def number(bound: Bound, known: dict[Hashable, int], label: Label) -> dict[int, int]:
+    """A number for every node: two nodes have the same one if their labels are equal.
+
+    Labels are made children first, from the numbers of the children, and compared exactly, so
+    that all of it is linear in the graph. `known` makes the numbers of several graphs comparable.
+    """
+    numbers: dict[int, int] = {}
+    for node in reversed(bound.nodes):
+        numbers[id(node.value)] = known.setdefault(label(bound, node.value, numbers), len(known))
+    return numbers
+
+
+def content(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
+    """Alike are parts that build equal things: calls, values and tags, whoever said them."""
+    return _label(bound, value, numbers, lambda argument: True)
+
+
+def writing(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
+    """Alike are parts that are written alike, whatever they hear."""
+    return _label(bound, value, numbers, lambda argument: argument.said is None)
+
+
+def shape(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
+    """Alike are parts that call the same, and hold parts that do so."""
+    held = [child for _, child in children(value) if bound.has_parts(child)]
+    return call_of(value), tuple(numbers[id(child)] for child in held)
+
+
+def leaf_key(value: Any) -> Hashable:
+    """Equal for values that are written alike in a file; 1, 1.0 and True are three values."""
+    try:
+        return json.dumps(encode(value, {}), sort_keys=True)
+    except (ConfigError, KeyError):
+        return type(value), _hashable(value)
+
+
+def call_of(value: Any) -> Hashable:
+    """What a part calls and in which way; of a container, its type."""
+    if isinstance(value, fdl.Buildable):
+        return type(value), _hashable(fdl.get_callable(value))
+    return type(value)
+
+
+def tags_of(part: fdl.Buildable, key: str | int) -> tuple[str, ...]:
+    """The names of a parameter's tags, in a fixed order."""
+    return tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key)))
+
+
+def _label(
+    bound: Bound, value: Any, numbers: Numbers, counts: Callable[[Argument], bool]
+) -> Hashable:
+    def key_of(held: Any) -> Hashable:
+        return ("node", numbers[id(held)]) if bound.has_parts(held) else leaf_key(held)
+
+    if not isinstance(value, fdl.Buildable):
+        items = [(step, key_of(child)) for step, child in children(value)]
+        return call_of(value), frozenset(items) if isinstance(value, dict) else tuple(items)
+    return call_of(value), tuple(
+        (key, tags_of(value, key), key_of(argument.value) if counts(argument) else None)
+        for key, argument in bound.arguments(value).items()
+    )
+
+
+def _hashable(value: Any) -> Hashable:
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value

@@ -1,0 +1,163 @@
+"""Reading a value that somebody typed, by the annotation of the parameter that it is for."""
+
+import ast
+import enum
+import inspect
+import math
+import operator
+import pathlib
+import typing
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from fidgpt.graph.annotations import is_unknown, members_of
+from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.hints import element_hint, fits, name_of
+
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+}
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+_PLAIN = (bool, int, float, str, type(None), list, tuple, dict, set, pathlib.Path)
+_MOST_BITS = 1024  # of a power: 9**9**9 would keep the machine busy for hours
+_EXACT = 2**53  # below it, a whole float is the number that was written
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    ArithmeticError,
+    KeyError,
+    MemoryError,
+    RecursionError,
+)
+
+
+def read_value(text: str, hint: Any) -> Any:
+    """The value that `text` means where `hint` is asked.
+
+    Numbers may be written 1e3, 1_024 or 2**10; a string needs no quotes, names of enums and
+    Literals neither; None, True, False, lists, tuples and dicts are written as in Python. A whole
+    number is read as an int where an int is asked, however it is written; nothing else is
+    converted.
+
+    Raises:
+      ConfigError: the text means nothing that fits.
+    """
+    for reading in _readings(text, hint):
+        try:
+            value = _as_asked(reading, hint)
+        except OverflowError:  # an int that no float can hold
+            continue
+        if fits(value, hint):
+            return value
+    raise ConfigError(_no_such_value(text, hint))
+
+
+def _readings(text: str, hint: Any) -> list[Any]:
+    """What a text may mean, the likeliest first."""
+    members, choices, word = members_of(hint), _choices(hint), text.strip()
+    if word in choices:
+        return [choices[word]]
+    is_quoted = word[:1] in ("'", '"') and word[:1] == word[-1:] and len(word) > 1
+    if members == (str,) and not is_quoted:
+        return [text]
+    others: list[Any] = [pathlib.Path(text)] if pathlib.Path in members else []
+    if float in members and word.lower() in ("inf", "+inf", "-inf"):
+        return [float(word), text]
+    try:
+        value = _evaluate(_parsed(word))
+    except _UNREADABLE:
+        return [text, *others]
+    if isinstance(value, str) and not is_quoted:
+        return [text, *others]  # a bare word, of which Python would drop (), and what follows a #
+    return [value, text, *others]
+
+
+def _parsed(text: str) -> ast.expr:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that "\\d" is no escape is not news to who typed it
+        return ast.parse(text, mode="eval").body
+
+
+def _evaluate(node: ast.expr) -> Any:
+    """Literals and arithmetic on numbers; anything else is a ValueError."""
+    if isinstance(node, ast.BinOp):
+        return _calculate(_OPERATORS[type(node.op)], _evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.List | ast.Tuple):
+        items = [_evaluate(item) for item in node.elts]
+        return items if isinstance(node, ast.List) else tuple(items)
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        keys = [_evaluate(key) for key in node.keys if key is not None]
+        return dict(zip(keys, (_evaluate(value) for value in node.values), strict=True))
+    if isinstance(node, ast.Name):
+        return _WORDS.get(node.id.lower(), node.id)
+    return _finite(ast.literal_eval(node))
+
+
+def _calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    if not all(isinstance(side, int | float) for side in (left, right)):
+        raise ValueError("arithmetic is for numbers")
+    is_power = operation is operator.pow and isinstance(left, int) and isinstance(right, int)
+    if is_power and left.bit_length() * abs(right) > _MOST_BITS:
+        raise ValueError("the power is too large")
+    return _finite(operation(left, right))
+
+
+def _finite(value: Any) -> Any:
+    """The value itself, unless it is an infinity, a complex number or `...`."""
+    is_number = isinstance(value, float) and math.isfinite(value)
+    if value is ... or (isinstance(value, float | complex) and not is_number):
+        raise ValueError("the number is too large, or none")
+    return value
+
+
+def _as_asked(value: Any, hint: Any) -> Any:
+    """1e3 where an int is asked, [1, 2] where a tuple is, and an int where only a float is."""
+    members = members_of(hint)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value) if int in members and float not in members else value
+    if type(value) is int and float in members and int not in members:
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _as_asked(item, element_hint(hint, key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_as_asked(item, element_hint(hint, i)) for i, item in enumerate(value)]
+        origins = {typing.get_origin(member) or member for member in members}
+        asked = [kind for kind in (type(value), list, tuple) if kind in origins]
+        return asked[0](items) if asked else type(value)(items)
+    return value
+
+
+def _choices(hint: Any) -> dict[str, Any]:
+    """The names that enums and Literals among the members of a hint offer."""
+    choices: dict[str, Any] = {}
+    for member in members_of(hint):
+        if typing.get_origin(member) is typing.Literal:
+            choices |= {str(value): value for value in typing.get_args(member)}
+        elif inspect.isclass(member) and issubclass(member, enum.Enum):
+            choices |= {item.name: item for item in member}
+    return choices
+
+
+def _no_such_value(text: str, hint: Any) -> str:
+    name = name_of(hint)
+    article = f"{'an' if name[:1] in 'aeiou' else 'a'} " if name.isidentifier() else ""
+    message = f"{text!r:.60} is not {article}{name}."
+    if choices := _choices(hint):
+        return f"{message} {suggest(text, choices)}"
+    element = element_hint(hint, 0)
+    if not is_unknown(element) and fits(text, element):
+        return f"{message} Write {[text]!r:.60}."
+    if not any(_can_be_typed(member) for member in members_of(hint) if member is not type(None)):
+        return f"{message} It takes a part, which no text can say: a fiddler puts it there."
+    return message
+
+
+def _can_be_typed(hint: Any) -> bool:
+    return (typing.get_origin(hint) or hint) in _PLAIN

@@ -1,0 +1,113 @@
+"""From a model without memory to a model with values, keeping tied weights tied."""
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
+    """Gives every tensor of a meta-device model memory on `device`, and its first values.
+
+    torch's own `to_empty` makes a new parameter at every place that holds one, which unties what
+    was tied; here each parameter is replaced once, wherever it is held. The values of a parameter
+    depend on the seed and on the parameter's name alone, not on the order of building, on the
+    device or on what else the model holds.
+
+    Raises:
+      ValueError: a module's parameters say no `init` and it has no `reset_parameters`, or it lost
+        a buffer to the meta device that its `reset_parameters` does not fill.
+    """
+    twins: dict[Tensor, Tensor] = {}
+    lost: list[tuple[str, nn.Module, list[str]]] = []
+    for path, module in model.named_modules():
+        _give_memory(module._parameters, twins, device)
+        if buffers := _give_memory(module._buffers, twins, device):
+            lost.append((path, module, buffers))
+    model.to(device)
+    for path, module, buffers in lost:
+        _refill(module, path, buffers, seed=seed)
+    initialize(model, seed=seed)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, *, seed: int) -> None:
+    """Draws every parameter anew, each from a generator seeded by (seed, its name).
+
+    Drawn on the CPU, so that a GPU starts from the same numbers. Where a module of torch or of
+    the user's has parameters that say no `init`, its `reset_parameters` is called first, with the
+    global generator seeded by (seed, the module's path) for so long.
+
+    Raises:
+      ValueError: a module's parameters say no `init` and it has no `reset_parameters`.
+    """
+    for path, module in model.named_modules():
+        own = [parameter for parameter in module._parameters.values() if parameter is not None]
+        if any(not hasattr(parameter, "init") for parameter in own):
+            _reset(module, path, seed=seed, remedy="or its parameters an `init`")
+    for name, parameter in model.named_parameters():
+        if (init := getattr(parameter, "init", None)) is not None:
+            generator = torch.Generator().manual_seed(_seed(seed, name))
+            values = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+            init(values, generator)
+            parameter.copy_(values)
+
+
+def _seed(seed: int, name: str) -> int:
+    digest = hashlib.sha256(f"{seed}/init/{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _give_memory(
+    held: dict[str, Any], twins: dict[Tensor, Tensor], device: torch.device
+) -> list[str]:
+    """Replaces the meta tensors among a module's own, and returns the names of these."""
+    names = [name for name, tensor in held.items() if tensor is not None and tensor.is_meta]
+    for name in names:
+        meta = held[name]
+        if meta not in twins:
+            twins[meta] = _empty_like(meta, device)
+        held[name] = twins[meta]
+    return names
+
+
+def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
+    empty = torch.empty_like(tensor, device=device)
+    if isinstance(tensor, nn.Parameter):
+        empty = nn.Parameter(empty, tensor.requires_grad)
+        vars(empty).update(vars(tensor))  # above all its `init`
+    return empty
+
+
+def _refill(module: nn.Module, path: str, buffers: list[str], *, seed: int) -> None:
+    """Lets a module fill buffers again; twice, over different content, to see that it does."""
+    filled: list[dict[str, Tensor]] = []
+    for content in (0, 1):
+        for name in buffers:
+            module.get_buffer(name).fill_(content)
+        _reset(module, path, seed=seed, remedy=f"and let it fill {', '.join(buffers)}")
+        filled.append({name: module.get_buffer(name).clone() for name in buffers})
+    empty = [name for name in buffers if not torch.equal(filled[0][name], filled[1][name])]
+    if empty:
+        raise ValueError(
+            f"{path or 'the model'} ({type(module).__name__}) leaves {', '.join(empty)} without "
+            "values after building on the meta device: fill it in reset_parameters()."
+        )
+
+
+def _reset(module: nn.Module, path: str, *, seed: int, remedy: str) -> None:
+    """Lets a module of torch or of the user's start itself, on the CPU, from a seed of its own."""
+    reset = getattr(module, "reset_parameters", None)
+    if reset is None:
+        raise ValueError(
+            f"{path or 'the model'} ({type(module).__name__}) does not say how it starts: "
+            f"give it a method reset_parameters(), {remedy}."
+        )
+    device = next(tensor.device for tensor in (*module.parameters(), *module.buffers()))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_seed(seed, path))
+        module.cpu()
+        reset()
+        module.to(device)

@@ -1,0 +1,92 @@
+"""Learning-rate schedules: pure functions from the step to a multiplier of the learning rate."""
+
+import math
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Multiplier of the learning rate at a step, counted from 0."""
+
+    def __call__(self, step: int, /) -> float: ...
+
+
+def fraction(*, of: int, ratio: float) -> int:
+    """A part of a number of steps, at least one: `warmup_steps` as a share of `num_steps`."""
+    return max(1, round(of * ratio))
+
+
+class WarmupCosine:
+    """A linear rise, then half a cosine down to `min_ratio` (Loshchilov and Hutter, 2017).
+
+    Args:
+      num_steps: steps of the run; the last one ends at `min_ratio`.
+      warmup_steps: steps of the rise; the first step is at 1 / warmup_steps of the peak.
+      min_ratio: what is left of the peak at the end.
+
+    Raises:
+      ValueError: the warm-up is longer than the run.
+    """
+
+    def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
+        _require(num_steps=num_steps, warmup_steps=warmup_steps)
+        self.num_steps = num_steps
+        self.warmup_steps = warmup_steps
+        self.min_ratio = min_ratio
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        decay = max(1, self.num_steps - self.warmup_steps)
+        done = min(1.0, (step + 1 - self.warmup_steps) / decay)
+        return self.min_ratio + (1 - self.min_ratio) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+class WarmupStableDecay:
+    """A linear rise, a plateau, then a linear fall (WSD; Hu et al., 2024, arXiv:2404.06395).
+
+    Args:
+      num_steps: steps of the run; the last one ends at `min_ratio`.
+      warmup_steps: steps of the rise.
+      decay_steps: steps of the fall, at the end of the run.
+      min_ratio: what is left of the peak at the end.
+
+    Raises:
+      ValueError: rise and fall together are longer than the run.
+    """
+
+    def __init__(
+        self, *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float = 0.0
+    ) -> None:
+        _require(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
+        self.num_steps = num_steps
+        self.warmup_steps = warmup_steps
+        self.decay_steps = decay_steps
+        self.min_ratio = min_ratio
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        left = self.num_steps - (step + 1)
+        if left >= self.decay_steps:
+            return 1.0
+        return self.min_ratio + (1 - self.min_ratio) * max(0, left) / self.decay_steps
+
+
+class Constant:
+    """The peak from `warmup_steps` on."""
+
+    def __init__(self, *, warmup_steps: int = 0) -> None:
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step: int) -> float:
+        return min(1.0, (step + 1) / max(1, self.warmup_steps))
+
+
+def _require(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
+    if min(num_steps - 1, warmup_steps, decay_steps) < 0:
+        raise ValueError(f"{num_steps=}, {warmup_steps=}, {decay_steps=}: steps are counts.")
+    if warmup_steps + decay_steps > num_steps:
+        raise ValueError(
+            f"{warmup_steps=} and {decay_steps=} do not fit into {num_steps=}: shorten them."
+        )

@@ -1,0 +1,120 @@
+"""Data parallelism: every process holds the whole model and reads its own rows of each batch."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class ParallelError(RuntimeError):
+    """Another process of the run failed; its message says why."""
+
+
+class DataParallel:
+    """The processes of a run, one or as many as `torchrun` started, and what they say together.
+
+    Used as a context: entering joins the processes, leaving parts them. One process needs no
+    group and pays nothing. Gradients are averaged by torch's DistributedDataParallel while the
+    backward pass is under way; on CPUs over gloo, on GPUs over NCCL.
+
+    Args:
+      device: where the model lives; this process's accelerator, or the CPU, unless said.
+    """
+
+    def __init__(self, *, device: torch.device | None = None) -> None:
+        self._device = device
+        self.rank = 0
+        self.world_size = 1
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        if self._device is not None:
+            return self._device
+        if torch.accelerator.is_available():
+            kind = torch.accelerator.current_accelerator()
+            assert kind is not None  # there is one, and it says which
+            return torch.device(kind.type, int(os.environ.get("LOCAL_RANK", "0")))
+        return torch.device("cpu")
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and speaks to the console."""
+        return self.rank == 0
+
+    def __enter__(self) -> "DataParallel":
+        if "RANK" in os.environ and not dist.is_initialized():
+            if self.device.type != "cpu":
+                torch.accelerator.set_device_index(self.device)
+            dist.init_process_group()
+        if dist.is_initialized():
+            self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if dist.is_initialized():
+            if kind is None:
+                dist.barrier()  # nobody leaves while another still writes
+            dist.destroy_process_group()
+        self.rank, self.world_size = 0, 1
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """Wraps a module on this device, so that its gradients are those of the whole batch."""
+        return DistributedDataParallel(module) if self.world_size > 1 else module
+
+    @contextlib.contextmanager
+    def accumulating(self, module: nn.Module) -> Iterator[None]:
+        """Inside, gradients stay on this process: for every micro-batch but the last."""
+        if isinstance(module, DistributedDataParallel):
+            with module.no_sync():
+                yield
+        else:
+            yield
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean of a tensor over the processes, on each of them."""
+        return self.sum(value) / self.world_size
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum of a tensor over the processes, on each of them."""
+        if self.world_size > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is up on any process; the same answer on each of them."""
+        if self.world_size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=self.device)) > 0)
+
+    def on_main(self, action: Callable[[], object]) -> None:
+        """Does something on the main process alone, and fails on all of them if it fails there.
+
+        Raises:
+          ParallelError: on the other processes, in place of what the main one raised.
+        """
+        error: Exception | None = None
+        if self.is_main:
+            try:
+                action()
+            except Exception as caught:
+                error = caught
+        message = self.agree(str(error) if error else None)
+        if error is not None:
+            raise error
+        if message is not None:
+            raise ParallelError(f"the main process failed: {message}")
+
+    def agree(self, value: Any) -> Any:
+        """The first process's value, on each of them."""
+        if self.world_size == 1:
+            return value
+        holder = [value]
+        dist.broadcast_object_list(holder, src=0)
+        return holder[0]

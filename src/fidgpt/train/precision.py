@@ -1,0 +1,110 @@
+"""In which number format a model computes, while its weights are kept in float32."""
+
+import copy
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import nn
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@runtime_checkable
+class Precision(Protocol):
+    """The number format of the computation.
+
+    Optimizer, checkpoints and clipping see the model, whose weights are float32 always. What
+    computes is its replica. A step goes: backward through the replica, `pull_gradients`, the
+    optimizer, `push_weights`.
+
+    Attributes:
+      dtype: the format of activations and matrix products.
+    """
+
+    dtype: torch.dtype
+
+    def replica(self, model: Model) -> Model:
+        """The module that computes: the model itself, or a copy with the same ties."""
+        ...
+
+    def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        """Adds the replica's gradients to the model's, in float32, and clears the replica's."""
+        ...
+
+    def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
+        """Gives the replica the model's weights, after anything that changed them."""
+        ...
+
+
+class Float32:
+    """Everything in float32: the model is its own replica."""
+
+    dtype = torch.float32
+
+    def replica(self, model: Model) -> Model:
+        return model
+
+    def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        pass
+
+    def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
+        pass
+
+
+class BFloat16:
+    """Computes on a bfloat16 copy of the weights, cast once a step.
+
+    Autocast would cast each weight at each use and keep the rest in float32; here activations,
+    norms and gradients are half as large too. Eight bits of mantissa cannot hold the small
+    updates of training, which is why the weights that the optimizer moves stay float32
+    (Micikevicius et al., 2018, https://arxiv.org/abs/1710.03740, section 3.1). The replica is a
+    function of the weights alone, so a run that resumes computes what it would have computed.
+    """
+
+    dtype = torch.bfloat16
+
+    def replica(self, model: Model) -> Model:
+        """A copy of `model` in bfloat16; a parameter held twice is held twice in the copy too."""
+        twins = {
+            id(p): nn.Parameter(p.detach().to(self.dtype), p.requires_grad)
+            for p in model.parameters()
+        }
+        return copy.deepcopy(model, twins).to(self.dtype)
+
+    @torch.no_grad()
+    def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
+            if twin.grad is None:
+                continue
+            if weight.grad is None:
+                weight.grad = twin.grad.float()
+            else:
+                weight.grad += twin.grad
+            twin.grad = None
+
+    @torch.no_grad()
+    def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
+        for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
+            twin.copy_(weight)
+
+
+def native_precision() -> Precision:
+    """What this machine computes fastest without harm: bfloat16 where it has it, else float32.
+
+    A CPU has it with the instructions AVX512-BF16 or AMX, a GPU from Nvidia's Ampere on. Never
+    float16, whose range needs loss scaling and which CPUs emulate.
+    """
+    return BFloat16() if _has_bfloat16() else Float32()
+
+
+def _has_bfloat16() -> bool:
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if torch.accelerator.is_available():
+        return False  # measured on no other kind
+    # torch calls these private, but says nothing public; without an answer, float32 is safe.
+    asked = (
+        getattr(torch.cpu, name, lambda: False)
+        for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    )
+    return any(has() for has in asked)

@@ -1,0 +1,74 @@
+"""A run's directory, and how a run ends."""
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class RunError(ValueError):
+    """A run cannot begin or go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+      path: its directory.
+      step: optimizer steps done.
+      stopped_by: the signal that ended it early, or None.
+    """
+
+    path: Path
+    step: int
+    stopped_by: signal.Signals | None
+
+
+class RunDirectory:
+    """The one folder that holds all of a run, and the texts that are written as it begins.
+
+    Args:
+      path: the folder; made by `create`, not before.
+      texts: contents of files by name, such as the config and the command.
+    """
+
+    def __init__(self, path: Path, *, texts: Mapping[str, str]) -> None:
+        self.path = path
+        self.texts = texts
+
+    def create(self) -> None:
+        """Makes the folder and writes the texts.
+
+        Raises:
+          RunError: something is there already, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            raise RunError(
+                f"{self.path} exists already: name another run directory, or go on with "
+                f"--resume={self.path}."
+            ) from None
+        except OSError as error:
+            raise RunError(
+                f"the run directory {self.path} cannot be made ({error.strerror}): "
+                "name another one with --run_dir."
+            ) from error
+        for name, text in self.texts.items():
+            self.write(name, text)
+
+    def write(self, name: str, text: str) -> None:
+        """Writes one file whole or not at all.
+
+        Raises:
+          RunError: the disk is full or the directory cannot be written.
+        """
+        target, temporary = self.path / name, self.path / f".{name}.tmp"
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise RunError(f"{target} cannot be written: {error.strerror}.") from error

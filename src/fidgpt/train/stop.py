@@ -1,0 +1,27 @@
+"""Stopping in order: a signal is a wish that the loop grants between two steps."""
+
+import signal
+from types import FrameType
+from typing import Any
+
+
+class StopSignals:
+    """While entered, Ctrl-C and SIGTERM are remembered; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)

@@ -1,0 +1,67 @@
+"""The quantities that a config says once: one tag for each, named after the quantity.
+
+A parameter that carries a tag and has a value says the quantity; one that carries a tag and has no
+value hears it from the nearest enclosing part that says it (see `fidgpt.graph.bind`).
+"""
+
+import fiddle as fdl
+
+
+class HiddenDim(fdl.Tag):
+    """Width of the residual stream, in elements."""
+
+
+class HeadDim(fdl.Tag):
+    """Size of one attention head, in elements."""
+
+
+class FfnDim(fdl.Tag):
+    """Width inside an MLP, in elements."""
+
+
+class NumLayers(fdl.Tag):
+    """Depth of the model, in blocks."""
+
+
+class NumKVHeads(fdl.Tag):
+    """Key and value heads of an attention, a count that divides its query heads."""
+
+
+class VocabSize(fdl.Tag):
+    """Rows of the token table, in tokens; a tokenizer may use fewer."""
+
+
+class SeqLen(fdl.Tag):
+    """Length of a training sequence, in tokens."""
+
+
+class Dropout(fdl.Tag):
+    """Probability of dropping an element in training, from 0 to 1."""
+
+
+class InitStd(fdl.Tag):
+    """Standard deviation of the weights at the start."""
+
+
+class NumSteps(fdl.Tag):
+    """Length of the run, in optimizer steps."""
+
+
+class WarmupSteps(fdl.Tag):
+    """Steps over which the learning rate rises from zero."""
+
+
+class BatchSize(fdl.Tag):
+    """Sequences per optimizer step, over all ranks and micro-batches."""
+
+
+class LearningRate(fdl.Tag):
+    """Peak learning rate, per step."""
+
+
+class WeightDecay(fdl.Tag):
+    """Decoupled weight decay, per unit of learning rate."""
+
+
+class Seed(fdl.Tag):
+    """Seed from which every stream of random numbers is derived."""

@@ -1,0 +1,81 @@
+"""A prepared corpus that was damaged since: named, refused, and told how to mend."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fidgpt.data import BPETokenizer, DataError, PreparedCorpus, Source, prepare_corpus
+
+
+@pytest.fixture
+def directory(documents: Callable[..., Source], modules: list[str], tmp_path: Path) -> Path:
+    prepare_corpus(
+        documents(modules),
+        tokenizer=BPETokenizer(vocab_size=300),
+        directory=tmp_path / "corpus",
+        validation_fraction=0.2,
+        shard_tokens=20_000,
+        show_progress=False,
+    )
+    return tmp_path / "corpus"
+
+
+def refused(directory: Path, *, match: str) -> None:
+    with pytest.raises(DataError, match=match) as caught:
+        PreparedCorpus(directory)
+    assert f"rm -r {directory}" in str(caught.value)
+
+
+FILES = ["train-00001.bin", "train-00000.ends", "validation-00000.bin", "tokenizer.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_altered_byte_is_found(directory: Path, name: str) -> None:
+    content = bytearray((directory / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (directory / name).write_bytes(content)
+    refused(directory, match=f"{name} was altered")
+
+
+@pytest.mark.parametrize("name", FILES[:3])
+def test_a_file_cut_short_or_missing_is_found(directory: Path, name: str) -> None:
+    content = (directory / name).read_bytes()
+    (directory / name).write_bytes(content[:-2])
+    refused(directory, match=f"{name} has {len(content) - 2} bytes where the index says")
+    (directory / name).unlink()
+    refused(directory, match=f"{name} is missing")
+
+
+def test_a_missing_tokenizer_is_found(directory: Path) -> None:
+    (directory / "tokenizer.json").unlink()
+    refused(directory, match="tokenizer.json cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "cannot be read"), ("[]", "version None"), ('{"version": 1}', "lacks an entry")],
+)
+def test_an_index_that_makes_no_sense(directory: Path, content: str, message: str) -> None:
+    (directory / "index.json").write_text(content)
+    refused(directory, match=message)
+
+
+def test_a_later_format_is_not_guessed_at(directory: Path) -> None:
+    index = json.loads((directory / "index.json").read_text())
+    (directory / "index.json").write_text(json.dumps({**index, "version": 2}))
+    refused(directory, match="version 2, and not 1")
+
+
+def test_a_large_corpus_is_verified_when_asked(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fidgpt.data.prepared._VERIFIED_BELOW_BYTES", 0)
+    PreparedCorpus(directory).verify()
+    content = bytearray((directory / "train-00000.bin").read_bytes())
+    content[0] ^= 1
+    (directory / "train-00000.bin").write_bytes(content)
+    corpus = PreparedCorpus(directory)
+    with pytest.raises(DataError, match=r"train-00000.bin was altered"):
+        corpus.verify()

@@ -1,0 +1,212 @@
+"""Tokenizers: every text comes back exactly, and every file is understood or refused."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from fidgpt.data import (
+    BPETokenizer,
+    ByteTokenizer,
+    DataError,
+    StreamDecoder,
+    Tokenizer,
+    TokenizerFile,
+    check_vocab_size,
+    load_tokenizer,
+)
+
+
+@pytest.fixture(scope="module")
+def bpe(modules: list[str]) -> Tokenizer:
+    return BPETokenizer(vocab_size=600).build(modules)
+
+
+@pytest.fixture(params=["bpe", "bytes"])
+def tokenizer(request: pytest.FixtureRequest, bpe: Tokenizer) -> Tokenizer:
+    return bpe if request.param == "bpe" else ByteTokenizer()
+
+
+def random_texts(count: int) -> list[str]:
+    """Unicode text from every plane, with much white space, control characters and code."""
+    source = random.Random(0)
+    alphabets = [
+        [chr(n) for n in range(0x20)],
+        list(" \t\n\r\v\f\x85\xa0\u2028\u3000") * 3,
+        [chr(n) for n in range(0x20, 0x250)],
+        list("e\u0301n\u0303\u0939\u093f\u200d\U0001f468\U0001f469\U0001f3fd\ufeff\ufffd"),
+        ["    def f(x):\n", "\treturn 12345\r\n", "'s", "<|endoftext|>", "naïve", "日本語"],
+        [chr(n) for n in range(0x10FFFF) if n % 997 == 0 and not 0xD800 <= n < 0xE000],
+    ]
+    return [
+        "".join(source.choice(source.choice(alphabets)) for _ in range(source.randrange(60)))
+        for _ in range(count)
+    ]
+
+
+def test_any_unicode_text_comes_back_exactly(tokenizer: Tokenizer) -> None:
+    texts = random_texts(400)
+    for text, batched in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert ids == batched.tolist()
+        assert tokenizer.end_of_text not in ids
+
+
+def test_token_bytes_add_up_to_the_bytes_of_the_text(tokenizer: Tokenizer) -> None:
+    sizes = np.array(tokenizer.token_bytes())
+    for text in random_texts(100):
+        assert sizes[tokenizer.encode(text)].sum() == len(text.encode())
+    assert len(sizes) == tokenizer.vocab_size
+    assert sizes[tokenizer.end_of_text] == 0
+
+
+def test_streamed_text_is_the_decoded_text(tokenizer: Tokenizer) -> None:
+    for text in ["日本語 👩🏽‍🚀 naïve", *random_texts(100)]:
+        decoder = StreamDecoder(tokenizer)
+        pieces = [decoder.push(token) for token in tokenizer.encode(text)]
+        assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
+        assert "".join(pieces) + decoder.finish() == text
+
+
+def test_a_character_cut_short_is_shown_when_the_stream_ends() -> None:
+    decoder = StreamDecoder(ByteTokenizer())
+    assert [decoder.push(value) for value in "é".encode()[:1]] == [""]
+    assert decoder.finish() == "\ufffd"
+    assert decoder.push(ord("a")) == "a"
+
+
+def test_decode_agrees_with_the_tokenizers_library(
+    bpe: Tokenizer, modules: list[str], tmp_path: Path
+) -> None:
+    bpe.save(tmp_path / "tokenizer.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in modules[:10]:
+        ids = bpe.encode(text)
+        assert library.encode(text).ids == ids
+        assert library.decode(ids) == text
+
+
+def test_bytes_saved_are_bytes_to_the_tokenizers_library(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    ByteTokenizer().save(path)
+    library = tokenizers.Tokenizer.from_file(str(path))
+    assert library.encode("é\n a").ids == list("é\n a".encode())
+    assert library.token_to_id("<|endoftext|>") == ByteTokenizer().end_of_text
+    assert isinstance(load_tokenizer(path), ByteTokenizer)
+
+
+def test_saving_and_loading_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "a.json")
+    loaded = load_tokenizer(tmp_path / "a.json")
+    loaded.save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert loaded.token_values() == tokenizer.token_values()
+    assert loaded.end_of_text == tokenizer.end_of_text
+    texts = random_texts(50)
+    assert [loaded.encode(text) for text in texts] == [tokenizer.encode(text) for text in texts]
+
+
+def test_training_is_the_same_in_another_process(modules: list[str], tmp_path: Path) -> None:
+    """Hash seeds differ between processes, and threads race: neither may reach the merges."""
+    (tmp_path / "sample.json").write_text(json.dumps(modules))
+    script = """
+import json, sys
+from fidgpt.data.bpe import BPETokenizer
+sample = json.load(open(sys.argv[1] + "/sample.json"))
+BPETokenizer(vocab_size=700).build(sample).save(sys.argv[1] + "/other.json")
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    BPETokenizer(vocab_size=700).build(modules).save(tmp_path / "mine.json")
+    assert (tmp_path / "mine.json").read_bytes() == (tmp_path / "other.json").read_bytes()
+
+
+def test_a_small_sample_gives_a_small_vocabulary() -> None:
+    tokenizer = BPETokenizer(vocab_size=4096).build(["a tiny text, a tiny text"])
+    assert 257 < tokenizer.vocab_size < 300
+    assert tokenizer.decode(tokenizer.encode("something else é")) == "something else é"
+
+
+def test_indentation_is_not_spelled_space_by_space(bpe: Tokenizer) -> None:
+    assert len(bpe.encode(":\n            ")) <= 2
+
+
+def test_a_vocabulary_without_room_for_the_bytes_is_refused() -> None:
+    with pytest.raises(DataError, match="vocab_size=256 has no room for the 256 bytes"):
+        BPETokenizer(vocab_size=256)
+
+
+def test_a_vocabulary_larger_than_the_table_is_refused() -> None:
+    check_vocab_size(ByteTokenizer(), vocab_size=257)
+    with pytest.raises(DataError, match=r"257 tokens(.|\n)*vocab_size=256(.|\n)*at least 257"):
+        check_vocab_size(ByteTokenizer(), vocab_size=256)
+
+
+def renamed(bpe: Tokenizer, path: Path, *, end: str) -> Path:
+    """The same tokenizer with another name for the end of text, as other programs write it."""
+    bpe.save(path)
+    path.write_text(path.read_text().replace("<|endoftext|>", end))
+    return path
+
+
+def test_an_unusual_end_of_text_is_named_once_and_kept(bpe: Tokenizer, tmp_path: Path) -> None:
+    path = renamed(bpe, tmp_path / "theirs.json", end="<stop>")
+    with pytest.raises(DataError, match=r"special tokens are <stop>(.|\n)*end_of_text="):
+        TokenizerFile(path).build([])
+    with pytest.raises(DataError, match="no token '<halt>'"):
+        TokenizerFile(path, end_of_text="<halt>").build([])
+    loaded = TokenizerFile(path, end_of_text="<stop>").build([])
+    assert loaded.end_of_text == bpe.end_of_text
+    (tmp_path / "run").mkdir()
+    loaded.save(tmp_path / "run" / "tokenizer.json")
+    assert load_tokenizer(tmp_path / "run" / "tokenizer.json").end_of_text == bpe.end_of_text
+
+
+@pytest.mark.parametrize("eos", ["<stop>", {"content": "<stop>", "lstrip": False}])
+def test_the_end_of_text_of_a_downloaded_model_is_found(
+    bpe: Tokenizer, tmp_path: Path, eos: object
+) -> None:
+    path = renamed(bpe, tmp_path / "tokenizer.json", end="<stop>")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+    assert load_tokenizer(path).end_of_text == bpe.end_of_text
+
+
+def test_a_files_identity_is_its_content(bpe: Tokenizer, tmp_path: Path) -> None:
+    bpe.save(tmp_path / "a.json")
+    bpe.save(tmp_path / "b.json")
+    first = TokenizerFile(tmp_path / "a.json").identity()
+    assert first == TokenizerFile(tmp_path / "b.json").identity()
+    ByteTokenizer().save(tmp_path / "b.json")
+    assert first != TokenizerFile(tmp_path / "b.json").identity()
+    assert first != TokenizerFile(tmp_path / "a.json", end_of_text="x").identity()
+
+
+def test_what_is_no_byte_level_tokenizer_is_refused(tmp_path: Path) -> None:
+    words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.decoder = decoders.WordPiece()
+    words.save(str(tmp_path / "words.json"))
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "text.json").write_text("hello")
+    (tmp_path / "model.json").write_text(
+        '{"model": {"type": "?"}, "decoder": {"type":"ByteLevel"}}'
+    )
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    for name, message in [
+        ("words.json", "decoder 'WordPiece'"),
+        ("list.json", "no 'model'"),
+        ("text.json", "not a tokenizer.json"),
+        ("model.json", "not a tokenizer.json"),
+        ("binary.json", "not UTF-8"),
+        ("missing.json", "No such file"),
+    ]:
+        with pytest.raises(DataError, match=message) as caught:
+            load_tokenizer(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
+        assert "BPETokenizer(vocab_size" in str(caught.value)

@@ -1,0 +1,25 @@
+"""Texts that must stay as they are: comparison with a file, and the difference said in full."""
+
+import difflib
+from pathlib import Path
+
+import pytest
+
+GOLDENS = Path(__file__).parent / "goldens"
+REMEDY = "If the change is meant: make test ARGS=--update-goldens, and read the difference."
+
+
+def compare_with_golden(path: Path, text: str, *, update: bool) -> None:
+    """Fails unless the file holds `text`; with `update`, writes it there instead."""
+    text = text.rstrip("\n") + "\n"
+    if update:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return
+    if not path.exists():
+        pytest.fail(f"There is no golden {path.name}. {REMEDY}", pytrace=False)
+    golden = path.read_text(encoding="utf-8")
+    if text != golden:
+        lines = golden.splitlines(), text.splitlines()
+        diff = difflib.unified_diff(*lines, path.name, "now", lineterm="")
+        pytest.fail("\n".join([*diff, REMEDY]), pytrace=False)

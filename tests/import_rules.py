@@ -1,0 +1,147 @@
+"""Who may import whom: the rules, and the imports of a source file that break them."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+LIBRARY = {"model", "optim", "data", "parallel"}
+SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
+
+# Which parts of fidgpt a part may import besides itself. Parts that are not here (cli, interop,
+# sample, the root's scripts, tests) import what they like, and nothing here may import them.
+INSIDE = {
+    "__init__": set(),
+    **dict.fromkeys(LIBRARY, LIBRARY),
+    "train": LIBRARY,
+    "graph": set(),
+    "tags": set(),
+    "fiddlers": LIBRARY | {"train", "graph", "tags"},
+    "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
+}
+
+# Which packages a part may import besides Python's own. The library knows no configuration layer.
+LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "torch"}
+OUTSIDE = {
+    "__init__": set(),
+    **dict.fromkeys(LIBRARY | {"train"}, LIBRARY_PACKAGES),
+    "graph": {"beartype", "fiddle", "graphviz", "rich"},
+    "tags": {"fiddle"},
+    "fiddlers": {"fiddle", "torch"},
+    "configs": {"fiddle", "torch"},
+}
+
+# The same, inside functions only: an extra that may be missing, or too slow for who needs it not.
+LAZY = {"data": {"pyarrow"}, "graph": {"torch"}}
+
+
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Use(NamedTuple):
+    """One thing that a file takes from elsewhere, by its absolute dotted name."""
+
+    line: int
+    name: str
+    lazy: bool = False
+
+
+def part_of(dotted: str) -> str:
+    """`fidgpt.model.mlp` -> `model`; what is not inside fidgpt, and fidgpt itself -> ``."""
+    top, _, rest = dotted.partition(".")
+    return rest.partition(".")[0] if top == "fidgpt" else ""
+
+
+def dotted_path(path: PurePosixPath) -> str:
+    """`src/fidgpt/model/mlp.py` -> `fidgpt.model.mlp`; `tags.py` -> `fidgpt.tags`."""
+    parts = path.with_suffix("").parts
+    if parts[0] == "src":
+        parts = parts[1:]
+    elif parts[0] in SHORT_NAMES:
+        parts = ("fidgpt", *parts)
+    return ".".join(parts)
+
+
+def imports(tree: ast.AST, path: PurePosixPath) -> Iterator[Use]:
+    """Every import of a file, those inside functions, relative ones and `import_module` too."""
+    package = dotted_path(path).removesuffix(".__init__").split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    inside = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        lazy = id(node) in inside
+        match node:
+            case ast.Import(names=names):
+                yield from (Use(node.lineno, alias.name, lazy) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package[: len(package) - level + 1] if level else []
+                base = ".".join([*base, *([module] if module else [])])
+                yield from (Use(node.lineno, f"{base}.{alias.name}", lazy) for alias in names)
+            case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
+                if ast.unparse(func).split(".")[-1] in {"import_module", "__import__"}:
+                    yield Use(node.lineno, name, lazy)
+
+
+def attributes(tree: ast.AST, path: PurePosixPath) -> Iterator[Use]:
+    """Every `module.name` that is read from a module imported under some name."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                modules[bound] = alias.name if alias.asname else bound
+        elif isinstance(node, ast.ImportFrom):
+            dotted = list(imports(node, path))
+            for alias, use in zip(node.names, dotted, strict=True):
+                modules[alias.asname or alias.name] = use.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root, _, rest = ast.unparse(node).partition(".")
+            if root in modules and rest.replace(".", "").isidentifier():  # no call in the middle
+                yield Use(node.lineno, f"{modules[root]}.{rest}")
+
+
+def is_private(dotted: str) -> bool:
+    """Whether a component of the name starts with one underscore."""
+    return any(part.startswith("_") and not part.startswith("__") for part in dotted.split("."))
+
+
+def owner(dotted: str) -> str:
+    """The package whose private names these are: a part of fidgpt, or a package outside."""
+    top, *rest = dotted.split(".")
+    return f"fidgpt.{rest[0]}" if top == "fidgpt" and rest else top
+
+
+def is_allowed(use: Use, part: str) -> bool:
+    """Whether a part of fidgpt that has a row in the tables above may import this."""
+    top = use.name.partition(".")[0]
+    if top == "fidgpt":
+        return part_of(use.name) in INSIDE[part] | {part, "__version__"}
+    lazily = LAZY.get(part, set()) if use.lazy else set()
+    return top in OUTSIDE[part] | lazily or top in sys.stdlib_module_names
+
+
+def broken_rules(path: str, source: str) -> list[str]:
+    """What is wrong with the imports of the file at `path` (from the root of the checkout)."""
+    place, tree = PurePosixPath(path), ast.parse(source)
+    here = dotted_path(place)
+    part = part_of(here)
+    found = list(imports(tree, place))
+    broken = [
+        f"{path}:{use.line}: {use.name}: import fidgpt.{use.name}, its only name"
+        for use in found
+        if use.name.partition(".")[0] in SHORT_NAMES
+    ]
+    if place.parts[0] == "tests":
+        return broken
+    broken += [
+        f"{path}:{use.line}: {use.name}: private to {owner(use.name)}"
+        for use in dict.fromkeys([*found, *attributes(tree, place)])
+        if is_private(use.name) and owner(use.name) != owner(here)
+    ]
+    if part not in INSIDE:
+        return broken
+    refused = [use for use in found if not is_allowed(use, part)]
+    return broken + [f"{path}:{use.line}: {use.name}: {part} may not import it" for use in refused]

@@ -1,0 +1,118 @@
+"""Every named config: what it says, what it builds, and what follows when one quantity moves."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+import psutil
+import pytest
+from parameter_listing import compress, list_parameters
+
+from fidgpt import configs
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import base
+from fidgpt.fiddlers import make_xl, use_gqa
+from fidgpt.graph import bind, fingerprint, outline, parts
+
+PUBLISHED = {
+    "gpt2_124m": 124_439_808,
+    "gpt2_355m": 354_823_168,
+    "gpt2_774m": 774_030_080,
+    "gpt2_1558m": 1_557_611_200,
+}
+
+
+def leaves(cfg: fdl.Config) -> dict[str, Any]:
+    """Every argument of the bound graph that is no part, by path; what it calls as `path()`."""
+    found: dict[str, Any] = {}
+    for node in parts(bind(cfg)):
+        found[f"{node.path}()"] = fdl.get_callable(node.value)
+        for key, value in fdl.ordered_arguments(node.value).items():
+            if not isinstance(value, fdl.Buildable | list | dict):  # pyright: ignore[reportArgumentType]
+                found[f"{node.path}.{key}".removeprefix(".")] = value
+    return found
+
+
+@pytest.mark.parametrize("name", configs.__all__)
+def test_config_is_its_golden(name: str, golden: Callable[[str, str], None]) -> None:
+    cfg = getattr(configs, name)()
+    trainer = build_trainer(cfg)
+    assert all(parameter.is_meta for parameter in trainer.model.parameters())
+    golden(f"configs/{name}", f"{outline(cfg)}\n{list_parameters(trainer)}")
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_gpt2_has_exactly_the_published_parameters(name: str, count: int) -> None:
+    """Those of openai-community's gpt2, gpt2-medium, gpt2-large and gpt2-xl on the hub."""
+    model = build_trainer(getattr(configs, name)()).model
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+def test_a_config_as_large_as_gpt2_xl_costs_no_time_and_no_memory() -> None:
+    cfg = base()
+    make_xl(cfg)
+    build_trainer(cfg)  # so that what is measured is not a first call
+    memory, begin = psutil.Process().memory_info().rss, time.process_time()
+    model = build_trainer(cfg).model
+    assert time.process_time() - begin < 2.0
+    assert psutil.Process().memory_info().rss - memory < 50e6
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert sum(parameter.numel() for parameter in model.parameters()) > 1_400_000_000
+
+
+def test_the_width_moves_every_width_that_follows_it_and_nothing_else() -> None:
+    before, wide = base(), base()
+    wide.model.hidden_dim = 1024
+    old, new = leaves(before), leaves(wide)
+    assert old.keys() == new.keys()
+    changed = {path: (old[path], new[path]) for path in old if old[path] != new[path]}
+    following = [
+        "model.hidden_dim",
+        "model.embedding.weight.hidden_dim",
+        "model.blocks[0].attention_norm.hidden_dim",
+        "model.blocks[0].attention.hidden_dim",
+        "model.blocks[0].mlp_norm.hidden_dim",
+        "model.blocks[0].mlp.hidden_dim",
+        "model.norm.hidden_dim",
+    ]
+    assert changed == dict.fromkeys(following, (256, 1024))
+
+
+def test_every_parameter_follows_the_width() -> None:
+    cfg = base()
+    cfg.model.hidden_dim = 1024
+    model = build_trainer(cfg).model
+    assert all(1024 in parameter.shape for parameter in model.parameters())
+    attention = model.get_submodule("blocks.3.attention")
+    assert attention.get_parameter("query.weight").shape == (1024, 1024)
+    assert attention.num_heads == 1024 // 64
+
+
+def test_an_explicit_width_stays_local() -> None:
+    cfg = base()
+    cfg.model.blocks[0].mlp.ffn_dim = 128
+    explicit = leaves(cfg)
+    cfg.model.hidden_dim = 1024
+    assert leaves(cfg)["model.blocks[0].mlp.ffn_dim"] == 128
+    assert explicit.items() - leaves(base()).items() == {("model.blocks[0].mlp.ffn_dim", 128)}
+
+
+def test_a_number_and_a_fiddler_may_come_in_any_order() -> None:
+    first, last = base(), base()
+    first.model.hidden_dim = 1024
+    use_gqa(first)
+    use_gqa(last)
+    last.model.hidden_dim = 1024
+    assert fingerprint(first) == fingerprint(last) != fingerprint(base())
+
+
+def test_equal_layers_are_one_line() -> None:
+    rows = [(f"blocks.{i}.mlp.up.weight", "a" if i in (0, 1, 2, 4) else "b") for i in range(6)]
+    rows = [("embedding.weight", "a"), *rows, ("norm.weight", "a")]
+    assert compress(rows) == [
+        ("embedding.weight", "a"),
+        ("blocks.0..2,4.mlp.up.weight", "a"),
+        ("blocks.3,5.mlp.up.weight", "b"),
+        ("norm.weight", "a"),
+    ]

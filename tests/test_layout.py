@@ -1,0 +1,192 @@
+"""The layout of the checkout: who imports whom, the root's links, sizes of files, the tags."""
+
+import ast
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from import_rules import INSIDE, broken_rules
+
+ROOT = Path(__file__).parent.parent
+LINKS = {"configs": "../../configs", "fiddlers": "../../fiddlers", "tags.py": "../../tags.py"}
+PARTS = sorted({*INSIDE, "cli", "interop"} - {"__init__", "tags"})
+MAX_LINES = 300
+
+
+def python_files() -> list[Path]:
+    """The project's own sources, each under its real path only."""
+    folders = ("src", "configs", "fiddlers", "tests", "benchmarks", "notebooks")
+    found = [path for name in folders for path in (ROOT / name).rglob("*.py")]
+    return sorted(path for path in [*ROOT.glob("*.py"), *found] if path.resolve() == path)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def length_problem(path: str, source: str) -> list[str]:
+    lines = len(source.splitlines())
+    return [f"{path} has {lines} lines, past {MAX_LINES}"] if lines > MAX_LINES else []
+
+
+def opening_problem(path: str, source: str) -> list[str]:
+    return [] if ast.get_docstring(ast.parse(source)) else [f"{path} does not say what lives there"]
+
+
+def tag_problems(source: str) -> list[str]:
+    """What is wrong with tags.py: it holds tag classes with docstrings, and nothing else."""
+    problems = []
+    for node in ast.parse(source).body:
+        match node:
+            case ast.ClassDef(bases=[_]):
+                if not ast.get_docstring(node):
+                    problems.append(f"{node.name} has no docstring")
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                problems.append(f"line {node.lineno} is no tag")
+    return problems
+
+
+def notebook_source(path: Path) -> str:
+    """The code of a notebook's cells, without its shell and magic lines."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    lines = [
+        line
+        for cell in cells
+        if cell["cell_type"] == "code"
+        for line in "".join(cell["source"]).splitlines()
+    ]
+    return "\n".join("" if line.startswith(("!", "%")) else line for line in lines)
+
+
+@pytest.mark.parametrize("path", python_files(), ids=relative)
+def test_file_keeps_the_rules(path: Path) -> None:
+    name, source = relative(path), path.read_text(encoding="utf-8")
+    problems = [
+        *broken_rules(name, source),
+        *length_problem(name, source),
+        *opening_problem(name, source),
+    ]
+    if path.name == "utils.py":
+        problems.append(f"{name}: a file is named after what it holds")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_notebooks_use_the_one_import_name() -> None:
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        assert not broken_rules(relative(path), notebook_source(path))
+
+
+def test_the_walk_sees_the_project() -> None:
+    seen = {relative(path) for path in python_files()}
+    assert {"train.py", "sweep.py", "tags.py"} <= seen
+    assert {"configs/__init__.py", "fiddlers/__init__.py", "tests/test_layout.py"} <= seen
+    assert "src/fidgpt/model/transformer.py" in seen
+    assert not [name for name in seen if name.startswith("src/fidgpt/configs/")], "a link"
+
+
+@pytest.mark.parametrize(("name", "target"), LINKS.items())
+def test_the_roots_folders_are_linked_into_the_package(name: str, target: str) -> None:
+    link = ROOT / "src" / "fidgpt" / name
+    assert link.is_symlink(), f"{link} must be a link to {target}"
+    assert os.readlink(link) == target
+    assert link.resolve() == ROOT / name
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_is_a_package_that_says_what_it_holds(part: str) -> None:
+    package = ROOT / "src" / "fidgpt" / part
+    assert (package / "__init__.py").is_file()
+    assert [path for path in package.glob("*.py") if path.name != "__init__.py"], f"{part} is empty"
+
+
+def test_tags_hold_nothing_but_tags_with_docstrings() -> None:
+    assert not tag_problems((ROOT / "tags.py").read_text(encoding="utf-8"))
+
+
+def test_commands_have_their_functions() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        scripts: dict[str, str] = tomllib.load(file)["project"]["scripts"]
+    for command, target in scripts.items():
+        module, _, function = target.partition(":")
+        path = ROOT / "src" / (module.replace(".", "/") + ".py")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert function in names, f"{command} calls {target}"
+
+
+FORBIDDEN = {
+    "the library knows fiddle": ("src/fidgpt/model/a.py", "import fiddle as fdl"),
+    "the library knows absl": ("src/fidgpt/train/a.py", "from absl import logging"),
+    "the library knows tags": ("src/fidgpt/optim/a.py", "from fidgpt.tags import HiddenDim"),
+    "the library knows tags, from the top": ("src/fidgpt/data/a.py", "from fidgpt import tags"),
+    "relative, to tags": ("src/fidgpt/model/a.py", "from ..tags import HiddenDim"),
+    "relative, to the graph": ("src/fidgpt/train/a.py", "from .. import graph"),
+    "relative, from a package": ("src/fidgpt/model/__init__.py", "from ..cli import train"),
+    "inside a function": ("src/fidgpt/parallel/a.py", "def f():\n    import fidgpt.graph.bind"),
+    "by its name as a text": (
+        "src/fidgpt/model/a.py",
+        "import importlib\nimportlib.import_module('fidgpt.cli.train')",
+    ),
+    "a model knows the trainer": ("src/fidgpt/model/a.py", "import fidgpt.train.trainer"),
+    "the graph knows a model": ("src/fidgpt/graph/a.py", "from fidgpt.model import mlp"),
+    "an extra that may be missing": ("src/fidgpt/data/a.py", "import pyarrow.parquet"),
+    "the graph loads torch": ("src/fidgpt/graph/a.py", "import torch"),
+    "tags know the graph": ("tags.py", "from fidgpt.graph import bind"),
+    "fiddlers know configs": ("fiddlers/a.py", "from fidgpt.configs import base"),
+    "configs know the command line": ("configs/a.py", "from fidgpt.cli import flags"),
+    "configs know interop": ("configs/a.py", "from fidgpt.interop import gpt2"),
+    "the library knows a command": ("src/fidgpt/train/a.py", "import fidgpt.sample"),
+    "the top imports a part": ("src/fidgpt/__init__.py", "from fidgpt.model import transformer"),
+    "a heavy package": ("src/fidgpt/train/a.py", "import wandb"),
+    "a private name": ("src/fidgpt/train/a.py", "from fidgpt.model.mlp import _gate"),
+    "a private module": ("src/fidgpt/cli/a.py", "from fidgpt.graph._walk import walk"),
+    "a private attribute": (
+        "src/fidgpt/cli/a.py",
+        "from fidgpt.graph import bind as b\nb._fill(1)",
+    ),
+    "fiddle's private names": ("src/fidgpt/graph/a.py", "from fiddle._src import daglish"),
+    "the short name of tags": ("train.py", "import tags"),
+    "the short name of configs": ("tests/a.py", "from configs.base import base"),
+    "the short name of fiddlers": ("notebooks/a.ipynb", "import fiddlers.size as size"),
+}
+
+ALLOWED = {
+    "the library's own": ("src/fidgpt/model/a.py", "from fidgpt.model._fast import _kernel"),
+    "its own, relative": ("src/fidgpt/model/a.py", "from . import mlp\nfrom .mlp import _gate"),
+    "torch and the standard library": ("src/fidgpt/optim/a.py", "import math, torch.nn as nn"),
+    "the trainer uses the parts": ("src/fidgpt/train/a.py", "from fidgpt.model import transformer"),
+    "a named config uses fiddlers": ("configs/a.py", "from fidgpt.fiddlers import make_large"),
+    "commands import what they like": (
+        "src/fidgpt/cli/a.py",
+        "from absl import app\nfrom fidgpt.interop import gpt2\nimport fidgpt.tags",
+    ),
+    "an extra where it is needed": ("src/fidgpt/data/a.py", "def f():\n    import pyarrow"),
+    "torch where it is needed": ("src/fidgpt/graph/a.py", "def f():\n    from torch import dtype"),
+    "a private attribute of a result": ("src/fidgpt/data/a.py", "import numpy\nnumpy.a(_b._c)._d"),
+    "the version": ("src/fidgpt/train/a.py", "from fidgpt import __version__"),
+    "a private attribute of one's own": ("src/fidgpt/train/a.py", "class A:\n    b = self._c"),
+}
+
+
+@pytest.mark.parametrize(("path", "source"), FORBIDDEN.values(), ids=FORBIDDEN)
+def test_a_forbidden_import_is_caught(path: str, source: str) -> None:
+    (problem,) = broken_rules(path, source)
+    assert problem.startswith(f"{path}:{len(source.splitlines())}: ")
+
+
+@pytest.mark.parametrize(("path", "source"), ALLOWED.values(), ids=ALLOWED)
+def test_an_allowed_import_passes(path: str, source: str) -> None:
+    assert broken_rules(path, source) == []
+
+
+def test_other_broken_rules_are_caught() -> None:
+    assert length_problem("a.py", "x = 1\n" * 301)
+    assert not length_problem("a.py", "x = 1\n" * 300)
+    assert opening_problem("a.py", "x = 1")
+    assert tag_problems("class A(fdl.Tag):\n    pass") == ["A has no docstring"]
+    assert tag_problems('"""Tags."""\nx = 1') == ["line 2 is no tag"]
+    assert tag_problems('import fiddle\nclass A(fdl.Tag):\n    """Said."""') == []

@@ -1,0 +1,289 @@
+"""A checkpoint brings back every bit: of the weights, of any optimizer's state, of the ties."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from fidgpt.train.checkpoint import CheckpointError, Checkpoints, newest_good
+from fidgpt.train.tree import flatten, unflatten
+
+Parameters = list[nn.Parameter]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors this small only wait for the other threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Tied(nn.Module):
+    """A tied table, a transposed parameter, and buffers of both kinds."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, width)
+        self.turned = nn.Parameter(torch.randn(width, width).t())
+        self.norm = nn.BatchNorm1d(width)
+        self.unembedding = nn.Linear(width, 11)
+        self.unembedding.weight = self.embedding.weight
+        self.register_buffer("scratch", torch.zeros(3), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.unembedding(self.norm(self.embedding(tokens) @ self.turned))
+
+
+class Odd(optim.Optimizer):
+    """Keeps what torch's own `load_state_dict` changes: other dtypes, strings, nested tensors."""
+
+    def __init__(self, params: Parameters) -> None:
+        super().__init__(params, {"lr": 0.01, "name": "odd", "limits": (None, float("inf"))})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor]) -> Tensor:  # pyright: ignore
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter, dtype=torch.bfloat16)
+                    state["seen"] = torch.tensor([2**24 + 1])  # float32 would round it
+                    state["kind"] = "warm"
+                    state["history"] = [torch.zeros_like(parameter), ("start", 0)]
+                assert parameter.grad is not None
+                state["momentum"].mul_(0.9).add_(parameter.grad)
+                state["seen"] += 1
+                assert state["kind"] == "warm" and state["seen"].dtype == torch.int64
+                parameter.sub_(group["lr"] * state["momentum"] * (1 + state["seen"] % 2))
+        return loss
+
+
+OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "adamw_fused": lambda p: optim.AdamW(p, lr=0.01, fused=True),
+    "adamw_foreach": lambda p: optim.AdamW(p, lr=0.01, foreach=True),
+    "adamw_loop": lambda p: optim.AdamW(p, lr=0.01, foreach=False, amsgrad=True),
+    "adamw_tensor_lr": lambda p: optim.AdamW(p, lr=torch.tensor(0.01), foreach=False),
+    "sgd": lambda p: optim.SGD(p, lr=0.01),
+    "sgd_momentum": lambda p: optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+    "adafactor": lambda p: optim.Adafactor(p, lr=0.01),
+    "adagrad": lambda p: optim.Adagrad(p, lr=0.01),
+    "nadam": lambda p: optim.NAdam(p, lr=0.01),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
+    "lbfgs": lambda p: optim.LBFGS(p, lr=0.1, max_iter=2),
+    "odd": Odd,
+}
+if hasattr(optim, "Muon"):
+    OPTIMIZERS["muon"] = lambda p: optim.Muon(p, lr=0.01)
+
+
+def make(name: str, seed: int = 0) -> tuple[Tied, optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = Tied()
+    if name == "lbfgs":  # takes one group, of contiguous parameters
+        return model, OPTIMIZERS[name]([p for p in model.parameters() if p.is_contiguous()])
+    chosen = [p for p in model.parameters() if p.ndim == 2 or name != "muon"]
+    return model, OPTIMIZERS[name]([{"params": chosen[:1], "lr": 0.02}, {"params": chosen[1:]}])
+
+
+def losses(model: Tied, optimizer: optim.Optimizer, steps: range) -> Iterator[str]:
+    """Trains, yielding each loss as exact hexadecimal; the learning rate falls as it goes."""
+    for step in steps:
+        tokens = torch.randint(11, (64,), generator=torch.Generator().manual_seed(step))
+
+        def closure(tokens: Tensor = tokens) -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(tokens), (tokens * 3 + 1) % 11)
+            loss.backward()
+            return loss
+
+        # torch annotates the closure's result as a float; its optimizers return what it returns.
+        loss: Any = optimizer.step(closure)  # pyright: ignore
+        yield loss.item().hex()
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.7
+
+
+def bits(model: Tied, optimizer: optim.Optimizer) -> list[tuple[str, Any]]:
+    """Everything a run has, as text that is equal only where every bit is."""
+
+    def text(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            flat = value.detach().contiguous().flatten().view(torch.uint8)
+            return (str(value.dtype), value.stride(), tuple(value.shape), flat.tolist())
+        if isinstance(value, dict):
+            return {key: text(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return (type(value).__name__, [text(part) for part in value])
+        return repr(value)
+
+    named = itertools.chain(model.state_dict().items(), optimizer.state_dict().items())
+    return [(name, text(value)) for name, value in named]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_resumed_run_equals_the_run_that_never_stopped(name: str, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(every=5, keep_last=1)
+    model, optimizer = make(name)
+    head = list(losses(model, optimizer, range(5)))
+    checkpoints.save(tmp_path, step=5, model=model, optimizer=optimizer, state={"at": 0.1})
+    at_save = bits(model, optimizer)
+    tail = list(losses(model, optimizer, range(5, 10)))
+    assert len(set(head + tail)) == 10
+
+    again, its_optimizer = make(name, seed=1)
+    step, state = checkpoints.restore(tmp_path, model=again, optimizer=its_optimizer)
+    assert (step, state) == (5, {"at": 0.1})
+    assert bits(again, its_optimizer) == at_save
+    assert list(losses(again, its_optimizer, range(5, 10))) == tail
+    assert bits(again, its_optimizer) == bits(model, optimizer)
+
+
+def save(run: Path, step: int, keep_last: int = 9, **state: Any) -> Tied:
+    model, optimizer = make("adamw_fused", seed=step)
+    checkpoints = Checkpoints(every=1, keep_last=keep_last)
+    checkpoints.save(run, step=step, model=model, optimizer=optimizer, state=state)
+    return model
+
+
+def restore(run: Path, model: nn.Module, step: int | None = None) -> tuple[int, dict[str, Any]]:
+    return Checkpoints(every=1, keep_last=9).restore(run, model=model, optimizer=None, step=step)
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def test_a_tied_table_is_saved_once_and_still_tied(tmp_path: Path) -> None:
+    saved, model = save(tmp_path, 1), Tied()
+    table = model.embedding.weight
+    restore(tmp_path, model)
+    assert model.unembedding.weight is model.embedding.weight is table
+    assert torch.equal(table, saved.embedding.weight)
+    size = (tmp_path / "checkpoints/step_00000001/model.safetensors").stat().st_size
+    assert size < 1500  # 11 x 8 float32 of the table are 352 of about 1,350 bytes
+
+
+def test_the_state_keeps_types_and_bits(tmp_path: Path) -> None:
+    state = {"inf": [float("inf"), -float("inf"), -0.0, 0.1, 5e-324], "pair": (1, (None, "é"))}
+    state |= {"deep": {1: True, "$float": "x", (2, "b"): {}}, "": [], "big": 2**63 - 1}
+    save(tmp_path, 1, **state)
+    _, back = restore(tmp_path, Tied())
+    assert repr(back) == repr(state)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [({"a": [1, {2}]}, "state.here.a.1 is a set"), (torch.ones(1), "state.here is a tensor")],
+)
+def test_what_a_checkpoint_cannot_hold_is_named(value: Any, place: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=place):
+        save(tmp_path, 1, here=value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_optimizer_state_that_is_no_data_is_named(tmp_path: Path) -> None:
+    model, optimizer = make("sgd_momentum")
+    optimizer.param_groups[0]["hook"] = print
+    checkpoints = Checkpoints(every=1, keep_last=1)
+    with pytest.raises(CheckpointError, match=r"SGD\.param_groups\.0\.hook is a builtin_function"):
+        checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, state={})
+
+
+def test_one_tensor_in_two_places_stays_one() -> None:
+    shared = torch.arange(3)
+    value, tensors = flatten({"lr": shared, "groups": [shared, shared.clone()]}, root="state")
+    assert sorted(tensors) == ["state.groups.1", "state.lr"]
+    back = unflatten(value, tensors)
+    assert back["groups"][0] is back["lr"] is not back["groups"][1]
+    assert back["lr"] is not shared and torch.equal(back["lr"], shared)
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 10):
+        save(tmp_path, step, keep_last=2)
+    assert names(tmp_path) == ["step_00000003", "step_00000010"]
+    assert newest_good(tmp_path) == 10
+    assert newest_good(tmp_path / "nowhere") is None
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    save(tmp_path, 1, which="first")
+    save(tmp_path, 1, which="second")
+    assert names(tmp_path) == ["step_00000001"]
+    assert restore(tmp_path, Tied()) == (1, {"which": "second"})
+
+
+def test_going_on_from_an_earlier_step_sets_later_ones_aside(tmp_path: Path) -> None:
+    for step in (100, 200, 300, 150):
+        save(tmp_path, step, keep_last=2)
+    kept = ["abandoned-step_00000200", "abandoned-step_00000300"]
+    assert names(tmp_path) == [*kept, "step_00000150"]  # 100 left when 300 came
+
+
+def test_restoring_a_chosen_step(tmp_path: Path) -> None:
+    saved = save(tmp_path, 1)
+    save(tmp_path, 2)
+    model = Tied()
+    assert restore(tmp_path, model, step=1) == (1, {})
+    assert torch.equal(model.turned, saved.turned)
+    with pytest.raises(CheckpointError, match=r"holds no step 3; it holds 1, 2\.\n.* is step 2:"):
+        restore(tmp_path, model, step=3)
+
+
+def test_a_model_that_does_not_fit_is_refused_untouched(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    model = Tied(width=4).double()
+    model.extra = nn.Parameter(torch.ones(2))
+    del model.norm.running_var
+    before = model.turned.clone()
+    with pytest.raises(CheckpointError) as error:
+        restore(tmp_path, model)
+    lines = str(error.value).splitlines()
+    assert lines[0].endswith("step_00000001 does not fit this model:")
+    table = "embedding.weight: float32 [11, 8] in the checkpoint, float64 [11, 4] in the model"
+    assert f"  {table}" in lines
+    assert "  extra: absent in the checkpoint, float32 [2] in the model" in lines
+    assert "  norm.running_var: float32 [8] in the checkpoint, absent in the model" in lines
+    assert torch.equal(model.turned, before)
+
+
+def test_a_model_on_the_meta_device_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    with torch.device("meta"):
+        model = Tied()
+    with pytest.raises(CheckpointError, match="meta device: materialize"):
+        restore(tmp_path, model)
+
+
+def test_an_optimizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    checkpoints, model = Checkpoints(every=1, keep_last=1), save(tmp_path, 1)
+    other: list[tuple[optim.Optimizer, str]] = [
+        (make("sgd")[1], "saved by AdamW, and this run uses SGD"),
+        (optim.AdamW(model.parameters()), "has 2 groups of parameters, this run has 1"),
+        (optim.AdamW([{"params": [model.norm.bias]}, {"params": []}]), r"gone \['turned'\], new"),
+    ]
+    for optimizer, message in other:
+        with pytest.raises(CheckpointError, match=message):
+            checkpoints.restore(tmp_path, model=model, optimizer=optimizer)
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [(None, [10]), (4, [4, 8, 10]), (5, [5, 10]), (99, [10])]
+)
+def test_when_it_is_due(every: int | None, due: list[int]) -> None:
+    checkpoints = Checkpoints(every=every, keep_last=1)
+    assert [step for step in range(11) if checkpoints.due(step, num_steps=10)] == due
+
+
+@pytest.mark.parametrize(("every", "keep_last"), [(0, 1), (None, 0)])
+def test_numbers_that_make_no_sense(every: int | None, keep_last: int) -> None:
+    with pytest.raises(ValueError, match=r"=0 must be 1 or more"):
+        Checkpoints(every=every, keep_last=keep_last)

@@ -1,0 +1,157 @@
+"""The chunked cross-entropy, against torch's on the whole batch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fidgpt.model import Unembedding, token_table
+from fidgpt.train.loss import CrossEntropy
+
+ROWS, HIDDEN, VOCAB = 70, 16, 101
+
+
+class Softcapped(nn.Module):
+    """An unembedding with a bias and a nonlinearity, and a parameter that it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(HIDDEN, VOCAB)
+        self.idle = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 5 * torch.tanh(self.linear(x) / 5)
+
+
+def plain(features: Tensor, unembedding: nn.Module, targets: Tensor) -> Tensor:
+    """What torch computes from all logits at once."""
+    return F.cross_entropy(unembedding(features), targets)
+
+
+@pytest.fixture
+def features() -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(ROWS, HIDDEN, requires_grad=True)
+
+
+@pytest.fixture
+def targets() -> Tensor:
+    return torch.randint(0, VOCAB, (ROWS,), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=["tied table", "softcapped"])
+def unembedding(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(2)
+    if request.param == "softcapped":
+        return Softcapped()
+    module = Unembedding(token_table(vocab_size=VOCAB, hidden_dim=HIDDEN))
+    nn.init.normal_(module.weight)
+    return module
+
+
+def _gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, inputs, materialize_grads=True))
+
+
+@pytest.mark.parametrize("chunk_size", [1, 32, ROWS, 1000])
+def test_loss_and_gradients_are_those_of_torch(features, unembedding, targets, chunk_size):
+    inputs = [features, *unembedding.parameters()]
+    expected = plain(features, unembedding, targets)
+    loss = CrossEntropy(chunk_size=chunk_size)(features, unembedding, targets)
+    torch.testing.assert_close(loss, expected, rtol=5e-7, atol=0)
+    for ours, theirs in zip(
+        _gradients(3 * loss, *inputs), _gradients(3 * expected, *inputs), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=6e-8)
+
+
+def test_a_tied_table_gets_both_of_its_gradients(targets):
+    torch.manual_seed(3)
+    table = nn.Parameter(torch.randn(VOCAB, HIDDEN))
+    expected, tokens = nn.Parameter(table.detach().clone()), targets.roll(1)
+    plain(F.embedding(tokens, expected), Unembedding(expected), targets).backward()
+    for _ in range(2):  # as two micro-batches would
+        loss = CrossEntropy(chunk_size=32)(F.embedding(tokens, table), Unembedding(table), targets)
+        (loss / 2).backward()
+    torch.testing.assert_close(table.grad, expected.grad, rtol=2e-6, atol=6e-8)
+
+
+def test_a_frozen_unembedding_gets_no_gradient(features, unembedding, targets):
+    unembedding.requires_grad_(False)
+    CrossEntropy(chunk_size=32)(features, unembedding, targets).backward()
+    expected = _gradients(plain(features, unembedding, targets), features)
+    torch.testing.assert_close([features.grad], expected, rtol=2e-6, atol=6e-8)
+    assert all(parameter.grad is None for parameter in unembedding.parameters())
+
+
+def test_token_losses_are_those_of_torch(features, unembedding, targets):
+    loss = CrossEntropy(chunk_size=32)
+    losses = loss.token_losses(features, unembedding, targets)
+    expected = F.cross_entropy(unembedding(features), targets, reduction="none")
+    torch.testing.assert_close(losses, expected)
+    assert not losses.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(loss(features, unembedding, targets), expected.mean())
+
+
+def test_bfloat16_errs_no_more_than_its_logits_do(features, unembedding, targets):
+    expected = plain(features, unembedding, targets)
+    exact = _gradients(expected, features, *unembedding.parameters())
+    unembedding.bfloat16()
+    inputs = [features.detach().bfloat16().requires_grad_(), *unembedding.parameters()]
+    loss = CrossEntropy(chunk_size=32)(inputs[0], unembedding, targets)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=2e-3, atol=0)
+    for ours, theirs in zip(_gradients(loss, *inputs), exact, strict=True):
+        assert ours.dtype == torch.bfloat16
+        assert (ours.float() - theirs).norm() <= 1e-2 * theirs.norm()
+
+
+def test_an_impossible_token_has_a_finite_loss_and_its_gradient():
+    features = torch.tensor([[1000.0]], requires_grad=True)
+    table = Unembedding(nn.Parameter(torch.tensor([[1.0], [-1.0]])))
+    loss = CrossEntropy()(features, table, torch.tensor([1]))
+    assert 87 < loss.item() < 88
+    loss.backward()
+    assert features.grad is not None and features.grad.item() == 2.0
+
+
+def test_only_a_chunk_of_logits_exists_at_once(features, targets):
+    heights = []
+
+    class Watched(Unembedding):
+        def forward(self, x: Tensor) -> Tensor:
+            heights.append(len(x))
+            return super().forward(x)
+
+    unembedding = Watched(token_table(vocab_size=VOCAB, hidden_dim=HIDDEN))
+    CrossEntropy(chunk_size=32)(features, unembedding, targets).backward()
+    assert heights == [32, 32, 6]
+
+
+def test_a_chunk_has_rows():
+    with pytest.raises(ValueError, match="chunk_size=0"):
+        CrossEntropy(chunk_size=0)
+
+
+def test_works_inside_distributed_data_parallel(features, unembedding, targets, tmp_path):
+    unembedding = Unembedding(token_table(vocab_size=VOCAB, hidden_dim=HIDDEN))
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unembedding = unembedding
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return CrossEntropy(chunk_size=32)(x, self.unembedding, y)
+
+    expected = _gradients(plain(features, unembedding, targets), unembedding.weight)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        DistributedDataParallel(Step())(features, targets).backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close([unembedding.weight.grad], expected, rtol=2e-6, atol=6e-8)

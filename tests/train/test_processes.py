@@ -1,0 +1,102 @@
+"""Runs as processes: killed, asked to stop, and two that share the work."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from fidgpt.train.checkpoint import newest_good
+from fidgpt.train.trackers import read_rows
+
+COMMAND = [sys.executable, "-m", "fidgpt.cli.train"]
+STEPS = 40
+LONG = [
+    "--config=config:debug",
+    f"--config=set:num_steps={STEPS}",
+    "--config=set:checkpoints.every=3",
+    "--config=set:model.dropout=0.1",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of a run that nobody disturbs."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    _finish(*LONG, f"--run_dir={path}")
+    return _losses(path)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_a_random_step_and_resumed_every_loss_is_the_same(whole, tmp_path, seed):
+    path = tmp_path / "run"
+    process = _start(*LONG, f"--run_dir={path}")
+    kill_at = random.Random(seed).randrange(4, STEPS - 4)
+    _wait_for_step(process, path, kill_at)
+    process.kill()
+    process.communicate()
+    assert len(read_rows(path / "metrics.jsonl")) < STEPS
+    _finish(f"--resume={path}")
+    assert _losses(path) == whole
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(whole, tmp_path, number):
+    path = tmp_path / "run"
+    process = _start(*LONG, f"--run_dir={path}")
+    _wait_for_step(process, path, 4)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"--resume={path}" in " ".join(output.split())
+    assert newest_good(path) == read_rows(path / "metrics.jsonl")[-1]["step"]
+    _finish(f"--resume={path}")
+    assert _losses(path) == whole
+
+
+def test_two_processes_train_as_one(tmp_path):
+    script = Path(__file__).with_name("two_processes.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, script, tmp_path],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    _finish("--config=config:debug", "--config=fiddler:use_float32", f"--run_dir={tmp_path}/one")
+    assert _losses(tmp_path / "two") == pytest.approx(_losses(tmp_path / "one"), rel=1e-5)
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    assert torch.equal(torch.cat([first["tokens"], second["tokens"]], dim=1), first["whole"])
+    assert torch.equal(first["table"], second["table"])
+    assert first["tied"] and second["tied"]
+
+
+def _start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _finish(*arguments: str) -> None:
+    process = _start(*arguments)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+
+
+def _wait_for_step(process: subprocess.Popen[str], path: Path, step: int) -> None:
+    metrics = path / "metrics.jsonl"
+    while not metrics.exists() or len(read_rows(metrics)) < step:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.002)
+
+
+def _losses(path: Path) -> list[float]:
+    return [row["loss"] for row in read_rows(path / "metrics.jsonl")]

@@ -1,0 +1,108 @@
+"""Run directories, trackers and signals, each alone."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
+from fidgpt.train.console import Console
+from fidgpt.train.device import peak_flops
+from fidgpt.train.facts import Facts
+from fidgpt.train.stop import StopSignals
+from fidgpt.train.trackers import Trackers, read_rows
+
+FACTS = Facts(
+    parameters=10,
+    shared={"a": ["b"]},
+    flops_per_token=60,
+    tokens=80,
+    num_steps=10,
+    tokens_per_step=8,
+    device=torch.device("cpu"),
+    world_size=1,
+    precision="Float32",
+    peak_flops=1e9,
+)
+
+
+def _row(step):
+    return {"step": step, "loss": 1 / 3, "tokens_per_second": 5.0, "utilisation": 0.25}
+
+
+def test_a_run_directory_is_made_once_with_its_texts(tmp_path):
+    run = RunDirectory(tmp_path / "a" / "run", texts={"config.json": "{}"})
+    assert not run.path.exists()
+    run.create()
+    assert (run.path / "config.json").read_text() == "{}"
+    with pytest.raises(RunError, match=r"exists already(.|\n)*--resume="):
+        run.create()
+
+
+def test_a_text_is_written_whole_or_not_at_all(tmp_path):
+    run = RunDirectory(tmp_path, texts={})
+    run.write("a.txt", "old")
+    with pytest.raises(RunError, match="cannot be written"):
+        run.write("missing/a.txt", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tmp_path):
+    run = RunDirectory(tmp_path, texts={})
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(run, FACTS, step=0)
+        for step in (1, 2, 3):
+            trackers.log(_row(step))
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 4, "lo')
+    assert [row["step"] for row in read_rows(path)] == [1, 2, 3]
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(run, FACTS, step=2)
+        trackers.log(_row(3))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert rows[0]["loss"] == 1 / 3
+
+
+def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
+    with Trackers([Console()]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
+        trackers.log(_row(5))
+        trackers.log({**_row(10), "validation/loss": 1.5, "validation/bits_per_byte": 2.25})
+        trackers.say("def f(): [bold]")
+    said = capsys.readouterr().out
+    for words in (
+        "a = b",
+        "80 = 10 steps of 8",
+        "step 4",
+        "step 5/10",
+        "25% of peak",
+        "bits per byte 2.25",
+        "def f(): [bold]",
+    ):
+        assert words in said
+
+
+def test_signals_are_wishes_and_the_second_interrupt_is_an_order():
+    with StopSignals() as stop:
+        assert stop.received is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_seeds_differ_by_purpose_and_fit_a_signed_integer():
+    seeds = {derive_seed(0, "init"), derive_seed(0, "data"), derive_seed(1, "init")}
+    seeds |= {derive_seed(0, "data", epoch) for epoch in range(100)}
+    assert len(seeds) == 103
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    # Written down, so that an old run starts as it did, in every Python and on every machine.
+    assert derive_seed(0, "step", 1, 0) == 4520533044613826469
+
+
+def test_a_device_has_a_peak():
+    assert peak_flops(torch.device("cpu"), torch.float32) > 1e6

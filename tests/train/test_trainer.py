@@ -1,0 +1,183 @@
+"""Whole runs: what they leave behind, and that going on after a stop changes no number."""
+
+import json
+import shutil
+from pathlib import Path
+
+import fiddle as fdl
+import pytest
+import torch
+
+from fidgpt.cli.runs import build_trainer, load_run
+from fidgpt.data import DataError, TextFiles
+from fidgpt.fiddlers import use_float32, use_gqa, use_learned_positions, use_wsd
+from fidgpt.graph import fingerprint
+from fidgpt.model import Transformer
+from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError
+from fidgpt.train.checkpoint import newest_good
+
+
+def test_a_run_leaves_all_that_is_needed_to_run_again(cfg, train, tmp_path):
+    rows = train(cfg)
+    assert [row["step"] for row in rows] == list(range(1, cfg.num_steps + 1))
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert {"validation/loss", "validation/bits_per_byte"} <= rows[-1].keys()
+    assert newest_good(tmp_path / "run") == cfg.num_steps
+    assert (tmp_path / "run" / "tokenizer.json").exists()
+    assert fingerprint(load_run(tmp_path / "run")) == fingerprint(cfg)
+
+
+def test_the_same_config_gives_the_same_numbers(cfg, train):
+    first = train(cfg, "first")
+    assert _losses(first) == _losses(train(cfg, "second"))
+    cfg.seed = 1
+    assert _losses(first) != _losses(train(cfg, "third"))
+
+
+def _use_dropout(cfg):
+    cfg.model.dropout = 0.2
+
+
+def _accumulate(cfg):
+    cfg.batch_size, cfg.micro_batch_size = 4, 1
+
+
+def _use_bf16(cfg):
+    cfg.precision = fdl.Config(BFloat16)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [use_float32, _use_bf16, _use_dropout, _accumulate, use_wsd, use_gqa, use_learned_positions],
+    ids=lambda change: change.__name__.strip("_"),
+)
+def test_a_resumed_run_equals_the_run_that_never_stopped(cfg, train, tmp_path, change):
+    cfg.model.blocks[0].attention.head_dim = 8
+    change(cfg)
+    cfg.checkpoints.keep_last = 5
+    whole = train(cfg)
+    for step in (8, 10):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step_{step:08}")
+    assert newest_good(tmp_path / "run") == 6
+    assert _losses(train(cfg, resume=True)) == _losses(whole)
+
+
+def test_micro_batches_change_nothing_but_rounding(cfg, train):
+    use_float32(cfg)
+    cfg.batch_size = 4
+    whole = train(cfg, "whole")
+    cfg.micro_batch_size = 1
+    assert _losses(train(cfg, "parts")) == pytest.approx(_losses(whole), rel=1e-5)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(cfg, train, tmp_path):
+    train(cfg)
+    broken = tmp_path / "run" / "checkpoints" / "step_00000010" / "model.safetensors"
+    data = bytearray(broken.read_bytes())
+    data[len(data) // 2] ^= 1
+    broken.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"step_00000010 is damaged(.|\n)*--resume_step=8"):
+        train(cfg, resume=True)
+    assert len(train(cfg, resume=True, resume_step=8)) == cfg.num_steps
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(cfg, train, tmp_path):
+    whole = train(cfg)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert _losses(train(cfg, resume=True)) == _losses(whole)
+
+
+def test_a_run_directory_that_exists_is_refused_and_left_alone(cfg, train, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    with pytest.raises(RunError, match="exists already"):
+        train(cfg)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_a_run_directory_that_cannot_be_made_is_named(cfg, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot be made"):
+        build_trainer(cfg).train(RunDirectory(tmp_path / "file" / "run", texts={}))
+
+
+def test_text_that_changed_is_noticed_on_resume(cfg, train, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play makes jack a dull boy\n" * 4000)
+    cfg.data.corpus.source = fdl.Config(TextFiles, str(text))
+    train(cfg)
+    text.write_text("all play and no work makes jack a dull boy\n" * 4000)
+    with pytest.raises(RunError, match="not what it was"):
+        train(cfg, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"too short", "shorter|short"),
+    ],
+)
+def test_bad_text_ends_before_anything_is_written(cfg, train, tmp_path, content, message):
+    (tmp_path / "text.txt").write_bytes(content)
+    cfg.data.corpus.source = fdl.Config(TextFiles, str(tmp_path / "text.txt"))
+    with pytest.raises(DataError, match=message):
+        train(cfg)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_larger_than_the_table_is_refused(cfg, train, tmp_path):
+    cfg.vocab_size = 200
+    with pytest.raises(DataError, match=r"257(.|\n)*200"):
+        train(cfg)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_optimizer_refuses_is_said(cfg, train, tmp_path):
+    cfg.optimizer.lr = -1.0
+    with pytest.raises(RunError, match="learning rate"):
+        train(cfg)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tied_weights_are_saved_once_and_stay_tied(cfg, train, tmp_path):
+    train(cfg)
+    trainer = build_trainer(cfg)
+    trainer.train(RunDirectory(tmp_path / "run", texts={}), resume=True)
+    model = trainer.model
+    assert isinstance(model, Transformer)
+    assert model.embedding.weight is model.unembedding.weight
+    manifest = tmp_path / "run" / "checkpoints" / "step_00000010" / "model.safetensors"
+    header = json.loads(_header(manifest))
+    assert "embedding.weight" in header
+    assert "unembedding.weight" not in header
+
+
+def test_facts_are_known_without_memory(cfg):
+    use_float32(cfg)
+    trainer = build_trainer(cfg)
+    facts = trainer.facts()
+    assert next(trainer.model.parameters()).is_meta
+    assert facts.shared == {"embedding.weight": ["unembedding.weight"]}
+    assert facts.parameters == sum(p.numel() for p in trainer.model.parameters())
+    assert facts.tokens == cfg.num_steps * cfg.batch_size * cfg.seq_len
+    assert facts.peak_flops > 0
+    assert facts.precision == Float32.__name__
+
+
+def test_global_random_state_decides_nothing(cfg, train):
+    _use_dropout(cfg)
+    torch.manual_seed(1)
+    first = train(cfg, "first")
+    torch.manual_seed(2)
+    assert _losses(train(cfg, "second")) == _losses(first)
+
+
+def _losses(rows):
+    return [row["loss"] for row in rows]
+
+
+def _header(path: Path) -> bytes:
+    data = path.read_bytes()
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]

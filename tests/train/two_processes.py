@@ -1,0 +1,44 @@
+"""Started by torchrun: trains `debug` on two processes and leaves what the test compares."""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import use_float32
+from fidgpt.model import Transformer
+from fidgpt.train import RunDirectory
+
+
+def main(path: Path) -> None:
+    """Trains into `path`/two; each rank keeps the tokens that it read."""
+    cfg = debug()
+    use_float32(cfg)
+    cfg.trackers = cfg.trackers[1:]
+    trainer = build_trainer(cfg)
+    seen = []
+    read = trainer.data.batch
+
+    def remember(step: int, *, rank: int = 0, world_size: int = 1) -> torch.Tensor:
+        batch = read(step, rank=rank, world_size=world_size)
+        seen.append(batch)
+        return batch
+
+    trainer.data.batch = remember
+    trainer.train(RunDirectory(path / "two", texts={}))
+    model = trainer.model
+    assert isinstance(model, Transformer)
+    left = {
+        "tokens": torch.stack(seen),
+        "whole": torch.stack([read(step) for step in range(cfg.num_steps)]),
+        "table": model.embedding.weight.detach(),
+        "tied": model.embedding.weight is model.unembedding.weight,
+    }
+    torch.save(left, path / f"rank{os.environ['RANK']}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
