@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile
-	@echo '    ARGS="..." adds arguments to train and test; PYTHON=python3.12 chooses the Python of .venv.'
+	@echo '    ARGS="..." adds arguments to train and test; PYTHON=python3.12 chooses the Python of a new .venv.'
 
 setup:  ## make the environment .venv ready
 	@sh ./setup.sh

@@ -42,7 +42,7 @@ class Shape:
         return self.hidden_dim // 64
 
 
-BASE = Shape(hidden_dim=256, ffn_dim=704, num_layers=4, vocab_size=2048, batch_size=8)
+BASE = Shape(hidden_dim=256, ffn_dim=704, num_layers=4, vocab_size=1024, batch_size=8, seq_len=128)
 GPT2_124M = Shape(hidden_dim=768, ffn_dim=3072, num_layers=12, vocab_size=50_257, batch_size=2)
 SHAPES = {"base": BASE, "gpt2_124m": GPT2_124M}
 
@@ -108,7 +108,7 @@ def transformers(shape: Shape, **options: Any) -> Step:
 
 def litgpt(shape: Shape, **options: Any) -> Step:
     """The GPT of litgpt, its table tied by hand; it has no learned positions but always rotates."""
-    from litgpt import GPT, Config
+    from litgpt import GPT, Config  # pyright: ignore[reportMissingImports]
 
     if shape == GPT2_124M:
         parts: dict[str, Any] = dict(norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP")

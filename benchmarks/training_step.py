@@ -14,7 +14,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,13 @@ def started(python: str, shape: str, name: str, threads: int) -> Iterator[Contes
         process.wait()
 
 
-def compare(shape: str, *, rounds: int, threads: int, peers: str) -> dict[str, Contestant]:
-    """Lets all contestants of a shape take `rounds` steps in turn."""
+def compare(
+    shape: str, names: Iterable[str], *, rounds: int, threads: int, peers: str
+) -> dict[str, Contestant]:
+    """Lets the contestants of a shape take `rounds` steps in turn."""
     with ExitStack() as stack:
         running = {}
-        for name in CONTESTANTS:
+        for name in names:
             python = sys.executable if name.startswith(OURS) else peers
             contestant = stack.enter_context(started(python, shape, name, threads))
             if contestant is not None:
@@ -129,14 +131,20 @@ def main() -> None:
     """Prints one table for each shape."""
     parser = argparse.ArgumentParser(description="Training steps of fidgpt and its peers.")
     parser.add_argument("--shape", action="append", choices=SHAPES, help="all unless said")
+    parser.add_argument("--contestant", action="append", choices=CONTESTANTS, help="likewise")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
     arguments = parser.parse_args()
+    chosen = arguments.contestant or list(CONTESTANTS)
     print(machine(arguments.threads))
     for name in arguments.shape or SHAPES:
         results = compare(
-            name, rounds=arguments.rounds, threads=arguments.threads, peers=arguments.peers
+            name,
+            [BASELINE, *(each for each in chosen if each != BASELINE)],
+            rounds=arguments.rounds,
+            threads=arguments.threads,
+            peers=arguments.peers,
         )
         shape = SHAPES[name]
         print(f"\n### {name}, {shape.batch_size} x {shape.seq_len} tokens\n")

@@ -46,9 +46,10 @@ from fidgpt.train import (
 
 
 def base() -> fdl.Config[Trainer]:
-    """A decoder of 3.7 million parameters learns to write Python from the standard library.
+    """A decoder of 3.5 million parameters learns to write Python from the standard library.
 
-    Rotary positions, RMSNorm, SwiGLU, one table for reading and scoring tokens.
+    Rotary positions, RMSNorm, SwiGLU, one table for reading and scoring tokens. On two cores of an
+    AMD Zen 5, half a million tokens take about a minute and end at 2.1 bits per byte.
     """
     init = fdl.Config(Normal, std=InitStd.new(0.02))
     residual_init = fdl.Config(DepthScaled, init=init, num_layers=NumLayers.new())
@@ -60,6 +61,7 @@ def base() -> fdl.Config[Trainer]:
             hidden_dim=HiddenDim.new(),
             head_dim=HeadDim.new(64),
             rope=fdl.Config(RoPE, head_dim=HeadDim.new(), theta=10_000.0),
+            dropout=Dropout.new(),
             init=init,
             out_init=residual_init,
         ),
@@ -87,10 +89,10 @@ def base() -> fdl.Config[Trainer]:
     )
     return fdl.Config(
         Trainer,
-        vocab_size=VocabSize.new(2048),
-        seq_len=SeqLen.new(256),
+        vocab_size=VocabSize.new(1024),
+        seq_len=SeqLen.new(128),
         batch_size=BatchSize.new(8),
-        num_steps=NumSteps.new(300),
+        num_steps=NumSteps.new(500),
         seed=Seed.new(0),
         model=model,
         data=fdl.Config(
@@ -101,7 +103,7 @@ def base() -> fdl.Config[Trainer]:
             seed=Seed.new(),
         ),
         optimizer=fdl.Partial(
-            adamw, lr=LearningRate.new(3e-3), betas=(0.9, 0.95), weight_decay=WeightDecay.new(0.1)
+            adamw, lr=LearningRate.new(1e-3), betas=(0.9, 0.95), weight_decay=WeightDecay.new(0.1)
         ),
         schedule=fdl.Config(
             WarmupCosine,

@@ -4,6 +4,7 @@ import fiddle as fdl
 
 from fidgpt.data import ByteTokenizer, HeldOut, TextFiles
 from fidgpt.graph import find, tagged
+from fidgpt.graph.arguments import assign
 from fidgpt.optim import WarmupStableDecay, fraction
 from fidgpt.tags import LearningRate, NumSteps, WarmupSteps
 from fidgpt.train import Float32, Samples, Trainer
@@ -25,7 +26,7 @@ def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
     for part, key in tagged(cfg, LearningRate):
         given = fdl.ordered_arguments(part)
         if key in given:
-            setattr(part, key, given[key] * factor)
+            assign(part, key, given[key] * factor)
 
 
 def use_wsd(cfg: fdl.Config[Trainer], decay_ratio: float = 0.2) -> None:

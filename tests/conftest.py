@@ -1,9 +1,7 @@
 """What every test shares: one thread per worker, a cache of the run's own, and the goldens."""
 
 import os
-import shutil
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from golden_text import GOLDENS, compare_with_golden
@@ -13,19 +11,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-CACHE = pytest.StashKey[str]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Prepared corpora are shared by the workers, who inherit this, and not with the user."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        config.stash[CACHE] = os.environ["FIDGPT_CACHE"] = tempfile.mkdtemp(prefix="fidgpt-tests-")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leaves nothing behind."""
-    if CACHE in config.stash:
-        shutil.rmtree(config.stash[CACHE], ignore_errors=True)
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Prepared corpora are the run's own: shared by its workers, and not with the user."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIDGPT_CACHE", str(folder / "fidgpt-cache"))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

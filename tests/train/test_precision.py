@@ -52,6 +52,14 @@ def test_the_replica_keeps_ties_and_leaves_the_model_alone(model):
     assert replica.first.weight.data_ptr() != model.first.weight.data_ptr()
 
 
+def test_making_a_replica_copies_no_float32_weights(model, monkeypatch):
+    def refuse(parameter: nn.Parameter, memo: object) -> None:
+        raise AssertionError(f"a copy of {tuple(parameter.shape)} float32 numbers")
+
+    monkeypatch.setattr(nn.Parameter, "__deepcopy__", refuse)
+    BFloat16().replica(model)
+
+
 def test_gradients_come_back_in_float32_and_add_up(model):
     precision = BFloat16()
     replica = precision.replica(model)

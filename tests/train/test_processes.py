@@ -14,6 +14,7 @@ import torch
 from fidgpt.train.checkpoint import newest_good
 from fidgpt.train.trackers import read_rows
 
+pytestmark = pytest.mark.xdist_group("processes")  # one worker trains `whole` for all
 COMMAND = [sys.executable, "-m", "fidgpt.cli.train"]
 STEPS = 40
 LONG = [
@@ -45,6 +46,13 @@ def test_killed_at_a_random_step_and_resumed_every_loss_is_the_same(whole, tmp_p
     assert _losses(path) == whole
 
 
+def test_the_config_of_a_run_runs_the_same_again(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    _finish(*LONG, "--config=set:num_steps=6", f"--run_dir={first}")
+    _finish(f"--config=config_file:{first}/config.json", f"--run_dir={second}")
+    assert _losses(second) == _losses(first)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(whole, tmp_path, number):
     path = tmp_path / "run"
@@ -67,7 +75,7 @@ def test_two_processes_train_as_one(tmp_path):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -87,7 +95,7 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
 
 def _finish(*arguments: str) -> None:
     process = _start(*arguments)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
 
 

@@ -1,5 +1,6 @@
 """How every fidgpt command starts, on absl's app and flags, and how it ends on a mistake."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     A mistake of the user's ends in its message and status 2, without a traceback unless --debug.
     """
+    _list_in_help()
     app.run(lambda arguments: sys.exit(_guarded(main, arguments[1:])), flags_parser=_parse)
 
 
@@ -50,7 +52,12 @@ def _guarded(main: Callable[[list[str]], int | None], arguments: list[str]) -> i
     from fidgpt.cli.mistakes import MISTAKES  # imported late: --help needs none of it
 
     try:
-        return main(arguments) or 0
+        status = main(arguments) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who read has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except MISTAKES as error:
         if FLAGS.debug:
             traceback.print_exc()
@@ -70,3 +77,13 @@ def _parse(arguments: Sequence[str]) -> list[str]:
             message += f"\n  What changes a config is said in --config, such as {_EXAMPLE}"
         fail(message)
         sys.exit(MISTAKE)
+    except SystemExit:  # absl ends --help with 1, as if to ask were a mistake
+        sys.exit(0)
+
+
+def _list_in_help() -> None:
+    """Lists the flags of all of fidgpt in --help; absl lists those of the script that runs."""
+    for module, own in FLAGS.flags_by_module_dict().items():
+        if module.startswith("fidgpt."):
+            for flag in own:
+                FLAGS.register_key_flag_for_module(sys.argv[0], flag)

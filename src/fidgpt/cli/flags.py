@@ -3,6 +3,7 @@
 from absl import flags
 
 from fidgpt.cli.app import OptionalText
+from fidgpt.graph import ConfigError
 
 FLAGS = flags.FLAGS
 
@@ -22,3 +23,16 @@ flags.DEFINE_flag(
     )
 )
 flags.DEFINE_string("run_dir", None, "Directory of the new run; runs/NAME-TIME unless said.")
+
+
+def refuse_arguments(arguments: list[str]) -> None:
+    """Refuses what stands on the command line and is no flag.
+
+    Raises:
+      ConfigError: there is something.
+    """
+    if arguments:
+        raise ConfigError(
+            f"{arguments[0]!r} is no flag. What changes a config is said in --config, for "
+            "example --config=set:num_steps=200."
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 import fiddle as fdl
 import torch
 
-from fidgpt.cli.directives import DEFAULT_CONFIG
+from fidgpt.cli.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.graph import ConfigError, build, dump, load
 from fidgpt.train import RunDirectory, RunError, Trainer
 
@@ -25,13 +25,26 @@ def build_trainer(cfg: fdl.Config) -> Trainer:
     """Builds a graph without giving its tensors memory: any size takes seconds anywhere.
 
     Raises:
-      ConfigError: the graph is wrong, or is no trainer's.
+      ConfigError: the graph is wrong, or is no trainer's, or its model's parts do not fit.
     """
     with torch.device("meta"):
         trainer = build(cfg)
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
+    _read_nothing(trainer)
     return trainer
+
+
+def _read_nothing(trainer: Trainer) -> None:
+    """One pass over a sequence without memory: parts that do not fit each other show here."""
+    try:
+        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
+            f"each other.\n  {str(error).splitlines()[0]:.200}\n"
+            "  --debug shows in which part; --print shows what each of them hears."
+        ) from error
 
 
 def load_run(path: Path) -> fdl.Config:
@@ -53,9 +66,14 @@ def new_run(cfg: fdl.Config, *, directives: Sequence[str], path: str | None) -> 
     """The directory of a new run of `cfg`: as asked, or `runs/NAME-TIME` where one stands.
 
     It keeps, beside the numbers, what one needs to understand the run and to do it again.
+
+    Raises:
+      ConfigError: the config cannot be written to a file, or not be read from it again.
     """
+    config = dump(cfg)
+    load(config, source="the config")  # what cannot be read back could never go on
     texts = {
-        "config.json": dump(cfg),
+        "config.json": config,
         "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
         "environment.json": json.dumps(_environment(), indent=1) + "\n",
     }
@@ -65,10 +83,10 @@ def new_run(cfg: fdl.Config, *, directives: Sequence[str], path: str | None) -> 
 
 def name_of_base(directives: Sequence[str]) -> str:
     """The name of the config that directives begin with, for the name of a directory."""
-    kind, _, rest = (directives or [""])[0].partition(":")
+    kind, rest = split_directive(directives[0]) if directives else ("", "")
     if kind == "config_file":
         return Path(rest).resolve().parent.name or "config"
-    return rest.partition("(")[0] if kind == "config" else DEFAULT_CONFIG
+    return rest.partition("(")[0].strip() if kind == "config" else DEFAULT_CONFIG
 
 
 def _free(path: Path) -> Path:

@@ -15,10 +15,10 @@ from rich.table import Table
 from fidgpt.cli import app
 from fidgpt.cli.calls import split_at_commas
 from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
-from fidgpt.cli.flags import FLAGS
-from fidgpt.cli.runs import name_of_base
-from fidgpt.graph import ConfigError, bind, check, fingerprint
+from fidgpt.cli.directives import compose, split_directive
+from fidgpt.cli.flags import FLAGS, refuse_arguments
+from fidgpt.cli.runs import build_trainer, name_of_base
+from fidgpt.graph import ConfigError, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.train.trackers import read_rows
 
@@ -52,7 +52,8 @@ def run() -> None:
 
 def main(arguments: list[str]) -> int | None:
     """Trains every point that is not done yet; returns 1 when one of them failed."""
-    if arguments or not FLAGS.sweep:
+    refuse_arguments(arguments)
+    if not FLAGS.sweep:
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
     points = points_of(FLAGS.config, FLAGS.sweep)
     if FLAGS.print:
@@ -66,7 +67,7 @@ def main(arguments: list[str]) -> int | None:
 
 
 def points_of(directives: list[str], axes: list[str]) -> list[Point]:
-    """The points of a sweep, composed and checked, each fingerprint once.
+    """The points of a sweep, composed and built, each fingerprint once.
 
     Raises:
       ConfigErrors: some points are wrong; all of them are named, and none may start.
@@ -75,15 +76,19 @@ def points_of(directives: list[str], axes: list[str]) -> list[Point]:
     mistakes: list[str] = []
     catalogue = own_catalogue()
     for varied in itertools.product(*(axis_values(axis) for axis in axes)):
-        whole = (*directives, *varied)
+        directives_of_point = (*directives, *varied)
         try:
-            cfg = compose(whole, catalogue)
-            check(bind(check(cfg)))
+            cfg = compose(directives_of_point, catalogue)
         except ConfigError as error:
             mistakes.append(str(error))
-        else:
-            point = Point(whole, varied, fingerprint(cfg))
-            points.setdefault(point.fingerprint, point)
+            continue
+        try:
+            build_trainer(cfg)
+            identity = fingerprint(cfg)
+        except ConfigError as error:
+            mistakes.append(f"{' '.join(varied)}:\n  {error}")
+            continue
+        points.setdefault(identity, Point(directives_of_point, varied, identity))
     raise_all(list(dict.fromkeys(mistakes)))
     return list(points.values())
 
@@ -94,11 +99,11 @@ def axis_values(axis: str) -> list[str]:
     Raises:
       ConfigError: the axis has no values.
     """
-    kind, colon, rest = axis.partition(":")
+    kind, rest = split_directive(axis)
     left, equals, right = rest.partition("=")
     is_assignment = kind in ("set", "tag")
     values = split_at_commas(right if is_assignment else rest)
-    if not colon or not values or (is_assignment and not equals):
+    if not kind or not values or (is_assignment and not equals):
         raise ConfigError(f"--sweep={axis} has no values: write KIND:NAME=VALUE,VALUE.")
     prefix = f"{kind}:{left}=" if is_assignment else f"{kind}:"
     return [prefix + value.strip() for value in values]

@@ -8,7 +8,7 @@ from rich.console import Console as RichConsole
 from fidgpt.cli import app
 from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.directives import compose
-from fidgpt.cli.flags import FLAGS
+from fidgpt.cli.flags import FLAGS, refuse_arguments
 from fidgpt.cli.runs import build_trainer, load_run, new_run
 from fidgpt.graph import ConfigError, bind, check, dump, outline
 from fidgpt.train import RunDirectory, Trainer
@@ -26,39 +26,36 @@ def run() -> None:
 
 def main(arguments: list[str]) -> int | None:
     """Does what the flags say; returns the exit status."""
-    if arguments:
-        raise ConfigError(
-            f"{arguments[0]!r} is no flag. What changes a config is said in --config, for "
-            "example --config=set:num_steps=200."
-        )
-    if FLAGS.resume:
-        return _resume(Path(FLAGS.resume))
-    if FLAGS.resume_step is not None:
-        raise ConfigError("--resume_step says where to go on: it needs --resume=RUN_DIRECTORY.")
-    cfg = check(compose(FLAGS.config, own_catalogue()))
+    refuse_arguments(arguments)
+    _refuse_contradictions()
+    resumed = Path(FLAGS.resume) if FLAGS.resume else None
+    cfg = check(load_run(resumed) if resumed else compose(FLAGS.config, own_catalogue()))
     if FLAGS.print:
         check(bind(cfg))
         print(outline(cfg) if FLAGS.print == "text" else dump(cfg), end="")
         return None
     trainer = build_trainer(cfg)
-    directory = new_run(cfg, directives=FLAGS.config, path=FLAGS.run_dir)
+    if resumed:
+        directory = RunDirectory(resumed, texts={})
+    else:
+        directory = new_run(cfg, directives=FLAGS.config, path=FLAGS.run_dir)
     if FLAGS.dry_run:
         RichConsole(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
         return None
-    return _status(trainer, directory)
+    return _status(trainer, directory, resume=resumed is not None)
 
 
-def _resume(path: Path) -> int:
-    if FLAGS.config or FLAGS.run_dir:
+def _refuse_contradictions() -> None:
+    if FLAGS.resume and (FLAGS.config or FLAGS.run_dir):
         raise ConfigError(
             "--resume goes on with the config of the run as it is: leave --config and --run_dir "
             "out, or begin a new run."
         )
-    trainer = build_trainer(load_run(path))
-    return _status(trainer, RunDirectory(path, texts={}), resume=True)
+    if FLAGS.resume_step is not None and not FLAGS.resume:
+        raise ConfigError("--resume_step says where to go on: it needs --resume=RUN_DIRECTORY.")
 
 
-def _status(trainer: Trainer, directory: RunDirectory, *, resume: bool = False) -> int:
+def _status(trainer: Trainer, directory: RunDirectory, *, resume: bool) -> int:
     """Trains; a run that a signal stopped ends with the status that a shell gives the signal."""
     outcome = trainer.train(directory, resume=resume, resume_step=FLAGS.resume_step)
     return 128 + outcome.stopped_by if outcome.stopped_by else 0

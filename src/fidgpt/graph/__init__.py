@@ -2,12 +2,27 @@
 
 from fidgpt.graph.bind import Heard, bind, resolve
 from fidgpt.graph.build import build
+from fidgpt.graph.changes import (
+    Change,
+    ItemMoved,
+    PartAdded,
+    PartRemoved,
+    PartReplaced,
+    SharingChanged,
+    Side,
+    TagsChanged,
+    ValueChanged,
+)
 from fidgpt.graph.check import check
 from fidgpt.graph.clone import clone, clone_part
+from fidgpt.graph.diff import diff
+from fidgpt.graph.diff_text import diff_text
+from fidgpt.graph.draw import draw
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
 from fidgpt.graph.file import dump, load
 from fidgpt.graph.fingerprint import fingerprint
 from fidgpt.graph.paths import find_place
+from fidgpt.graph.render import Drawing
 from fidgpt.graph.select import find, set_tag, tagged
 from fidgpt.graph.swap import swapped
 from fidgpt.graph.text import outline
@@ -15,15 +30,28 @@ from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import Node, nodes, parts, title
 
 __all__ = [
+    "Change",
     "ConfigError",
     "ConfigErrors",
+    "Drawing",
     "Heard",
+    "ItemMoved",
     "Node",
+    "PartAdded",
+    "PartRemoved",
+    "PartReplaced",
+    "SharingChanged",
+    "Side",
+    "TagsChanged",
+    "ValueChanged",
     "bind",
     "build",
     "check",
     "clone",
     "clone_part",
+    "diff",
+    "diff_text",
+    "draw",
     "dump",
     "find",
     "find_place",

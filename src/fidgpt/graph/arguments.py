@@ -9,26 +9,29 @@ Key = str | int
 
 
 def given(part: fdl.Buildable) -> dict[Key, Any]:
-    """The arguments that are set, in the order of the signature.
-
-    Fiddle's own list ends before an element of `*args` that is left open; this one does not.
-    """
-    listed = fdl.ordered_arguments(part)
-    if len(listed) == len(part.__arguments__):
-        return listed
-    return listed | {key: value for key, value in part.__arguments__.items() if key not in listed}
+    """The arguments that are set, in the order of the signature."""
+    return fdl.ordered_arguments(part)
 
 
 def every(part: fdl.Buildable) -> dict[Key, Any]:
     """All arguments: what is set, else the default, else `fdl.NO_VALUE`.
 
-    Elements of `*args` and `**kwargs` that carry a tag and no value are among them.
+    Elements of `*args` and `**kwargs` that carry a tag and no value are among them, which Fiddle
+    itself does not list.
     """
     listed = fdl.ordered_arguments(part, include_defaults=True, include_unset=True)
-    tagged = {key: fdl.NO_VALUE for key, tags in part.__argument_tags__.items() if tags}
-    return listed | {
-        key: value for key, value in (tagged | part.__arguments__).items() if key not in listed
-    }
+    is_open = [key for key, tags in part.__argument_tags__.items() if tags and key not in listed]
+    if not is_open:
+        return listed
+    both = listed | dict.fromkeys(is_open, fdl.NO_VALUE)
+    return dict(sorted(both.items(), key=lambda item: _position(part, item[0])))
+
+
+def _position(part: fdl.Buildable, key: Key) -> tuple[int, int]:
+    names = list(part.__signature_info__.parameters)
+    if isinstance(key, str):
+        return (names.index(key) if key in names else len(names)), 0
+    return min(key, part.__signature_info__.var_positional_start or 0), key
 
 
 def default_of(part: fdl.Buildable, key: Key) -> Any:
@@ -54,7 +57,9 @@ def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:
     first = part.__signature_info__.var_positional_start
     if first is not None and key >= first:
         return kinds[inspect.Parameter.VAR_POSITIONAL]
-    return list(parameters.values())[key] if 0 <= key < len(parameters) else None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    at = list(parameters.values())[key] if 0 <= key < len(parameters) else None
+    return at if at is not None and at.kind in positional else None
 
 
 def assign(part: fdl.Buildable, key: Key, value: Any) -> None:

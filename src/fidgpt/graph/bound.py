@@ -11,9 +11,9 @@ from fidgpt.graph.arguments import Key, assign, every, given
 from fidgpt.graph.bind import resolve
 from fidgpt.graph.clone import clone
 from fidgpt.graph.scope import Said
-from fidgpt.graph.walk import children, join, nodes
+from fidgpt.graph.walk import Node, children, join, nodes, step_to
 
-Place = tuple[int, Key]  # the identity of a part, and one of its arguments
+Place = tuple[int, str]  # the identity of a part or container, and the step to what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class Argument:
 NOTHING = Argument(fdl.NO_VALUE)
 
 
+def place_of(said: Said) -> Place:
+    """The place that says a quantity."""
+    return id(said.node.value), step_to(said.key)
+
+
 class Bound:
     """A copy of a graph, bound; the graph itself is not touched.
 
@@ -55,14 +60,17 @@ class Bound:
         copies = zip(nodes(root), nodes(self.root), strict=True)
         self._originals = {id(copy.value): original.value for original, copy in copies}
         heard = resolve(self.root)
-        self._heard: dict[Place, Said] = {(id(one.part), one.key): one.said for one in heard}
+        self._heard = {(id(one.part), one.key): one.said for one in heard}
         self.hearers: Mapping[Place, list[str]] = defaultdict(list)
         for one in heard:
-            self.hearers[id(one.said.node.value), one.said.key].append(one.path)
+            self.hearers[place_of(one.said)].append(one.path)
             assign(one.part, one.key, one.said.value)
-        self.nodes = nodes(self.root)
+        self.nodes = self._said_first(nodes(self.root))
         self.node_of = {id(node.value): node for node in self.nodes}
-        self.paths = {id(node.value): node.path for node in self.nodes}
+        self.paths = {id(self.root): ""}
+        for node in self.nodes[1:]:
+            parent, step = node.parents[0]
+            self.paths[id(node.value)] = self.path_of((id(parent.value), step))
         self._arguments = {id(node.value): self._read(node.value) for node in self.nodes}
         self._with_parts = self._find_holders()
 
@@ -78,9 +86,10 @@ class Bound:
         """Whether a value is a part or a container that holds one."""
         return id(value) in self._with_parts
 
-    def path_to(self, value: Any, step: str) -> str:
-        """The path of what a node holds, through the first place that holds the node."""
-        return join(self.paths[id(value)], step)
+    def path_of(self, place: Place) -> str:
+        """The path of a place, through the first place that holds the node; "" for the root."""
+        holder, step = place
+        return join(self.paths.get(holder, ""), step)
 
     def other_place(self, value: Any, path: str) -> str | None:
         """A place other than `path` that holds a part; None where there is none."""
@@ -88,7 +97,14 @@ class Bound:
         if node is None or not node.is_shared:
             return None
         parent, step = node.parents[self.paths[id(value)] == path]
-        return self.path_to(parent.value, step)
+        return self.path_of((id(parent.value), step))
+
+    def _said_first(self, found: list[Node]) -> list[Node]:
+        """A part that is heard has its path from the place that says it."""
+        heard = {(part, step_to(key)) for part, key in self._heard}
+        for node in found:
+            node.parents.sort(key=lambda parent: (id(parent[0].value), parent[1]) in heard)
+        return found
 
     def _read(self, value: Any) -> dict[Key, Argument]:
         if not isinstance(value, fdl.Buildable):

@@ -123,7 +123,8 @@ class PartReplaced(Change):
     @property
     def detail(self) -> str:
         old, new = title(self.old.value), title(self.new.value)
-        if type(self.old.value) is type(self.new.value):
+        both_parts = all(isinstance(one.value, fdl.Buildable) for one in (self.old, self.new))
+        if type(self.old.value) is type(self.new.value) or not both_parts:
             return f"{old} -> {new}"
         kinds = type(self.old.value).__name__, type(self.new.value).__name__
         return f"{kinds[0]} of {old} -> {kinds[1]} of {new}"
@@ -184,25 +185,26 @@ def describe(value: Any) -> str:
     if value is fdl.NO_VALUE:
         return "not set"
     if not isinstance(value, fdl.Buildable):
-        return _short(value)
+        return short(value)
     known = given(value)
     words = [
-        f"{key}={_short(known[key]) if key in known else _tag_names(value, key)}"
+        f"{key}={short(known[key]) if key in known else _tag_names(value, key)}"
         for key in every(value)
         if key in known or fdl.get_tags(value, key)
     ]
     return _shortened(f"{title(value)}({', '.join(words)})")
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value on one line, as one would write it, with each part as `X()`."""
     if isinstance(value, fdl.Buildable):
         return f"{title(value)}()"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_short(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_short, value))}]"
+        return f"[{', '.join(map(short, value))}]"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_short, value))}{',' * (len(value) == 1)})"
+        return f"({', '.join(map(short, value))}{',' * (len(value) == 1)})"
     return leaf_text(value)
 
 

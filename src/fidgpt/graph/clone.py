@@ -45,7 +45,7 @@ def _with_children(value: Any, copies: dict[int, Any]) -> Any:
         return value
     if isinstance(value, tuple):
         items = [new(child) for child in value]
-        return value._make(items) if hasattr(value, "_make") else type(value)(items)
+        return getattr(type(value), "_make", type(value))(items)  # named tuples have a _make
     shell = copy.copy(value)
     if isinstance(value, fdl.Buildable):
         shell.__arguments__.update((key, new(item)) for key, item in value.__arguments__.items())

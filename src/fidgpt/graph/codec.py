@@ -12,6 +12,7 @@ import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.names import find_name, name_of
+from fidgpt.graph.walk import title
 
 
 def encode(value: Any, paths: Mapping[int, str]) -> Any:
@@ -29,6 +30,8 @@ def encode(value: Any, paths: Mapping[int, str]) -> Any:
     if type(value) is float:
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, fdl.Buildable):
+        if id(value) not in paths:
+            raise ConfigError(f"a {title(value)} lies where parts are not built, so not saved.")
         return {"part": paths[id(value)]}
     if type(value) is list:
         return [encode(item, paths) for item in value]
@@ -55,7 +58,7 @@ def encode_default(value: Any) -> Any:
     """A default as JSON; of one that has no form in a file, only its type."""
     try:
         return encode(value, {})
-    except (ConfigError, KeyError):  # a KeyError for a part inside of it
+    except ConfigError:
         return {"default": type(value).__name__}
 
 

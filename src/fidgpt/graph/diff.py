@@ -1,11 +1,11 @@
 """The difference between two graphs, as a list of changes."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.bound import Argument, Bound
+from fidgpt.graph.bound import Argument, Bound, place_of
 from fidgpt.graph.changes import (
     Change,
     ItemMoved,
@@ -17,7 +17,9 @@ from fidgpt.graph.changes import (
     TagsChanged,
     ValueChanged,
 )
-from fidgpt.graph.compare import Aspect, Comparison, Edge
+from fidgpt.graph.compare import Comparison
+from fidgpt.graph.edges import Aspect, Edge
+from fidgpt.graph.likeness import content, number
 from fidgpt.graph.walk import children
 
 
@@ -37,7 +39,12 @@ def diff(old: Any, new: Any) -> list[Change]:
 
 def changes_of(comparison: Comparison) -> list[Change]:
     """The changes that a comparison found."""
-    return list(_Reading(comparison).changes())
+    return [change for _, change in read(comparison) if change is not None]
+
+
+def read(comparison: Comparison) -> Iterator[tuple[Edge, Change | None]]:
+    """The edges that differ, each with its change; None where it follows from another change."""
+    return _Reading(comparison).changes()
 
 
 class _Reading:
@@ -46,35 +53,42 @@ class _Reading:
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
         self._sides = (comparison.old, comparison.new)
+        known: dict[Hashable, int] = {}
+        old, new = (number(side, known, content) for side in self._sides)
+        self._content = old | new
         self._reported: set[int] = set()  # parts that came or went and are told of
         self._changed = {
             place
             for aspect, edge in comparison.found()
-            if edge.places and not edge.is_heard and aspect in (Aspect.VALUE, Aspect.CALL)
+            if aspect in (Aspect.VALUE, Aspect.CALL) and not self._only_heard(edge)
             for place in edge.places[bool(edge.copy) :]
+            if place is not None
         }
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[tuple[Edge, Change | None]]:
         for aspect, edge in self._comparison.found():
+            if aspect is Aspect.VALUE and edge.is_heard and self._comparison.is_same(edge):
+                continue
             old, new = self._side(0, edge), self._side(1, edge)
             match aspect:
                 case Aspect.TAGS:
                     before, now = map(set, edge.tags)
-                    yield TagsChanged(
-                        old, new, tuple(sorted(before - now)), tuple(sorted(now - before))
-                    )
+                    lost, won = tuple(sorted(before - now)), tuple(sorted(now - before))
+                    yield edge, TagsChanged(old, new, lost, won)
                 case Aspect.POSITION:
-                    yield ItemMoved(old, new)
+                    yield edge, ItemMoved(old, new)
                 case Aspect.CALL:
-                    yield PartReplaced(old, new)
+                    yield edge, PartReplaced(old, new)
+                case Aspect.VALUE if self._is_consequence(edge):
+                    yield edge, None
                 case Aspect.VALUE:
-                    if not edge.is_heard or not self._is_consequence(edge):
-                        yield self._value_change(edge, old, new)
+                    yield edge, self._value_change(edge, old, new)
 
     def _side(self, which: int, edge: Edge) -> Side:
         bound: Bound = self._sides[which]
         argument: Argument = (edge.old, edge.new)[which]
-        path = edge.paths[which]
+        place = edge.places[which]
+        path = None if place is None else bound.path_of(place)
         return Side(
             path,
             bound.original(argument.value),
@@ -84,13 +98,15 @@ class _Reading:
         )
 
     def _is_consequence(self, edge: Edge) -> bool:
-        """Whether a heard value is the same, or another because of a change told elsewhere."""
-        if self._comparison.is_same(edge):
-            return True
-        if edge.old.is_own or edge.new.is_own:
+        """Whether what is heard differs because of a change that is told elsewhere."""
+        if not self._only_heard(edge):
             return False
         sources = [argument.said for argument in (edge.old, edge.new) if argument.said]
-        return any((id(said.node.value), said.key) in self._changed for said in sources)
+        return any(place_of(said) in self._changed for said in sources)
+
+    def _only_heard(self, edge: Edge) -> bool:
+        """Whether neither graph says anything in this very place."""
+        return edge.is_heard and not edge.old.is_own and not edge.new.is_own
 
     def _value_change(self, edge: Edge, old: Side, new: Side) -> Change:
         was, now = edge.old.value, edge.new.value
@@ -98,13 +114,13 @@ class _Reading:
         if not had and not has:
             return ValueChanged(old, new, self._hearers(edge))
         if isinstance(was, fdl.Buildable) and isinstance(now, fdl.Buildable):
-            is_equal = self._comparison.content[id(was)] == self._comparison.content[id(now)]
-            self._report(1, now)
+            is_equal = self._content[id(was)] == self._content[id(now)]
+            self._report(0, was)
             return SharingChanged(old, new, is_equal)
         if had and has:
             return PartReplaced(old, new)
         if edge.like is not None and self._comparison.is_copy(edge):
-            partner = self._comparison.partner(edge.like)
+            partner = self._comparison.heir(edge.like)
             paths = self._comparison.new.paths
             return PartAdded(old, new, like=paths.get(id(partner)))
         which, part, change = (1, now, PartAdded) if has else (0, was, PartRemoved)
@@ -113,10 +129,11 @@ class _Reading:
         return SharingChanged(old, new) if lives_elsewhere else change(old, new)
 
     def _hearers(self, edge: Edge) -> tuple[str, ...]:
-        if edge.places is None:
-            return ()
         old, new = edge.places
-        return tuple(self._sides[1].hearers.get(new) or self._sides[0].hearers.get(old, ()))
+        found = (new and self._sides[1].hearers.get(new)) or (
+            old and self._sides[0].hearers.get(old)
+        )
+        return tuple(found or ())
 
     def _is_known(self, part: Any) -> bool:
         return self._comparison.has_met(part) or id(part) in self._reported

@@ -32,8 +32,12 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """A sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    likeness = [difflib.SequenceMatcher(None, one, name).ratio() for one in near]
     if near:
-        return f"Did you mean {' or '.join(near)}?"
+        nearest = [
+            one for one, like in zip(near, likeness, strict=True) if like > likeness[0] - 0.1
+        ]
+        return f"Did you mean {' or '.join(nearest)}?"
     if not names:
         return "There is none."
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

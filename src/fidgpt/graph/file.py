@@ -185,7 +185,8 @@ def _key(part: fdl.Buildable, path: str, name: str) -> Key:
         return names[name]
     key: Key = int(name) if re.fullmatch("[0-9]{1,9}", name) else name
     if parameter_of(part, key) is None:
-        raise ConfigError(f"{path or 'the root'} has no parameter {name!r}. {suggest(name, names)}")
+        where = path or "the root"
+        raise ConfigError(f"{where} has no parameter {name!r:.80}. {suggest(name, names)}")
     return key
 
 

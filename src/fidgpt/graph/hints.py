@@ -34,9 +34,9 @@ def fits(value: Any, hint: Any) -> bool:
     a callable. True is no number, an int is a float, and a text is no sequence of its letters.
     """
     members = members_of(hint)
-    if len(members) > 1:
+    if len(members) != 1:
         return any(fits(value, member) for member in members)
-    (hint,) = members
+    hint = members[0]
     if is_unknown(hint):
         return True
     if isinstance(value, TaggedValueCls):
@@ -93,10 +93,10 @@ def _container_fits(value: Any, hint: Any) -> bool:
         if len(args) != 2:
             return True
         return all(fits(key, args[0]) and fits(item, args[1]) for key, item in value.items())
-    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(value):
-        return False
     if not isinstance(value, Collection):
         return True
+    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(value):
+        return False
     return all(fits(item, element_hint(hint, i)) for i, item in enumerate(value))
 
 
@@ -128,7 +128,8 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     if is_unknown(built) or is_unknown(hint):
         return True
     have, want = (typing.get_origin(side) or side for side in (built, hint))
-    if not (inspect.isclass(have) and inspect.isclass(want)) or _is_protocol(want):
+    want = getattr(want, "array_type", want)  # of a tensor not yet built nobody knows the shape
+    if not all(inspect.isclass(side) and not _is_protocol(side) for side in (have, want)):
         return True
     if issubclass(have, (want, *_TOWER.get(want, ()))):
         return True

@@ -53,9 +53,12 @@ def leaf_key(value: Any) -> Hashable:
 
 def call_of(value: Any) -> Hashable:
     """What a part calls and in which way; of a container, its type."""
-    if isinstance(value, fdl.Buildable):
-        return type(value), _hashable(fdl.get_callable(value))
-    return type(value)
+    return (type(value), function_of(value)) if isinstance(value, fdl.Buildable) else type(value)
+
+
+def function_of(part: fdl.Buildable) -> Hashable:
+    """What a part calls, for comparing."""
+    return _hashable(fdl.get_callable(part))
 
 
 def tags_of(part: fdl.Buildable, key: str | int) -> tuple[str, ...]:

@@ -86,9 +86,9 @@ class Scopes:
         return _overlay(self._around[id(node.value)], node, others)
 
     def _around_of(self, node: Node) -> Scope:
-        (first, first_step), *others = node.parents or [(None, "")]
-        if first is None:
+        if not node.parents:
             return {}
+        (first, first_step), *others = node.parents
         merged = self.at(first, _key_of(first_step))
         for parent, step in others:
             scope = self.at(parent, _key_of(step))

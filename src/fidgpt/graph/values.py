@@ -89,6 +89,8 @@ def _evaluate(node: ast.expr) -> Any:
     """Literals and arithmetic on numbers; anything else is a ValueError."""
     if isinstance(node, ast.BinOp):
         return _calculate(_OPERATORS[type(node.op)], _evaluate(node.left), _evaluate(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return _calculate(operator.mul, -1, _evaluate(node.operand))
     if isinstance(node, ast.List | ast.Tuple):
         items = [_evaluate(item) for item in node.elts]
         return items if isinstance(node, ast.List) else tuple(items)

@@ -48,14 +48,14 @@ def generate(
     return itertools.islice(_endless(model, list(prompt), context, draw), num_tokens)
 
 
-@torch.no_grad()
 def _endless(
     model: LanguageModel, tokens: list[int], context: int, draw: Callable[[torch.Tensor], int]
 ) -> Iterator[int]:
     while True:
         window = torch.tensor([tokens[-context:]], device=model.device)
-        features = model.features(window)[:, -1]
-        tokens.append(draw(model.unembedding(features)[0].float().cpu()))
+        with torch.no_grad():
+            logits = model.unembedding(model.features(window)[:, -1])[0]
+        tokens.append(draw(logits.float().cpu()))
         yield tokens[-1]
 
 

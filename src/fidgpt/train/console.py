@@ -43,7 +43,7 @@ class Console:
 
     def say(self, text: str) -> None:
         assert self._rich is not None
-        self._rich.print(Text(text))
+        self._rich.print(Text(text), soft_wrap=True)  # a path is to be copied whole
 
     def finish(self) -> None:
         if self._progress is not None:

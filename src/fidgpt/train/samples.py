@@ -36,9 +36,7 @@ class Samples:
     def write(
         self, model: LanguageModel, tokenizer: Tokenizer, *, context: int, seed: int
     ) -> Iterator[str]:
-        """Yields one text for each prompt, the prompt included."""
-        was_training = model.training
-        model.eval()
+        """Yields one text for each prompt, the prompt included; `model` is in eval mode."""
         for index, prompt in enumerate(self.prompts):
             generator = torch.Generator().manual_seed(derive_seed(seed, "samples", index))
             yield prompt + "".join(
@@ -53,7 +51,6 @@ class Samples:
                     generator=generator,
                 )
             )
-        model.train(was_training)
 
 
 def continuation(

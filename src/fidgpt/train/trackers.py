@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 from fidgpt.train.facts import Facts
-from fidgpt.train.run import RunDirectory
+from fidgpt.train.run import RunDirectory, RunError
 
 Row = dict[str, Any]
 
@@ -82,8 +82,14 @@ class JSONLines:
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, row: Row) -> None:
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise RunError(
+                f"{self._file.name} cannot be written ({error.strerror}): make room, then go on "
+                f"with --resume={Path(self._file.name).parent}."
+            ) from error
 
     def say(self, text: str) -> None:
         """Text is no metric."""

@@ -224,6 +224,7 @@ class Trainer:
 
     def _write_samples(self, learner: Learner, trackers: Trackers) -> None:
         if self.samples is not None and self.parallel.is_main:
+            learner.replica.eval()
             for text in self.samples.write(
                 learner.replica, self.data.tokenizer, context=self.seq_len, seed=self.seed
             ):

@@ -1,0 +1,203 @@
+"""How every kind of mistake reads: one example of each, in a golden for a reviewer to read."""
+
+import collections
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt.cli import sweep, train
+from fidgpt.configs import debug
+from fidgpt.graph import ConfigError, bind, build, check, clone, dump, load
+from fidgpt.model import Attention, RoPE
+from fidgpt.optim import adamw, fraction
+from fidgpt.tags import HeadDim, HiddenDim, NumLayers
+
+ON_THE_COMMAND_LINE = [
+    ("a misspelt directive", ["--config=fidler:make_large"]),
+    ("a directive without its kind", ["--config=make_large"]),
+    ("an assignment without its kind", ["--config=num_steps=5"]),
+    ("a config that there is not", ["--config=config:gpt2_medium"]),
+    ("a fiddler taken for a config", ["--config=config:make_large"]),
+    ("a second base", ["--config=set:seed=1", "--config=config:debug"]),
+    ("a file that there is not", ["--config=config_file:runs/none/config.json"]),
+    ("a misspelt fiddler", ["--config=fiddler:make_larg"]),
+    ("a misspelt argument", ["--config=fiddler:use_gqa(num_heads=2)"]),
+    ("an argument of the wrong type", ["--config=fiddler:use_gqa(two)"]),
+    ("an argument too many", ["--config=fiddler:make_large(2)"]),
+    ("an argument that is missing", ["--config=fiddler:use_text"]),
+    ("a parenthesis that stays open", ["--config=fiddler:use_gqa(2"]),
+    ("a comma too many", ["--config=fiddler:use_gqa(,2)"]),
+    ("a fiddler that does not suit", ["--config=set:schedule=None", "--config=fiddler:use_wsd"]),
+    (
+        "a fiddler that breaks on this graph",
+        ["--config=fiddler:use_learned_positions", "--config=set:model.embedding.weight=None"],
+    ),
+    ("a misspelt path", ["--config=set:model.hiden_dim=512"]),
+    ("a path that goes on elsewhere", ["--config=set:hidden_dim=512"]),
+    ("a path through a number", ["--config=set:model.hidden_dim.x=512"]),
+    ("a path through nothing", ["--config=set:micro_batch_size.x=1"]),
+    ("an entry that there is not", ["--config=set:model.blocks[4].dropout=0.1"]),
+    ("a name that there is not", ["--config=set:evaluators['validaton'].every=5"]),
+    ("an element of a tuple", ["--config=set:optimizer.betas[0]=0.8"]),
+    ("what is no path", ["--config=set:model..hidden_dim=512"]),
+    ("a value of the wrong type", ["--config=set:model.hidden_dim=wide"]),
+    ("a number for a part", ["--config=set:model.norm=5"]),
+    ("a name for a list of names", ["--config=set:samples.prompts=def"]),
+    ("a number too large", ["--config=set:num_steps=9**9**9"]),
+    ("a misspelt tag", ["--config=tag:HidenDim=512"]),
+    ("a tag that nothing carries", ["--config=tag:NumKVHeads=2"]),
+    ("a tag without a value", ["--config=tag:HiddenDim"]),
+    ("a size that does not fit another", ["--config=set:model.hidden_dim=500"]),
+    ("a flag of Fiddle's", ["--fiddler=make_large"]),
+    ("a misspelt flag", ["--confg=config:debug"]),
+    ("what is no flag", ["make_large"]),
+    ("a run that there is not", ["--resume=runs/none"]),
+    ("a run and a change", ["--resume=runs/none", "--config=set:seed=1"]),
+]
+
+IN_A_SWEEP = [
+    ("no axis", []),
+    ("an axis without values", ["--sweep=tag:LearningRate"]),
+    ("two points of which one cannot be", ["--sweep=set:model.hidden_dim=32,33,x"]),
+]
+
+
+def unsaid(cfg: Any) -> Any:
+    cfg.model.norm = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=1e4)
+    return bind(cfg)
+
+
+def said_twice(cfg: Any) -> Any:
+    teacher = clone(cfg.model)
+    teacher.hidden_dim = 64
+    teacher.norm = cfg.model.norm
+    cfg.samples = [teacher]
+    return bind(cfg)
+
+
+def said_twice_by_one(cfg: Any) -> Any:
+    fdl.add_tag(cfg.model, "dropout", HiddenDim)
+    return bind(cfg)
+
+
+def said_under_two_tags(cfg: Any) -> Any:
+    fdl.add_tag(cfg.model.norm, "hidden_dim", NumLayers)
+    return bind(cfg)
+
+
+def computed_from_itself(cfg: Any) -> Any:
+    cfg.model.hidden_dim = fdl.Config(fraction, of=NumLayers.new(), ratio=16)
+    cfg.model.num_layers = fdl.Config(fraction, of=HiddenDim.new(), ratio=0.1)
+    return bind(cfg)
+
+
+def an_optimizer_as_attention(cfg: Any) -> Any:
+    cfg.model.blocks[0].attention = fdl.ArgFactory(adamw, lr=0.1)
+    return check(cfg)
+
+
+def a_missing_argument(cfg: Any) -> Any:
+    cfg.model.blocks[0].attention = fdl.ArgFactory(Attention, head_dim=16)
+    return check(cfg)
+
+
+def a_factory_under_a_config(cfg: Any) -> Any:
+    cfg.loss = fdl.ArgFactory(fdl.get_callable(cfg.loss))
+    return check(cfg)
+
+
+def parts_that_are_not_built(cfg: Any) -> Any:
+    cfg.evaluators = collections.OrderedDict(cfg.evaluators)
+    return check(cfg)
+
+
+def a_part_that_contains_itself(cfg: Any) -> Any:
+    cfg.evaluators["again"] = cfg
+    return check(cfg)
+
+
+def a_constructor_that_refuses(cfg: Any) -> Any:
+    cfg.model.blocks[0].attention.head_dim = 15
+    return build(cfg)
+
+
+def a_value_without_a_form(cfg: Any) -> Any:
+    cfg.samples.prompts = {"def "}
+    return dump(cfg)
+
+
+def a_function_without_a_name(cfg: Any) -> Any:
+    cfg.groups = lambda model: []
+    return dump(cfg)
+
+
+def changed(cfg: Any, old: str, new: str) -> Any:
+    text = dump(cfg)
+    assert old in text
+    return load(text.replace(old, new, 1), source="run/config.json")
+
+
+IN_A_FILE = {
+    "a file that names what it may not": ("fidgpt.train.loss:CrossEntropy", "subprocess:run"),
+    "a file that names what is not exported": ("fidgpt.train.loss:Cross", "fidgpt.train.loss:Cros"),
+    "a file of another version": ('"version": 1', '"version": 2'),
+    "a file with another parameter": ('"num_layers": 2', '"num_layer": 2'),
+    "a file that is cut": ('"format"', "format"),
+    "a file with a value of no kind": ('"seed": 0', '"seed": {"call": "os"}'),
+    "a file with a part too many": ('"loss": {\n     "part": "loss"\n    },', ""),
+}
+
+IN_PYTHON = [
+    unsaid,
+    said_twice,
+    said_twice_by_one,
+    said_under_two_tags,
+    computed_from_itself,
+    an_optimizer_as_attention,
+    a_missing_argument,
+    a_factory_under_a_config,
+    parts_that_are_not_built,
+    a_part_that_contains_itself,
+    a_constructor_that_refuses,
+    a_value_without_a_form,
+    a_function_without_a_name,
+]
+
+
+def test_messages(
+    command: Callable[..., Any],
+    golden: Callable[[str, str], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+
+    def add(what: str, message: str) -> None:
+        lines.extend([f"## {what}", "", message.rstrip("\n"), ""])
+
+    for what, flags in ON_THE_COMMAND_LINE:
+        status, out, err = command(train.main, *flags, "--dry_run")
+        assert (status, out) == (2, ""), what
+        add(what, " ".join(["$ train.py", *map(shell, flags)]) + "\n" + err)
+    for what, flags in IN_A_SWEEP:
+        err = command(sweep.main, "--config=config:debug", *flags).err
+        add(what, " ".join(["$ sweep.py --config=config:debug", *flags]) + "\n" + err)
+    for mistake in IN_PYTHON:
+        with pytest.raises(ConfigError) as caught:
+            mistake(debug())
+        add(mistake.__name__.replace("_", " "), str(caught.value))
+    for what, (old, new) in IN_A_FILE.items():
+        with pytest.raises(ConfigError) as caught:
+            changed(debug(), old, new)
+        add(what, str(caught.value))
+    golden("messages", "\n".join(lines))
+
+
+def shell(flag: str) -> str:
+    """A flag as one would type it."""
+    return json.dumps(flag) if set(flag) & set("()[]'*, ") else flag

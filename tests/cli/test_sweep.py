@@ -1,0 +1,172 @@
+"""The command `sweep.py`: every combination once, none if one is wrong, none a second time."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fidgpt.cli import sweep, train
+from fidgpt.cli.sweep import axis_values, points_of
+from fidgpt.graph import ConfigError, ConfigErrors, load
+from fidgpt.train.trackers import read_rows
+
+QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
+FLAGS = [f"--config={directive}" for directive in QUICK]
+Command = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("tag:LearningRate=1e-3,3e-3", ["tag:LearningRate=1e-3", "tag:LearningRate=3e-3"]),
+        ("set:num_steps=2", ["set:num_steps=2"]),
+        (
+            "set:optimizer.betas=(0.9,0.95),(0.9,0.99)",
+            ["set:optimizer.betas=(0.9,0.95)", "set:optimizer.betas=(0.9,0.99)"],
+        ),
+        (
+            "fiddler:use_gqa(1),use_gqa(num_kv_heads=2),use_gelu",
+            ["fiddler:use_gqa(1)", "fiddler:use_gqa(num_kv_heads=2)", "fiddler:use_gelu"],
+        ),
+        ("config:debug, base", ["config:debug", "config:base"]),
+    ],
+)
+def test_the_values_of_an_axis(axis: str, values: list[str]) -> None:
+    assert axis_values(axis) == values
+
+
+@pytest.mark.parametrize(
+    "axis", ["", "tag", "tag:LearningRate", "tag:LearningRate=", "fiddler:", "set:a=1,,2", "a=1,2"]
+)
+def test_an_axis_without_values(axis: str) -> None:
+    with pytest.raises(ConfigError):
+        axis_values(axis)
+
+
+def test_axes_multiply() -> None:
+    points = points_of(QUICK, ["set:seed=1,2", "fiddler:use_gelu,use_gqa(1),use_wsd"])
+    assert len(points) == len({point.fingerprint for point in points}) == 6
+    assert points[1].varied == ("set:seed=1", "fiddler:use_gqa(1)")
+    assert points[1].directives == (*QUICK, *points[1].varied)
+
+
+def test_points_that_are_the_same_run_are_one() -> None:
+    points = points_of(QUICK, ["tag:LearningRate=1e-3,0.001,3e-3", "set:seed=0,1"])
+    assert [point.varied for point in points] == [
+        ("tag:LearningRate=1e-3", "set:seed=0"),
+        ("tag:LearningRate=1e-3", "set:seed=1"),
+        ("tag:LearningRate=3e-3", "set:seed=0"),
+        ("tag:LearningRate=3e-3", "set:seed=1"),
+    ]
+
+
+def test_configs_can_be_an_axis() -> None:
+    assert len(points_of([], ["config:debug,base"])) == 2
+
+
+def test_every_wrong_point_is_named() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        points_of(QUICK, ["set:model.hidden_dim=32,33,x", "set:seed=1,y"])
+    assert caught.value.messages == [
+        "--config=set:seed=y (directive 5):\n  seed: 'y' is not an int.",
+        "set:model.hidden_dim=33 set:seed=1:\n  model (Transformer): hidden_dim=33 is not a whole "
+        "number of heads of head_dim=16; change one of them, or say num_heads.",
+        "--config=set:model.hidden_dim=x (directive 4):\n  model.hidden_dim: 'x' is not an int.",
+    ]
+
+
+def test_one_wrong_point_starts_none(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    axis = "--sweep=tag:LearningRate=1e-3,fast"
+    status, out, err = command(sweep.main, *FLAGS, axis, f"--run_dir={tmp_path / 'sweep'}")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: --config=tag:LearningRate=fast (directive 4):")
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "error: name an axis: --sweep=tag:LearningRate=1e-3,3e-3"),
+        (["--sweep=tag:NumKVHeads=1,2"], "error: --config=tag:NumKVHeads=1 (directive 1):"),
+        (["--sweep=set:seed=1", "stray"], "error: 'stray' is no flag."),
+        (["--sweep=config:debug", "--config=set:seed=1"], "error: --config=config:debug (dir"),
+    ],
+)
+def test_mistakes(command: Command, flags: list[str], message: str) -> None:
+    status, out, err = command(sweep.main, *flags)
+    assert (status, out) == (2, "")
+    assert err.startswith(message)
+
+
+def test_print_shows_the_points_and_runs_none(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    axes = ["--sweep=tag:LearningRate=1e-3,3e-3,0.003", "--sweep=set:seed=0,1"]
+    status, out, _ = command(sweep.main, *FLAGS, *axes, "--print")
+    head, *rows = out.splitlines()
+    assert status == 0
+    assert head.split() == ["point", "fingerprint"]
+    points = points_of(QUICK, ["tag:LearningRate=1e-3,3e-3", "set:seed=0,1"])
+    assert [row.split() for row in rows] == [
+        [*point.varied, point.fingerprint[:12]] for point in points
+    ]
+
+
+def test_a_learning_rate_sweep_trains_and_what_is_done_is_done(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = subprocess.run
+
+    def in_this_process(line: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if line[1:3] != ["-m", "fidgpt.cli.train"]:
+            return really(line, **options)
+        return subprocess.CompletedProcess(line, command(train.main, *line[3:]).status)
+
+    monkeypatch.setattr(subprocess, "run", in_this_process)
+    flags = [*FLAGS, "--sweep=tag:LearningRate=1e-3,3e-3", f"--run_dir={tmp_path}"]
+    status, out, _ = command(sweep.main, *flags)
+    assert status == 0
+    points = points_of(QUICK, ["tag:LearningRate=1e-3,3e-3"])
+    found = [tmp_path / point.fingerprint[:12] for point in points]
+    rates = [load((path / "config.json").read_text()).optimizer.lr for path in found]
+    assert rates == [1e-3, 3e-3]
+    rows = [read_rows(path / "metrics.jsonl") for path in found]
+    assert [len(one) for one in rows] == [2, 2]
+    assert rows[0][-1]["loss"] != rows[1][-1]["loss"]
+    assert f"{rows[1][-1]['loss']:.4f}" in out
+    monkeypatch.setattr(subprocess, "run", None)
+    again = command(sweep.main, *flags)
+    assert again.status == 0
+    assert f"{rows[1][-1]['loss']:.4f}" in again.out
+
+
+def test_a_point_that_failed_is_tried_again_and_the_others_go_on(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        path = Path(next(flag for flag in command if "run_dir" in flag).partition("=")[2])
+        succeeds = "--config=set:seed=2" in command
+        if succeeds:
+            path.mkdir(parents=True)
+            (path / "metrics.jsonl").write_text(json.dumps({"step": 2, "loss": 1.5}) + "\n")
+        return subprocess.CompletedProcess(command, 0 if succeeds else 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    flags = [*FLAGS, "--sweep=set:seed=1,2", f"--run_dir={tmp_path}"]
+    status, out, _ = command(sweep.main, *flags)
+    assert status == 1
+    assert "1.5000" in out
+    assert len(ran) == 2
+    command(sweep.main, *flags)
+    assert [flag for flag in ran[2] if "seed" in flag] == ["--config=set:seed=1"]
+    assert len(ran) == 3

@@ -1,0 +1,205 @@
+"""The command `train.py`: what its flags do, and that a mistake ends in a few lines."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fidgpt import sample
+from fidgpt.cli import train
+from fidgpt.configs import debug
+from fidgpt.graph import dump, fingerprint, load, outline
+from fidgpt.train.trackers import read_rows
+
+DEBUG = "--config=config:debug"
+QUICK = (
+    DEBUG,
+    "--config=fiddler:smoke_test(2)",
+    "--config=set:trackers=[]",
+    "--config=set:samples=None",
+)
+ROOT = Path(__file__).parents[2]
+Command = Callable[..., Any]
+
+
+def train_two_steps(command: Command, path: Path, *more: str) -> Any:
+    flags = [flag for flag in QUICK if "trackers" not in flag]
+    return command(train.main, *flags, f"--run_dir={path}", *more)
+
+
+class TestPrint:
+    """`--print` says what would run, and does nothing else."""
+
+    @pytest.mark.parametrize("flag", ["--print", "--print=text", "--print=true"])
+    def test_as_text(self, command: Command, flag: str) -> None:
+        assert command(train.main, DEBUG, flag) == (0, outline(debug()), "")
+
+    def test_as_json(self, command: Command) -> None:
+        status, out, _ = command(train.main, "--print=json", DEBUG, "--config=set:seed=3")
+        assert status == 0
+        cfg = debug()
+        cfg.seed = 3
+        assert fingerprint(load(out)) == fingerprint(cfg)
+
+    def test_not_after_all(self, command: Command, tmp_path: Path) -> None:
+        assert train_two_steps(command, tmp_path / "run", "--print", "--noprint").status == 0
+        assert (tmp_path / "run" / "metrics.jsonl").exists()
+
+    @pytest.mark.parametrize("flag", ["--print=yaml", "--print=", "--print json"])
+    def test_in_no_other_form(self, command: Command, flag: str) -> None:
+        status, out, err = command(train.main, DEBUG, *flag.split(" "))
+        assert (status, out) == (2, "")
+        assert err.startswith("error: ")
+        assert len(err.splitlines()) <= 3
+
+    def test_of_a_run_trains_nothing(self, command: Command, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        train_two_steps(command, path)
+        before = sorted(path.rglob("*"))
+        status, out, _ = command(train.main, f"--resume={path}", "--print")
+        assert status == 0
+        assert out.startswith("Trainer\n  vocab_size: 257\n")
+        assert command(train.main, f"--resume={path}", "--dry_run").status == 0
+        assert sorted(path.rglob("*")) == before
+
+    def test_refuses_what_would_not_run(self, command: Command) -> None:
+        bad = "--config=set:model.blocks[0].attention.rope=None"
+        assert command(train.main, DEBUG, "--print", bad).status == 0
+        status, out, err = command(train.main, DEBUG, "--print", "--config=set:seed=x")
+        assert (status, out) == (2, "")
+        assert err == ("error: --config=set:seed=x (directive 2):\n  seed: 'x' is not an int.\n")
+
+
+def test_dry_run_counts_and_writes_nothing(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = command(train.main, DEBUG, "--dry_run")
+    assert status == 0
+    assert "embedding.weight = unembedding.weight" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_can_be_done_again_from_its_directory(command: Command, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert train_two_steps(command, one).status == 0
+    assert (one / "command.txt").read_text().startswith(sys.executable)
+    again = command(train.main, f"--config=config_file:{one / 'config.json'}", f"--run_dir={two}")
+    assert again.status == 0
+    assert (two / "config.json").read_text() == (one / "config.json").read_text()
+    losses = [[row["loss"] for row in read_rows(path / "metrics.jsonl")] for path in (one, two)]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 2
+
+
+def test_a_config_that_could_not_be_read_back_does_not_start(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_a_part_of_mine() -> Any:
+        cfg = debug()
+        cfg.groups = with_a_part_of_mine
+        return cfg
+
+    monkeypatch.setattr("fidgpt.configs.debug", with_a_part_of_mine)
+    monkeypatch.setattr(f"{__name__}.with_a_part_of_mine", with_a_part_of_mine, raising=False)
+    with_a_part_of_mine.__qualname__ = "with_a_part_of_mine"
+    status, _, err = command(train.main, DEBUG, f"--run_dir={tmp_path / 'run'}")
+    assert status == 2
+    assert "is refused: a config file may name what fidgpt exports" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--fiddler=make_large"], "error: Unknown command line flag 'fiddler'"),
+        (["--fdl_set=model.hidden_dim=5"], "error: Unknown command line flag 'fdl_set'"),
+        (["--model.hidden_dim=5"], "error: Unknown command line flag 'model.hidden_dim'"),
+        (
+            ["--confg=config:debug"],
+            "error: Unknown command line flag 'confg'. Did you mean: config",
+        ),
+        (["--resume_step=x"], "error: flag --resume_step=x: invalid literal for int()"),
+        (["--config"], "error: Missing value for flag --config"),
+        (["--config="], "error: --config= (directive 1):\n  '' is no directive."),
+        (["make_large"], "error: 'make_large' is no flag."),
+        ([DEBUG, "set:num_steps=5"], "error: 'set:num_steps=5' is no flag."),
+        (["--resume=nowhere"], "error: nowhere holds no run: config.json cannot be read"),
+        (["--resume=x", DEBUG], "error: --resume goes on with the config of the run as it is"),
+        (["--resume=x", "--run_dir=y"], "error: --resume goes on with the config of the run"),
+        (["--resume_step=5"], "error: --resume_step says where to go on: it needs --resume="),
+        (
+            [DEBUG, "--config=set:model.blocks[0].attention.head_dim=0"],
+            "error: model (Transformer): ",
+        ),
+        ([DEBUG, "--config=set:model.hidden_dim=33"], "error: model (Transformer): hidden_dim=33"),
+        ([DEBUG, "--config=set:num_steps=0"], "error: schedule (WarmupCosine): num_steps=0"),
+    ],
+)
+def test_mistakes(command: Command, flags: list[str], message: str) -> None:
+    status, out, err = command(train.main, *flags)
+    assert (status, out) == (2, "")
+    assert err.startswith(message)
+    assert len(err.splitlines()) <= 6
+    assert "Traceback" not in err
+
+
+def test_what_changes_a_config_is_told_to_who_knows_other_flags(command: Command) -> None:
+    assert "--config=fiddler:make_small" in command(train.main, "--fiddler=make_large").err
+
+
+def test_debug_shows_where(command: Command) -> None:
+    err = command(train.main, "--config=set:nope=1", "--debug").err
+    assert "Traceback" in err
+    assert err.endswith("There is none.\n") or "has no parameter 'nope'" in err
+
+
+def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
+    assert "name one run directory" in command(sample.main).err
+    assert "holds no run" in command(sample.main, str(tmp_path)).err
+    (tmp_path / "config.json").write_text(dump(debug()).replace("fidgpt.train.", "os."))
+    status, _, err = command(sample.main, str(tmp_path))
+    assert status == 2
+    assert "is refused" in err
+
+
+def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def test_help_is_short_complete_and_no_mistake() -> None:
+    done = shell(str(ROOT / "train.py"), "--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for flag in ("--config", "--print", "--dry_run", "--resume", "--resume_step", "--run_dir"):
+        assert flag.replace("--", "") in done.stdout
+    assert len(done.stdout.splitlines()) < 30
+
+
+def test_in_a_shell_a_mistake_ends_with_status_two(tmp_path: Path) -> None:
+    done = shell(str(ROOT / "train.py"), "--config=fiddler:make_lage", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "error: --config=fiddler:make_lage (directive 1):",
+        "  there is no fiddler 'make_lage'. Did you mean make_large?",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_may_stop_reading() -> None:
+    command = [sys.executable, str(ROOT / "train.py"), DEBUG, "--print=json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_json_is_the_file_format(command: Command) -> None:
+    assert json.loads(command(train.main, DEBUG, "--print=json").out)["version"] == 1

@@ -1,0 +1,44 @@
+"""How the tests of `draw` look at a picture before it is drawn."""
+
+from typing import Any
+
+from fidgpt.graph.bound import Bound
+from fidgpt.graph.compare import Comparison
+from fidgpt.graph.overlay import Difference, Mark, Overlay
+from fidgpt.graph.picture import Box, Picture, Row
+from fidgpt.graph.sketch import sketch
+
+
+def picture_of(cfg: Any, *, since: Any = None) -> Picture:
+    if since is None:
+        bound = Bound(cfg)
+        return sketch(bound, bound.root, Overlay())
+    comparison = Comparison(since, cfg)
+    return sketch(comparison.new, comparison.new.root, Difference(comparison))
+
+
+def box(picture: Picture, title: str) -> Box:
+    (found,) = [box for box in picture.boxes if box.title == title]
+    return found
+
+
+def row(box: Box, name: str) -> Row:
+    (found,) = [row for row in box.rows if row.name == name]
+    return found
+
+
+def arrows(picture: Picture) -> list[tuple[str, str, str]]:
+    """From which box, by which row, to which box."""
+    boxes = picture.boxes
+    return [
+        (boxes[a.tail].title, boxes[a.tail].rows[a.row].name, boxes[a.head].title)
+        for a in picture.arrows
+    ]
+
+
+def marks(picture: Picture) -> dict[str, set[Mark]]:
+    """What became of the boxes, by title."""
+    found: dict[str, set[Mark]] = {}
+    for one in picture.boxes:
+        found.setdefault(one.title, set()).add(one.mark)
+    return found

@@ -1,0 +1,199 @@
+"""Whether a part may stand where an annotation asks for what it builds."""
+
+import abc
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NewType, Protocol, Self, TypeVar
+
+import fiddle as fdl
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fidgpt.graph.hints import fits, hint_of
+
+from .parts import Options, Part, Shape, Size, Square, Wide, Width, double, keywords, product
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+T = TypeVar("T")
+Whole = NewType("Whole", int)
+
+
+class Meta(type):
+    """A metaclass whose calls return whatever they like."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return 3
+
+
+class Elsewhere(metaclass=Meta):
+    """A class of which a call returns something else."""
+
+
+class Made:
+    """A class with a `__new__` and no `__init__`."""
+
+    def __new__(cls, width: int) -> "Made":
+        return super().__new__(cls)
+
+
+class Base(abc.ABC):
+    """A base class, of a metaclass that changes nothing about calls."""
+
+    @abc.abstractmethod
+    def run(self) -> None: ...
+
+
+class Derived(Base):
+    """A class below it."""
+
+    def run(self) -> None: ...
+
+    @classmethod
+    def make(cls, width: int) -> Self:
+        return cls()
+
+
+class Holder(Generic[T]):
+    """A generic class."""
+
+    def __init__(self, item: T, count: int = 1) -> None:
+        self.item = item
+
+
+class Caller:
+    """An instance that can be called, and not hashed."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, width: int) -> Square:
+        return Square(width)
+
+
+class Runs(Protocol):
+    """What can be run."""
+
+    def run(self) -> None: ...
+
+
+def as_base(width: int = 1) -> Base:
+    """Returns something that may well be narrower than it says."""
+    return Derived()
+
+
+def optional() -> Square | None:
+    """Returns a square, or none."""
+
+
+def any_shape() -> Shape:
+    """Returns something of which only the methods are known."""
+    return Square()
+
+
+def makes_function() -> Callable[[int], int]:
+    """Returns a function."""
+    return double
+
+
+def unresolved(amount: "Decimal", width: int) -> "Decimal":
+    """Has an annotation that only a type checker can resolve."""
+    return amount
+
+
+def bare(x, y=1):  # type: ignore[no-untyped-def]
+    """Has no annotations."""
+
+
+PARTS = [
+    (fdl.Config(Square), Square, True),
+    (fdl.Config(Square), Part, False),
+    (fdl.Config(Wide, width=1), Part, True),
+    (fdl.Config(Part, width=1), Wide, False),  # a class makes exactly its own
+    (fdl.Config(as_base), Derived, True),  # a function may return something narrower
+    (fdl.Config(as_base), Square, False),
+    (fdl.Config(Square), Square | None, True),
+    (fdl.Config(optional), Square, True),
+    (fdl.Config(Square), Shape, True),
+    (fdl.Config(any_shape), Square, True),
+    (fdl.Config(Square), int, False),
+    (fdl.Config(double, number=1), int, True),
+    (fdl.Config(double, number=1), float, True),
+    (fdl.Config(double, number=1), str, False),
+    (fdl.Config(bare, x=1), int, True),
+    (fdl.Config(unresolved, width=1), int, True),
+    (fdl.Config(Elsewhere), int, True),
+    (fdl.Config(Made, width=1), Made, True),
+    (fdl.Config(Made, width=1), Square, False),
+    (fdl.Config(Derived.make, width=1), Base, True),
+    (fdl.Config(Derived.make, width=1), Square, False),
+    (fdl.Config(Holder, item=1), Holder[int], True),
+    (fdl.Config(Square), type[Square], False),
+    (fdl.Config(dict, a=1), dict[str, int], True),
+    (fdl.Config(dict, a=1), Mapping[str, int], True),
+    (fdl.Config(list), Square, False),
+    (fdl.Config(keywords), dict[str, int], True),
+    (fdl.Config(nn.Linear, 1, 1), nn.Module, True),
+    (fdl.Config(torch.optim.AdamW), nn.Module, False),
+    (fdl.Config(nn.Linear, 1, 1), Callable[[Tensor], Tensor], True),
+    (fdl.Config(makes_function), Callable[..., int], True),
+    (fdl.Config(Square), Callable[..., int], False),
+    (fdl.Config(nn.Parameter), Float[Tensor, "rows columns"], True),
+    (fdl.Config(functools.partial(double, 1)), int, True),
+    (fdl.Config(functools.partial(double, 1)), Square, False),
+    (fdl.Config(Caller()), Square, True),
+    (fdl.Config(Caller()), Part, False),
+    (fdl.Config(Options), Options, True),
+    (fdl.Partial(Square), Callable[[], Square], True),
+    (fdl.Partial(Square), Callable[..., Part], False),
+    (fdl.Partial(as_base), Callable[[], Derived], True),
+    (fdl.Partial(bare), Callable[[], Square], True),
+    (fdl.Partial(Square), Callable, True),
+    (fdl.Partial(Square), object, True),
+    (fdl.Partial(Square), Hashable, True),
+    (fdl.Partial(Square), Runs, True),
+    (fdl.Partial(Square), Square, False),
+    (fdl.Partial(Square), int | Callable[[], Square], True),
+    (fdl.Partial(Square), list[Square], False),
+    ([fdl.Partial(Square), fdl.Partial(Part)], Sequence[Callable[[], Square]], False),
+    ([fdl.Partial(Square)], Sequence[Callable[[], Square]], True),
+    ({"a": fdl.Config(Square)}, Mapping[str, Shape], True),
+    ({"a": fdl.Config(Square)}, Mapping[str, Part], False),
+    ((fdl.Config(Square), 1), tuple[Square, int], True),
+    ([fdl.Config(Square)], Iterator[Square], False),
+    ([Width.new(3), Width.new()], list[int], True),
+    ([Width.new("three")], list[int], False),
+]
+
+
+@pytest.mark.parametrize(("value", "hint", "expected"), PARTS)
+def test_parts(value: Any, hint: Any, expected: bool) -> None:
+    assert fits(value, hint) is expected
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "hint"),
+    [
+        (fdl.Config(Part), "width", int),
+        (fdl.Config(Part), "child", Any),
+        (fdl.Config(Made), "width", int),
+        (fdl.Config(Caller()), "width", int),
+        (fdl.Config(Derived.make), "width", int),
+        (fdl.Config(Holder), "count", int),
+        (fdl.Config(functools.partial(double)), "number", int),
+        (fdl.Config(product, 1, 2), 1, int),
+        (fdl.Config(keywords), "whatever", int),
+        (fdl.Config(unresolved), "width", int),  # one that cannot be resolved spoils no other
+        (fdl.Config(unresolved), "amount", Any),
+        (fdl.Config(bare), "x", Any),
+        (fdl.Config(dict, a=1), "a", Any),
+        (fdl.Config(Options), "width", int),
+        (fdl.Config(Size), "depth", int),
+        (fdl.Config(Square), 7, Any),
+        (fdl.Config(keywords), 0, Any),
+    ],
+)
+def test_the_annotation_of_a_parameter(part: fdl.Buildable, key: Any, hint: Any) -> None:
+    assert hint_of(part, key) == hint

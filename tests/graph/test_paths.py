@@ -1,0 +1,159 @@
+"""Paths: what they lead to, what may be put there, and what a wrong one is told."""
+
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt.graph import ConfigError, bind, build, find_place
+from fidgpt.graph.paths import parse_path
+
+from .parts import Outer, Part, Width, annotated, keywords, pair, positional, product
+
+
+def graph() -> fdl.Config[Outer]:
+    blocks = [fdl.Config(Part, width=1), fdl.Config(Part, width=Width.new())]
+    other = {"a b": fdl.Config(Part, width=3), "it's": 1, "plain": 2}
+    return fdl.Config(Outer, width=Width.new(4), child=blocks, other=other)
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ("model.hidden_dim", ["model", "hidden_dim"]),
+        ("blocks[0].width", ["blocks", 0, "width"]),
+        ("blocks[-1][2]", ["blocks", -1, 2]),
+        ("a['b c'][\"d\"]", ["a", "b c", "d"]),
+        (r"a['it\'s'].b", ["a", "it's", "b"]),
+        ("[0].a", [0, "a"]),
+    ],
+)
+def test_reading_a_path(path: str, keys: list[Any]) -> None:
+    assert parse_path(path) == keys
+
+
+NO_PATHS = [
+    *("", ".", "a..b", "a.", "a[", "a[]", "a[0", "a[0]b", "a b", "a.0", "a[x]", "a[1.5]", "-a"),
+    *("a/b", "a[٣]", r"a['\x']", r"a['\N{no}']", f"a[{'9' * 5000}]", "a\n", "1", "a['b]", "a=b"),
+]
+
+
+@pytest.mark.parametrize("path", NO_PATHS, ids=lambda path: path[:12])
+def test_what_is_no_path(path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_path(path)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "hint"),
+    [
+        ("width", 4, int),
+        ("rate", fdl.NO_VALUE, float),
+        ("child[0].width", 1, int),
+        ("child[-1].width", fdl.NO_VALUE, int),
+        ("other['a b'].width", 3, int),
+        ("other.plain", 2, Any),
+    ],
+)
+def test_a_place_is_found_and_filled(path: str, before: Any, hint: Any) -> None:
+    cfg = graph()
+    place = find_place(cfg, path)
+    assert place.value is before or place.value == before
+    assert place.hint is hint
+    place.put(7)
+    assert find_place(cfg, path).value == 7
+
+
+def test_a_quantity_keeps_its_tag_when_it_is_set() -> None:
+    cfg = graph()
+    find_place(cfg, "child[1].width").put(9)
+    del cfg.child[1].width
+    assert bind(cfg).child[1].width == 4
+
+
+def test_a_quantity_in_a_list_keeps_its_tag() -> None:
+    cfg = fdl.Config(Outer, width=Width.new(4), child=[Width.new(), 5])
+    find_place(cfg, "child[0]").put(9)
+    assert build(cfg).child == [9, 5]
+    assert fdl.get_tags(cfg.child[0], "value") == {Width}
+
+
+def test_unnamed_arguments() -> None:
+    cfg = fdl.Config(pair, fdl.Config(product, 2, 3), fdl.Config(positional, 1))
+    find_place(cfg, "first[1]").put(10)
+    find_place(cfg, "second[0]").put(5)
+    find_place(cfg, "second.width").put(6)
+    assert build(cfg) == (20, (6, 2))
+    for path in ("first[2]", "first[-3]", "first.factors", "second[5]"):
+        with pytest.raises(ConfigError, match="has no parameter"):
+            find_place(cfg, path)
+
+
+def test_any_name_where_any_is_taken() -> None:
+    cfg = fdl.Config(pair, fdl.Config(keywords, a=1))
+    find_place(cfg, "first.b").put(2)
+    assert build(cfg)[0] == {"a": 1, "b": 2}
+
+
+def test_through_a_tuple_but_not_into_it() -> None:
+    cfg = fdl.Config(pair, (fdl.Config(Part, width=1), 2))
+    find_place(cfg, "first[0].width").put(5)
+    assert build(cfg)[0][0].width == 5
+    with pytest.raises(ConfigError, match="^first is a tuple: set it whole, as "):
+        find_place(cfg, "first[1]").put(3)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("widht", "Outer has no parameter 'widht'. Did you mean width?"),
+        ("child[0].widht", "child[0] (Part) has no parameter 'widht'. Did you mean width?"),
+        (
+            "depht.x",
+            "Outer has no parameter 'depht'. Did you mean depth?",
+        ),
+        ("child[2].width", "child has 2 entries, counted from 0; there is no 2 in it."),
+        ("child.width", "child has 2 entries, counted from 0; there is no 'width' in it."),
+        ("other['plane']", "other has no entry 'plane'. Did you mean plain?"),
+        ("width.x", "width is 4 (int), so there is nothing at width.x."),
+        ("rate.x", "rate is not set, so there is nothing at rate.x."),
+    ],
+)
+def test_a_wrong_path_is_told_what_is_there(path: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_place(graph(), path)
+    assert str(caught.value) == message
+
+
+def test_a_name_that_exists_elsewhere_is_told_where() -> None:
+    cfg = fdl.Config(pair, graph())
+    with pytest.raises(ConfigError, match=r"rate exists at first\.rate\."):
+        find_place(cfg, "rate")
+
+
+def test_what_does_not_fit_is_not_put() -> None:
+    cfg = fdl.Config(annotated)
+    with pytest.raises(ConfigError, match=r"^whole takes int, not 'x' \(str\)\.$"):
+        find_place(cfg, "whole").put("x")
+    assert fdl.ordered_arguments(cfg) == {}
+
+
+def test_a_number_cannot_replace_a_part() -> None:
+    cfg = graph()
+    with pytest.raises(ConfigError, match="is the part Part, which 5 .int. cannot replace"):
+        find_place(cfg, "child[0]").put(5)
+    find_place(cfg, "child[0]").put(fdl.Config(Outer))
+    assert build(cfg.child[0]).depth == 0
+
+
+def test_setting_through_a_default_is_refused() -> None:
+    """Fiddle changes the function's own default, for the whole process."""
+
+    def listing(items: list[int] = [1, 2]) -> list[int]:  # noqa: B006 (this is the trap)
+        return items
+
+    cfg = fdl.Config(listing)
+    with pytest.raises(ConfigError, match="items is not set, so there is nothing at"):
+        find_place(cfg, "items[0]").put(9)
+    assert listing() == [1, 2]

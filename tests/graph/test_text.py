@@ -1,0 +1,84 @@
+"""The outline of a graph: each shared part once, and where each heard value comes from."""
+
+import fiddle as fdl
+
+from fidgpt.graph import bind, outline
+
+from .parts import Depth, Outer, Part, Square, Width, double, pair, product
+
+
+def test_every_argument_that_is_set_or_heard_on_a_line() -> None:
+    shared = fdl.Config(Part, width=Width.new(), other="text")
+    factory = fdl.ArgFactory(Part, width=2, child=shared)
+    cfg = fdl.Config(
+        Outer,
+        width=Width.new(3),
+        depth=Depth.new(fdl.Config(double, Width.new())),
+        child=[shared, {"a": 1, "b c": fdl.Partial(Outer, depth=Depth.new(), child=factory)}],
+        other=[1, (2, Square), {}],
+    )
+    assert outline(cfg).splitlines() == [
+        "Outer",
+        "  width: 3",
+        "  depth: &depth double",
+        "    number: 3  <- width",
+        "  child:",
+        "    [0]: &child[0] Part",
+        "      width: 3  <- width",
+        "      other: 'text'",
+        "    [1]:",
+        "      a: 1",
+        "      b c: Outer (partial)",
+        "        depth: *depth",
+        "        child: Part (new at every call)",
+        "          width: 2",
+        "          child: *child[0]",
+        "  other: [1, (2, <class 'tests.graph.parts.Square'>), {}]",
+    ]
+
+
+def test_a_shared_part_is_marked_once_and_then_named() -> None:
+    shared = fdl.Config(Part, width=1)
+    text = outline(fdl.Config(pair, [shared, shared], fdl.Config(Part, 2, child=shared)))
+    assert text.count("width: 1") == 1
+    assert text.count("&first[0] ") == 1
+    assert text.count("*first[0]\n") == 2
+
+
+def test_a_part_held_once_has_no_mark() -> None:
+    text = outline(fdl.Config(pair, fdl.Config(Part, width=1), fdl.Config(Part, width=1)))
+    assert "&" not in text
+    assert "*" not in text
+
+
+def test_what_is_heard_before_it_is_written_has_the_name_under_which_it_is_written() -> None:
+    hearer = fdl.Config(Part, width=Width.new())
+    said = Width.new(fdl.Config(double, 4))
+    lines = outline(fdl.Config(pair, fdl.Config(Outer, child=hearer), said)).splitlines()
+    assert "      width: *second" in lines
+    assert "  second: &second double" in lines
+
+
+def test_quantities_in_a_list_read_like_arguments() -> None:
+    cfg = fdl.Config(Outer, width=Width.new(3), child=[Width.new(), Width.new(5)])
+    assert outline(cfg).splitlines()[2:] == ["  child:", "    [0]: 3  <- width", "    [1]: 5"]
+
+
+def test_unnamed_arguments_are_numbered() -> None:
+    cfg = fdl.Config(Outer, width=Width.new(3), depth=fdl.Config(product, Width.new(), 2))
+    assert outline(cfg).splitlines()[3:] == ["    0: 3  <- width", "    1: 2"]
+
+
+def test_a_value_takes_one_line() -> None:
+    class Tall:
+        def __repr__(self) -> str:
+            return "one\ntwo"
+
+    assert outline(fdl.Config(pair, Tall())).splitlines() == ["pair", "  first: one two"]
+
+
+def test_a_bound_graph_hears_nothing() -> None:
+    cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=Width.new()))
+    assert "<-" in outline(cfg)
+    assert "<-" not in outline(bind(cfg))
+    assert "    width: 3\n" in outline(bind(cfg))

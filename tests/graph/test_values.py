@@ -1,0 +1,163 @@
+"""Reading what somebody typed, by the annotation of the place that it is for."""
+
+import math
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from fidgpt.graph import ConfigError, read_value
+
+from .parts import Color, Square
+
+READ = [
+    ("3", int, 3),
+    (" 3 ", int, 3),
+    ("-1", int, -1),
+    ("+1", int, 1),
+    ("1e3", int, 1000),
+    ("3.0", int, 3),
+    ("2**10", int, 1024),
+    ("1_024", int, 1024),
+    ("0x10", int, 16),
+    ("2*(3+4)", int, 14),
+    ("7//2", int, 3),
+    ("6/2", int, 3),
+    ("-2**2", int, -4),
+    ("3", float, 3.0),
+    ("-1e-4", float, -1e-4),
+    ("1/3", float, 1 / 3),
+    ("inf", float, math.inf),
+    ("-inf", float, -math.inf),
+    (".5", float, 0.5),
+    ("3", int | float, 3),
+    ("3.0", int | float, 3.0),
+    ("true", bool, True),
+    ("True", bool, True),
+    ("FALSE", bool, False),
+    ("None", int | None, None),
+    ("null", int | None, None),
+    ("none", str | None, None),
+    ("abc", str, "abc"),
+    ("abc", str | None, "abc"),
+    ("'abc'", str, "abc"),
+    ('"abc"', str | None, "abc"),
+    ("'None'", str | None, "None"),
+    ("a, b", str, "a, b"),
+    ("it's", str, "it's"),
+    ("def ", str, "def "),
+    ("3", str, "3"),
+    ("3", str | None, "3"),
+    ("true", str | None, "true"),
+    ("a#b", str | None, "a#b"),
+    ("(a)", str | None, "(a)"),
+    ("a,b", str | None, "a,b"),
+    ("", str, ""),
+    ("ünïcödé → 字", str, "ünïcödé → 字"),
+    (r"C:\data", str, r"C:\data"),
+    ("1,2", tuple[int, int], (1, 2)),
+    ("[1,2]", tuple[int, int], (1, 2)),
+    ("(0.9, 1)", tuple[float, float], (0.9, 1.0)),
+    ("1,2", list[int], [1, 2]),
+    ("(1,)", list[int], [1]),
+    ("[]", list[int], []),
+    ("[1e3, 2]", list[int], [1000, 2]),
+    ("a,b", list[str], ["a", "b"]),
+    ("['def ', 'class ']", Sequence[str], ["def ", "class "]),
+    ("[1, [2]]", list[Any], [1, [2]]),
+    ("{'a': 1}", dict[str, float], {"a": 1.0}),
+    ("{a: 1}", dict[str, int], {"a": 1}),
+    ("a", Literal["a", "b"], "a"),
+    ("'a'", Literal["a", "b"], "a"),
+    ("2", Literal[1, 2], 2),
+    ("RED", Color, Color.RED),
+    ("BLUE", Color | None, Color.BLUE),
+    ("data/text.txt", pathlib.Path, pathlib.Path("data/text.txt")),
+    ("data/text.txt", str | pathlib.Path, "data/text.txt"),
+    ("1e3", Any, 1000.0),
+    ("abc", Any, "abc"),
+    ("a.b", Any, "a.b"),
+    ("...", Any, "..."),
+    ("1j", Any, "1j"),
+    ("{[1]: 2}", Any, "{[1]: 2}"),
+    ("nan", Any, "nan"),
+    ("os.system('ls')", Any, "os.system('ls')"),
+]
+
+REFUSED = [
+    ("1.5", int),
+    ("abc", int),
+    ("true", int),
+    ("None", int),
+    ("", int),
+    ("1 2", int),
+    ("½", int),
+    ("٣", int),
+    ("~3", int),
+    ("1j", int),
+    ("7 % 2", int),
+    ("'a' * 9", int),
+    ("1/0", float),
+    ("1e23", int),  # as a float it is another number
+    ("1e400", float),
+    ("1e300 * 1e300", float),
+    ("10.0**400", float),
+    ("nan", float),
+    ("9" * 400, float),
+    ("9" * 5000, int),
+    ("9**9**9", int),
+    ("(2**64)**64", int),
+    ("2**-99999", float),
+    ("(-8)**0.5", float),
+    ("1", bool),
+    ("yes", bool),
+    ("c", Literal["a", "b"]),
+    ("GREEN", Color),
+    ("a", Sequence[str]),
+    ("(1, 2, 3)", tuple[int, int]),
+    ("{1: 2}", dict[str, int]),
+    ("Square", Square | None),
+    ("print", Callable[..., Any]),
+    ("__import__('os').system('ls')", int),
+    ("\0", int),
+    ("[" * 10_000, int),
+    ("-" * 10_000 + "1", int),
+    ("1+" * 10_000 + "1", int),
+    ("lambda: 0", Callable[..., Any]),
+]
+
+
+@pytest.mark.parametrize(("text", "hint", "expected"), READ)
+def test_read(text: str, hint: Any, expected: Any) -> None:
+    value = read_value(text, hint)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(("text", "hint"), REFUSED, ids=[text[:12] for text, _ in REFUSED])
+def test_refused(text: str, hint: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_value(text, hint)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "message"),
+    [
+        ("1.5", int, "'1.5' is not an int."),
+        ("c", Literal["red", "blue"], "'c' is not Literal['red', 'blue']. There are blue, red."),
+        ("rad", Color, "'rad' is not a Color. There are BLUE, RED."),
+        ("a", Sequence[str], "'a' is not Sequence[str]. Write ['a']."),
+        (
+            "Square",
+            Square | None,
+            "'Square' is not Square or None. It takes a part, which no text can say: "
+            "a fiddler puts it there.",
+        ),
+    ],
+)
+def test_what_a_refusal_says(text: str, hint: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_value(text, hint)
+    assert str(caught.value) == message

@@ -1,0 +1,102 @@
+"""The notebooks run from top to bottom, with Graphviz and without, and show what they promise."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+LIMIT = 120  # seconds a cell may take on a machine that is busy
+SVG = "image/svg+xml"
+HAS_PORT = shutil.which("graphviz-pure", path=sysconfig.get_path("scripts")) is not None
+
+pytestmark = pytest.mark.xdist_group("notebooks")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a kernel that is this very Python, whatever kernels the machine has."""
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": command, "display_name": "tests", "language": "python"}
+    folder = tmp_path / "jupyter" / "kernels" / "fidgpt-tests"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    return folder.name
+
+
+def outputs(name: str, kernel: str, folder: Path, path: str) -> dict[str, list[Any]]:
+    """What each cell of a notebook shows, by the cell's id, when `path` is where programs are."""
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=LIMIT,
+        kernel_name=kernel,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute(env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"})
+    return {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def printed(shown: list[Any]) -> str:
+    return "".join(output["text"] for output in shown if output.output_type == "stream")
+
+
+def picture(shown: list[Any]) -> dict[str, str]:
+    (found,) = [output["data"] for output in shown if output.output_type == "execute_result"]
+    return found
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def assert_shows_what_it_promises(shown: dict[str, list[Any]], *, is_drawn: bool) -> None:
+    whole, difference = picture(shown["imports"]), picture(shown["make-large"])
+    assert (SVG in whole) is (SVG in difference) is is_drawn
+    assert whole["text/plain"].count("&model.embedding.weight token_table") == 1
+    assert whole["text/plain"].count(": RoPE") == 1
+    if is_drawn:
+        assert texts(whole[SVG]).count("token_table") == texts(whole[SVG]).count("RoPE") == 1
+        assert texts(picture(shown["one-layer"])[SVG]).count("RoPE") == 1
+        assert {"1280", "36"} <= set(texts(difference[SVG]))
+    assert re.search(r"~ model.hidden_dim: \d+ -> 1280, heard by", printed(shown["make-large"]))
+    assert picture(shown["order-does-not-matter"])["text/plain"] == "True"
+    assert "an equal token_table of its own" in printed(shown["untie"])
+    assert re.fullmatch(r"~ optimizer.lr: \S+ -> 0.002\s*", printed(shown["learning-rate"]))
+    assert ": Block like model.blocks[0]" in printed(shown["one-layer"])
+    assert "~ model.blocks[2].mlp: SwiGLU -> GELU" in printed(shown["one-layer"])
+    assert "tied: True" in printed(shown["build-it"])
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS == ["config_graph.ipynb"], "a new notebook needs a test of what it shows"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_are_committed_without_outputs(name: str) -> None:
+    cells = nbformat.read(FOLDER / name, as_version=4).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert not [cell.id for cell in code if cell.outputs or cell.execution_count]
+
+
+@pytest.mark.skipif(not shutil.which("dot"), reason="dot is not installed")
+def test_the_config_graph_with_graphviz(kernel: str, tmp_path: Path) -> None:
+    shown = outputs("config_graph.ipynb", kernel, tmp_path, os.environ["PATH"])
+    assert_shows_what_it_promises(shown, is_drawn=True)
+
+
+def test_the_config_graph_without_graphviz(kernel: str, tmp_path: Path) -> None:
+    shown = outputs("config_graph.ipynb", kernel, tmp_path, str(tmp_path))
+    assert_shows_what_it_promises(shown, is_drawn=HAS_PORT)
