@@ -10,7 +10,7 @@ import fiddle as fdl
 from fidgpt.graph.arguments import default_of, every, given
 from fidgpt.graph.bind import open_parameters
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.hints import fits, hint_of, name_of
+from fidgpt.graph.hints import can_be_typed, fits, hint_of, name_of
 from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to, title
 
 _HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
@@ -52,8 +52,9 @@ def _missing(node: Node) -> Iterator[str]:
     for key, value in every(part).items():
         if value is fdl.NO_VALUE and key not in heard:
             path = join(node.path, step_to(key))
-            asked = name_of(hint_of(part, key))
-            yield f"{path} is required by {title(part)} and not set: set:{path}=<{asked}>."
+            hint = hint_of(part, key)
+            how = f": set:{path}=<{name_of(hint)}>." if can_be_typed(hint) else "."
+            yield f"{path} is required by {title(part)} and not set{how}"
 
 
 def _misfits(node: Node) -> Iterator[str]:
@@ -63,10 +64,8 @@ def _misfits(node: Node) -> Iterator[str]:
             continue
         path = join(node.path, step_to(key))
         text = f"the part {title(value)}" if isinstance(value, fdl.Buildable) else f"{value!r:.60}"
-        yield (
-            f"{path} is {text}, and {title(node.value)} takes {name_of(hint)}.\n"
-            f"  Set something that fits:  set:{path}=..."
-        )
+        how = f"\n  Set something that fits:  set:{path}=..." if can_be_typed(hint) else ""
+        yield f"{path} is {text}, and {title(node.value)} takes {name_of(hint)}.{how}"
 
 
 def _outside_a_factory(node: Node) -> Iterator[str]:

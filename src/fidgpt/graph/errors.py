@@ -1,7 +1,8 @@
 """What a user reads when a config is wrong."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 _LISTED = 24  # names in a message; more would bury what it says
 
@@ -28,17 +29,37 @@ def raise_all(messages: list[str]) -> None:
         raise ConfigErrors(messages)
 
 
+@contextlib.contextmanager
+def at(place: str) -> Iterator[None]:
+    """Puts the name of a place before the message of a mistake that is found inside.
+
+    Raises:
+      ConfigError: what was raised, with its place.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that one may have meant, the likeliest first."""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.6)
+    likeness = {one: difflib.SequenceMatcher(None, one, name).ratio() for one in near}
+    return [one for one in near if likeness[one] > likeness[near[0]] - 0.1]
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    likeness = [difflib.SequenceMatcher(None, one, name).ratio() for one in near]
-    if near:
-        nearest = [
-            one for one, like in zip(near, likeness, strict=True) if like > likeness[0] - 0.1
-        ]
-        return f"Did you mean {' or '.join(nearest)}?"
+    if near := nearest(name, names):
+        return f"Did you mean {' or '.join(near)}?"
     if not names:
         return "There is none."
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"There {'is' if len(names) == 1 else 'are'} {', '.join(names[:_LISTED])}{more}."
+    return f"There {'is' if len(names) == 1 else 'are'} {listed(names, most=_LISTED)}."
+
+
+def listed(names: Sequence[str], *, most: int) -> str:
+    """Names with commas between them, no more than `most`, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

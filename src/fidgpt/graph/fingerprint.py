@@ -9,8 +9,9 @@ import fiddle as fdl
 from fidgpt.graph.arguments import default_of, every
 from fidgpt.graph.bind import bind
 from fidgpt.graph.codec import encode, encode_default
+from fidgpt.graph.errors import at
 from fidgpt.graph.names import name_of
-from fidgpt.graph.walk import nodes, parts
+from fidgpt.graph.walk import Node, join, nodes, parts, step_to
 
 
 def fingerprint(root: fdl.Buildable) -> str:
@@ -26,18 +27,20 @@ def fingerprint(root: fdl.Buildable) -> str:
     """
     bound = bind(root)
     paths = {id(node.value): node.path for node in nodes(bound)}
-    content = {node.path: _content(node.value, paths) for node in parts(bound)}
+    content = {node.path: _content(node, paths) for node in parts(bound)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _content(part: fdl.Buildable, paths: dict[int, str]) -> list[Any]:
-    arguments = every(part)
-    values = {
-        str(key): encode_default(value)
-        if value is default_of(part, key)  # which need not have a form in a file
-        else encode(value, paths)
-        for key, value in arguments.items()
-        if value is not fdl.NO_VALUE
-    }
+def _content(node: Node, paths: dict[int, str]) -> list[Any]:
+    part, arguments = node.value, every(node.value)
+    values: dict[str, Any] = {}
+    for key, value in arguments.items():
+        if value is default_of(part, key):  # which need not have a form in a file
+            values[str(key)] = encode_default(value)
+        elif value is not fdl.NO_VALUE:
+            with at(join(node.path, step_to(key))):
+                values[str(key)] = encode(value, paths)
+    with at(node.path or "the root"):
+        called = name_of(fdl.get_callable(part))
     tags = {str(key): sorted(map(name_of, fdl.get_tags(part, key))) for key in arguments}
-    return [type(part).__name__, name_of(fdl.get_callable(part)), values, tags]
+    return [type(part).__name__, called, values, tags]

@@ -1,8 +1,10 @@
 """What the annotation of a parameter allows, and whether a value of a graph fits it."""
 
 import collections.abc
+import enum
 import functools
 import inspect
+import pathlib
 import re
 import typing
 from collections.abc import Collection, Iterable, Mapping
@@ -18,6 +20,7 @@ from fidgpt.graph.annotations import hints_of, is_unknown, members_of
 from fidgpt.graph.arguments import Key, given, parameter_of
 
 _NUMBERS = BeartypeConf(is_pep484_tower=True)  # an int is welcome where a float is expected
+_PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
 _TOWER = {float: (int,), complex: (int, float)}
 
 
@@ -64,6 +67,18 @@ def element_hint(hint: Any, key: Any) -> Any:
         elif issubclass(origin, Iterable) and args and isinstance(key, int):
             return args[0]
     return Any
+
+
+def can_be_typed(hint: Any) -> bool:
+    """Whether a text can say a value for a hint, None apart; a part or function it cannot."""
+    for member in members_of(hint):
+        origin = typing.get_origin(member) or member
+        if is_unknown(member) or origin in (typing.Literal, object):
+            return True
+        is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
+        if is_plain or _is_container(typing.get_origin(member)):
+            return True
+    return False
 
 
 def name_of(hint: Any) -> str:

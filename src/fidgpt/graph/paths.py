@@ -10,7 +10,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.annotations import is_unknown
 from fidgpt.graph.arguments import Key, assign, every, given, parameter_of
-from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
 from fidgpt.graph.hints import element_hint, fits, hint_of, name_of
 from fidgpt.graph.walk import is_node, join, parts, step_to, title
 
@@ -143,11 +143,10 @@ def _no_such_entry(container: Any, key: Key, walked: str) -> str:
 def _no_such_name(root: Any, part: fdl.Buildable, key: Key, walked: str) -> str:
     names = [str(name) for name in every(part)]
     where = f"{walked} ({title(part)})" if walked else title(part)
-    message = f"{where} has no parameter {key!r}. {suggest(str(key), names)}"
-    elsewhere = [join(node.path, f".{key}") for node in parts(root) if key in every(node.value)]
-    if elsewhere and isinstance(key, str):
-        message += f"\n  {key} exists at {', '.join(elsewhere[:3])}."
-    return message
+    elsewhere = [join(node.path, step_to(key)) for node in parts(root) if key in every(node.value)]
+    if not elsewhere or nearest(str(key), names):
+        return f"{where} has no parameter {key!r}. {suggest(str(key), names)}"
+    return f"{where} has no parameter {key!r}. It exists at {listed(elsewhere, most=3)}."
 
 
 def _describe(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fidgpt.graph.annotations import is_unknown, members_of
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.hints import element_hint, fits, name_of
+from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
 
 _OPERATORS = {
     ast.Add: operator.add,
@@ -24,7 +24,6 @@ _OPERATORS = {
     ast.Pow: operator.pow,
 }
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
-_PLAIN = (bool, int, float, str, type(None), list, tuple, dict, set, pathlib.Path)
 _MOST_BITS = 1024  # of a power: 9**9**9 would keep the machine busy for hours
 _EXACT = 2**53  # below it, a whole float is the number that was written
 _UNREADABLE = (
@@ -50,10 +49,7 @@ def read_value(text: str, hint: Any) -> Any:
       ConfigError: the text means nothing that fits.
     """
     for reading in _readings(text, hint):
-        try:
-            value = _as_asked(reading, hint)
-        except OverflowError:  # an int that no float can hold
-            continue
+        value = _as_asked(reading, hint)
         if fits(value, hint):
             return value
     raise ConfigError(_no_such_value(text, hint))
@@ -72,6 +68,10 @@ def _readings(text: str, hint: Any) -> list[Any]:
         return [float(word), text]
     try:
         value = _evaluate(_parsed(word))
+    except OverflowError:
+        if str not in members and {int, float} & set(members):
+            raise ConfigError(f"{text!r:.60} is too large a number.") from None
+        return [text, *others]
     except _UNREADABLE:
         return [text, *others]
     if isinstance(value, str) and not is_quoted:
@@ -107,15 +107,16 @@ def _calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> A
         raise ValueError("arithmetic is for numbers")
     is_power = operation is operator.pow and isinstance(left, int) and isinstance(right, int)
     if is_power and left.bit_length() * abs(right) > _MOST_BITS:
-        raise ValueError("the power is too large")
+        raise OverflowError("the power is too large")
     return _finite(operation(left, right))
 
 
 def _finite(value: Any) -> Any:
     """The value itself, unless it is an infinity, a complex number or `...`."""
-    is_number = isinstance(value, float) and math.isfinite(value)
-    if value is ... or (isinstance(value, float | complex) and not is_number):
-        raise ValueError("the number is too large, or none")
+    if value is ... or isinstance(value, complex):
+        raise ValueError("nothing that a config holds")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OverflowError("no float is as large")
     return value
 
 
@@ -125,7 +126,7 @@ def _as_asked(value: Any, hint: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value) if int in members and float not in members else value
     if type(value) is int and float in members and int not in members:
-        return float(value)
+        return float(value) if value.bit_length() < _MOST_BITS else value
     if isinstance(value, dict):
         return {key: _as_asked(item, element_hint(hint, key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -156,10 +157,6 @@ def _no_such_value(text: str, hint: Any) -> str:
     element = element_hint(hint, 0)
     if not is_unknown(element) and fits(text, element):
         return f"{message} Write {[text]!r:.60}."
-    if not any(_can_be_typed(member) for member in members_of(hint) if member is not type(None)):
+    if not can_be_typed(hint):
         return f"{message} It takes a part, which no text can say: a fiddler puts it there."
     return message
-
-
-def _can_be_typed(hint: Any) -> bool:
-    return (typing.get_origin(hint) or hint) in _PLAIN

@@ -1,6 +1,5 @@
 """The nodes of a config graph, in an order in which every parent comes before its children."""
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,7 +144,7 @@ def _parents_first(root: Any, held: dict[int, list[Any]]) -> list[Any]:
         while pending:
             child = pending.pop()
             if state.get(id(child)) == "entered":
-                raise ConfigError(_contains_itself([value for value, _ in stack] + [value, child]))
+                raise ConfigError(_first_loop(root))
             if id(child) not in state:
                 stack += [(value, pending), (child, None)]
                 break
@@ -155,14 +154,24 @@ def _parents_first(root: Any, held: dict[int, list[Any]]) -> list[Any]:
     return left[::-1]
 
 
-def _contains_itself(way: list[Any]) -> str:
-    """The message for a way down from the root that ends at a node that it passed before."""
-    steps = [""]
-    for holder, held in itertools.pairwise(way):
-        steps.append(next(step for step, child in children(holder) if child is held))
-    first = next(i for i, value in enumerate(way) if value is way[-1])
-    outer, inner = ("".join(steps[: i + 1]).removeprefix(".") for i in (first, len(way) - 1))
-    return (
-        f"{outer or 'the root'} ({title(way[-1])}) contains itself, at {inner}: "
-        "a part cannot be built, nor a quantity computed, from itself."
-    )
+def _first_loop(root: Any) -> str:
+    """The message for the first way down, as one reads, that comes to a node that it passed."""
+    way, steps, left = [root], [""], [_steps_to_nodes(root)]
+    done: set[int] = set()
+    while True:
+        found = next(left[-1], None)
+        if found is None:
+            done.add(id(way[-1]))
+            way, steps, left = way[:-1], steps[:-1], left[:-1]
+            continue
+        _, step, child = found
+        passed = [i for i, value in enumerate(way) if value is child]
+        if passed:
+            outer = "".join(steps[: passed[0] + 1]).removeprefix(".") or "the root"
+            inner = "".join([*steps, step]).removeprefix(".")
+            return (
+                f"{outer} ({title(child)}) contains itself, at {inner}: "
+                "a part cannot be built, nor a quantity computed, from itself."
+            )
+        if id(child) not in done:
+            way, steps, left = [*way, child], [*steps, step], [*left, _steps_to_nodes(child)]
