@@ -2,8 +2,8 @@
 
     python benchmarks/training_step.py --peers=PYTHON
 
-Every contestant is a process of its own with the same number of threads. They take one step each
-in turn, round after round, so that whatever else the machine does meets them all alike. Peers that
+Every contestant is a process of its own with the same number of threads. They train for
+a second each in turn, round after round, so that whatever else the machine does meets them all alike. Peers that
 are not installed are left out, and named.
 """
 
@@ -29,20 +29,25 @@ OURS = ("PyTorch", "fidgpt")  # they need fidgpt; the peers may live in another 
 
 
 class Contestant:
-    """A process that takes a training step whenever it is told to."""
+    """A process that trains for a moment whenever it is told to."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self.seconds: list[float] = []
+        self.turns: list[list[float]] = []
         self.peak_memory = 0
 
-    def step(self) -> None:
-        """Takes a step and remembers how long it took."""
+    @property
+    def seconds(self) -> list[float]:
+        """The time of every step of every turn."""
+        return [seconds for turn in self.turns for seconds in turn]
+
+    def train(self) -> None:
+        """Takes a turn and remembers how long each step took."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         row = json.loads(self._process.stdout.readline())
-        self.seconds.append(row["seconds"])
+        self.turns.append(row["seconds"])
         self.peak_memory = row["peak_memory"]
 
 
@@ -76,7 +81,7 @@ def started(python: str, shape: str, name: str, threads: int) -> Iterator[Contes
 def compare(
     shape: str, names: Iterable[str], *, rounds: int, threads: int, peers: str
 ) -> dict[str, Contestant]:
-    """Lets the contestants of a shape take `rounds` steps in turn."""
+    """Lets the contestants of a shape take `rounds` turns."""
     with ExitStack() as stack:
         running = {}
         for name in names:
@@ -86,7 +91,7 @@ def compare(
                 running[name] = contestant
         for _ in range(rounds):
             for contestant in running.values():
-                contestant.step()
+                contestant.train()
     return running
 
 
@@ -94,20 +99,23 @@ def table(shape: Shape, results: dict[str, Contestant]) -> str:
     """Tokens a second, and how many times the baseline that is, in Markdown.
 
     By the median of all steps; by the fastest step, which is what is left where other programs
-    steal time; and the lowest and highest ratio of two steps in one round.
+    steal time; and the lowest and highest ratio of two medians of one round.
     """
     tokens = shape.batch_size * shape.seq_len
-    baseline = results[BASELINE].seconds
+    base = results[BASELINE]
     lines = [
         "| | tokens/s | times, median | times, fastest | rounds from to | MiB at peak |",
         "|---|---|---|---|---|---|",
     ]
     for name, result in results.items():
         median = statistics.median(result.seconds)
-        each = [theirs / own for theirs, own in zip(baseline, result.seconds, strict=True)]
+        each = [
+            statistics.median(theirs) / statistics.median(own)
+            for theirs, own in zip(base.turns, result.turns, strict=True)
+        ]
         lines.append(
-            f"| {name} | {tokens / median:,.0f} | {statistics.median(baseline) / median:.2f} "
-            f"| {min(baseline) / min(result.seconds):.2f} | {min(each):.2f} {max(each):.2f} "
+            f"| {name} | {tokens / median:,.0f} | {statistics.median(base.seconds) / median:.2f} "
+            f"| {min(base.seconds) / min(result.seconds):.2f} | {min(each):.2f} {max(each):.2f} "
             f"| {result.peak_memory / 2**20:,.0f} |"
         )
     return "\n".join(lines)
@@ -132,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Training steps of fidgpt and its peers.")
     parser.add_argument("--shape", action="append", choices=SHAPES, help="all unless said")
     parser.add_argument("--contestant", action="append", choices=CONTESTANTS, help="likewise")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
     arguments = parser.parse_args()

@@ -92,7 +92,7 @@ def base() -> fdl.Config[Trainer]:
         vocab_size=VocabSize.new(1024),
         seq_len=SeqLen.new(128),
         batch_size=BatchSize.new(8),
-        num_steps=NumSteps.new(500),
+        num_steps=NumSteps.new(450),
         seed=Seed.new(0),
         model=model,
         data=fdl.Config(

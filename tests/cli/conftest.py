@@ -27,6 +27,7 @@ def command(
 
     def run(main: Any, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["command", *arguments])
+        flags.FLAGS.unparse_flags()  # for a command that runs another one
         try:
             status = app._guarded(main, app._parse(sys.argv)[1:])
         except SystemExit as exit_:

@@ -107,7 +107,7 @@ def test_wrong_arguments(text: str, message: str) -> None:
 
 
 def test_a_function_that_takes_nothing_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"^f takes no arguments, not 1\.$"):
+    with pytest.raises(ConfigError, match=r"^f takes no arguments, and is given 1\.$"):
         call_with(lambda: None, parse_call("f(1)"))
 
 

@@ -211,7 +211,7 @@ def test_configs_and_fiddlers_may_take_names_only() -> None:
         (["fiddler:HiddenDim"], "there is no fiddler 'HiddenDim'. There is tag:HiddenDim."),
         (["fiddler:use_gqu"], "there is no fiddler 'use_gqu'. Did you mean use_gqa"),
         (["fiddler:__class__"], "there is no fiddler '__class__'."),
-        (["fiddler:make_large(2)"], "make_large takes no arguments, not 1."),
+        (["fiddler:make_large(2)"], "make_large takes no arguments, and is given 1."),
         (["fiddler:use_gqa(heads=2)"], "use_gqa has no argument 'heads'. There is num_kv_heads."),
         (["fiddler:use_gqa(num_kv_heads=2.5)"], "num_kv_heads: '2.5' is not an int."),
         (["fiddler:use_text"], "use_text needs path: use_text(path=...)."),

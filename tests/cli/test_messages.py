@@ -31,11 +31,8 @@ ON_THE_COMMAND_LINE = [
     ("an argument that is missing", ["--config=fiddler:use_text"]),
     ("a parenthesis that stays open", ["--config=fiddler:use_gqa(2"]),
     ("a comma too many", ["--config=fiddler:use_gqa(,2)"]),
-    ("a fiddler that does not suit", ["--config=set:schedule=None", "--config=fiddler:use_wsd"]),
-    (
-        "a fiddler that breaks on this graph",
-        ["--config=fiddler:use_learned_positions", "--config=set:model.embedding.weight=None"],
-    ),
+    ("a fiddler without its part", ["--config=set:samples=None", "--config=fiddler:smoke_test"]),
+    ("a fiddler that breaks", ["--config=set:model.blocks=[]", "--config=fiddler:unroll"]),
     ("a misspelt path", ["--config=set:model.hiden_dim=512"]),
     ("a path that goes on elsewhere", ["--config=set:hidden_dim=512"]),
     ("a path through a number", ["--config=set:model.hidden_dim.x=512"]),

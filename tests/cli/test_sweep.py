@@ -127,7 +127,9 @@ def test_a_learning_rate_sweep_trains_and_what_is_done_is_done(
     def in_this_process(line: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
         if line[1:3] != ["-m", "fidgpt.cli.train"]:
             return really(line, **options)
-        return subprocess.CompletedProcess(line, command(train.main, *line[3:]).status)
+        outcome = command(train.main, *line[3:])
+        assert outcome.status == 0, outcome.err
+        return subprocess.CompletedProcess(line, 0)
 
     monkeypatch.setattr(subprocess, "run", in_this_process)
     flags = [*FLAGS, "--sweep=tag:LearningRate=1e-3,3e-3", f"--run_dir={tmp_path}"]

@@ -110,7 +110,7 @@ def test_two_tags_on_one_parameter() -> None:
     same = fdl.Config(Outer, width=Width.new(4), depth=Depth.new(4), child=part)
     assert build(same).child.width == 4
     different = fdl.Config(Outer, width=Width.new(5), depth=Depth.new(4), child=part)
-    with pytest.raises(ConfigErrors, match="hears Depth and Width, and hears two values"):
+    with pytest.raises(ConfigErrors, match="hears Depth and Width, of which there are two"):
         bind(different)
 
 

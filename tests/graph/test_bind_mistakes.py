@@ -19,8 +19,8 @@ def test_nobody_says_it() -> None:
     (message,) = mistakes(cfg)
     assert message.splitlines() == [
         "child.child.width hears Width, and no part around it says Width.",
-        "  Say it for this part alone:     set:child.child.width=...",
-        "  or on a part that encloses it:  cfg.child.<parameter> = Width.new(...)",
+        "  Say it for one part alone:  set:child.child.width=...",
+        "  or for all that is inside:  cfg.child.<parameter> = Width.new(...)",
     ]
 
 
@@ -40,6 +40,25 @@ def test_all_mistakes_are_found_at_once() -> None:
     assert [message.split()[0] for message in found] == ["child[0].width", "other['a'].width"]
 
 
+def test_a_quantity_that_many_hear_is_one_mistake() -> None:
+    hearers = [[fdl.Config(Part, width=Width.new()) for _ in range(4)]]
+    (message,) = mistakes(fdl.Config(Outer, child=fdl.Config(Outer, child=hearers)))
+    assert message.splitlines() == [
+        "child.child[0][0].width, child.child[0][1].width and 2 more hear Width, "
+        "and no part around them says Width.",
+        "  Say it for one part alone:  set:child.child[0][0].width=...",
+        "  or for all that is inside:  cfg.child.<parameter> = Width.new(...)",
+    ]
+    shared = fdl.Config(pair, [fdl.Config(Part, width=Width.new()) for _ in range(3)])
+    cfg = fdl.Config(
+        pair,
+        fdl.Config(Outer, width=Width.new(3), child=shared),
+        fdl.Config(Outer, width=Width.new(5), child=shared),
+    )
+    (message,) = mistakes(cfg)
+    assert "first.child.first[1].width and 1 more hear Width" in message
+
+
 def test_a_shared_part_cannot_hear_two_values() -> None:
     shared = fdl.Config(Part, width=Width.new())
     cfg = fdl.Config(
@@ -49,11 +68,11 @@ def test_a_shared_part_cannot_hear_two_values() -> None:
     )
     (message,) = mistakes(cfg)
     assert message.splitlines() == [
-        "first.child.width hears Width, and hears two values of it:",
+        "first.child.width hears Width, of which there are two values:",
         "  through first.child: 3, said by first.width",
         "  through second.child[0]: 5, said by second.width",
-        "  Both reach Part, which they share. Say it there:  set:first.child.width=..., "
-        "or give each place a part of its own",
+        "  Both reach one Part. Say it there:  set:first.child.width=..., "
+        "or give each place its own Part.",
     ]
 
 
@@ -73,7 +92,7 @@ def test_what_is_below_the_shared_part_is_refused_too() -> None:
     )
     (message,) = mistakes(cfg)
     assert message.startswith("first.child.child[0].width hears Width")
-    assert "Both reach Outer" in message
+    assert "Both reach one Outer." in message
 
 
 def test_a_shared_list_is_a_shared_place() -> None:
@@ -83,7 +102,7 @@ def test_a_shared_list_is_a_shared_place() -> None:
         fdl.Config(Outer, width=Width.new(3), child=shared),
         fdl.Config(Outer, width=Width.new(5), child=shared),
     )
-    assert "hears two values" in mistakes(cfg)[0]
+    assert "of which there are two values" in mistakes(cfg)[0]
 
 
 def test_saying_it_in_the_shared_part_settles_it() -> None:
@@ -109,7 +128,7 @@ def test_equal_values_are_one(value: object) -> None:
 def test_values_of_different_types_are_two(one: object, two: object) -> None:
     shared = fdl.Config(pair, Width.new())
     cfg = fdl.Config(pair, *(fdl.Config(pair, Width.new(value), shared) for value in (one, two)))
-    assert "hears two values" in mistakes(cfg)[0]
+    assert "of which there are two values" in mistakes(cfg)[0]
 
 
 def test_computed_values_are_one_only_if_they_are_one_part() -> None:
@@ -129,7 +148,7 @@ def test_one_way_says_the_tag_and_the_other_its_base() -> None:
     far = fdl.Config(Outer, width=Width.new(3), child=shared)
     assert build(fdl.Config(pair, near, far))[1].child.width == 3
     far.width = 5
-    assert "hears two values" in mistakes(fdl.Config(pair, near, far))[0]
+    assert "of which there are two values" in mistakes(fdl.Config(pair, near, far))[0]
 
 
 def test_two_arguments_of_one_part_cannot_say_it_differently() -> None:
@@ -137,7 +156,7 @@ def test_two_arguments_of_one_part_cannot_say_it_differently() -> None:
     cfg.depth = Width.new(5)
     (message,) = mistakes(cfg)
     assert message.splitlines() == [
-        "child.width hears Width, and hears two values of it:",
+        "child.width hears Width, of which there are two values:",
         "  3, said by width",
         "  5, said by depth",
         "  Say it there:  set:child.width=...",

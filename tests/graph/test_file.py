@@ -185,7 +185,7 @@ def scaled(number: int, ratio: float = 0.5, tagged: int = 1, *, key=len):
     def test_a_parameter_that_is_gone_is_named(self, module: Any) -> None:
         text = dump(fdl.Config(module.scaled, number=8))
         self.rewrite(module, self.OLD.replace("number", "amount"))
-        with pytest.raises(ConfigError, match="has no parameter 'number'"):
+        with pytest.raises(ConfigError, match="the root: there is no parameter 'number'"):
             load(text, allowed=("recipes_of_mine",))
 
     def test_a_default_without_a_form_that_has_changed_is_refused(self, module: Any) -> None:

@@ -128,7 +128,7 @@ def test_a_wrong_path_is_told_what_is_there(path: str, message: str) -> None:
 
 def test_a_name_that_exists_elsewhere_is_told_where() -> None:
     cfg = fdl.Config(pair, graph())
-    with pytest.raises(ConfigError, match=r"rate exists at first\.rate\."):
+    with pytest.raises(ConfigError, match=r"It exists at first\.rate\."):
         find_place(cfg, "rate")
 
 

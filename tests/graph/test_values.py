@@ -149,6 +149,9 @@ def test_refused(text: str, hint: Any) -> None:
         ("c", Literal["red", "blue"], "'c' is not Literal['red', 'blue']. There are blue, red."),
         ("rad", Color, "'rad' is not a Color. There are BLUE, RED."),
         ("a", Sequence[str], "'a' is not Sequence[str]. Write ['a']."),
+        ("9**9**9", int, "'9**9**9' is too large a number."),
+        ("1e400", float, "'1e400' is too large a number."),
+        ("1e400", Any, "'1e400' is too large a number."),
         (
             "Square",
             Square | None,

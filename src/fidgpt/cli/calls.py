@@ -8,6 +8,7 @@ from typing import Any
 from fidgpt.cli.mistakes import MISTAKES
 from fidgpt.graph import ConfigError, read_value, suggest
 from fidgpt.graph.annotations import hints_of
+from fidgpt.graph.errors import at
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ def _read_arguments(function: Callable[..., Any], call: Call, *, skip: int) -> d
     parameters = list(inspect.signature(function).parameters.values())[skip:]
     names = [parameter.name for parameter in parameters if parameter.kind not in variadic]
     if len(call.positional) > len(names):
-        raise ConfigError(f"{call.name} takes {_count(names)}, not {len(call.positional)}.")
+        raise ConfigError(
+            f"{call.name} takes {_count(names)}, and is given {len(call.positional)}."
+        )
     texts = dict(zip(names, call.positional, strict=False))
     for name, text in call.named.items():
         if name not in names:
@@ -90,10 +93,8 @@ def _read_arguments(function: Callable[..., Any], call: Call, *, skip: int) -> d
 
 
 def _read(function: Callable[..., Any], name: str, text: str) -> Any:
-    try:
+    with at(name):
         return read_value(text, hints_of(function).get(name, Any))
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
 
 
 def split_at_commas(text: str, *, quotes: str = "'\"") -> list[str]:

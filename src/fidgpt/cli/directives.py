@@ -18,6 +18,7 @@ from fidgpt.graph import (
     suggest,
     tagged,
 )
+from fidgpt.graph.errors import at
 from fidgpt.graph.hints import hint_of
 
 DEFAULT_CONFIG = "base"
@@ -105,10 +106,8 @@ def _fiddler(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
 def _set(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
     path, text = _split(text, "set:model.num_layers=6")
     place = find_place(root, path)
-    try:
+    with at(place.path):
         value = read_value(text, place.hint)
-    except ConfigError as error:
-        raise ConfigError(f"{place.path}: {error}") from None
     place.put(value)
     return root
 

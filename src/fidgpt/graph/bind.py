@@ -7,7 +7,7 @@ import fiddle as fdl
 
 from fidgpt.graph.arguments import Key, assign, default_of, every, given
 from fidgpt.graph.clone import clone
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.errors import listed, raise_all
 from fidgpt.graph.scope import Conflict, Said, Scope, Scopes, Tag, look_up
 from fidgpt.graph.walk import Node, join, nodes, parts, step_to, title
 
@@ -59,7 +59,8 @@ def resolve(root: Any) -> list[Heard]:
       ConfigErrors: as `bind` does.
     """
     heard: list[Heard] = []
-    mistakes: list[str] = []
+    unsaid: dict[frozenset[Tag], list[tuple[Node, str]]] = {}
+    conflicts: dict[Any, tuple[Conflict, list[str]]] = {}
     scopes = Scopes()
     for node in nodes(root):
         scopes.enter(node)
@@ -69,10 +70,14 @@ def resolve(root: Any) -> list[Heard]:
             if isinstance(found, Said):
                 heard.append(Heard(node.value, path, key, found))
             elif isinstance(found, Conflict):
-                mistakes.append(_two_values(path, tags, found))
+                sides = (tags, found.first[0], found.second[0])
+                conflicts.setdefault(sides, (found, []))[1].append(path)
             elif default_of(node.value, key) is fdl.NO_VALUE:
-                mistakes.append(_nobody_says(node, path, tags, key))
-    raise_all(mistakes)
+                unsaid.setdefault(tags, []).append((node, path))
+    raise_all(
+        [_nobody_says(tags, hearers) for tags, hearers in unsaid.items()]
+        + [_two_values(sides[0], *conflict) for sides, conflict in conflicts.items()]
+    )
     return heard
 
 
@@ -102,29 +107,46 @@ def _names(tags: frozenset[Tag]) -> str:
     return " and ".join(sorted(tag.__name__ for tag in tags))
 
 
-def _nobody_says(node: Node, path: str, tags: frozenset[Tag], key: Key) -> str:
+def _nobody_says(tags: frozenset[Tag], hearers: list[tuple[Node, str]]) -> str:
     name = sorted(tag.__name__ for tag in tags)[0]
-    holder = node.parents[0][0].path if node.parents else ""
-    around = f"cfg.{holder}".rstrip(".")
+    paths = [path for _, path in hearers]
+    them = "it" if len(paths) == 1 else "them"
+    around = f"cfg.{_enclosing(hearers[0][0], paths)}".rstrip(".")
     return (
-        f"{path} hears {_names(tags)}, and no part around it says {name}.\n"
-        f"  Say it for this part alone:     set:{path}=...\n"
-        f"  or on a part that encloses it:  {around}.<parameter> = {name}.new(...)"
+        f"{_hear(paths, tags)}, and no part around {them} says {name}.\n"
+        f"  Say it for one part alone:  set:{paths[0]}=...\n"
+        f"  or for all that is inside:  {around}.<parameter> = {name}.new(...)"
     )
 
 
-def _two_values(path: str, tags: frozenset[Tag], conflict: Conflict) -> str:
+def _enclosing(node: Node, paths: list[str]) -> str:
+    """The path of the nearest part above a node that is above all of some paths."""
+    while node.parents:
+        node = node.parents[0][0]
+        is_part = isinstance(node.value, fdl.Buildable)
+        if is_part and all(path.startswith(node.path) for path in paths):
+            break
+    return node.path
+
+
+def _two_values(tags: frozenset[Tag], conflict: Conflict, paths: list[str]) -> str:
     sides = (conflict.first, conflict.second)
     is_shared = any(said is None or said.path != through for through, said in sides)
-    others = ", or give each place a part of its own" if is_shared else ""
-    reached = f"Both reach {title(conflict.node.value)}, which they share. " if is_shared else ""
+    remedy = f"Say it there:  set:{paths[0]}=..."
+    if is_shared:
+        place = title(conflict.node.value)
+        remedy = f"Both reach one {place}. {remedy}, or give each place its own {place}."
     return "\n".join(
         [
-            f"{path} hears {_names(tags)}, and hears two values of it:",
+            f"{_hear(paths, tags)}, of which there are two values:",
             *(f"  {_one_side(*side)}" for side in sides),
-            f"  {reached}Say it there:  set:{path}=...{others}",
+            f"  {remedy}",
         ]
     )
+
+
+def _hear(paths: list[str], tags: frozenset[Tag]) -> str:
+    return f"{listed(paths, most=2)} {'hears' if len(paths) == 1 else 'hear'} {_names(tags)}"
 
 
 def _one_side(path: str, said: Said | None) -> str:

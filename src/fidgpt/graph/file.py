@@ -17,10 +17,10 @@ from fiddle.tagging import TaggedValue, TaggedValueCls
 from fidgpt.graph.arguments import Key, assign, every, given, parameter_of
 from fidgpt.graph.bind import resolve
 from fidgpt.graph.codec import decode, encode, encode_default
-from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.fingerprint import fingerprint
 from fidgpt.graph.names import find_name, is_tag, name_of
-from fidgpt.graph.walk import join, nodes, parts, step_to
+from fidgpt.graph.walk import nodes, parts
 
 FORMAT = "fidgpt.config"
 VERSION = 1
@@ -70,9 +70,10 @@ def load(text: str, *, source: str = "the config file", allowed: tuple[str, ...]
         raise ConfigError(f"{source} is not JSON: {error}.") from None
     written = _parts_of(document, source)
     try:
-        return _read(written, allowed)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        with at(source):
+            return _read(written, allowed)
+    except ConfigError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ConfigError(f"{source} is damaged: {error!r:.200}.") from None
 
@@ -121,72 +122,65 @@ def _head(part: fdl.Buildable) -> dict[str, Any]:
 
 
 def _read(written: dict[str, Any], allowed: tuple[str, ...]) -> Any:
-    made = {path: _make(path, part, allowed) for path, part in written.items()}
+    made: dict[str, fdl.Buildable] = {}
     for path, part in written.items():
-        _fill(made[path], path, part, made, allowed)
+        with at(path[:80] or "the root"):
+            made[path] = _make(part, allowed)
+    for path, part in written.items():
+        with at(path[:80] or "the root"):
+            _fill(made[path], part, made, allowed)
     reached = {id(node.value) for node in parts(made[""])}
     for path, part in made.items():
         if id(part) not in reached:
-            raise ConfigError(f"no part holds {path}: delete it, or put it where it belongs.")
+            raise ConfigError(f"no part holds {path:.80}: delete it, or put it where it belongs.")
     return made[""]
 
 
-def _make(path: str, written: dict[str, Any], allowed: tuple[str, ...]) -> fdl.Buildable:
+def _make(written: dict[str, Any], allowed: tuple[str, ...]) -> fdl.Buildable:
     """A part without its arguments."""
     kinds = [kind for kind in (*_KINDS, _TAGGED) if kind in written]
     unknown = [name for name in written if name not in (*_KINDS, _TAGGED, *_SECTIONS)]
     if len(kinds) != 1 or unknown:
-        what = (
-            f"says {unknown[0]!r:.40}" if unknown else f"is {' and '.join(kinds) or 'of no kind'}"
-        )
-        raise ConfigError(
-            f"{path or 'the root'} {what}: a part is one of {', '.join(_KINDS)}, with "
-            f"{', '.join(_SECTIONS)}."
-        )
+        what = f"it says {unknown[0]!r:.40}" if unknown else "it says what it calls not just once"
+        known = f"{', '.join(_KINDS)}, with {', '.join(_SECTIONS)}"
+        raise ConfigError(f"{what}, and a part is one of {known}.")
     if kinds == [_TAGGED]:
         names = written["tags"]["value"]
         return TaggedValue(tags=[_find_tag(name, allowed) for name in names])
     called = find_name(written[kinds[0]], allowed=allowed)
     if not callable(called) or is_tag(called):
-        raise ConfigError(
-            f"{path or 'the root'} calls {written[kinds[0]]}, which is no constructor."
-        )
+        raise ConfigError(f"{written[kinds[0]]!r:.80} is no constructor.")
     return _KINDS[kinds[0]](called)
 
 
 def _fill(
-    part: fdl.Buildable,
-    path: str,
-    written: dict[str, Any],
-    made: dict[str, Any],
-    allowed: tuple[str, ...],
+    part: fdl.Buildable, written: dict[str, Any], made: dict[str, Any], allowed: tuple[str, ...]
 ) -> None:
     for name, tags in written.get("tags", {}).items():
         for tag in tags:
-            fdl.add_tag(part, _key(part, path, name), _find_tag(tag, allowed))
+            fdl.add_tag(part, _key(part, name), _find_tag(tag, allowed))
     for name, value in written.get("set", {}).items():
-        assign(part, _key(part, path, name), decode(value, made, allowed=allowed))
+        assign(part, _key(part, name), decode(value, made, allowed=allowed))
     now = {str(key): value for key, value in every(part).items()}
     for name, value in written.get("defaults", {}).items():
         if name not in now or encode_default(now[name]) == value:
             continue
         if isinstance(value, dict) and "default" in value:
             raise ConfigError(
-                f"{join(path, step_to(name))} was left at its default, of type {value['default']}, "
-                "which a file cannot hold and which has changed since."
+                f"{name} was left at its default, of type {value['default']}, which a file cannot "
+                "hold and which has changed since."
             )
-        assign(part, _key(part, path, name), decode(value, made, allowed=allowed))
+        assign(part, _key(part, name), decode(value, made, allowed=allowed))
 
 
-def _key(part: fdl.Buildable, path: str, name: str) -> Key:
+def _key(part: fdl.Buildable, name: str) -> Key:
     """The name or number of an argument, from its name in a file."""
     names: dict[str, Key] = {str(key): key for key in every(part)}
     if name in names:
         return names[name]
     key: Key = int(name) if re.fullmatch("[0-9]{1,9}", name) else name
     if parameter_of(part, key) is None:
-        where = path or "the root"
-        raise ConfigError(f"{where} has no parameter {name!r:.80}. {suggest(name, names)}")
+        raise ConfigError(f"there is no parameter {name!r:.80}. {suggest(name, names)}")
     return key
 
 

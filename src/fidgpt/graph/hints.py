@@ -76,7 +76,8 @@ def can_be_typed(hint: Any) -> bool:
         if is_unknown(member) or origin in (typing.Literal, object):
             return True
         is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
-        if is_plain or _is_container(typing.get_origin(member)):
+        elements = [one for one in typing.get_args(member) if one is not Ellipsis]
+        if is_plain or (_is_container(origin) and all(map(can_be_typed, elements))):
             return True
     return False
 

@@ -48,10 +48,13 @@ def read_value(text: str, hint: Any) -> Any:
     Raises:
       ConfigError: the text means nothing that fits.
     """
-    for reading in _readings(text, hint):
-        value = _as_asked(reading, hint)
-        if fits(value, hint):
-            return value
+    try:
+        for reading in _readings(text, hint):
+            value = _as_asked(reading, hint)
+            if fits(value, hint):
+                return value
+    except OverflowError:
+        raise ConfigError(f"{text!r:.60} is too large a number.") from None
     raise ConfigError(_no_such_value(text, hint))
 
 
@@ -68,11 +71,9 @@ def _readings(text: str, hint: Any) -> list[Any]:
         return [float(word), text]
     try:
         value = _evaluate(_parsed(word))
-    except OverflowError:
-        if str not in members and {int, float} & set(members):
-            raise ConfigError(f"{text!r:.60} is too large a number.") from None
-        return [text, *others]
-    except _UNREADABLE:
+    except _UNREADABLE as error:
+        if isinstance(error, OverflowError) and str not in members:
+            raise
         return [text, *others]
     if isinstance(value, str) and not is_quoted:
         return [text, *others]  # a bare word, of which Python would drop (), and what follows a #
@@ -126,7 +127,7 @@ def _as_asked(value: Any, hint: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value) if int in members and float not in members else value
     if type(value) is int and float in members and int not in members:
-        return float(value) if value.bit_length() < _MOST_BITS else value
+        return float(value)
     if isinstance(value, dict):
         return {key: _as_asked(item, element_hint(hint, key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
