@@ -2,9 +2,9 @@
 
     python benchmarks/training_step.py --peers=PYTHON
 
-Every contestant is a process of its own with the same number of threads. They train for
-a second each in turn, round after round, so that whatever else the machine does meets them all alike. Peers that
-are not installed are left out, and named.
+Every contestant is a process of its own with the same number of threads. They train for a second
+each in turn, round after round, so that whatever else the machine does meets them all alike. Peers
+that are not installed are left out, and named.
 """
 
 import argparse

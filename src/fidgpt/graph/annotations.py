@@ -75,7 +75,11 @@ def _resolved_one_by_one(target: Any) -> dict[str, Any]:
     """Those that can be resolved, when not all can."""
     names = getattr(inspect.unwrap(target), "__globals__", {})
     hints: dict[str, Any] = {}
-    for name, annotation in getattr(target, "__annotations__", {}).items():
+    try:
+        annotations = target.__annotations__
+    except Exception:  # since Python 3.14 it may fail as a whole
+        return {}
+    for name, annotation in annotations.items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
             hints |= typing.get_type_hints(alone, globalns=names)
