@@ -123,8 +123,9 @@ def _enclosing(node: Node, paths: list[str]) -> str:
     """The path of the nearest part above a node that is above all of some paths."""
     while node.parents:
         node = node.parents[0][0]
+        inside = (join(node.path, "."), node.path + "[")
         is_part = isinstance(node.value, fdl.Buildable)
-        if is_part and all(path.startswith(node.path) for path in paths):
+        if is_part and all(path.startswith(inside) for path in paths):
             break
     return node.path
 
