@@ -69,7 +69,7 @@ class _Blockwise(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, block_size: int) -> Tensor:
         batch, heads, seq, head_dim = query.shape
         kv_heads = key.shape[1]
-        queries = (query * head_dim**-0.5).reshape(batch * kv_heads, -1, seq, head_dim)
+        queries = query.reshape(batch * kv_heads, -1, seq, head_dim)
         keys, values = (x.reshape(batch * kv_heads, seq, head_dim) for x in (key, value))
         mixed, kept = torch.empty_like(queries), []
         for rows in _blocks(seq, block_size):
@@ -88,29 +88,49 @@ class _Blockwise(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         queries, keys, values, mixed, *kept = ctx.saved_tensors
         _, group, seq, head_dim = queries.shape
+        scale = head_dim**-0.5
         gradient = outer[0].reshape(queries.shape)
         # What the softmax takes off every score's gradient (Dao et al., 2022, equation 4).
         offsets = (gradient * mixed).sum(-1, keepdim=True)
         query_gradient = torch.empty_like(queries)
-        # Many blocks add to one key: in float32, so that nothing is lost.
-        wide = torch.promote_types(keys.dtype, torch.float32)
-        key_gradient, value_gradient = (torch.zeros_like(keys, dtype=wide) for _ in range(2))
-        for number, rows in enumerate(_blocks(seq, ctx.block_size)):
+        key_gradient, value_gradient = _Sum(), _Sum()
+        # The last block sees every key, so that its gradients have room for those of the others.
+        for number, rows in reversed(list(enumerate(_blocks(seq, ctx.block_size)))):
             seen = slice(rows.stop)
+            asked, above = (x[:, :, rows].flatten(1, 2) for x in (queries, gradient))
             weights = kept[number] if kept else _weights(queries[:, :, rows], keys[:, seen])
-            above = gradient[:, :, rows].flatten(1, 2)
-            value_gradient[:, seen] += weights.mT @ above
-            scores = (above @ values[:, seen].mT).sub_(offsets[:, :, rows].flatten(1, 2))
-            scores.mul_(weights)
-            key_gradient[:, seen] += scores.mT @ queries[:, :, rows].flatten(1, 2)
+            value_gradient.add(weights.mT @ above)
+            scores = torch.baddbmm(
+                offsets[:, :, rows].flatten(1, 2),
+                above,
+                values[:, seen].mT,
+                beta=-scale,
+                alpha=scale,
+            ).mul_(weights)
+            key_gradient.add(scores.mT @ asked)
             query_gradient[:, :, rows] = _ungroup(scores @ keys[:, seen], group)
         query_shape, key_shape = ctx.shapes
         return (
-            query_gradient.mul_(head_dim**-0.5).view(query_shape),
-            key_gradient.to(keys.dtype).view(key_shape),
-            value_gradient.to(values.dtype).view(key_shape),
+            query_gradient.view(query_shape),
+            key_gradient.total.to(keys.dtype).view(key_shape),
+            value_gradient.total.to(values.dtype).view(key_shape),
             None,
         )
+
+
+class _Sum:
+    """The gradient of keys that many blocks add to: in float32, so that nothing is lost."""
+
+    total: Tensor
+
+    def add(self, part: Float[Tensor, "heads seen head_dim"]) -> None:
+        """Adds to the first `seen` keys; the first part has all keys."""
+        if hasattr(self, "total"):
+            wide = torch.promote_types(part.dtype, torch.float32)
+            self.total = self.total.to(wide)
+            self.total[:, : part.shape[1]] += part
+        else:
+            self.total = part
 
 
 def _blocks(seq: int, block_size: int) -> list[slice]:
@@ -121,11 +141,12 @@ def _weights(
     queries: Float[Tensor, "heads group block head_dim"], keys: Float[Tensor, "heads seen head_dim"]
 ) -> Float[Tensor, "heads group_block seen"]:
     """Softmax of the scores of the last `block` positions among those seen."""
-    block = queries.shape[2]
-    scores = (queries.flatten(1, 2) @ keys.mT).unflatten(1, (-1, block))
-    future = scores.new_full((block, block), float("-inf")).triu_(1)
-    scores[..., -block:] += future
-    return scores.softmax(-1).flatten(1, 2)
+    _, group, block, head_dim = queries.shape
+    seen = keys.shape[1]
+    future = keys.new_full((block, seen), float("-inf")).triu_(seen - block + 1)
+    return torch.baddbmm(
+        future.repeat(group, 1), queries.flatten(1, 2), keys.mT, alpha=head_dim**-0.5
+    ).softmax(-1)
 
 
 def _ungroup(

@@ -36,7 +36,7 @@ class RMSNorm(nn.Module):
 
 
 class _CPURMSNorm(torch.autograd.Function):
-    """With r = 1 / sqrt(mean(x^2) + eps), n = r x: dx = r (g w - n mean(g w n)), dw = sum(g n)."""
+    """With r = 1 / sqrt(mean(x^2) + eps): dx = r g w - x r^3 mean(g w x), dw = sum(r g x)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -49,13 +49,13 @@ class _CPURMSNorm(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *outer: Tensor
     ) -> tuple[Tensor, Tensor, None]:
-        (gradient,) = outer
         x, weight = ctx.saved_tensors
-        width = x.shape[-1]
-        norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        inverse = norms.square_().div_(width).add_(ctx.eps).rsqrt_().to(x.dtype)
-        normed = x * inverse
-        along = gradient * normed
-        weight_gradient = along.flatten(0, -2).sum(0)
-        share = (along @ weight).div_(-width).unsqueeze(-1)
-        return torch.addcmul(gradient * weight, normed, share).mul_(inverse), weight_gradient, None
+        rows, gradient = x.flatten(0, -2), outer[0].reshape(-1, x.shape[-1])
+        norms = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float32)
+        inverse = norms.square_().div_(len(weight)).add_(ctx.eps).rsqrt_()
+        along = gradient * rows
+        share = (along @ weight) * inverse**3 / -len(weight)
+        narrow = inverse.to(x.dtype)
+        row_gradient = (gradient * weight).mul_(narrow.unsqueeze(-1))
+        row_gradient.addcmul_(rows, share.to(x.dtype).unsqueeze(-1))
+        return row_gradient.view_as(x), narrow @ along, None
