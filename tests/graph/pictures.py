@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from fidgpt.graph.bound import Bound
-from fidgpt.graph.compare import Comparison
-from fidgpt.graph.overlay import Difference, Mark, Overlay
-from fidgpt.graph.picture import Box, Picture, Row
-from fidgpt.graph.sketch import sketch
+from fidgpt.graph.difference.bound import Bound
+from fidgpt.graph.difference.compare import Comparison
+from fidgpt.graph.drawing.overlay import Difference, Mark, Overlay
+from fidgpt.graph.drawing.picture import Box, Picture, Row
+from fidgpt.graph.drawing.sketch import sketch
 
 
 def picture_of(cfg: Any, *, since: Any = None) -> Picture:

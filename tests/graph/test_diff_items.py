@@ -9,7 +9,7 @@ from fidgpt.graph import (
     clone,
     diff,
 )
-from fidgpt.graph.align import align
+from fidgpt.graph.difference.align import align
 
 from .differences import told
 from .parts import Depth, Outer, Part, Square, Wide, Width, scaled

@@ -45,7 +45,7 @@ NAMES = [
     "fidgpt.cli.train:run",
     "fidgpt.cli.runs:subprocess.run",
     "fidgpt.sample:main",
-    "fidgpt.graph.file:load",
+    "fidgpt.graph.storage.file:load",
     "fidgpt:__version__",
     "fidgpt.train.files:discard",
     "fidgpt.train.checkpoint:shutil.rmtree",

@@ -2,7 +2,9 @@
 
 from fidgpt.graph.bind import Heard, bind, resolve
 from fidgpt.graph.build import build
-from fidgpt.graph.changes import (
+from fidgpt.graph.check import check
+from fidgpt.graph.clone import clone, clone_part
+from fidgpt.graph.difference.changes import (
     Change,
     ItemMoved,
     PartAdded,
@@ -13,17 +15,15 @@ from fidgpt.graph.changes import (
     TagsChanged,
     ValueChanged,
 )
-from fidgpt.graph.check import check
-from fidgpt.graph.clone import clone, clone_part
-from fidgpt.graph.diff import diff
-from fidgpt.graph.diff_text import diff_text
-from fidgpt.graph.draw import draw
+from fidgpt.graph.difference.diff import diff
+from fidgpt.graph.difference.text import diff_text
+from fidgpt.graph.drawing.draw import draw
+from fidgpt.graph.drawing.render import Drawing
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
-from fidgpt.graph.file import dump, load
-from fidgpt.graph.fingerprint import fingerprint
 from fidgpt.graph.paths import find_place
-from fidgpt.graph.render import Drawing
 from fidgpt.graph.select import find, set_tag, tagged
+from fidgpt.graph.storage.file import dump, load
+from fidgpt.graph.storage.fingerprint import fingerprint
 from fidgpt.graph.swap import swapped
 from fidgpt.graph.text import outline
 from fidgpt.graph.values import read_value

@@ -16,10 +16,10 @@ from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph.arguments import Key, assign, every, given, parameter_of
 from fidgpt.graph.bind import resolve
-from fidgpt.graph.codec import decode, encode, encode_default
 from fidgpt.graph.errors import ConfigError, at, suggest
-from fidgpt.graph.fingerprint import fingerprint
-from fidgpt.graph.names import find_name, is_tag, name_of
+from fidgpt.graph.storage.codec import decode, encode, encode_default
+from fidgpt.graph.storage.fingerprint import fingerprint
+from fidgpt.graph.storage.names import find_name, is_tag, name_of
 from fidgpt.graph.walk import nodes, parts
 
 FORMAT = "fidgpt.config"

@@ -8,9 +8,9 @@ import fiddle as fdl
 
 from fidgpt.graph.arguments import default_of, every
 from fidgpt.graph.bind import bind
-from fidgpt.graph.codec import encode, encode_default
 from fidgpt.graph.errors import at
-from fidgpt.graph.names import name_of
+from fidgpt.graph.storage.codec import encode, encode_default
+from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.walk import Node, join, nodes, parts, step_to
 
 

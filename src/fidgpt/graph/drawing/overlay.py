@@ -6,11 +6,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.bound import Bound, Place
-from fidgpt.graph.changes import Change, ItemMoved, PartReplaced, TagsChanged, short
-from fidgpt.graph.compare import Comparison
-from fidgpt.graph.diff import read
-from fidgpt.graph.edges import Edge
+from fidgpt.graph.difference.bound import Bound, Place
+from fidgpt.graph.difference.changes import Change, ItemMoved, PartReplaced, TagsChanged, short
+from fidgpt.graph.difference.compare import Comparison
+from fidgpt.graph.difference.diff import read
+from fidgpt.graph.difference.edges import Edge
 from fidgpt.graph.walk import title
 
 

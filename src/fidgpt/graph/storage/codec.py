@@ -11,7 +11,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.names import find_name, name_of
+from fidgpt.graph.storage.names import find_name, name_of
 from fidgpt.graph.walk import title
 
 

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 
-from fidgpt.graph.changes import Change
+from fidgpt.graph.difference.changes import Change
 
 _INDEX = re.compile(r"\[(\d+)\]")
 

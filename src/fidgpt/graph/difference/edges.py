@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from fidgpt.graph.bound import Argument, Place
+from fidgpt.graph.difference.bound import Argument, Place
 
 Tags = tuple[str, ...]
 

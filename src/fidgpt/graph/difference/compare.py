@@ -6,11 +6,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.bound import NOTHING, Argument, Bound
-from fidgpt.graph.edges import Aspect, Edge, Finding
-from fidgpt.graph.items import Items, are_comparable
-from fidgpt.graph.likeness import call_of, function_of, leaf_key, tags_of
-from fidgpt.graph.sharing import is_quantity, is_shared_object
+from fidgpt.graph.difference.bound import NOTHING, Argument, Bound
+from fidgpt.graph.difference.edges import Aspect, Edge, Finding
+from fidgpt.graph.difference.items import Items, are_comparable
+from fidgpt.graph.difference.likeness import call_of, function_of, leaf_key, tags_of
+from fidgpt.graph.drawing.sharing import is_quantity, is_shared_object
 from fidgpt.graph.walk import step_to
 
 

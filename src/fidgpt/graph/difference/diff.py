@@ -5,8 +5,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.bound import Argument, Bound, place_of
-from fidgpt.graph.changes import (
+from fidgpt.graph.difference.bound import Argument, Bound, place_of
+from fidgpt.graph.difference.changes import (
     Change,
     ItemMoved,
     PartAdded,
@@ -17,9 +17,9 @@ from fidgpt.graph.changes import (
     TagsChanged,
     ValueChanged,
 )
-from fidgpt.graph.compare import Comparison
-from fidgpt.graph.edges import Aspect, Edge
-from fidgpt.graph.likeness import content, number
+from fidgpt.graph.difference.compare import Comparison
+from fidgpt.graph.difference.edges import Aspect, Edge
+from fidgpt.graph.difference.likeness import content, number
 from fidgpt.graph.walk import children
 
 

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fidgpt.graph.overlay import Mark
+from fidgpt.graph.drawing.overlay import Mark
 
 
 class Kind(enum.Enum):

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.bound import Argument, Bound
-from fidgpt.graph.changes import short
-from fidgpt.graph.diff_text import ranges
-from fidgpt.graph.likeness import Numbers, content, number, tags_of
-from fidgpt.graph.overlay import Mark, Note, Overlay
-from fidgpt.graph.picture import Arrow, Box, Kind, Picture, Row
-from fidgpt.graph.sharing import is_quantity, is_shared_object
+from fidgpt.graph.difference.bound import Argument, Bound
+from fidgpt.graph.difference.changes import short
+from fidgpt.graph.difference.likeness import Numbers, content, number, tags_of
+from fidgpt.graph.difference.text import ranges
+from fidgpt.graph.drawing.overlay import Mark, Note, Overlay
+from fidgpt.graph.drawing.picture import Arrow, Box, Kind, Picture, Row
+from fidgpt.graph.drawing.sharing import is_quantity, is_shared_object
 from fidgpt.graph.walk import children, step_to, title
 
 

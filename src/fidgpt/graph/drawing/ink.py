@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from fidgpt.graph.overlay import Mark
-from fidgpt.graph.picture import Box, Kind, Row
+from fidgpt.graph.drawing.overlay import Mark
+from fidgpt.graph.drawing.picture import Box, Kind, Row
 
 
 class Ink(NamedTuple):

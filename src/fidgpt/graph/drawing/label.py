@@ -3,9 +3,19 @@
 import html
 from collections.abc import Mapping
 
-from fidgpt.graph.ink import ADDED, QUANTITY, REMOVED, ROWS, SHARED, Chip, Ink, ink_of, text_of
-from fidgpt.graph.overlay import Mark
-from fidgpt.graph.picture import Box, Kind, Picture, Row
+from fidgpt.graph.drawing.ink import (
+    ADDED,
+    QUANTITY,
+    REMOVED,
+    ROWS,
+    SHARED,
+    Chip,
+    Ink,
+    ink_of,
+    text_of,
+)
+from fidgpt.graph.drawing.overlay import Mark
+from fidgpt.graph.drawing.picture import Box, Kind, Picture, Row
 
 _MAX_WIDTH = 28  # characters of a value
 _TABLE = '<table border="0" cellborder="0" cellspacing="0" cellpadding="2">'

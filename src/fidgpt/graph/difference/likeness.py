@@ -6,9 +6,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.bound import Argument, Bound
-from fidgpt.graph.codec import encode
+from fidgpt.graph.difference.bound import Argument, Bound
 from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.storage.codec import encode
 from fidgpt.graph.walk import children
 
 Numbers = Mapping[int, int]  # by the identity of a node's value

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from fidgpt.graph.bound import Bound
-from fidgpt.graph.compare import Comparison
-from fidgpt.graph.diff import changes_of
-from fidgpt.graph.diff_text import diff_text
+from fidgpt.graph.difference.bound import Bound
+from fidgpt.graph.difference.compare import Comparison
+from fidgpt.graph.difference.diff import changes_of
+from fidgpt.graph.difference.text import diff_text
+from fidgpt.graph.drawing.ink import ARROWS, chips_of, ink_of
+from fidgpt.graph.drawing.label import key, label
+from fidgpt.graph.drawing.overlay import Difference, Mark, Overlay
+from fidgpt.graph.drawing.picture import Arrow, Kind, Picture
+from fidgpt.graph.drawing.render import Drawing
+from fidgpt.graph.drawing.sketch import sketch
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.ink import ARROWS, chips_of, ink_of
-from fidgpt.graph.label import key, label
-from fidgpt.graph.overlay import Difference, Mark, Overlay
 from fidgpt.graph.paths import find_place
-from fidgpt.graph.picture import Arrow, Kind, Picture
-from fidgpt.graph.render import Drawing
-from fidgpt.graph.sketch import sketch
 from fidgpt.graph.text import outline
 
 _GRAPH = {"rankdir": "LR", "nodesep": "0.12", "ranksep": "0.4", "bgcolor": "white"}

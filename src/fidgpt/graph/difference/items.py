@@ -5,9 +5,17 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.align import align
-from fidgpt.graph.bound import Bound
-from fidgpt.graph.likeness import Label, Numbers, call_of, leaf_key, number, shape, writing
+from fidgpt.graph.difference.align import align
+from fidgpt.graph.difference.bound import Bound
+from fidgpt.graph.difference.likeness import (
+    Label,
+    Numbers,
+    call_of,
+    leaf_key,
+    number,
+    shape,
+    writing,
+)
 from fidgpt.graph.walk import children
 
 
