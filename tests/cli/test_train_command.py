@@ -135,10 +135,13 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
         (["--resume_step=5"], "error: --resume_step says where to go on: it needs --resume="),
         (
             [DEBUG, "--config=set:model.blocks[0].attention.head_dim=0"],
-            "error: model (Transformer): ",
+            "error: model.blocks[0].attention (Attention): hidden_dim=32 is not a whole number",
         ),
-        ([DEBUG, "--config=set:model.hidden_dim=33"], "error: model (Transformer): hidden_dim=33"),
-        ([DEBUG, "--config=set:num_steps=0"], "error: schedule (WarmupCosine): num_steps=0"),
+        (
+            [DEBUG, "--config=set:model.hidden_dim=33"],
+            "error: model.blocks[0].attention (Attention): hidden_dim=33",
+        ),
+        ([DEBUG, "--config=set:num_steps=0"], "error: the root (Trainer): num_steps=0"),
     ],
 )
 def test_mistakes(command: Command, flags: list[str], message: str) -> None:

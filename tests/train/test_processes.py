@@ -85,6 +85,9 @@ def test_two_processes_train_as_one(tmp_path):
     assert torch.equal(torch.cat([first["tokens"], second["tokens"]], dim=1), first["whole"])
     assert torch.equal(first["table"], second["table"])
     assert first["tied"] and second["tied"]
+    told = "seed is 0 on process 0 and 1 on process 1 (1 more differ)"
+    assert told in first["refused"] and first["refused"] == second["refused"]
+    assert not (tmp_path / "other").exists()
 
 
 def _start(*arguments: str) -> subprocess.Popen[str]:

@@ -10,7 +10,8 @@ from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_float32
 from fidgpt.model import Transformer
-from fidgpt.train import RunDirectory
+from fidgpt.parallel import ParallelError
+from fidgpt.train import RunDirectory, Trainer
 
 
 def main(path: Path) -> None:
@@ -28,6 +29,7 @@ def main(path: Path) -> None:
         return batch
 
     trainer.data.batch = remember
+    refused = _refusal_of_disagreement(trainer, path)
     trainer.train(RunDirectory(path / "two", texts={}))
     model = trainer.model
     assert isinstance(model, Transformer)
@@ -35,9 +37,20 @@ def main(path: Path) -> None:
         "tokens": torch.stack(seen),
         "whole": torch.stack([read(step) for step in range(cfg.num_steps)]),
         "table": model.embedding.weight.detach(),
+        "refused": refused,
         "tied": model.embedding.weight is model.unembedding.weight,
     }
     torch.save(left, path / f"rank{os.environ['RANK']}.pt")
+
+
+def _refusal_of_disagreement(trainer: Trainer, path: Path) -> str:
+    """What a rank is told whose config differs from another one's."""
+    identity = {"num_steps": "5", "seed": os.environ["RANK"], "vocab_size": os.environ["RANK"]}
+    try:
+        trainer.train(RunDirectory(path / "other", texts={}, identity=identity))
+    except ParallelError as error:
+        return str(error)
+    return "it trained"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.cli.directives import DEFAULT_CONFIG, split_directive
+from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, dump, load
 from fidgpt.train import RunDirectory, RunError, Trainer
 
@@ -28,7 +29,7 @@ def build_trainer(cfg: fdl.Config) -> Trainer:
       ConfigError: the graph is wrong, or is no trainer's, or its model's parts do not fit.
     """
     with torch.device("meta"):
-        trainer = build(cfg)
+        trainer = build(cfg, constraints=[vars(rules)[name] for name in rules.__all__])
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
     _read_nothing(trainer)

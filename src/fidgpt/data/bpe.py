@@ -32,6 +32,13 @@ class BPETokenizer:
     """
 
     def __init__(self, *, vocab_size: int, sample_bytes: int = 32 * 1024 * 1024) -> None:
+        self.check_arguments(vocab_size=vocab_size, sample_bytes=sample_bytes)
+        self.vocab_size = vocab_size
+        self.sample_bytes = sample_bytes
+
+    @staticmethod
+    def check_arguments(*, vocab_size: int, sample_bytes: int) -> None:
+        """Raises DataError where there is no room for the bytes, or nothing to learn from."""
         if vocab_size < 257:
             raise DataError(
                 f"vocab_size={vocab_size} has no room for the 256 bytes and the end of text; "
@@ -39,8 +46,6 @@ class BPETokenizer:
             )
         if sample_bytes < 1:
             raise DataError(f"sample_bytes={sample_bytes} leaves no text to learn from.")
-        self.vocab_size = vocab_size
-        self.sample_bytes = sample_bytes
 
     def identity(self) -> str:
         """The sizes and the pattern."""

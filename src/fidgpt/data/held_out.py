@@ -28,15 +28,19 @@ class HeldOut(EvaluationStream):
     def __init__(
         self, corpus: CorpusPart, *, seq_len: int, batch_size: int, num_batches: int | None = None
     ) -> None:
-        check_positive(seq_len, name="seq_len")
-        check_positive(batch_size, name="batch_size")
-        if num_batches is not None:
-            check_positive(num_batches, name="num_batches")
+        self.check_arguments(seq_len=seq_len, batch_size=batch_size, num_batches=num_batches)
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.max_batches = num_batches
         self._prepared: PreparedCorpus | None = None
+
+    @staticmethod
+    def check_arguments(*, seq_len: int, batch_size: int, num_batches: int | None) -> None:
+        """Raises DataError where a count is below one."""
+        for name, count in locals().items():
+            if count is not None:
+                check_positive(count, name=name)
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Open the corpus, writing it first if it is missing; again, it costs nothing.

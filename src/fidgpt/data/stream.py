@@ -30,13 +30,18 @@ class TokenStream(TrainingStream):
     """
 
     def __init__(self, corpus: CorpusPart, *, seq_len: int, batch_size: int, seed: int) -> None:
-        check_positive(seq_len, name="seq_len")
-        check_positive(batch_size, name="batch_size")
+        self.check_arguments(seq_len=seq_len, batch_size=batch_size)
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.seed = seed
         self._prepared: PreparedCorpus | None = None
+
+    @staticmethod
+    def check_arguments(*, seq_len: int, batch_size: int) -> None:
+        """Raises DataError where a count is below one."""
+        for name, count in locals().items():
+            check_positive(count, name=name)
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Open the corpus, writing it first if it is missing; again, it costs nothing.

@@ -2,7 +2,7 @@
 
 from fidgpt.graph.bind import Heard, bind, resolve
 from fidgpt.graph.build import build
-from fidgpt.graph.check import check
+from fidgpt.graph.check import check, checked
 from fidgpt.graph.clone import clone, clone_part
 from fidgpt.graph.difference.changes import (
     Change,
@@ -47,6 +47,7 @@ __all__ = [
     "bind",
     "build",
     "check",
+    "checked",
     "clone",
     "clone_part",
     "diff",

@@ -1,25 +1,30 @@
 """From a graph to the objects it describes."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.bind import bind
-from fidgpt.graph.check import check
+from fidgpt.graph.check import checked
+from fidgpt.graph.constraints import Constraint
 from fidgpt.graph.errors import ConfigError
 
 _PLACE = re.compile(r"failed to construct or call (\S+) at <root>\.?(\S*) with")
 
 
-def build(root: Any) -> Any:
+def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     """Checks, binds and builds a graph; every node once, bottom-up.
+
+    Args:
+      root: the graph.
+      constraints: what must hold in the whole bound graph; see `checked`.
 
     Raises:
       ConfigError: the graph is wrong, or a constructor refused its arguments, with an error of
         any kind; the message names the part.
     """
-    bound = check(bind(check(root)))
+    bound = checked(root, constraints=constraints)
     try:
         return fdl.build(bound)
     except Exception as error:  # a division by head_dim=0 is the user's mistake too

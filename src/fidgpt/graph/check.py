@@ -2,14 +2,15 @@
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.graph.arguments import default_of, every, given
-from fidgpt.graph.bind import open_parameters
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.bind import bind, open_parameters
+from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
+from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
 from fidgpt.graph.hints import can_be_typed, fits, hint_of, name_of
 from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to, title
 
@@ -25,9 +26,42 @@ def check(root: Any) -> Any:
     Raises:
       ConfigErrors: every mistake, in one go.
     """
-    messages = [message for node in nodes(root) for message in _mistakes(node)]
-    raise_all(messages)
+    raise_all([message for node in nodes(root) for message in _mistakes(node)])
     return root
+
+
+def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
+    """The bound graph, when nothing is wrong with it.
+
+    Beside what `check` finds: quantities that nobody says or two say differently, values that do
+    not fit where they are heard, and constraints between arguments that do not hold.
+
+    Args:
+      root: a graph.
+      constraints: functions that look at the whole bound graph and raise ValueError.
+
+    Raises:
+      ConfigErrors: every mistake, in one go.
+    """
+    _, messages = _asked(check, root)
+    bound, others = _asked(bind, root)
+    messages += others
+    if bound is not None and not messages:
+        messages += _asked(check, bound)[1]  # a value wrong where it is said is wrong all over
+    if bound is not None:
+        messages += [*broken(nodes(bound)), *broken_of_whole(bound, constraints)]
+    raise_all(messages)
+    return bound
+
+
+def _asked(question: Callable[[Any], Any], root: Any) -> tuple[Any, list[str]]:
+    """What a question returns, or None and the mistakes that it found."""
+    try:
+        return question(root), []
+    except ConfigErrors as errors:
+        return None, errors.messages
+    except ConfigError as error:
+        return None, [str(error)]
 
 
 def _mistakes(node: Node) -> Iterator[str]:

@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of
+from fidgpt.graph.quantities import is_quantity
 from fidgpt.graph.walk import is_node, nodes
 
-_NUMBERS = (int, float, bool, str)
 B = TypeVar("B", bound=fdl.Buildable)
 
 
@@ -57,6 +56,4 @@ def _with_children(value: Any, copies: dict[int, Any]) -> Any:
 
 
 def _is_built_once(value: Any) -> bool:
-    if not isinstance(value, fdl.Config):
-        return False
-    return hints_of(fdl.get_callable(value)).get("return") not in _NUMBERS
+    return isinstance(value, fdl.Config) and not is_quantity(value)

@@ -45,19 +45,14 @@ class Attention(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        if num_heads is None:
-            if head_dim < 1 or hidden_dim % head_dim:
-                raise ValueError(
-                    f"{hidden_dim=} is not a whole number of heads of {head_dim=}; "
-                    "change one of them, or say num_heads."
-                )
-            num_heads = hidden_dim // head_dim
+        self.check_arguments(
+            hidden_dim=hidden_dim,
+            head_dim=head_dim,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+        )
+        num_heads = hidden_dim // head_dim if num_heads is None else num_heads
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
-            raise ValueError(
-                f"{num_heads=} cannot be dealt evenly to {num_kv_heads=}: "
-                "use a num_kv_heads that divides it."
-            )
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.dropout = dropout
@@ -67,6 +62,24 @@ class Attention(nn.Module):
         self.key = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
         self.value = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
         self.out = Linear(num_heads * head_dim, hidden_dim, bias=bias, init=out_init or init)
+
+    @staticmethod
+    def check_arguments(
+        *, hidden_dim: int, head_dim: int, num_heads: int | None, num_kv_heads: int | None
+    ) -> None:
+        """Raises ValueError unless heads divide the width, and groups the heads."""
+        if num_heads is None:
+            if head_dim < 1 or hidden_dim % head_dim:
+                raise ValueError(
+                    f"{hidden_dim=} is not a whole number of heads of {head_dim=}; "
+                    "change one of them, or say num_heads."
+                )
+            num_heads = hidden_dim // head_dim
+        if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
+            raise ValueError(
+                f"{num_heads=} cannot be dealt evenly to {num_kv_heads=}: "
+                "use a num_kv_heads that divides it."
+            )
 
     def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
         query, key, value = (self._heads(p(x)) for p in (self.query, self.key, self.value))

@@ -26,10 +26,15 @@ class RoPE(nn.Module):
 
     def __init__(self, *, head_dim: int, theta: float = 10_000.0) -> None:
         super().__init__()
-        if head_dim % 2:
-            raise ValueError(f"{head_dim=} is odd, and RoPE turns pairs: use an even head_dim.")
+        self.check_arguments(head_dim=head_dim)
         self.head_dim = head_dim
         self.theta = theta
+
+    @staticmethod
+    def check_arguments(*, head_dim: int) -> None:
+        """Raises ValueError where a dimension would have no partner."""
+        if head_dim % 2:
+            raise ValueError(f"{head_dim=} is odd, and RoPE turns pairs: use an even head_dim.")
 
     def forward(
         self, query: Heads, key: Float[Tensor, "batch kv_heads seq head_dim"]

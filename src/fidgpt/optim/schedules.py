@@ -29,10 +29,15 @@ class WarmupCosine:
     """
 
     def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
-        _require(num_steps=num_steps, warmup_steps=warmup_steps)
+        self.check_arguments(num_steps=num_steps, warmup_steps=warmup_steps)
         self.num_steps = num_steps
         self.warmup_steps = warmup_steps
         self.min_ratio = min_ratio
+
+    @staticmethod
+    def check_arguments(*, num_steps: int, warmup_steps: int) -> None:
+        """Raises ValueError unless the warm-up fits into the run."""
+        _require_room(num_steps=num_steps, warmup_steps=warmup_steps)
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
@@ -58,11 +63,18 @@ class WarmupStableDecay:
     def __init__(
         self, *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float = 0.0
     ) -> None:
-        _require(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
+        self.check_arguments(
+            num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps
+        )
         self.num_steps = num_steps
         self.warmup_steps = warmup_steps
         self.decay_steps = decay_steps
         self.min_ratio = min_ratio
+
+    @staticmethod
+    def check_arguments(*, num_steps: int, warmup_steps: int, decay_steps: int) -> None:
+        """Raises ValueError unless rise and fall fit into the run together."""
+        _require_room(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
@@ -83,10 +95,9 @@ class Constant:
         return min(1.0, (step + 1) / max(1, self.warmup_steps))
 
 
-def _require(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
+def _require_room(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
     if min(num_steps - 1, warmup_steps, decay_steps) < 0:
         raise ValueError(f"{num_steps=}, {warmup_steps=}, {decay_steps=}: steps are counts.")
     if warmup_steps + decay_steps > num_steps:
-        raise ValueError(
-            f"{warmup_steps=} and {decay_steps=} do not fit into {num_steps=}: shorten them."
-        )
+        both = f"{warmup_steps=} and {decay_steps=} do" if decay_steps else f"{warmup_steps=} does"
+        raise ValueError(f"{both} not fit into {num_steps=}: shorten it, or train for longer.")

@@ -1,8 +1,9 @@
 """Data parallelism: every process holds the whole model and reads its own rows of each batch."""
 
 import contextlib
+import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -111,6 +112,29 @@ class DataParallel:
         if message is not None:
             raise ParallelError(f"the main process failed: {message}")
 
+    def require_same(self, values: Mapping[str, str]) -> None:
+        """Ends the run at once where processes would run different things.
+
+        Left alone, they would wait for each other for half an hour, or train on in disagreement.
+
+        Args:
+          values: what must be the same, by name, in an order that is the same everywhere.
+
+        Raises:
+          ParallelError: on every process, with the first name under which two of them differ.
+        """
+        if self.world_size == 1:
+            return
+        digest = hashlib.sha256(repr(list(values.items())).encode()).hexdigest()
+        digests: list[str] = [""] * self.world_size
+        dist.all_gather_object(digests, digest)
+        if len(set(digests)) == 1:
+            return
+        gathered: list[dict[str, str]] = [{}] * self.world_size
+        dist.all_gather_object(gathered, dict(values))
+        other = next(rank for rank, one in enumerate(digests) if one != digests[0])
+        raise ParallelError(_first_difference(gathered[0], gathered[other], other))
+
     def agree(self, value: Any) -> Any:
         """The first process's value, on each of them."""
         if self.world_size == 1:
@@ -118,3 +142,15 @@ class DataParallel:
         holder = [value]
         dist.broadcast_object_list(holder, src=0)
         return holder[0]
+
+
+def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:
+    names = [name for name in {**main, **other} if main.get(name) != other.get(name)]
+    if not names:
+        return f"process {rank} has the same config as process 0, in another order."
+    here, there = (side.get(names[0], "absent") for side in (main, other))
+    more = f" ({len(names) - 1} more differ)" if len(names) > 1 else ""
+    return (
+        f"process {rank} would run another config than process 0: {names[0]} is {here} on process "
+        f"0 and {there} on process {rank}{more}. Start all of them with the same code and flags."
+    )

@@ -30,13 +30,17 @@ class Checkpoints:
     """
 
     def __init__(self, *, every: int | None, keep_last: int) -> None:
+        self.check_arguments(every=every, keep_last=keep_last)
+        self.every = every
+        self.keep_last = keep_last
+
+    @staticmethod
+    def check_arguments(*, every: int | None, keep_last: int) -> None:
         """Raises ValueError unless `every` and `keep_last` are at least 1."""
         if every is not None and every < 1:
             raise ValueError(f"{every=} must be 1 or more steps, or None to save only the last.")
         if keep_last < 1:
             raise ValueError(f"{keep_last=} must be 1 or more checkpoints.")
-        self.every = every
-        self.keep_last = keep_last
 
     def due(self, step: int, *, num_steps: int) -> bool:
         """Whether to save once `step` of `num_steps` optimizer steps are done."""

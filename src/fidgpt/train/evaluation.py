@@ -34,10 +34,15 @@ class Validation:
     """
 
     def __init__(self, data: EvaluationStream, *, every: int | None = None) -> None:
-        if every is not None and every < 1:
-            raise ValueError(f"{every=} must be 1 or more steps, or None for the last step only.")
+        self.check_arguments(every=every)
         self.data = data
         self.every = every
+
+    @staticmethod
+    def check_arguments(*, every: int | None) -> None:
+        """Raises ValueError unless `every` is at least 1."""
+        if every is not None and every < 1:
+            raise ValueError(f"{every=} must be 1 or more steps, or None for the last step only.")
 
     def prepare(self, *, show_progress: bool = True) -> None:
         self.data.prepare(show_progress=show_progress)

@@ -26,9 +26,14 @@ class CrossEntropy:
     """
 
     def __init__(self, *, chunk_size: int = 1024) -> None:
+        self.check_arguments(chunk_size=chunk_size)
+        self.chunk_size = chunk_size
+
+    @staticmethod
+    def check_arguments(*, chunk_size: int) -> None:
+        """Raises ValueError unless there is a row of logits at a time."""
         if chunk_size < 1:
             raise ValueError(f"{chunk_size=} must be at least 1 row of logits.")
-        self.chunk_size = chunk_size
 
     def __call__(
         self,

@@ -32,11 +32,15 @@ class RunDirectory:
     Args:
       path: the folder; made by `create`, not before.
       texts: contents of files by name, such as the config and the command.
+      identity: what every process of the run must have alike: a text for each value, by name.
     """
 
-    def __init__(self, path: Path, *, texts: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, *, texts: Mapping[str, str], identity: Mapping[str, str] | None = None
+    ) -> None:
         self.path = path
         self.texts = texts
+        self.identity = identity or {}
 
     def create(self) -> None:
         """Makes the folder and writes the texts.

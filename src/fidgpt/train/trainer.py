@@ -77,10 +77,13 @@ class Trainer:
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = 1.0,
     ) -> None:
-        counts = dict(vocab_size=vocab_size, seq_len=seq_len, batch_size=batch_size)
-        for name, count in (counts | dict(num_steps=num_steps)).items():
-            if count < 1:
-                raise ValueError(f"{name}={count} must be at least 1.")
+        self.check_arguments(
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            batch_size=batch_size,
+            num_steps=num_steps,
+            micro_batch_size=micro_batch_size,
+        )
         self.vocab_size = vocab_size
         self.seq_len = seq_len
         self.batch_size = batch_size
@@ -100,6 +103,20 @@ class Trainer:
         self.groups = groups
         self.micro_batch_size = micro_batch_size
         self.max_grad_norm = max_grad_norm
+
+    @staticmethod
+    def check_arguments(
+        *,
+        vocab_size: int,
+        seq_len: int,
+        batch_size: int,
+        num_steps: int,
+        micro_batch_size: int | None,
+    ) -> None:
+        """Raises ValueError where a count is below one."""
+        for name, count in locals().items():
+            if count is not None and count < 1:
+                raise ValueError(f"{name}={count} must be at least 1.")
 
     def facts(self) -> Facts:
         """What will run; on the meta device too, so that any size can be looked at anywhere."""
@@ -122,9 +139,11 @@ class Trainer:
           RunError: the directory cannot be used, or the data is not what the run began with.
           DataError: the text cannot be read or is too short.
           CheckpointError: a checkpoint is damaged, does not fit, or cannot be written.
+          ParallelError: the processes would run different configs, or another one failed.
         """
         keep_freed_memory()
         with self.parallel:
+            self.parallel.require_same(run.identity)
             self._prepare()
             run = self.parallel.agree(run)
             learner, begin = self._learner(run, resume=resume, resume_step=resume_step)

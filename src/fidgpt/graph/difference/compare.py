@@ -10,7 +10,8 @@ from fidgpt.graph.difference.bound import NOTHING, Argument, Bound
 from fidgpt.graph.difference.edges import Aspect, Edge, Finding
 from fidgpt.graph.difference.items import Items, are_comparable
 from fidgpt.graph.difference.likeness import call_of, function_of, leaf_key, tags_of
-from fidgpt.graph.drawing.sharing import is_quantity, is_shared_object
+from fidgpt.graph.drawing.sharing import is_shared_object
+from fidgpt.graph.quantities import is_quantity
 from fidgpt.graph.walk import step_to
 
 

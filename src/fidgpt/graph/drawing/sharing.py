@@ -1,20 +1,8 @@
 """Which parts of a graph are objects that several places share."""
 
-from typing import Any
-
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of
 from fidgpt.graph.walk import Node
-
-_NUMBERS = (int, float, bool, str)
-
-
-def is_quantity(part: Any) -> bool:
-    """Whether a part computes a number or a text, of which a copy is as good."""
-    if not isinstance(part, fdl.Config):
-        return False
-    return hints_of(fdl.get_callable(part)).get("return") in _NUMBERS
 
 
 def is_shared_object(node: Node) -> bool:

@@ -1,0 +1,63 @@
+"""Constraints that span several arguments, asked of a graph before anything is built."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.arguments import every
+from fidgpt.graph.quantities import computed
+from fidgpt.graph.walk import Node, title
+
+Constraint = Callable[[Any], None]
+
+
+def broken(nodes: Iterable[Node]) -> Iterator[str]:
+    """What the constructors of a graph's parts refuse, each with its place.
+
+    A constructor says what must hold between its arguments in a static method `check_arguments`,
+    which takes some of them by name and raises ValueError; its `__init__` calls the same one, so
+    that whoever uses it without a graph is told too. It is asked as soon as all of these
+    arguments are known.
+    """
+    for node in nodes:
+        if isinstance(node.value, fdl.Buildable) and (ask := _check_of(node.value)):
+            known = _arguments_of(node.value, _names(ask))
+            if known is not None:
+                yield from _refusal(node, ask, known)
+
+
+def broken_of_whole(root: Any, constraints: Iterable[Constraint]) -> Iterator[str]:
+    """What functions that look at the whole bound graph refuse, by raising ValueError."""
+    for constraint in constraints:
+        try:
+            constraint(root)
+        except ValueError as error:
+            yield str(error)
+
+
+def _check_of(part: fdl.Buildable) -> Callable[..., None] | None:
+    return getattr(fdl.get_callable(part), "check_arguments", None)
+
+
+def _arguments_of(part: fdl.Buildable, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """The named arguments; None while one of them is not known."""
+    arguments = every(part)
+    known = {name: computed(arguments.get(name, fdl.NO_VALUE)) for name in names}
+    return None if fdl.NO_VALUE in known.values() else known
+
+
+def _refusal(node: Node, ask: Callable[..., None], known: dict[str, Any]) -> Iterator[str]:
+    try:
+        ask(**known)
+    except ValueError as error:
+        yield f"{node.path or 'the root'} ({title(node.value)}): {error}"
+    except TypeError:  # a value of another type, which is reported as such
+        return
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(ask: Callable[..., None]) -> tuple[str, ...]:
+    return tuple(inspect.signature(ask).parameters)

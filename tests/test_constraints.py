@@ -1,0 +1,37 @@
+"""What must hold between parts of a run that do not know each other."""
+
+import pytest
+
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import base, constraints, gpt2_124m
+from fidgpt.graph import ConfigError
+
+
+def test_every_broken_constraint_of_a_run_is_named_in_one_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    cfg = gpt2_124m()
+    cfg.model.hidden_dim = 1000
+    cfg.model.embedding.positions.seq_len = 16
+    cfg.schedule.warmup_steps = 10**7
+    cfg.batch_size = 8
+    with pytest.raises(ConfigError) as caught:
+        build_trainer(cfg)
+    message = str(caught.value)
+    assert "model.blocks[0].attention (Attention): hidden_dim=1000 is not a whole number" in message
+    assert "schedule (WarmupCosine): warmup_steps=10000000 does not fit into" in message
+    assert "batch_size=8 cannot be dealt out evenly to world_size=3" in message
+    assert "is longer than the 16 positions that model.embedding.positions learns" in message
+
+
+def test_a_batch_of_whole_shares_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert base().batch_size == 8
+    build_trainer(base())
+
+
+def test_each_constraint_is_listed() -> None:
+    own = [name for name, thing in vars(constraints).items() if callable(thing)]
+    defined = [name for name in own if vars(constraints)[name].__module__ == constraints.__name__]
+    assert sorted(defined) == sorted(constraints.__all__)
