@@ -1,7 +1,8 @@
 """The quantities that a config says once: one tag for each, named after the quantity.
 
 A parameter that carries a tag and has a value says the quantity; one that carries a tag and has no
-value hears it from the nearest enclosing part that says it (see `fidgpt.graph.bind`).
+value hears it from the nearest enclosing part that says it (see `fidgpt.graph.bind`). What has
+`may_change` may be another when a run goes on (see `fidgpt.graph.permissions`).
 """
 
 import fiddle as fdl
@@ -38,6 +39,8 @@ class SeqLen(fdl.Tag):
 class Dropout(fdl.Tag):
     """Probability of dropping an element in training, from 0 to 1."""
 
+    may_change = "restart"
+
 
 class InitStd(fdl.Tag):
     """Standard deviation of the weights at the start."""
@@ -46,9 +49,13 @@ class InitStd(fdl.Tag):
 class NumSteps(fdl.Tag):
     """Length of the run, in optimizer steps."""
 
+    may_change = "restart"
+
 
 class WarmupSteps(fdl.Tag):
     """Steps over which the learning rate rises from zero."""
+
+    may_change = "restart"
 
 
 class BatchSize(fdl.Tag):
@@ -58,9 +65,13 @@ class BatchSize(fdl.Tag):
 class LearningRate(fdl.Tag):
     """Peak learning rate, per step."""
 
+    may_change = "restart"
+
 
 class WeightDecay(fdl.Tag):
     """Decoupled weight decay, per unit of learning rate."""
+
+    may_change = "restart"
 
 
 class Seed(fdl.Tag):

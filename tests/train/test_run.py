@@ -41,6 +41,21 @@ def test_a_run_directory_is_made_once_with_its_texts(tmp_path):
         run.create()
 
 
+def test_what_changed_on_resume_is_journaled_and_the_old_texts_kept(tmp_path):
+    path = tmp_path / "run"
+    RunDirectory(path, texts={"config.json": "old"}).create()
+    RunDirectory(path, texts={"config.json": "ignored"}).go_on(step=3)
+    assert (path / "config.json").read_text() == "old"
+    for step, text in ((5, "new"), (9, "newest")):
+        changes = [{"path": "optimizer.lr", "old": "1", "new": text}]
+        RunDirectory(path, texts={"config.json": text}, changes=changes).go_on(step=step)
+    assert (path / "config.json").read_text() == "newest"
+    assert (path / "config.until_step_5.json").read_text() == "old"
+    assert (path / "config.until_step_9.json").read_text() == "new"
+    rows = [json.loads(line) for line in (path / "changes.jsonl").read_text().splitlines()]
+    assert [(row["after_step"], row["new"]) for row in rows] == [(5, "new"), (9, "newest")]
+
+
 def test_a_text_is_written_whole_or_not_at_all(tmp_path):
     run = RunDirectory(tmp_path, texts={})
     run.write("a.txt", "old")

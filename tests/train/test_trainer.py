@@ -62,6 +62,17 @@ def test_a_resumed_run_equals_the_run_that_never_stopped(cfg, train, tmp_path, c
     assert _losses(train(cfg, resume=True)) == _losses(whole)
 
 
+def test_a_setting_that_changed_takes_effect_on_resume_and_the_others_stay(cfg, train):
+    cfg.num_steps = 4
+    train(cfg)
+    cfg.num_steps = 6
+    same = train(cfg, resume=True)
+    cfg.optimizer.weight_decay = 50.0
+    changed = train(cfg, resume=True, resume_step=4)
+    assert _losses(changed[:5]) == _losses(same[:5])  # the loss of step 5 precedes its update
+    assert _losses(changed)[5] != _losses(same)[5]
+
+
 def test_micro_batches_change_nothing_but_rounding(cfg, train):
     use_float32(cfg)
     cfg.batch_size = 4

@@ -33,6 +33,9 @@ class Learner:
       parallel: the processes of the run.
       micro_batch_size: rows computed at once; all of them unless said.
       max_grad_norm: gradients are scaled down to this norm; None leaves them.
+
+    Attributes:
+      settings: what each parameter group was configured with, as far as it is plain values.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Learner:
         self.model = model
         self.replica = precision.replica(model)
         self.optimizer = _made(optimizer, groups(model))
+        self.settings = [_settings(group) for group in self.optimizer.param_groups]
         self._module = parallel.place(NextToken(self.replica, loss))
         self._peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self._schedule = schedule
@@ -59,8 +63,21 @@ class Learner:
         self._micro_batch_size = micro_batch_size
         self._max_grad_norm = max_grad_norm
 
-    def restored(self) -> None:
-        """To be called once a checkpoint was copied into the model."""
+    def restored(self, settings: list[dict[str, Any]]) -> None:
+        """To be called once a checkpoint was copied into model and optimizer.
+
+        Optimizers restore their settings with their state. A setting that was configured then as
+        it is now stays as restored, because some optimizers keep state there; one that the config
+        changed since takes its new value, which would otherwise be ignored in silence.
+
+        Args:
+          settings: those of the learner that saved the checkpoint.
+        """
+        for group, before, now in zip(
+            self.optimizer.param_groups, settings, self.settings, strict=True
+        ):
+            changed = {name for name in now if name not in before or now[name] != before[name]}
+            group.update((name, now[name]) for name in changed)
         self._precision.push_weights(self.model, self.replica)
 
     def update(self, batch: Int64[Tensor, "rows window"], *, step: int) -> dict[str, float]:
@@ -104,3 +121,14 @@ def _made(optimizer: Callable[..., Optimizer], groups: list[dict[str, Any]]) -> 
         return optimizer(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in group.items() if name != "params"}
+    return {name: value for name, value in plain.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)

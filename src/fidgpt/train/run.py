@@ -1,8 +1,9 @@
 """A run's directory, and how a run ends."""
 
+import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +33,22 @@ class RunDirectory:
     Args:
       path: the folder; made by `create`, not before.
       texts: contents of files by name, such as the config and the command.
+      changes: what differs from the config that the run went by so far, where it goes on with
+        another one: a row of plain values for each difference.
       identity: what every process of the run must have alike: a text for each value, by name.
     """
 
     def __init__(
-        self, path: Path, *, texts: Mapping[str, str], identity: Mapping[str, str] | None = None
+        self,
+        path: Path,
+        *,
+        texts: Mapping[str, str],
+        changes: Sequence[Mapping[str, str]] = (),
+        identity: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self.texts = texts
+        self.changes = changes
         self.identity = identity or {}
 
     def create(self) -> None:
@@ -62,6 +71,30 @@ class RunDirectory:
             ) from error
         for name, text in self.texts.items():
             self.write(name, text)
+
+    def go_on(self, *, step: int) -> None:
+        """Where the config changed, writes the texts anew and the changes into `changes.jsonl`.
+
+        The texts that held until now stay beside them, as `config.until_step_100.json`.
+
+        Args:
+          step: the last one that went by the old config.
+
+        Raises:
+          RunError: the disk is full or the directory cannot be written.
+        """
+        if not self.changes:
+            return
+        for name, text in self.texts.items():
+            old = self.path / name
+            kept = old.with_name(f"{old.stem}.until_step_{step}{old.suffix}")
+            if old.exists() and not kept.exists():
+                self.write(kept.name, old.read_text(encoding="utf-8"))
+            self.write(name, text)
+        journal = self.path / "changes.jsonl"
+        told = journal.read_text(encoding="utf-8") if journal.exists() else ""
+        rows = [json.dumps({"after_step": step, **change}) + "\n" for change in self.changes]
+        self.write(journal.name, told + "".join(rows))
 
     def write(self, name: str, text: str) -> None:
         """Writes one file whole or not at all.

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch.optim import Optimizer
@@ -53,6 +55,22 @@ class Trainer:
     Raises:
       ValueError: a count is below one.
     """
+
+    # What a run may go on with another of: "live" where no number depends on it, "restart" where
+    # those that follow do.
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {
+        "optimizer": "restart",
+        "schedule": "restart",
+        "max_grad_norm": "restart",
+        "loss": "restart",
+        "precision": "restart",
+        "parallel": "restart",
+        "micro_batch_size": "restart",
+        "checkpoints": "live",
+        "evaluators": "live",
+        "trackers": "live",
+        "samples": "live",
+    }
 
     def __init__(
         self,
@@ -147,8 +165,8 @@ class Trainer:
             self._prepare()
             run = self.parallel.agree(run)
             learner, begin = self._learner(run, resume=resume, resume_step=resume_step)
-            if not resume:
-                self.parallel.on_main(lambda: self._create(run))
+            enter = partial(run.go_on, step=begin) if resume else partial(self._create, run)
+            self.parallel.on_main(enter)
             facts = self.facts()
             listeners = self.trackers if self.parallel.is_main else []
             with StopSignals() as stop, Trackers(listeners) as trackers:
@@ -205,7 +223,7 @@ class Trainer:
                 f"the text of {run.path} is not what it was when the run began: bring the old "
                 "text back, or begin a new run."
             )
-        learner.restored()
+        learner.restored(state["settings"])
         return learner, step
 
     def _step(self, learner: Learner, step: int, facts: Facts) -> Row:
@@ -237,7 +255,7 @@ class Trainer:
                 step=step,
                 model=learner.model,
                 optimizer=learner.optimizer,
-                state={"data": self.data.checksum},
+                state={"data": self.data.checksum, "settings": learner.settings},
             )
         )
 

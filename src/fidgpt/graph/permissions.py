@@ -1,0 +1,90 @@
+"""Which parameters of a run may change when it goes on, and what that does to the run."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.arguments import Key, given, parameter_of
+from fidgpt.graph.difference.changes import Change
+from fidgpt.graph.difference.diff import diff
+from fidgpt.graph.errors import raise_all
+from fidgpt.graph.paths import parse_path
+
+
+class Permission(enum.IntEnum):
+    """How a parameter may change; a tag says it of its quantity, a constructor of its arguments.
+
+    A tag has it as the class attribute `may_change`, a constructor as the mapping `MAY_CHANGE`
+    from names of arguments: one of the names below in small letters. It holds for all that is
+    inside the argument, unless something nearer says otherwise. Where nobody says anything, the
+    answer is never.
+    """
+
+    NEVER = 0  # what was computed so far could not be used: the model, its data, its seed
+    RESTART = 1  # the numbers that follow differ from those that the run would have had
+    LIVE = 2  # no number that is computed depends on it
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A change that a run may go on with."""
+
+    change: Change
+    permission: Permission
+
+
+def allowed_changes(old: Any, new: Any) -> list[Allowed]:
+    """What differs between a run's graph and the one that it is to go on with.
+
+    Raises:
+      ConfigErrors: something may not change; all of it is named.
+    """
+    found = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
+    raise_all([_refusal(one.change) for one in found if one.permission is Permission.NEVER])
+    return found
+
+
+def permission_of(root: Any, path: str) -> Permission:
+    """How the parameter at a path may change; of what is not there, the part that would hold it."""
+    permission = Permission.NEVER
+    for holder, key in _steps(root, path):
+        said = _said(holder, key)
+        permission = permission if said is None else said
+    return permission
+
+
+def _steps(root: Any, path: str) -> Iterator[tuple[Any, Key]]:
+    """Each container on the way with the key that leads on, as far as the path goes."""
+    value = root
+    for key in parse_path(path) if path else []:
+        yield value, key
+        try:
+            value = given(value)[key] if isinstance(value, fdl.Buildable) else value[key]
+        except (KeyError, IndexError, TypeError):
+            return
+
+
+def _said(holder: Any, key: Key) -> Permission | None:
+    if not isinstance(holder, fdl.Buildable) or parameter_of(holder, key) is None:
+        return None
+    of_tags = [getattr(tag, "may_change", None) for tag in fdl.get_tags(holder, key)]
+    of_call = getattr(fdl.get_callable(holder), "MAY_CHANGE", {}).get(key)
+    names = [name for name in (*of_tags, of_call) if name is not None]
+    return Permission[names[0].upper()] if names else None
+
+
+def _of_change(old: Any, new: Any, change: Change) -> Permission:
+    """The stricter of what both graphs say."""
+    sides = [(old, change.old.path), (new, change.new.path)]
+    return min(permission_of(root, path) for root, path in sides if path is not None)
+
+
+def _refusal(change: Change) -> str:
+    where = change.path or "the root"
+    return (
+        f"{where} may not change while a run goes on: {change.detail}.\n"
+        "  Leave it as it is, or begin a new run."
+    )

@@ -1,0 +1,75 @@
+"""Arguments that somebody set and no code reads are named; no other is."""
+
+from typing import Any
+
+import fiddle as fdl
+import pytest
+from torch import nn
+
+from fidgpt import configs
+from fidgpt.graph.unread import unread
+
+
+class Ignores:
+    def __init__(self, *, size: int, forgotten: int = 0) -> None:
+        self.size = size
+
+    def area(self) -> int:
+        return self.size**2
+
+
+class Keeps:
+    def __init__(self, *, never_looked_at: int = 0, looked_at: int = 0) -> None:
+        self.never_looked_at = never_looked_at
+        self.looked_at = looked_at
+
+
+class Inherits(Keeps):
+    def __init__(self, *, mine: int, **others: Any) -> None:
+        super().__init__(**others)
+        self.half = mine // 2
+
+
+def looks(kept: Keeps) -> int:
+    return kept.looked_at
+
+
+def counts(*, number: int, unused: int = 0) -> int:
+    return sum(number for _ in range(3))
+
+
+def test_what_a_constructor_never_loads_is_named() -> None:
+    root = fdl.Config(Ignores, size=3, forgotten=4)
+    assert unread(root) == ["forgotten is set, and no code of Ignores ever reads it."]
+
+
+def test_what_nobody_set_is_not() -> None:
+    assert unread(fdl.Config(Ignores, size=3)) == []
+
+
+def test_an_attribute_that_nobody_reads_is_named() -> None:
+    root = fdl.Config(Keeps, never_looked_at=1, looked_at=2)
+    assert unread(root) == ["never_looked_at is set, and no code of Keeps ever reads it."]
+
+
+def test_a_function_that_ignores_an_argument() -> None:
+    root = [fdl.Config(counts, number=2, unused=1), fdl.Partial(counts, number=1)]
+    assert unread(root) == ["[0].unused is set, and no code of counts ever reads it."]
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        fdl.Config(Inherits, mine=3, never_looked_at=2),  # open-ended: nobody knows from outside
+        fdl.Config(nn.Linear, 3, out_features=4, bias=False),
+        fdl.Config(dict, a=1),
+    ],
+    ids=["kwargs", "torch", "builtin"],
+)
+def test_what_cannot_be_known_is_taken_to_be_read(root: fdl.Config) -> None:
+    assert unread(root) == []
+
+
+@pytest.mark.parametrize("name", configs.__all__)
+def test_our_own_configs_set_nothing_in_vain(name: str) -> None:
+    assert unread(getattr(configs, name)()) == []
