@@ -3,6 +3,7 @@
 from fidgpt.fiddlers.attention import use_gqa
 from fidgpt.fiddlers.blocks import unroll, use_gelu, use_layer_norm, use_rms_norm, use_swiglu
 from fidgpt.fiddlers.embeddings import tie_embeddings, untie_embeddings
+from fidgpt.fiddlers.hardware import for_hardware, set_micro_batch_size
 from fidgpt.fiddlers.positions import use_learned_positions, use_rope
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
@@ -15,11 +16,13 @@ from fidgpt.fiddlers.runs import (
 from fidgpt.fiddlers.sizes import make_large, make_medium, make_small, make_xl
 
 __all__ = [
+    "for_hardware",
     "make_large",
     "make_medium",
     "make_small",
     "make_xl",
     "scale_learning_rate",
+    "set_micro_batch_size",
     "smoke_test",
     "tie_embeddings",
     "unroll",

@@ -44,6 +44,7 @@ CONCERNS = [
     ["use_bytes"],
     ["use_text"],
     ["unroll"],
+    ["for_hardware", "set_micro_batch_size"],
 ]
 # It repeats the pattern over the depth of the moment, so a size comes before it.
 ORDERED = {frozenset({"make_small", "unroll"}), frozenset({"make_large", "unroll"})}

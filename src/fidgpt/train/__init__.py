@@ -5,6 +5,7 @@ from fidgpt.train.console import Console
 from fidgpt.train.evaluation import Evaluator, Validation
 from fidgpt.train.facts import Facts
 from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.machine import machine_name
 from fidgpt.train.precision import BFloat16, Float32, Precision, native_precision
 from fidgpt.train.rng import derive_seed
 from fidgpt.train.run import Outcome, RunDirectory, RunError
@@ -32,5 +33,6 @@ __all__ = [
     "Validation",
     "continuation",
     "derive_seed",
+    "machine_name",
     "native_precision",
 ]
