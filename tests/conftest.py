@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from golden_text import GOLDENS, compare_with_golden
+from golden_text import GOLDENS, Explain, compare_with_golden
 
 # Workers with a pool of threads each would fight over the cores. Must precede torch's import.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -32,11 +32,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(name, text)` fails, with a diff, unless tests/goldens/NAME.txt holds `text`."""
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`golden(name, text)` fails, with a diff, unless tests/goldens/NAME.txt holds `text`.
+
+    What `explain` says of the new lines, where it is given, stands below the diff.
+    """
     update = bool(request.config.getoption("--update-goldens"))
 
-    def check(name: str, text: str) -> None:
-        compare_with_golden(GOLDENS / f"{name}.txt", text, update=update)
+    def check(name: str, text: str, explain: Explain | None = None) -> None:
+        path = GOLDENS / f"{name}.txt"
+        compare_with_golden(path, text, update=update, explain=explain)
 
     return check

@@ -1,16 +1,23 @@
 """Texts that must stay as they are: comparison with a file, and the difference said in full."""
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+Explain = Callable[[list[str]], list[str]]
 GOLDENS = Path(__file__).parent / "goldens"
 REMEDY = "If the change is meant: make test ARGS=--update-goldens, and read the difference."
 
 
-def compare_with_golden(path: Path, text: str, *, update: bool) -> None:
-    """Fails unless the file holds `text`; with `update`, writes it there instead."""
+def compare_with_golden(
+    path: Path, text: str, *, update: bool, explain: Explain | None = None
+) -> None:
+    """Fails unless the file holds `text`; with `update`, writes it there instead.
+
+    What `explain` says of the lines that are new stands below the difference.
+    """
     text = text.rstrip("\n") + "\n"
     if update:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,4 +29,6 @@ def compare_with_golden(path: Path, text: str, *, update: bool) -> None:
     if text != golden:
         lines = golden.splitlines(), text.splitlines()
         diff = difflib.unified_diff(*lines, path.name, "now", lineterm="")
-        pytest.fail("\n".join([*diff, REMEDY]), pytrace=False)
+        new = [line for line in lines[1] if line not in lines[0]]
+        explained = explain(new) if explain else []
+        pytest.fail("\n".join([*diff, *explained, REMEDY]), pytrace=False)

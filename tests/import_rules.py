@@ -26,7 +26,7 @@ LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "
 OUTSIDE = {
     "__init__": set(),
     **dict.fromkeys(LIBRARY | {"train"}, LIBRARY_PACKAGES),
-    "graph": {"beartype", "fiddle", "graphviz", "rich"},
+    "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},
     "fiddlers": {"fiddle", "torch"},
     "configs": {"fiddle", "torch"},

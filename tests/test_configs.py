@@ -1,5 +1,6 @@
 """Every named config: what it says, what it builds, and what follows when one quantity moves."""
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import fiddle as fdl
 import psutil
 import pytest
-from parameter_listing import compress, list_parameters
+from config_golden import PARENTS, causes, golden_text, moved
+from golden_text import GOLDENS, compare_with_golden
+from parameter_listing import compress
 
 from fidgpt import configs
 from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import base
 from fidgpt.fiddlers import make_xl, use_gqa
-from fidgpt.graph import bind, fingerprint, outline, parts
+from fidgpt.graph import bind, fingerprint, parts
 
 PUBLISHED = {
     "gpt2_124m": 124_439_808,
@@ -35,11 +38,41 @@ def leaves(cfg: fdl.Config) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", configs.__all__)
-def test_config_is_its_golden(name: str, golden: Callable[[str, str], None]) -> None:
-    cfg = getattr(configs, name)()
-    trainer = build_trainer(cfg)
-    assert all(parameter.is_meta for parameter in trainer.model.parameters())
-    golden(f"configs/{name}", f"{outline(cfg)}\n{list_parameters(trainer)}")
+def test_config_is_its_golden(name: str, golden: Callable[..., None]) -> None:
+    def explain(changed: list[str]) -> list[str]:
+        names = moved(lambda one: (GOLDENS / "configs" / f"{one}.txt").read_text(encoding="utf-8"))
+        return [*causes(name, changed), f"{len(names)} goldens move: {', '.join(names)}."]
+
+    golden(f"configs/{name}", golden_text(name), explain)
+
+
+def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other() -> fdl.Config:
+        cfg = base()
+        cfg.model.blocks[0].attention.rope.theta = 500_000.0
+        return cfg
+
+    golden = GOLDENS / "configs" / "base.txt"
+    monkeypatch.setattr(configs, "base", other)
+    monkeypatch.setattr(sys.modules["fidgpt.configs.debug"], "base", other)
+    with pytest.raises(pytest.fail.Exception) as failed:
+        compare_with_golden(
+            golden,
+            golden_text("base"),
+            update=False,
+            explain=lambda changed: causes("base", changed),
+        )
+    assert "+model.blocks[0].attention.rope.theta = 500000.0" in str(failed.value)
+    assert "theta: said by tests/test_configs.py" in str(failed.value).replace(str(GOLDENS), "")
+    read = {name: (golden.parent / f"{name}.txt").read_text(encoding="utf-8") for name in PARENTS}
+    read["base"] = golden.read_text(encoding="utf-8")
+    assert moved(lambda name: read[name]) == ["base"]
+
+
+def test_a_config_is_a_small_difference_from_its_parent() -> None:
+    whole = len(golden_text("base").splitlines())
+    assert all(len(golden_text(name).splitlines()) < whole for name in PARENTS)
+    assert {*PARENTS, "base"} == set(configs.__all__)
 
 
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())

@@ -2,15 +2,9 @@
 
 from pathlib import Path
 
-import torch
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.runs import build_trainer, load_run
-from fidgpt.data import load_tokenizer
-from fidgpt.graph import ConfigError
-from fidgpt.model import materialize
-from fidgpt.train import continuation, derive_seed
 
 FLAGS = flags.FLAGS
 
@@ -33,6 +27,15 @@ def main(arguments: list[str]) -> None:
     Raises:
       ConfigError: not one run directory was named.
     """
+    # Late: --help loads no torch.
+    import torch
+
+    from fidgpt.cli.runs import build_trainer, load_run
+    from fidgpt.data import load_tokenizer
+    from fidgpt.graph import ConfigError
+    from fidgpt.model import materialize
+    from fidgpt.train import continuation, derive_seed
+
     if len(arguments) != 1:
         raise ConfigError("name one run directory: python -m fidgpt.sample runs/NAME")
     path = Path(arguments[0])

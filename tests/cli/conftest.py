@@ -9,6 +9,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from fidgpt.cli import app
+from fidgpt.cli.index.build import build_index
+from fidgpt.cli.index.store import Index, write
 
 
 class Outcome(NamedTuple):
@@ -39,3 +41,13 @@ def command(
 
     with flagsaver.flagsaver():
         yield run
+
+
+@pytest.fixture(scope="session")
+def kept_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    """The whole index, built once and kept where commands look for it, true whatever changes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIDGPT_CACHE", str(tmp_path_factory.mktemp("index")))
+        index = build_index() | {"roots": [], "stamps": {}}
+        assert write(index)
+        yield index

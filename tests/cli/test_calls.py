@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 import pytest
 
-from fidgpt.cli.calls import Call, call_with, parse_call, split_at_commas
+from fidgpt.cli.calls import call_with
 from fidgpt.graph import ConfigError
+from fidgpt.graph.calls import Call, parse_call, split_at_commas
 
 
 @pytest.mark.parametrize(

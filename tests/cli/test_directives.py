@@ -25,11 +25,13 @@ def composed(*directives: str, catalogue: Catalogue = OWN) -> Any:
 
 
 def refused(*directives: str, catalogue: Catalogue = OWN) -> list[str]:
+    """The directive that is wrong, and which one it is; then the lines that say why."""
     with pytest.raises(ConfigError) as caught:
         compose(directives, catalogue)
-    lines = str(caught.value).splitlines()
-    assert len(lines) <= 6
-    return lines
+    head, directive, carets, *why = str(caught.value).splitlines()
+    assert set(carets) == {" ", "^"}
+    assert len(why) <= 3
+    return [f"{directive[2:]} ({head.removesuffix(' is wrong:')}):", *why]
 
 
 def with_fiddlers(*functions: Any) -> Catalogue:
@@ -195,7 +197,7 @@ def test_configs_and_fiddlers_may_take_names_only() -> None:
 @pytest.mark.parametrize(
     ("directives", "message"),
     [
-        ([""], "'' is no directive. There are config, config_file, fiddler, set, tag."),
+        ([""], "'' is no directive. There are config, config_file, config_str, del, fiddler, "),
         (["   "], "'' is no directive."),
         (["num_steps=5"], "a directive says what kind it is: set:num_steps=5"),
         (["make_large"], "a directive says what kind it is: fiddler:make_large"),
@@ -224,12 +226,15 @@ def test_configs_and_fiddlers_may_take_names_only() -> None:
         (["set:model.hidden_dim="], "model.hidden_dim: '' is not an int."),
         (["set:model.hidden_dim.x=5"], "model.hidden_dim is 256 (int), so there is nothing at"),
         (["set:model.blocks[4].dropout=0.1"], "model.blocks has 1 entry, counted from 0;"),
-        (["set:model.blocks[0]=5"], "model.blocks[0]: '5' is not Callable[[], "),
+        (["set:model.blocks[0]=5"], "model.blocks[0]: '5' is no Callable[[], Module]. Name a "),
         (["set:optimizer.betas[0]=0.8"], "optimizer.betas is a tuple: set it whole, as (0.9, "),
         (["set:model..x=5"], "'model..x' is not a path: it goes wrong at '..x'."),
-        (["set:model.norm=5"], "model.norm: '5' is not "),
+        (
+            ["set:model.norm=5"],
+            "model.norm: '5' is no Module. Name a part that fits, such as RMSNorm",
+        ),
         (["tag:LerningRate=1"], "there is no tag 'LerningRate'. Did you mean LearningRate?"),
-        (["tag:LearningRate=fast"], "'fast' is not a float."),
+        (["tag:LearningRate=fast"], "optimizer.lr: 'fast' is not a float."),
         (["tag:NumKVHeads=2"], "no parameter of Trainer carries the tag NumKVHeads"),
         (["tag:"], "there is no '=' with a name before it."),
     ],

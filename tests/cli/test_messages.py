@@ -48,6 +48,30 @@ ON_THE_COMMAND_LINE = [
     ("a misspelt tag", ["--config=tag:HidenDim=512"]),
     ("a tag that nothing carries", ["--config=tag:NumKVHeads=2"]),
     ("a tag without a value", ["--config=tag:HiddenDim"]),
+    ("a wildcard that finds nothing", ["--config=set:**.dropuot=0.1"]),
+    ("a class that there is not", ["--config=set::RMSNrm.eps=1e-6"]),
+    ("a slice of nothing", ["--config=set:model.blocks[3:].dropout=0.1"]),
+    ("a tag in a path that there is not", ["--config=set:model.@InitSd=0.01"]),
+    ("a factor that leaves no whole number", ["--config=tag:HiddenDim*=1.3"]),
+    ("a factor of what is no number", ["--config=set:loss*=2"]),
+    ("a reference to nothing", ["--config=set:num_steps={num_stps} * 2"]),
+    ("a formula that leaves no whole number", ["--config=set:seed={num_steps} / 7"]),
+    ("a number computed from itself", ["--config=set:num_steps={num_steps} + 1"]),
+    ("two from each other", ["--config=set:seed={num_steps}", "--config=set:num_steps={seed}"]),
+    ("what is no arithmetic", ["--config=set:num_steps=len({seed})"]),
+    ("a part that there is not", ["--config=set:model.norm=RMSNrm()"]),
+    ("a misspelt argument of a part", ["--config=set:model.norm=RMSNorm(epps=1e-6)"]),
+    ("a name that two parts have", ["--config=use:schedule=Constant"]),
+    ("a part that does not fit", ["--config=use:model.norm=adamw"]),
+    ("a part for a number", ["--config=use:seed=RMSNorm"]),
+    ("a tie to a number", ["--config=tie:model.norm=model.hidden_dim"]),
+    ("a tie to what is made anew", ["--config=tie:model.norm=model.blocks[0].mlp_norm"]),
+    ("nothing to untie", ["--config=untie:model.norm"]),
+    ("an item of a list to delete", ["--config=del:trackers[0]"]),
+    ("a module that there is not", ["--config=fiddler:lab.changes.deeper"]),
+    ("a function of Python's own", ["--config=fiddler:subprocess.run"]),
+    ("a patch that there is not", ["--config=patch:wider.patch"]),
+    ("a text that is no config", ["--config=config_str:{}"]),
     ("a size that does not fit another", ["--config=set:model.hidden_dim=500"]),
     ("a flag of Fiddle's", ["--fiddler=make_large"]),
     ("a misspelt flag", ["--confg=config:debug"]),
@@ -145,7 +169,7 @@ IN_A_FILE = {
     "a file with another parameter": ('"num_layers": 2', '"num_layer": 2'),
     "a file that is cut": ('"format"', "format"),
     "a file with a value of no kind": ('"seed": 0', '"seed": {"call": "os"}'),
-    "a file with a part too many": ('"loss": {\n     "part": "loss"\n    },', ""),
+    "a file with a part too many": ('"loss": {"part": "loss"},', ""),
 }
 
 IN_PYTHON = [
@@ -197,4 +221,4 @@ def test_messages(
 
 def shell(flag: str) -> str:
     """A flag as one would type it."""
-    return json.dumps(flag) if set(flag) & set("()[]'*, ") else flag
+    return json.dumps(flag) if set(flag) & set("()[]{}'*, ") else flag

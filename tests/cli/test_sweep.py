@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import sweep, train
-from fidgpt.cli.sweep import axis_values, points_of
+from fidgpt.cli.points import axis_values, points_of
 from fidgpt.graph import ConfigError, ConfigErrors, load
 from fidgpt.train.trackers import read_rows
 
@@ -67,14 +67,23 @@ def test_configs_can_be_an_axis() -> None:
     assert len(points_of([], ["config:debug,base"])) == 2
 
 
+def wrong(number: int, directive: str, piece: str, why: str) -> str:
+    carets = " " * (len("--config=") + directive.rindex(piece)) + "^" * len(piece)
+    return f"directive {number} is wrong:\n  --config={directive}\n  {carets}\n  {why}"
+
+
 def test_every_wrong_point_is_named() -> None:
     with pytest.raises(ConfigErrors) as caught:
         points_of(QUICK, ["set:model.hidden_dim=32,33,x", "set:seed=1,y"])
     assert caught.value.messages == [
-        "--config=set:seed=y (directive 5):\n  seed: 'y' is not an int.",
-        "set:model.hidden_dim=33 set:seed=1:\n  model (Transformer): hidden_dim=33 is not a whole "
+        wrong(5, "set:seed=y", "y", "seed: 'y' is not an int."),
+        "set:model.hidden_dim=33 set:seed=1:\n  model.blocks[0].attention (Attention): "
+        "hidden_dim=33 is not a whole "
         "number of heads of head_dim=16; change one of them, or say num_heads.",
-        "--config=set:model.hidden_dim=x (directive 4):\n  model.hidden_dim: 'x' is not an int.",
+        wrong(4, "set:model.hidden_dim=x", "x", "model.hidden_dim: 'x' is not an int."),
+        wrong(4, "set:model.hidden_dim=x", "x", "model.hidden_dim: 'x' is not an int.")
+        + "\n\n"
+        + wrong(5, "set:seed=y", "y", "seed: 'y' is not an int."),
     ]
 
 
@@ -85,7 +94,7 @@ def test_one_wrong_point_starts_none(
     axis = "--sweep=tag:LearningRate=1e-3,fast"
     status, out, err = command(sweep.main, *FLAGS, axis, f"--run_dir={tmp_path / 'sweep'}")
     assert (status, out) == (2, "")
-    assert err.startswith("error: --config=tag:LearningRate=fast (directive 4):")
+    assert err.startswith("error: directive 4 is wrong:\n  --config=tag:LearningRate=fast\n")
     assert not (tmp_path / "sweep").exists()
 
 
@@ -93,9 +102,15 @@ def test_one_wrong_point_starts_none(
     ("flags", "message"),
     [
         ([], "error: name an axis: --sweep=tag:LearningRate=1e-3,3e-3"),
-        (["--sweep=tag:NumKVHeads=1,2"], "error: --config=tag:NumKVHeads=1 (directive 1):"),
+        (
+            ["--sweep=tag:NumKVHeads=1,2"],
+            "error: directive 1 is wrong:\n  --config=tag:NumKVHeads=1",
+        ),
         (["--sweep=set:seed=1", "stray"], "error: 'stray' is no flag."),
-        (["--sweep=config:debug", "--config=set:seed=1"], "error: --config=config:debug (dir"),
+        (
+            ["--sweep=config:debug", "--config=set:seed=1"],
+            "error: directive 2 is wrong:\n  --config=config:debug",
+        ),
     ],
 )
 def test_mistakes(command: Command, flags: list[str], message: str) -> None:

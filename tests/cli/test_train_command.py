@@ -50,7 +50,7 @@ class TestPrint:
         assert train_two_steps(command, tmp_path / "run", "--print", "--noprint").status == 0
         assert (tmp_path / "run" / "metrics.jsonl").exists()
 
-    @pytest.mark.parametrize("flag", ["--print=yaml", "--print=", "--print json"])
+    @pytest.mark.parametrize("flag", ["--print=toml", "--print=", "--print json"])
     def test_in_no_other_form(self, command: Command, flag: str) -> None:
         status, out, err = command(train.main, DEBUG, *flag.split(" "))
         assert (status, out) == (2, "")
@@ -72,7 +72,12 @@ class TestPrint:
         assert command(train.main, DEBUG, "--print", bad).status == 0
         status, out, err = command(train.main, DEBUG, "--print", "--config=set:seed=x")
         assert (status, out) == (2, "")
-        assert err == ("error: --config=set:seed=x (directive 2):\n  seed: 'x' is not an int.\n")
+        assert err == (
+            "error: directive 2 is wrong:\n"
+            "  --config=set:seed=x\n"
+            "                    ^\n"
+            "  seed: 'x' is not an int.\n"
+        )
 
 
 def test_dry_run_counts_and_writes_nothing(
@@ -126,12 +131,13 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
         ),
         (["--resume_step=x"], "error: flag --resume_step=x: invalid literal for int()"),
         (["--config"], "error: Missing value for flag --config"),
-        (["--config="], "error: --config= (directive 1):\n  '' is no directive."),
+        (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  '' is no"),
         (["make_large"], "error: 'make_large' is no flag."),
         ([DEBUG, "set:num_steps=5"], "error: 'set:num_steps=5' is no flag."),
         (["--resume=nowhere"], "error: nowhere holds no run: config.json cannot be read"),
-        (["--resume=x", DEBUG], "error: --resume goes on with the config of the run as it is"),
-        (["--resume=x", "--run_dir=y"], "error: --resume goes on with the config of the run"),
+        (["--resume=x", DEBUG], "error: x holds no run: config.json cannot be read"),
+        (["--resume=x", "--run_dir=y"], "error: --resume goes on in the directory of the run"),
+        (["--hardware=h100x8"], "error: --hardware=h100x8 changes nothing"),
         (["--resume_step=5"], "error: --resume_step says where to go on: it needs --resume="),
         (
             [DEBUG, "--config=set:model.blocks[0].attention.head_dim=0"],
@@ -190,7 +196,9 @@ def test_in_a_shell_a_mistake_ends_with_status_two(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        "error: --config=fiddler:make_lage (directive 1):",
+        "error: directive 1 is wrong:",
+        "  --config=fiddler:make_lage",
+        "                   ^^^^^^^^^",
         "  there is no fiddler 'make_lage'. Did you mean make_large?",
     ]
     assert list(tmp_path.iterdir()) == []

@@ -92,12 +92,13 @@ def test_a_file_reads_well() -> None:
     assert document["parts"] == {
         "": {
             "Config": f"{module}:Outer",
-            "set": {"width": 3, "child": {"part": "child"}, "other": [{"part": "child"}]},
+            "set": {"width": 3, "child": {"shared": "child"}, "other": [{"shared": "child"}]},
             "tags": {"width": [f"{module}:Width"]},
             "defaults": {"depth": 0, "rate": 0.0},
         },
         "child": {
             "Config": f"{module}:Part",
+            "one_in": "",
             "tags": {"width": [f"{module}:Width"]},
             "heard": {"width": 3},
             "defaults": {"child": None, "other": None},

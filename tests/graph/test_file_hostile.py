@@ -1,21 +1,14 @@
 """Files that are damaged or mean harm: a ConfigError, and nothing imported, called or made."""
 
-import copy
-import importlib
 import json
-import random
-import sys
-from collections.abc import Iterator
 from typing import Any
 
-import fiddle as fdl
 import pytest
 
-from fidgpt.configs import debug
-from fidgpt.graph import ConfigError, dump, load
-
 from . import parts
-from .parts import whole_graph
+from .hostile import nothing_is_imported, refused
+
+__all__ = ["nothing_is_imported"]  # a fixture
 
 ALLOWED = (parts.__name__,)
 NAMES = [
@@ -82,33 +75,6 @@ NAMES = [
 def document(**root: Any) -> dict[str, Any]:
     """A file whose root says what is given."""
     return {"format": "fidgpt.config", "version": 1, "parts": {"": root}}
-
-
-def refused(content: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load(content if isinstance(content, str) else json.dumps(content), allowed=ALLOWED)
-    message = str(caught.value)
-    assert len(message) < 600
-    return message
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Only packages that files may speak of are asked for, and no module is new in the end."""
-    asked: list[str] = []
-    really = importlib.import_module
-
-    def recording(name: str, package: str | None = None) -> Any:
-        asked.append(name)
-        return really(name, package)
-
-    for room in ("configs", "data", "fiddlers", "interop", "model", "optim", "train", "tags"):
-        really(f"fidgpt.{room}")
-    before = set(sys.modules)
-    monkeypatch.setattr(importlib, "import_module", recording)
-    yield
-    assert set(sys.modules) <= before
-    assert set(asked) <= before
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:40])
@@ -228,65 +194,33 @@ def test_nesting_is_not_a_way_out() -> None:
         refused(text.replace('"HERE"', opening * 3000 + "1" + closing * 3000))
 
 
-PUT = [
-    *(None, True, 0, -1, 1e999, "", "x", [], {}, [[]], {"part": ""}, {"part": "child"}),
-    *(
-        {"name": "os:system"},
-        {"tuple": 1},
-        {"dict": {"a": {"name": "pickle:loads"}}},
-        "\0",
-        10**400,
-    ),
-    *({"Config": "subprocess:run"}, {"object": ["os:stat_result", {}]}, {"float": "x"}, 10**400),
-]
+def test_a_short_text_for_an_endless_graph_is_refused() -> None:
+    name = f"{parts.__name__}:pair"
+    content = document(Config=name, set={"first": {"part": "p0"}})
+    for i in range(60):
+        below = {"part": f"p{i + 1}"}
+        content["parts"][f"p{i}"] = {"Config": name, "set": {"first": below, "second": below}}
+    content["parts"]["p60"] = {"Config": name}
+    assert "stands for more than 1,000,000 parts" in refused(content)
+    below = [{"part": "q"}] * 1000
+    content = document(Config=name, set={"first": [{"part": "p"}] * 1000})
+    content["parts"] |= {"p": {"Config": name, "set": {"first": below}}}
+    content["parts"] |= {"q": {"Config": name, "set": {"first": [0] * 1000}}}
+    assert "stands for more than" in refused(content)
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) inside a document."""
-    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
-        yield value, key
-        if isinstance(item, dict | list):
-            yield from places(item)
-
-
-def mutated(original: dict[str, Any], chance: random.Random) -> str:
-    """The document with one to three random changes, in its structure and in its text."""
-    content = copy.deepcopy(original)
-    for _ in range(chance.randint(1, 3)):
-        container, key = chance.choice(list(places(content)))
-        match chance.randrange(4):
-            case 0:
-                container[key] = copy.deepcopy(chance.choice(PUT))
-            case 1:
-                del container[key]
-            case 2:
-                other, its = chance.choice(list(places(content)))
-                container[key] = copy.deepcopy(other[its])
-            case 3 if isinstance(container, dict):
-                container[chance.choice(["x", "", "0", "set", str(key) + "x"])] = container.pop(key)
-    text = json.dumps(content)
-    if chance.random() < 0.3:
-        at = chance.randrange(len(text))
-        text = text[:at] + chance.choice(["", '"', "}", "9", "é", "\\u0000"]) + text[at + 1 :]
-    return text
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_damage_ends_in_a_config_error_or_in_a_graph(seed: int) -> None:
-    chance = random.Random(seed)
-    original = json.loads(dump(whole_graph() if seed % 4 else debug()))
-    refusals = 0
-    for _ in range(15):
-        try:
-            assert isinstance(load(mutated(original, chance), allowed=ALLOWED), fdl.Buildable)
-        except ConfigError:
-            refusals += 1
-    assert refusals > 3
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_file_cut_short_is_refused(seed: int) -> None:
-    text = dump(whole_graph())
-    chance = random.Random(seed)
-    for _ in range(20):
-        refused(text[: chance.randrange(len(text) - 2)])
+@pytest.mark.parametrize(
+    ("entry", "word", "message"),
+    [
+        ({}, "shared", "does not say in what it is one"),
+        ({"one_in": ""}, "part", "is one in '': say shared"),
+        ({"one_in": "b"}, "shared", "there is no part 'b'"),
+        ({"one_in": []}, "shared", "damaged"),
+        ({"one_in": "a"}, "shared", "is held outside of it"),
+    ],
+)
+def test_sharing_that_is_none(entry: dict[str, Any], word: str, message: str) -> None:
+    name = f"{parts.__name__}:pair"
+    content = document(Config=name, set={"first": {word: "a"}})
+    content["parts"]["a"] = {"Config": name, **entry}
+    assert message in refused(content)

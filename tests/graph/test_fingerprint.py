@@ -11,9 +11,15 @@ import pytest
 
 from fidgpt import fiddlers
 from fidgpt.configs import base
-from fidgpt.graph import ConfigError, bind, clone, dump, fingerprint, load
+from fidgpt.graph import ConfigError, bind, clone, dump, equal, fingerprint, load
+from fidgpt.graph.formula import make_formula
+from fidgpt.graph.storage.merkle import Merkle, Table
+from fidgpt.graph.storage.order import Order
 
-from .parts import Depth, Outer, Part, Rate, Wide, Width, double, pair, scaled
+from . import parts
+from .parts import Depth, Outer, Part, Rate, Wide, Width, double, keywords, pair, scaled
+
+ALLOWED = (parts.__name__,)
 
 
 def graph() -> fdl.Config[Outer]:
@@ -128,6 +134,41 @@ def test_of_base_it_survives_a_file_and_sees_ties() -> None:
     untied = fingerprint(cfg)
     fiddlers.tie_embeddings(cfg)
     assert fingerprint(cfg) == before != untied
+
+
+def test_a_formula_is_as_it_is_once_it_is_bound() -> None:
+    cfg = fdl.Config(Outer, width=3, depth=4)
+    cfg.rate = make_formula(cfg, "{width} * 2")
+    cfg.child = fdl.Config(Part, make_formula(cfg, "{rate} + 1"))
+    before = fingerprint(cfg)
+    assert fingerprint(bind(cfg)) == before == fingerprint(load(dump(cfg), allowed=ALLOWED))
+    cfg.width = 4
+    assert fingerprint(bind(cfg)) == fingerprint(cfg) != before
+
+
+def test_what_is_inside_a_block_does_not_depend_on_what_is_around() -> None:
+    """Two equal blocks have one number, though each shares a part of its own inside."""
+
+    def block() -> fdl.Config[Any]:
+        own = fdl.Config(Part, 1)
+        return fdl.Config(pair, own, [own])
+
+    cfg = fdl.Config(pair, block(), block())
+    order = Order(cfg)
+    numbers = Merkle(order, Table()).numbers
+    assert numbers[id(cfg.first)] == numbers[id(cfg.second)]
+    assert equal(cfg, clone(cfg))
+    cfg.second.second[0] = cfg.first.first
+    assert len({fingerprint(one) for one in (cfg, fdl.Config(pair, block(), block()))}) == 2
+    assert not equal(cfg, fdl.Config(pair, block(), block()))
+
+
+def test_the_order_of_arguments_says_nothing() -> None:
+    one, other = fdl.Config(keywords, a=1, b=2), fdl.Config(keywords, b=2, a=1)
+    assert fingerprint(one) == fingerprint(other)
+    assert equal(fdl.Config(pair, {"a": 1, "b": one}), fdl.Config(pair, {"b": other, "a": 1}))
+    assert not equal(fdl.Config(pair, 0.0), fdl.Config(pair, -0.0))
+    assert not equal(fdl.Config(pair, [1]), fdl.Config(pair, [True]))
 
 
 SCRIPT = """

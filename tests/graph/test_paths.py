@@ -8,7 +8,7 @@ import pytest
 from fidgpt.graph import ConfigError, bind, build, find_place
 from fidgpt.graph.paths import parse_path
 
-from .parts import Outer, Part, Width, annotated, keywords, pair, positional, product
+from .parts import Outer, Part, Square, Width, annotated, keywords, pair, positional, product
 
 
 def graph() -> fdl.Config[Outer]:
@@ -157,3 +157,11 @@ def test_setting_through_a_default_is_refused() -> None:
     with pytest.raises(ConfigError, match="items is not set, so there is nothing at"):
         find_place(cfg, "items[0]").put(9)
     assert listing() == [1, 2]
+
+
+def test_a_default_of_the_code_itself_is_no_part() -> None:
+    def drawn(shape: Square = Square(3)) -> Square:  # noqa: B008 (this is what is refused)
+        return shape
+
+    with pytest.raises(ConfigError, match="Its default, of type Square, belongs to the code: put"):
+        find_place(fdl.Config(drawn), "shape.width")

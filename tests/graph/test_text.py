@@ -3,6 +3,7 @@
 import fiddle as fdl
 
 from fidgpt.graph import bind, outline
+from fidgpt.graph.edits import set_text
 
 from .parts import Depth, Outer, Part, Square, Width, double, pair, product
 
@@ -62,6 +63,17 @@ def test_what_is_heard_before_it_is_written_has_the_name_under_which_it_is_writt
 def test_quantities_in_a_list_read_like_arguments() -> None:
     cfg = fdl.Config(Outer, width=Width.new(3), child=[Width.new(), Width.new(5)])
     assert outline(cfg).splitlines()[2:] == ["  child:", "    [0]: 3  <- width", "    [1]: 5"]
+
+
+def test_a_formula_is_a_line() -> None:
+    cfg = fdl.Config(Outer, width=3, child=fdl.Config(Part, width=Width.new()))
+    fdl.add_tag(cfg, "width", Width)
+    set_text(cfg, "depth", "{width} * 2")
+    assert outline(cfg).splitlines()[2] == "  depth: {width} * 2"
+    set_text(cfg, "width", "4 + {rate}")
+    lines = outline(cfg).splitlines()
+    assert lines[1] == "  width: &width 4 + {rate}"
+    assert lines[4] == "    width: *width"
 
 
 def test_unnamed_arguments_are_numbered() -> None:

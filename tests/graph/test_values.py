@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pytest
+import torch
 
 from fidgpt.graph import ConfigError, read_value
 
@@ -85,6 +86,8 @@ READ = [
     ("os.system('ls')", Any, "os.system('ls')"),
 ]
 
+DTYPES = [("bfloat16", torch.bfloat16), ("torch.float32", torch.float32), ("half", torch.half)]
+
 REFUSED = [
     ("1.5", int),
     ("abc", int),
@@ -133,6 +136,17 @@ def test_read(text: str, hint: Any, expected: Any) -> None:
     value = read_value(text, hint)
     assert value == expected
     assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(("text", "dtype"), DTYPES)
+def test_a_dtype_by_its_name(text: str, dtype: torch.dtype) -> None:
+    assert read_value(text, torch.dtype) is dtype
+    assert read_value(text, torch.dtype | None) is dtype
+
+
+def test_no_dtype() -> None:
+    with pytest.raises(ConfigError, match="'bfloat6' is not a dtype. Did you mean bfloat16"):
+        read_value("bfloat6", torch.dtype)
 
 
 @pytest.mark.parametrize(("text", "hint"), REFUSED, ids=[text[:12] for text, _ in REFUSED])

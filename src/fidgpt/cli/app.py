@@ -12,6 +12,18 @@ INTERRUPTED = 130  # as a shell says it
 FLAGS = flags.FLAGS
 _EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
 
+app.define_help_flags()
+
+
+class _Help(flags.BooleanFlag):
+    """Shows help once all flags are read, since one of them says of which config."""
+
+    def __init__(self) -> None:
+        super().__init__("help", False, "Show this, and what the chosen config can be told.", "?")
+        self.allow_override = True
+
+
+flags.DEFINE_flag(_Help())
 flags.DEFINE_bool("debug", False, "Show where in the code a mistake was found.")
 
 
@@ -39,7 +51,6 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     A mistake of the user's ends in its message and status 2, without a traceback unless --debug.
     """
-    _list_in_help()
     app.run(lambda arguments: sys.exit(_guarded(main, arguments[1:])), flags_parser=_parse)
 
 
@@ -49,23 +60,25 @@ def fail(message: str) -> None:
 
 
 def _guarded(main: Callable[[list[str]], int | None], arguments: list[str]) -> int:
-    from fidgpt.cli.mistakes import MISTAKES  # imported late: --help needs none of it
-
     try:
-        status = main(arguments) or 0
+        status = (_help if FLAGS.help else main)(arguments) or 0
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # who read has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except MISTAKES as error:
+    except KeyboardInterrupt:
+        fail("interrupted.")
+        return INTERRUPTED
+    except Exception as error:
+        from fidgpt.cli.mistakes import MISTAKES  # late: what knows no model waits for none
+
+        if not isinstance(error, MISTAKES):
+            raise
         if FLAGS.debug:
             traceback.print_exc()
         fail(str(error))
         return MISTAKE
-    except KeyboardInterrupt:
-        fail("interrupted.")
-        return INTERRUPTED
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:
@@ -77,13 +90,11 @@ def _parse(arguments: Sequence[str]) -> list[str]:
             message += f"\n  What changes a config is said in --config, such as {_EXAMPLE}"
         fail(message)
         sys.exit(MISTAKE)
-    except SystemExit:  # absl ends --help with 1, as if to ask were a mistake
+    except SystemExit:  # absl ends --helpfull with 1, as if to ask were a mistake
         sys.exit(0)
 
 
-def _list_in_help() -> None:
-    """Lists the flags of all of fidgpt in --help; absl lists those of the script that runs."""
-    for module, own in FLAGS.flags_by_module_dict().items():
-        if module.startswith("fidgpt."):
-            for flag in own:
-                FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+def _help(_: list[str]) -> None:
+    from fidgpt.cli.helping import print_help  # late: most runs need no help
+
+    print_help(FLAGS)

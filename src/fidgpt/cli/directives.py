@@ -1,48 +1,105 @@
-"""What `--config` understands: `config:`, `config_file:`, `fiddler:`, `set:` and `tag:`."""
+"""What `--config` understands, one directive after the other.
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+config:NAME(args)   config_file:PATH   config_str:TEXT    where the graph begins
+fiddler:NAME(args)  patch:FILE                            what changes it as a whole
+set:PATH=VALUE      set:PATH*=2        del:PATH           its values
+tag:NAME=VALUE      tag:NAME*=2                           its quantities
+use:PATH=NAME(args) tie:PATH=PATH      untie:PATH         its parts
+"""
+
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.calls import call_with, parse_call
+from fidgpt.cli import bases, changes
+from fidgpt.cli.blame import blamed
 from fidgpt.cli.catalogue import Catalogue
-from fidgpt.graph import (
-    ConfigError,
-    clone,
-    find_place,
-    load,
-    read_value,
-    set_tag,
-    suggest,
-    tagged,
-)
-from fidgpt.graph.errors import at
-from fidgpt.graph.hints import hint_of
+from fidgpt.cli.effects import Composed, Effect, edits_between
+from fidgpt.graph import ConfigError, ConfigErrors, clone, suggest
+from fidgpt.graph.edits import Edit
+from fidgpt.graph.provenance import said_by
 
 DEFAULT_CONFIG = "base"
-_BASES = ("config", "config_file")
+_BASES: dict[str, Callable[[str, Catalogue], fdl.Config]] = {
+    "config": bases.from_function,
+    "config_file": bases.from_file,
+    "config_str": bases.from_text,
+}
+# Code of somebody's own may fail half-way: it works on a copy.
+_CODE: dict[str, Callable[[str, fdl.Config, Catalogue], fdl.Config]] = {
+    "fiddler": changes.run_fiddler,
+    "patch": changes.apply_patch,
+}
+_CHANGES: dict[str, changes.Change] = {
+    "set": changes.change_set,
+    "tag": changes.change_tag,
+    "del": changes.change_del,
+    "use": changes.change_use,
+    "tie": changes.change_tie,
+    "untie": changes.change_untie,
+}
+KINDS = (*_BASES, *_CODE, *_CHANGES)
 
 
-def compose(directives: Sequence[str], catalogue: Catalogue) -> fdl.Config:
+def compose(
+    directives: Sequence[str], catalogue: Catalogue, *, base: fdl.Config | None = None
+) -> fdl.Config:
     """The graph that directives make, applied in the order given.
 
-    With no `config:` or `config_file:` first, the base is `config:base`.
+    Args:
+      directives: what `--config` said.
+      catalogue: what has a name.
+      base: where the directives begin; `config:base`, unless the first of them says otherwise.
 
     Raises:
-      ConfigError: a directive is wrong; the message begins with the directive.
+      ConfigErrors: some directives are wrong; each message shows which piece.
     """
-    root = None
-    if not directives or split_directive(directives[0])[0] not in _BASES:
-        root = catalogue.configs[DEFAULT_CONFIG]()
+    return composed(directives, catalogue, base=base).root
+
+
+def composed(
+    directives: Sequence[str], catalogue: Catalogue, *, base: fdl.Config | None = None
+) -> Composed:
+    """The same graph, with what each directive changed.
+
+    Raises:
+      ConfigErrors: as `compose` does.
+    """
+    graph = _Graph(catalogue, base)
+    if base is None and (not directives or split_directive(directives[0])[0] not in _BASES):
+        graph.begin(0, f"config:{DEFAULT_CONFIG}")
+    mistakes: list[tuple[str, ConfigError]] = []
     for number, directive in enumerate(directives, start=1):
         try:
-            root = _apply(directive, root, catalogue)
+            with said_by(f"directive {number}: {directive}"):
+                graph.apply(number, directive)
         except ConfigError as error:
-            raise ConfigError(f"--config={directive} (directive {number}):\n  {error}") from error
-    assert root is not None  # either the default, or the first directive made it
-    return root
+            mistakes.append((blamed(number, directive, str(error)), error))
+            if not graph.has_begun:  # all that follows would fail for this reason alone
+                break
+    if mistakes:
+        raise ConfigErrors(message for message, _ in mistakes) from mistakes[0][1]
+    return Composed(graph.root, graph.effects)
+
+
+def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
+    """A copy of a graph that fiddlers changed, in order.
+
+    Args:
+      root: the graph; it stays as it is.
+      fiddlers: functions, or parts that stand for them with their arguments, such as
+        `fdl.Partial(use_gqa, num_kv_heads=2)`, from a graph of their own.
+
+    Raises:
+      ConfigError: one of them is no fiddler, fails, or returns something.
+    """
+    changed = clone(root)
+    for number, fiddler in enumerate(fiddlers, start=1):
+        with said_by(f"fiddler {number}: {changes.name_of(fiddler)}"):
+            changes.run(fiddler, changed)
+    return changed
 
 
 def split_directive(directive: str) -> tuple[str, str]:
@@ -51,104 +108,68 @@ def split_directive(directive: str) -> tuple[str, str]:
     return (kind.strip(), rest) if colon else ("", directive)
 
 
-def _apply(directive: str, root: fdl.Config | None, catalogue: Catalogue) -> fdl.Config:
-    """The graph after one directive; the graph before it is left as it was."""
-    kind, rest = split_directive(directive)
-    if kind not in _KINDS:
-        raise ConfigError(_no_directive(kind, directive.strip(), catalogue))
-    if kind in _BASES and root is not None:
-        raise ConfigError(f"a {kind}: comes first, and only once: it is where the graph begins.")
-    return _KINDS[kind](rest, clone(root), catalogue)
+class _Graph:
+    """The graph so far, and what came of each directive."""
+
+    def __init__(self, catalogue: Catalogue, base: fdl.Config | None) -> None:
+        self._catalogue = catalogue
+        self._root = base
+        self._is_kept = (
+            base is not None
+        )  # whether an effect has this graph to compare, as it is now
+        self.effects: list[Effect] = []
+
+    @property
+    def has_begun(self) -> bool:
+        return self._root is not None
+
+    @property
+    def root(self) -> fdl.Config:
+        assert self._root is not None  # the first directive begins it, or the default does
+        return self._root
+
+    def apply(self, number: int, directive: str) -> None:
+        kind, rest = split_directive(directive)
+        if kind in _BASES:
+            self.begin(number, directive)
+        elif kind in _CODE:
+            self._run(number, directive, functools.partial(_CODE[kind], rest))
+        elif kind in _CHANGES:
+            self._change(number, directive, functools.partial(_CHANGES[kind], rest))
+        else:
+            raise ConfigError(_no_directive(kind, directive.strip(), self._catalogue))
+
+    def begin(self, number: int, directive: str) -> None:
+        kind, rest = split_directive(directive)
+        if self._root is not None:
+            raise ConfigError(
+                f"a {kind}: comes first, and only once: it is where the graph begins."
+            )
+        self._root = _BASES[kind](rest, self._catalogue)
+        self._note(number, directive, list)
+
+    def _run(self, number: int, directive: str, code: Callable[..., fdl.Config]) -> None:
+        before = self.root
+        self._root = after = code(clone(before), self._catalogue)
+        self._is_kept = True
+        self._note(number, directive, functools.partial(edits_between, before, after))
+
+    def _change(self, number: int, directive: str, change: Callable[..., list[Edit]]) -> None:
+        if self._is_kept:
+            self._root, self._is_kept = clone(self.root), False
+        made = change(self.root, self._catalogue)
+        self._note(number, directive, lambda: made)
+
+    def _note(self, number: int, directive: str, edits: Callable[[], list[Edit]]) -> None:
+        self.effects.append(Effect(number, directive, edits))
 
 
 def _no_directive(kind: str, directive: str, catalogue: Catalogue) -> str:
-    if likely := _kind_that_has(directive.partition("(")[0], catalogue):
+    if likely := catalogue.kind_of(directive.partition("(")[0]):
         return f"a directive says what kind it is: {likely}:{directive}"
     if not kind and "=" in directive:
         return f"a directive says what kind it is: set:{directive}"
     return (
-        f"{kind or directive!r} is no directive. {suggest(kind or directive, _KINDS)}\n"
+        f"{kind or directive!r} is no directive. {suggest(kind or directive, KINDS)}\n"
         "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
     )
-
-
-def _config(text: str, _: None, catalogue: Catalogue) -> fdl.Config:
-    call = parse_call(text)
-    root = call_with(_named(call.name, "config", catalogue), call)
-    if not isinstance(root, fdl.Config):
-        raise ConfigError(
-            f"{call.name} returns {type(root).__name__}, and a config is a fdl.Config."
-        )
-    return root
-
-
-def _config_file(text: str, _: None, catalogue: Catalogue) -> fdl.Config:
-    path = Path(text).expanduser()
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # a ValueError for what is not UTF-8, or no path
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ConfigError(f"{path} cannot be read: {reason}.") from None
-    return load(content, source=str(path))
-
-
-def _fiddler(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
-    call = parse_call(text)
-    returned = call_with(_named(call.name, "fiddler", catalogue), call, root)
-    if returned is not None:
-        raise ConfigError(
-            f"{call.name} returns {type(returned).__name__}, and a fiddler returns None: it "
-            "changes the graph that it is given."
-        )
-    return root
-
-
-def _set(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
-    path, text = _split(text, "set:model.num_layers=6")
-    place = find_place(root, path)
-    with at(place.path):
-        value = read_value(text, place.hint)
-    place.put(value)
-    return root
-
-
-def _tag(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config:
-    name, value = _split(text, "tag:LearningRate=3e-4")
-    tag = _named(name, "tag", catalogue)
-    carriers = tagged(root, tag)
-    hint = hint_of(*carriers[0]) if carriers else Any
-    set_tag(root, tag, read_value(value, hint))
-    return root
-
-
-def _split(text: str, example: str) -> tuple[str, str]:
-    left, equals, right = text.partition("=")
-    if not equals or not left.strip():
-        raise ConfigError(f"there is no '=' with a name before it. Write, for example, {example}.")
-    return left.strip(), right
-
-
-def _named(name: str, kind: str, catalogue: Catalogue) -> Any:
-    known = _lists(catalogue)[kind]
-    if name in known:
-        return known[name]
-    other = _kind_that_has(name, catalogue)
-    remedy = f"There is {other}:{name}." if other else suggest(name, known)
-    raise ConfigError(f"there is no {kind} {name!r}. {remedy}")
-
-
-def _kind_that_has(name: str, catalogue: Catalogue) -> str | None:
-    return next((kind for kind, known in _lists(catalogue).items() if name in known), None)
-
-
-def _lists(catalogue: Catalogue) -> dict[str, Mapping[str, Any]]:
-    return {"config": catalogue.configs, "fiddler": catalogue.fiddlers, "tag": catalogue.tags}
-
-
-_KINDS: dict[str, Callable[..., fdl.Config]] = {
-    "config": _config,
-    "config_file": _config_file,
-    "fiddler": _fiddler,
-    "set": _set,
-    "tag": _tag,
-}

@@ -3,23 +3,25 @@
 from absl import flags
 
 from fidgpt.cli.app import OptionalText
-from fidgpt.graph import ConfigError
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_multi_string(
     "config",
     [],
-    "A directive: config:NAME(args), config_file:PATH, fiddler:NAME(args), set:PATH=VALUE or "
-    "tag:NAME=VALUE. Repeated; applied in the order given, on config:base unless the first one "
-    "says where to begin.",
+    "A directive: config:NAME(args), config_file:PATH, config_str:TEXT, fiddler:NAME(args), "
+    "set:PATH=VALUE (or *=, +=, -=), tag:NAME=VALUE, del:PATH, use:PATH=PART(args), "
+    "tie:PATH=PATH, untie:PATH or patch:FILE. Repeated; applied in the order given, on config:base "
+    "unless the first one says where to begin.",
 )
 flags.DEFINE_flag(
     OptionalText(
         "print",
         alone="text",
-        choices=["text", "json"],
-        help_text="Print what would run, as text or as json, and train nothing.",
+        choices=["text", "flat", "yaml", "json", "python", "html", "base", "defaults"],
+        help_text="Print what would run, and train nothing: as text, as lines `path = value`, as "
+        "yaml, json, python code or a page for a browser, or only what differs from its base or "
+        "from the defaults.",
     )
 )
 flags.DEFINE_string("run_dir", None, "Directory of the new run; runs/NAME-TIME unless said.")
@@ -32,6 +34,8 @@ def refuse_arguments(arguments: list[str]) -> None:
       ConfigError: there is something.
     """
     if arguments:
+        from fidgpt.graph import ConfigError  # late: only who is wrong waits for it
+
         raise ConfigError(
             f"{arguments[0]!r} is no flag. What changes a config is said in --config, for "
             "example --config=set:num_steps=200."

@@ -15,8 +15,12 @@ import fiddle as fdl
 import torch
 
 from fidgpt.cli.directives import DEFAULT_CONFIG, split_directive
+from fidgpt.cli.recall import recall
 from fidgpt.configs import constraints as rules
-from fidgpt.graph import ConfigError, build, dump, load
+from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
+from fidgpt.graph.permissions import allowed_changes
+from fidgpt.graph.provenance import dump_provenance, said_by
+from fidgpt.graph.text import rows
 from fidgpt.train import RunDirectory, RunError, Trainer
 
 _PACKAGES = ("fidgpt", "torch", "fiddle", "numpy", "safetensors", "tokenizers")
@@ -48,8 +52,12 @@ def _read_nothing(trainer: Trainer) -> None:
         ) from error
 
 
-def load_run(path: Path) -> fdl.Config:
+def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     """The graph of a run, from its directory.
+
+    Args:
+      path: the directory.
+      allowed: packages of the user's own whose callables the config may name.
 
     Raises:
       RunError: there is no run.
@@ -57,29 +65,73 @@ def load_run(path: Path) -> fdl.Config:
     """
     file = path / "config.json"
     try:
-        return load(file.read_text(encoding="utf-8"), source=str(file))
+        with said_by(str(file)):
+            cfg = load(file.read_text(encoding="utf-8"), source=str(file), allowed=allowed)
+        return recall(cfg, file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise RunError(f"{path} holds no run: {file.name} cannot be read ({reason}).") from None
 
 
-def new_run(cfg: fdl.Config, *, directives: Sequence[str], path: str | None) -> RunDirectory:
+def new_run(
+    cfg: fdl.Config,
+    *,
+    directives: Sequence[str],
+    path: str | None,
+    allowed: tuple[str, ...] = (),
+) -> RunDirectory:
     """The directory of a new run of `cfg`: as asked, or `runs/NAME-TIME` where one stands.
 
     It keeps, beside the numbers, what one needs to understand the run and to do it again.
 
+    Args:
+      cfg: the graph.
+      directives: what made it.
+      path: the directory; one of its own in `runs` unless said.
+      allowed: packages of the user's own whose callables the config may name.
+
     Raises:
-      ConfigError: the config cannot be written to a file, or not be read from it again.
+      ConfigError: the config cannot be written to a file, or what is read from it is another.
     """
-    config = dump(cfg)
-    load(config, source="the config")  # what cannot be read back could never go on
-    texts = {
-        "config.json": config,
+    texts = _texts_of(cfg, allowed) | {
         "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
         "environment.json": json.dumps(_environment(), indent=1) + "\n",
     }
     named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return RunDirectory(Path(path) if path else _free(Path("runs") / named), texts=texts)
+    directory = Path(path) if path else _free(Path("runs") / named)
+    return RunDirectory(directory, texts=texts, identity=_identity(cfg))
+
+
+def resumed_run(
+    path: Path, old: fdl.Config, cfg: fdl.Config, *, allowed: tuple[str, ...] = ()
+) -> RunDirectory:
+    """The directory of a run that goes on with `cfg`, where it went by `old` so far.
+
+    Raises:
+      ConfigErrors: something differs that may not change while a run goes on.
+      ConfigError: the new config cannot be written to a file and read again.
+    """
+    changes = [
+        {"path": one.change.path, "change": one.change.detail, "kind": one.permission.name.lower()}
+        for one in allowed_changes(old, cfg)
+    ]
+    texts = _texts_of(cfg, allowed) if changes else {}
+    return RunDirectory(path, texts=texts, changes=changes, identity=_identity(cfg))
+
+
+def _texts_of(cfg: fdl.Config, allowed: tuple[str, ...]) -> dict[str, str]:
+    """The files of a config, once it is certain that they can be read again."""
+    text = dump(cfg)
+    again = load(text, source="the config", allowed=allowed)
+    if fingerprint(again) != fingerprint(cfg):
+        lines = diff_text(diff(cfg, again)) or "in what no difference shows"
+        raise ConfigError(f"the config is another one once it was saved and loaded:\n  {lines}")
+    return {"config.json": text, "provenance.json": dump_provenance(cfg)}
+
+
+def _identity(cfg: fdl.Config) -> dict[str, str]:
+    """What every process of a run must have alike: a text for each value, by its path."""
+    return {row.path: row.text for row in rows(cfg, defaults=True) if row.text}
 
 
 def name_of_base(directives: Sequence[str]) -> str:

@@ -1,26 +1,19 @@
 """The command `sweep.py`: every combination of some directives, each trained once, in turn."""
 
-import itertools
 import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
-from rich.console import Console as RichConsole
-from rich.table import Table
 
-from fidgpt.cli import app
-from fidgpt.cli.calls import split_at_commas
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose, split_directive
+from fidgpt.cli import app, asked
 from fidgpt.cli.flags import FLAGS, refuse_arguments
-from fidgpt.cli.runs import build_trainer, name_of_base
-from fidgpt.graph import ConfigError, fingerprint
-from fidgpt.graph.errors import raise_all
-from fidgpt.train.trackers import read_rows
+
+if TYPE_CHECKING:
+    from fidgpt.cli.points import Point
 
 flags.DEFINE_multi_string(
     "sweep",
@@ -28,21 +21,6 @@ flags.DEFINE_multi_string(
     "An axis: a directive with several values, such as tag:LearningRate=1e-3,3e-3 or "
     "fiddler:use_rope,use_learned_positions. Axes multiply.",
 )
-
-
-@dataclass(frozen=True)
-class Point:
-    """One config of a sweep.
-
-    Attributes:
-      directives: all that makes the config, in order.
-      varied: those that the axes chose.
-      fingerprint: its identity; two points with one fingerprint are the same run.
-    """
-
-    directives: tuple[str, ...]
-    varied: tuple[str, ...]
-    fingerprint: str
 
 
 def run() -> None:
@@ -53,6 +31,12 @@ def run() -> None:
 def main(arguments: list[str]) -> int | None:
     """Trains every point that is not done yet; returns 1 when one of them failed."""
     refuse_arguments(arguments)
+    if asked.answered():
+        return None
+    from fidgpt.cli.points import points_of  # late: --help and --list load no torch
+    from fidgpt.cli.runs import name_of_base
+    from fidgpt.graph import ConfigError
+
     if not FLAGS.sweep:
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
     points = points_of(FLAGS.config, FLAGS.sweep)
@@ -66,51 +50,10 @@ def main(arguments: list[str]) -> int | None:
     return 1 if None in results.values() else 0
 
 
-def points_of(directives: list[str], axes: list[str]) -> list[Point]:
-    """The points of a sweep, composed and built, each fingerprint once.
-
-    Raises:
-      ConfigErrors: some points are wrong; all of them are named, and none may start.
-    """
-    points: dict[str, Point] = {}
-    mistakes: list[str] = []
-    catalogue = own_catalogue()
-    for varied in itertools.product(*(axis_values(axis) for axis in axes)):
-        directives_of_point = (*directives, *varied)
-        try:
-            cfg = compose(directives_of_point, catalogue)
-        except ConfigError as error:
-            mistakes.append(str(error))
-            continue
-        try:
-            build_trainer(cfg)
-            identity = fingerprint(cfg)
-        except ConfigError as error:
-            mistakes.append(f"{' '.join(varied)}:\n  {error}")
-            continue
-        points.setdefault(identity, Point(directives_of_point, varied, identity))
-    raise_all(list(dict.fromkeys(mistakes)))
-    return list(points.values())
-
-
-def axis_values(axis: str) -> list[str]:
-    """The directives that an axis stands for: one for each of its values.
-
-    Raises:
-      ConfigError: the axis has no values.
-    """
-    kind, rest = split_directive(axis)
-    left, equals, right = rest.partition("=")
-    is_assignment = kind in ("set", "tag")
-    values = split_at_commas(right if is_assignment else rest)
-    if not kind or not values or (is_assignment and not equals):
-        raise ConfigError(f"--sweep={axis} has no values: write KIND:NAME=VALUE,VALUE.")
-    prefix = f"{kind}:{left}=" if is_assignment else f"{kind}:"
-    return [prefix + value.strip() for value in values]
-
-
-def _train(point: Point, directory: Path) -> dict[str, float] | None:
+def _train(point: "Point", directory: Path) -> dict[str, float] | None:
     """The last row of a point's metrics; trains it first, or to its end, unless that was done."""
+    from fidgpt.train.trackers import read_rows
+
     path = directory / point.fingerprint[:12]
     command = [sys.executable, "-m", "fidgpt.cli.train"]
     if (path / "done.json").exists():
@@ -128,7 +71,10 @@ def _train(point: Point, directory: Path) -> dict[str, float] | None:
     return last
 
 
-def _print_table(points: list[Point], results: dict[str, dict[str, float] | None]) -> None:
+def _print_table(points: list["Point"], results: dict[str, dict[str, float] | None]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("point", "fingerprint", box=None, padding=(0, 2, 0, 0))
     for column in ("loss", "validation/loss") if results else ():
         table.add_column(column, justify="right")
@@ -138,7 +84,7 @@ def _print_table(points: list[Point], results: dict[str, dict[str, float] | None
             f"{last[key]:.4f}" if key in last else "-" for key in ("loss", "validation/loss")
         ]
         table.add_row(" ".join(point.varied), point.fingerprint[:12], *(numbers if results else ()))
-    RichConsole(highlight=False).print(table)
+    Console(highlight=False).print(table)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,29 @@
 """The command `train.py`: compose a config, check it, then print it, count it or train it."""
 
+import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
-from rich.console import Console as RichConsole
 
-from fidgpt.cli import app
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli import app, asked, show
 from fidgpt.cli.flags import FLAGS, refuse_arguments
-from fidgpt.cli.runs import build_trainer, load_run, new_run
-from fidgpt.graph import ConfigError, bind, check, dump, outline
-from fidgpt.train import RunDirectory, Trainer
-from fidgpt.train.console import facts_table
+
+if TYPE_CHECKING:
+    import fiddle as fdl
+
+    from fidgpt.cli.catalogue import Catalogue
+    from fidgpt.cli.effects import Composed
+    from fidgpt.train import RunDirectory, Trainer
 
 flags.DEFINE_bool("dry_run", False, "Build and count, and train nothing.")
 flags.DEFINE_string("resume", None, "Directory of a run that is to go on where it stopped.")
+flags.DEFINE_string(
+    "hardware", None, "Show what fiddler:for_hardware makes of this machine, such as h100x8."
+)
+flags.DEFINE_bool("verbose", False, "Tell every value that a directive changed.")
+flags.DEFINE_bool("allow_noop", False, "Accept directives that change nothing.")
 flags.DEFINE_integer("resume_step", None, "Go on from this checkpoint rather than the newest.")
 
 
@@ -27,35 +35,88 @@ def run() -> None:
 def main(arguments: list[str]) -> int | None:
     """Does what the flags say; returns the exit status."""
     refuse_arguments(arguments)
+    if asked.answered():
+        return None
     _refuse_contradictions()
-    resumed = Path(FLAGS.resume) if FLAGS.resume else None
-    cfg = check(load_run(resumed) if resumed else compose(FLAGS.config, own_catalogue()))
-    if FLAGS.print:
-        check(bind(cfg))
-        print(outline(cfg) if FLAGS.print == "text" else dump(cfg), end="")
-        return None
-    trainer = build_trainer(cfg)
-    if resumed:
-        directory = RunDirectory(resumed, texts={})
+    _pretend_machine()
+    # Late: --help, --list and completion load no torch.
+    from fidgpt.cli.catalogue import own_catalogue
+    from fidgpt.cli.directives import composed
+    from fidgpt.cli.runs import load_run
+
+    catalogue = own_catalogue()
+    old = load_run(Path(FLAGS.resume), allowed=catalogue.packages) if FLAGS.resume else None
+    made = composed(FLAGS.config, catalogue, base=old)
+    if show.is_asked():
+        return _show(made, catalogue)
+    return _run(made, old, catalogue.packages)
+
+
+def _show(made: "Composed", catalogue: "Catalogue") -> None:
+    from fidgpt.graph import bind, check
+
+    check(bind(check(made.root)))
+    _tell(made, all_of_it=FLAGS.verbose)
+    show.show(made.root, catalogue, directives=None if FLAGS.resume else FLAGS.config)
+
+
+def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
+    """Trains what the directives made, or goes on with it where a run went by `old` so far."""
+    from fidgpt.cli.runs import build_trainer, new_run, resumed_run
+    from fidgpt.graph.unread import unread
+
+    trainer = build_trainer(made.root)
+    _tell(made, all_of_it=True)
+    for line in unread(made.root):
+        print(f"warning: {line}", file=sys.stderr)
+    if old is None:
+        directory = new_run(made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed)
     else:
-        directory = new_run(cfg, directives=FLAGS.config, path=FLAGS.run_dir)
+        directory = resumed_run(Path(FLAGS.resume), old, made.root, allowed=allowed)
     if FLAGS.dry_run:
-        RichConsole(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
+        from rich.console import Console
+
+        from fidgpt.train.screen import facts_table
+
+        Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
         return None
-    return _status(trainer, directory, resume=resumed is not None)
+    return _status(trainer, directory, resume=old is not None)
+
+
+def _tell(made: "Composed", *, all_of_it: bool) -> None:
+    """What the directives changed, on standard error; without `all_of_it` only what is refused."""
+    from fidgpt.cli.report import report
+
+    for line in report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop):
+        if all_of_it:
+            print(line, file=sys.stderr)
 
 
 def _refuse_contradictions() -> None:
-    if FLAGS.resume and (FLAGS.config or FLAGS.run_dir):
-        raise ConfigError(
-            "--resume goes on with the config of the run as it is: leave --config and --run_dir "
-            "out, or begin a new run."
-        )
+    from fidgpt.graph import ConfigError
+
+    if FLAGS.resume and FLAGS.run_dir:
+        raise ConfigError("--resume goes on in the directory of the run: leave --run_dir out.")
     if FLAGS.resume_step is not None and not FLAGS.resume:
         raise ConfigError("--resume_step says where to go on: it needs --resume=RUN_DIRECTORY.")
 
 
-def _status(trainer: Trainer, directory: RunDirectory, *, resume: bool) -> int:
+def _pretend_machine() -> None:
+    """Lets for_hardware see the machine of --hardware in place of the one at hand."""
+    from fidgpt.graph import ConfigError
+    from fidgpt.train.machine import VARIABLE
+
+    if FLAGS.hardware is None:
+        return
+    if not any("for_hardware" in directive for directive in FLAGS.config):
+        raise ConfigError(
+            f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
+            "machine: say --config=fiddler:for_hardware too."
+        )
+    os.environ[VARIABLE] = FLAGS.hardware
+
+
+def _status(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) -> int:
     """Trains; a run that a signal stopped ends with the status that a shell gives the signal."""
     outcome = trainer.train(directory, resume=resume, resume_step=FLAGS.resume_step)
     return 128 + outcome.stopped_by if outcome.stopped_by else 0

@@ -3,9 +3,10 @@
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -19,6 +20,8 @@ class PreparationProgress:
     """
 
     def __init__(self, *, show: bool) -> None:
+        from rich.console import Console  # late: most who import this prepare nothing
+
         self._console = Console(file=sys.stderr, quiet=not show, soft_wrap=True)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -29,6 +32,8 @@ class PreparationProgress:
 
     def __enter__(self) -> "PreparationProgress":
         if self._console.is_terminal and not self._console.quiet:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),

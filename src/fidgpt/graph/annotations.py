@@ -23,6 +23,8 @@ def members_of(hint: Any) -> tuple[Any, ...]:
 
     Names for other hints (`NewType`, `Annotated`, `type X = ...`) are followed to what they name.
     """
+    if type(hint) is type:  # most are
+        return (hint,)
     while True:
         if isinstance(hint, typing.NewType):
             hint = hint.__supertype__
@@ -41,6 +43,12 @@ def is_unknown(hint: Any) -> bool:
     """Whether a hint says nothing that a value could be compared with."""
     is_named_only = isinstance(hint, typing.TypeVar | typing.ParamSpec | typing.ForwardRef | str)
     return hint is Any or hint is inspect.Parameter.empty or hint is typing.Self or is_named_only
+
+
+def is_dtype(hint: Any) -> bool:
+    """Whether a hint is torch's type of number formats, found out without importing torch."""
+    named = getattr(hint, "__module__", None), getattr(hint, "__name__", None)
+    return named == ("torch", "dtype")
 
 
 def _hints(function: Any) -> dict[str, Any]:

@@ -1,16 +1,26 @@
 """The arguments of a part: those that are set, and all that there are."""
 
+import dataclasses
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
 
 Key = str | int
+_USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_known_defaults: dict[Any, dict[Key, Any] | None] = {}
+_MOST_KNOWN = 4096  # callables; a notebook that defines one anew for ever must not fill the memory
 
 
 def given(part: fdl.Buildable) -> dict[Key, Any]:
     """The arguments that are set, in the order of the signature."""
-    return fdl.ordered_arguments(part)
+    named, known = named_defaults(part), part.__arguments__
+    if named is None:
+        return fdl.ordered_arguments(part)
+    if len(known) < 2:
+        return dict(known)
+    return {key: known[key] for key in named if key in known}
 
 
 def every(part: fdl.Buildable) -> dict[Key, Any]:
@@ -19,12 +29,43 @@ def every(part: fdl.Buildable) -> dict[Key, Any]:
     Elements of `*args` and `**kwargs` that carry a tag and no value are among them, which Fiddle
     itself does not list.
     """
+    if (named := named_defaults(part)) is not None:
+        return {**named, **part.__arguments__}
     listed = fdl.ordered_arguments(part, include_defaults=True, include_unset=True)
     is_open = [key for key, tags in part.__argument_tags__.items() if tags and key not in listed]
     if not is_open:
         return listed
     both = listed | dict.fromkeys(is_open, fdl.NO_VALUE)
     return dict(sorted(both.items(), key=lambda item: _position(part, item[0])))
+
+
+def named_defaults(part: fdl.Buildable) -> Mapping[Key, Any] | None:
+    """The defaults of a part that takes arguments by name only, in the order of its signature.
+
+    `fdl.NO_VALUE` stands where there is none. None where there may be arguments without a name, or
+    with any name.
+    """
+    function = part.__fn_or_cls__
+    try:
+        return _known_defaults[function]
+    except KeyError:
+        if len(_known_defaults) > _MOST_KNOWN:
+            _known_defaults.clear()
+        found = _known_defaults[function] = _named_defaults(part)
+        return found
+    except TypeError:  # an instance that can be called but not hashed
+        return _named_defaults(part)
+
+
+def _named_defaults(part: fdl.Buildable) -> dict[Key, Any] | None:
+    parameters = part.__signature_info__.parameters
+    if not all(parameter.kind in _USUAL for parameter in parameters.values()):
+        return None
+    empty = inspect.Parameter.empty
+    return {
+        name: fdl.NO_VALUE if parameter.default is empty else parameter.default
+        for name, parameter in parameters.items()
+    }
 
 
 def _position(part: fdl.Buildable, key: Key) -> tuple[int, int]:
@@ -36,10 +77,23 @@ def _position(part: fdl.Buildable, key: Key) -> tuple[int, int]:
 
 def default_of(part: fdl.Buildable, key: Key) -> Any:
     """The default of a parameter; `fdl.NO_VALUE` where it has none."""
+    if (named := named_defaults(part)) is not None:
+        return named.get(key, fdl.NO_VALUE)
     parameter = parameter_of(part, key)
     if parameter is None or parameter.default is inspect.Parameter.empty:
         return fdl.NO_VALUE
     return parameter.default
+
+
+def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
+    """The class or function that makes the default of a dataclass' field anew; None for others."""
+    function = fdl.get_callable(part)
+    if not dataclasses.is_dataclass(function):
+        return None
+    fields = {field.name: field.default_factory for field in dataclasses.fields(function)}
+    factory = fields.get(str(key), dataclasses.MISSING)
+    is_container = isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
+    return None if factory is dataclasses.MISSING or is_container else factory
 
 
 def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:
@@ -48,6 +102,9 @@ def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:
     None where nothing takes it.
     """
     parameters = part.__signature_info__.parameters
+    usual = parameters.get(key) if isinstance(key, str) else None
+    if usual is not None and usual.kind in _USUAL:
+        return usual
     kinds = {parameter.kind: parameter for parameter in parameters.values()}
     if isinstance(key, str):
         named = parameters.get(key)
@@ -80,3 +137,12 @@ def assign(part: fdl.Buildable, key: Key, value: Any) -> None:
     ):
         raise IndexError(f"there is no argument number {key}")
     part.__arguments__[key] = value
+
+
+def unset(part: fdl.Buildable, key: Key) -> None:
+    """Takes an argument away; its tags stay."""
+    if isinstance(key, str):
+        delattr(part, key)
+    else:  # Fiddle's own `del part[i]` would move the arguments that follow
+        part.__argument_history__.add_deleted_value(key)
+        del part.__arguments__[key]

@@ -5,9 +5,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, assign, default_of, every, given
+from fidgpt.graph.arguments import Key, assign, default_of, every
 from fidgpt.graph.clone import clone
 from fidgpt.graph.errors import listed, raise_all
+from fidgpt.graph.formula import look_up_names
 from fidgpt.graph.scope import Conflict, Said, Scope, Scopes, Tag, look_up
 from fidgpt.graph.walk import Node, join, nodes, parts, step_to, title
 
@@ -17,16 +18,24 @@ class Heard:
     """One open parameter and what it hears.
 
     Attributes:
-      part: the part whose parameter it is.
-      path: the parameter's path.
+      node: the part whose parameter it is, with its place.
       key: its name, or its number where it has none.
       said: the value and the place that says it.
     """
 
-    part: fdl.Buildable
-    path: str
+    node: Node
     key: Key
     said: Said
+
+    @property
+    def part(self) -> fdl.Buildable:
+        """The part whose parameter it is."""
+        return self.node.value
+
+    @property
+    def path(self) -> str:
+        """The parameter's path."""
+        return join(self.node.path, step_to(self.key))
 
 
 def bind(root: Any) -> Any:
@@ -36,7 +45,7 @@ def bind(root: Any) -> Any:
     enclosing part that has one under that tag, or under a tag that it inherits from, as a name in
     Python means what the nearest enclosing scope binds it to. A value that is itself a part is
     computed in the scope of the place that says it. Where nobody says the quantity the parameter's
-    own default stands. Binding twice changes nothing.
+    own default stands. Formulas get the values that they name. Binding twice changes nothing.
 
     Raises:
       ConfigErrors: all at once, every quantity that nobody says and every one that is said in two
@@ -46,10 +55,23 @@ def bind(root: Any) -> Any:
     bound = clone(root)
     for heard in resolve(bound):
         assign(heard.part, heard.key, heard.said.value)
-    for node in parts(bound):
+    found = parts(bound)
+    for node in found:
         for key in open_parameters(node.value):
             assign(node.value, key, default_of(node.value, key))
+    look_up_names(bound, found)
     return bound
+
+
+def hears(root: Any, part: fdl.Buildable, key: Key) -> bool:
+    """Whether a part around an open parameter says its quantity."""
+    tags = open_parameters(part).get(key, frozenset())
+    scopes = Scopes()
+    for node in nodes(root) if tags else ():
+        scopes.enter(node)
+        if node.value is part:
+            return _listen(node, tags, scopes.at(node, key)) is not None
+    return False
 
 
 def resolve(root: Any) -> list[Heard]:
@@ -66,14 +88,14 @@ def resolve(root: Any) -> list[Heard]:
         scopes.enter(node)
         for key, tags in open_parameters(node.value).items():
             found = _listen(node, tags, scopes.at(node, key))
-            path = join(node.path, step_to(key))
             if isinstance(found, Said):
-                heard.append(Heard(node.value, path, key, found))
+                heard.append(Heard(node, key, found))
             elif isinstance(found, Conflict):
                 sides = (tags, found.first[0], found.second[0])
-                conflicts.setdefault(sides, (found, []))[1].append(path)
+                place = join(node.path, step_to(key))
+                conflicts.setdefault(sides, (found, []))[1].append(place)
             elif default_of(node.value, key) is fdl.NO_VALUE:
-                unsaid.setdefault(tags, []).append((node, path))
+                unsaid.setdefault(tags, []).append((node, join(node.path, step_to(key))))
     raise_all(
         [_nobody_says(tags, hearers) for tags, hearers in unsaid.items()]
         + [_two_values(sides[0], *conflict) for sides, conflict in conflicts.items()]
@@ -83,15 +105,17 @@ def resolve(root: Any) -> list[Heard]:
 
 def open_parameters(part: Any) -> dict[Key, frozenset[Tag]]:
     """The parameters of a part that carry a tag and have no value; none for a container."""
-    if not isinstance(part, fdl.Buildable) or not any(part.__argument_tags__.values()):
+    if not isinstance(part, fdl.Buildable):
         return {}
-    known = given(part)
-    tagged = {key: fdl.get_tags(part, key) for key in every(part) if key not in known}
-    return {key: tags for key, tags in tagged.items() if tags}
+    tagged, known = part.__argument_tags__, part.__arguments__
+    found = {key: frozenset(tags) for key, tags in tagged.items() if tags and key not in known}
+    return {key: found[key] for key in every(part) if key in found} if len(found) > 1 else found
 
 
 def _listen(node: Node, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | None:
     """What a parameter with these tags hears; with two tags, they must not disagree."""
+    if len(tags) == 1:
+        return look_up(next(iter(tags)), scope)
     every_found = [look_up(tag, scope) for tag in sorted(tags, key=str)]
     first = None
     for found in every_found:

@@ -11,6 +11,7 @@ from fidgpt.graph.arguments import default_of, every, given
 from fidgpt.graph.bind import bind, open_parameters
 from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
 from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
+from fidgpt.graph.formula import wrong_formulas
 from fidgpt.graph.hints import can_be_typed, fits, hint_of, name_of
 from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to, title
 
@@ -26,7 +27,9 @@ def check(root: Any) -> Any:
     Raises:
       ConfigErrors: every mistake, in one go.
     """
-    raise_all([message for node in nodes(root) for message in _mistakes(node)])
+    found = nodes(root)
+    mistakes = [message for node in found for message in _mistakes(node)]
+    raise_all(mistakes + list(wrong_formulas(found)))
     return root
 
 

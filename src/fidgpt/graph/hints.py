@@ -11,16 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import fiddle as fdl
-from beartype import BeartypeConf
-from beartype.door import is_bearable
-from beartype.roar import BeartypeException
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.annotations import hints_of, is_unknown, members_of
+from fidgpt.graph.annotations import hints_of, is_dtype, is_unknown, members_of
 from fidgpt.graph.arguments import Key, given, parameter_of
 
-_NUMBERS = BeartypeConf(is_pep484_tower=True)  # an int is welcome where a float is expected
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
+_LEAVES = (int, float, bool, str)
 _TOWER = {float: (int,), complex: (int, float)}
 
 
@@ -36,6 +33,8 @@ def fits(value: Any, hint: Any) -> bool:
     A part stands for what it builds: a `Config` for what its constructor returns, a `Partial` for
     a callable. True is no number, an int is a float, and a text is no sequence of its letters.
     """
+    if type(value) is hint and hint in _LEAVES:  # most are
+        return True
     members = members_of(hint)
     if len(members) != 1:
         return any(fits(value, member) for member in members)
@@ -50,7 +49,10 @@ def fits(value: Any, hint: Any) -> bool:
         return False
     if isinstance(value, list | tuple | dict) or _is_container(typing.get_origin(hint)):
         return _container_fits(value, hint)
-    return _safely(lambda: is_bearable(value, hint, conf=_NUMBERS))
+    is_plain = inspect.isclass(hint) and not (typing.get_args(hint) or typing.is_typeddict(hint))
+    if is_plain and not _is_protocol(hint):
+        return isinstance(value, (hint, *_TOWER.get(hint, ())))
+    return _is_bearable(value, hint)
 
 
 def element_hint(hint: Any, key: Any) -> Any:
@@ -73,7 +75,7 @@ def can_be_typed(hint: Any) -> bool:
     """Whether a text can say a value for a hint, None apart; a part or function it cannot."""
     for member in members_of(hint):
         origin = typing.get_origin(member) or member
-        if is_unknown(member) or origin in (typing.Literal, object):
+        if is_unknown(member) or is_dtype(member) or origin in (typing.Literal, object):
             return True
         is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
         elements = [one for one in typing.get_args(member) if one is not Ellipsis]
@@ -102,7 +104,7 @@ def _container_fits(value: Any, hint: Any) -> bool:
     if typing.is_typeddict(origin):
         return isinstance(value, dict)
     if not inspect.isclass(origin) or _is_protocol(origin):
-        return _safely(lambda: is_bearable(value, hint, conf=_NUMBERS))
+        return _is_bearable(value, hint)
     if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
         return False
     if isinstance(value, Mapping):
@@ -144,7 +146,8 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     if is_unknown(built) or is_unknown(hint):
         return True
     have, want = (typing.get_origin(side) or side for side in (built, hint))
-    want = getattr(want, "array_type", want)  # of a tensor not yet built nobody knows the shape
+    # Of a tensor not yet built nobody knows the shape.
+    have, want = (getattr(side, "array_type", side) for side in (have, want))
     if not all(inspect.isclass(side) and not _is_protocol(side) for side in (have, want)):
         return True
     if issubclass(have, (want, *_TOWER.get(want, ()))):
@@ -157,9 +160,13 @@ def _is_protocol(hint: Any) -> bool:
     return getattr(hint, "_is_protocol", False)
 
 
-def _safely(question: Any) -> bool:
+def _is_bearable(value: Any, hint: Any) -> bool:
     """A hint that the checker does not know refuses nothing."""
-    try:
-        return question()
+    from beartype import BeartypeConf  # late: most values are of plain classes
+    from beartype.door import is_bearable
+    from beartype.roar import BeartypeException
+
+    try:  # an int is welcome where a float is expected
+        return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
     except BeartypeException:
         return True

@@ -1,69 +1,26 @@
-"""Paths such as `model.blocks[0].attention.window`: reading, following and assigning them."""
+"""Paths such as `model.blocks[0].attention.window`: reading and following them."""
 
 import ast
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.annotations import is_unknown
-from fidgpt.graph.arguments import Key, assign, every, given, parameter_of
+from fidgpt.graph.arguments import (
+    Key,
+    default_factory_of,
+    default_of,
+    every,
+    parameter_of,
+)
 from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
-from fidgpt.graph.hints import element_hint, fits, hint_of, name_of
+from fidgpt.graph.hints import element_hint, hint_of
+from fidgpt.graph.place import Opened, Place, Within, describe, inside_of
 from fidgpt.graph.walk import is_node, join, parts, step_to, title
 
 _TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _STEP = re.compile(rf"\.?([A-Za-z_]\w*)|\[(-?[0-9]{{1,9}})\]|\[({_TEXT})\]")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a path leads.
-
-    Attributes:
-      container: the part, list, tuple or dict that holds the place.
-      key: the place in it.
-      hint: what the annotation asks there.
-      path: the whole path.
-      holder: the path of the container.
-    """
-
-    container: Any
-    key: Key
-    hint: Any
-    path: str
-    holder: str
-
-    @property
-    def value(self) -> Any:
-        """The value now, or `fdl.NO_VALUE` where nobody set one."""
-        if isinstance(self.container, fdl.Buildable):
-            return given(self.container).get(self.key, fdl.NO_VALUE)
-        return self.container[self.key]
-
-    def put(self, value: Any) -> None:
-        """Sets the value, as an assignment in Python would.
-
-        Raises:
-          ConfigError: the value does not fit the annotation, or puts a plain value in the place
-            of a part, or would change a tuple.
-        """
-        if isinstance(self.container, tuple):
-            raise ConfigError(f"{self.holder} is a tuple: set it whole, as {self.container!r:.60}.")
-        if not fits(value, self.hint):
-            raise ConfigError(f"{self.path} takes {name_of(self.hint)}, not {_describe(value)}.")
-        replaces_part = isinstance(self.value, fdl.Buildable)
-        if replaces_part and is_unknown(self.hint) and not isinstance(value, fdl.Buildable):
-            raise ConfigError(
-                f"{self.path} is the part {title(self.value)}, which {_describe(value)} "
-                "cannot replace: set one of its parameters."
-            )
-        if isinstance(self.container, fdl.Buildable):
-            assign(self.container, self.key, value)
-        else:
-            self.container[self.key] = value
 
 
 def parse_path(path: str) -> list[Key]:
@@ -75,14 +32,23 @@ def parse_path(path: str) -> list[Key]:
     keys: list[Key] = []
     at = 0
     while at < len(path):
-        match = _STEP.match(path, at)
-        if match is None or (keys and match[1] and path[at] != "."):
-            raise ConfigError(f"{path!r:.80} is not a path: it goes wrong at {path[at:]!r:.40}.")
-        keys.append(match[1] or (int(match[2]) if match[2] else _unquoted(match[3])))
-        at = match.end()
+        key, at = key_at(path, at)
+        keys.append(key)
     if not keys:
         raise ConfigError("the path is empty: name a parameter, such as model.hidden_dim.")
     return keys
+
+
+def key_at(path: str, at: int) -> tuple[Key, int]:
+    """The key that begins at a position of a path, and the position after it.
+
+    Raises:
+      ConfigError: none begins there.
+    """
+    match = _STEP.match(path, at)
+    if match is None or (at and match[1] and path[at] != "."):
+        raise ConfigError(f"{path!r:.80} is not a path: it goes wrong at {path[at:]!r:.40}.")
+    return match[1] or (int(match[2]) if match[2] else _unquoted(match[3])), match.end()
 
 
 def find_place(root: Any, path: str) -> Place:
@@ -91,16 +57,19 @@ def find_place(root: Any, path: str) -> Place:
     Raises:
       ConfigError: a name on the way does not exist; the nearest ones are suggested.
     """
-    first, *others = parse_path(path)
-    place = _step(root, root, first, Any, "")
-    for key in others:
-        if place.value is fdl.NO_VALUE:
-            raise ConfigError(f"{place.path} is not set, so there is nothing at {path}.")
-        if not is_node(place.value):
-            raise ConfigError(
-                f"{place.path} is {_describe(place.value)}, so there is nothing at {path}."
-            )
-        place = _step(root, place.value, key, place.hint, place.path)
+    return follow(root, parse_path(path), path)
+
+
+def follow(root: Any, keys: list[Key], path: str) -> Place:
+    """The place that keys lead to, one after the other; `path` is how messages call it.
+
+    Raises:
+      ConfigError: as `find_place` does.
+    """
+    place = None
+    for key in keys:
+        place = _step(root, place, key, path)
+    assert place is not None  # a path has at least one key
     if isinstance(place.value, TaggedValueCls):  # a quantity in a list keeps its tag
         return Place(place.value, "value", place.hint, place.path, place.holder)
     return place
@@ -113,24 +82,73 @@ def _unquoted(text: str) -> str:
         raise ConfigError(f"{text:.40} is no text as Python writes it.") from None
 
 
-def _step(root: Any, container: Any, key: Key, hint: Any, walked: str) -> Place:
-    if isinstance(container, fdl.Buildable):
-        return _argument(root, container, key, walked)
+def _step(root: Any, above: Place | None, key: Key, path: str) -> Place:
+    if above is None:
+        return _argument(root, root, key, "") if _is_part(root) else _entry(root, key, Any, "")
+    value = above.value
+    if _is_part(value):
+        return _argument(root, value, key, above.path, above.opens)
+    if value is fdl.NO_VALUE:
+        opened = _opened(above, path)
+        opens = (*above.opens, (above.container, above.key, opened))
+        return _argument(root, opened, key, above.path, opens)
+    if not is_node(value):
+        raise ConfigError(f"{above.path} is {describe(value)}, so there is nothing at {path}.")
+    return _entry(value, key, above.hint, above.path, inside_of(above, key))
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, fdl.Buildable)
+
+
+def _opened(place: Place, path: str) -> fdl.Buildable:
+    """A part for what the default factory of a parameter would make."""
+    factory = default_factory_of(place.container, place.key)
+    if factory is None:
+        raise ConfigError(_nothing_at(place, path))
+    is_called_later = isinstance(place.container, fdl.Partial | fdl.ArgFactory)
+    return (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
+
+
+def _nothing_at(place: Place, path: str) -> str:
+    message = f"{place.path} is not set, so there is nothing at {path}."
+    default = type(default_of(place.container, place.key))
+    if default.__module__ == "builtins" or default is type(fdl.NO_VALUE):
+        return message
+    return (
+        f"{message} Its default, of type {default.__name__}, belongs to the code: put a part of "
+        f"your own there first, set:{place.path}={default.__name__}(...)."
+    )
+
+
+def _entry(container: Any, key: Key, hint: Any, walked: str, within: Within | None = None) -> Place:
     is_known = -len(container) <= key < len(container) if isinstance(key, int) else False
     if isinstance(container, dict):
         is_known = key in container
     if not is_known:
         raise ConfigError(_no_such_entry(container, key, walked))
-    return Place(container, key, element_hint(hint, key), f"{walked}[{key!r}]", walked)
+    hint = element_hint(hint, key)
+    return Place(container, key, hint, f"{walked}[{key!r}]", walked, within)
 
 
-def _argument(root: Any, part: fdl.Buildable, key: Key, walked: str) -> Place:
+def own_key(part: fdl.Buildable, key: Key) -> Key | None:
+    """The key under which a part holds an argument; None where it takes no such argument."""
     parameter = parameter_of(part, key)
     if parameter is None or (isinstance(key, int) and key not in every(part)):
-        raise ConfigError(_no_such_name(root, part, key, walked))
+        return None
     if isinstance(key, str) and parameter.kind is parameter.POSITIONAL_ONLY:
-        key = list(part.__signature_info__.parameters).index(key)
-    return Place(part, key, hint_of(part, key), join(walked, step_to(key)), walked)
+        return list(part.__signature_info__.parameters).index(key)
+    return key
+
+
+def _argument(
+    root: Any, part: fdl.Buildable, key: Key, walked: str, opens: tuple[Opened, ...] = ()
+) -> Place:
+    own = own_key(part, key)
+    if own is None:
+        raise ConfigError(_no_such_name(root, part, key, walked))
+    path = join(walked, step_to(own))
+    return Place(part, own, hint_of(part, own), path, walked, None, opens)
 
 
 def _no_such_entry(container: Any, key: Key, walked: str) -> str:
@@ -147,9 +165,3 @@ def _no_such_name(root: Any, part: fdl.Buildable, key: Key, walked: str) -> str:
     if not elsewhere or nearest(str(key), names):
         return f"{where} has no parameter {key!r}. {suggest(str(key), names)}"
     return f"{where} has no parameter {key!r}. It exists at {listed(elsewhere, most=3)}."
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, fdl.Buildable):
-        return f"the part {title(value)}"
-    return f"{value!r:.60} ({type(value).__name__})"

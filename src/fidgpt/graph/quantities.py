@@ -4,7 +4,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of
+from fidgpt.graph.annotations import hints_of, members_of
 
 _PLAIN = (int, float, bool, str)
 
@@ -13,7 +13,8 @@ def is_quantity(part: Any) -> bool:
     """Whether a part computes a number or a text, of which a copy is as good."""
     if not isinstance(part, fdl.Config):
         return False
-    return hints_of(fdl.get_callable(part)).get("return") in _PLAIN
+    returns = hints_of(fdl.get_callable(part)).get("return")
+    return all(member in _PLAIN for member in members_of(returns))
 
 
 def computed(value: Any) -> Any:

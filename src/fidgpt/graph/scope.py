@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.arguments import Key, given
-from fidgpt.graph.walk import Node, join, parts, step_to
+from fidgpt.graph.walk import Node, is_node, join, parts, step_to
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
 
@@ -29,7 +29,7 @@ class Said:
             return False
         if self.value is other.value:
             return True
-        if type(self.value) is not type(other.value) or parts(self.value):
+        if type(self.value) is not type(other.value) or (is_node(self.value) and parts(self.value)):
             return False
         return self.value == other.value
 
@@ -99,10 +99,10 @@ class Scopes:
 
 
 def _sayings(value: Any) -> dict[Key, frozenset[Tag]]:
-    if not isinstance(value, fdl.Buildable):
+    if not isinstance(value, fdl.Buildable) or not value.__argument_tags__:
         return {}
-    tagged = {key: fdl.get_tags(value, key) for key in given(value)}
-    return {key: tags for key, tags in tagged.items() if tags}
+    tagged = value.__argument_tags__
+    return {key: frozenset(tagged[key]) for key in given(value) if tagged.get(key)}
 
 
 def _overlay(around: Scope, node: Node, sayings: dict[Key, frozenset[Tag]]) -> Scope:

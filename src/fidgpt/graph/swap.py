@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.graph.arguments import assign, every, given
+from fidgpt.graph.sayings import keep_sayings
 
 B = TypeVar("B", bound=fdl.Buildable)
 
@@ -24,4 +25,5 @@ def swapped(part: B, function: Any) -> B:
             fdl.add_tag(new, key, tag)
         if key in known:
             assign(new, key, known[key])
+        keep_sayings(new, part, key)
     return new

@@ -1,28 +1,65 @@
 """A graph as text: an outline in which a shared part is written once and then named."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import every, given
+from fidgpt.graph.arguments import default_of, every, given
 from fidgpt.graph.bind import Heard, resolve
-from fidgpt.graph.walk import children, join, nodes, step_to, title
+from fidgpt.graph.formula import is_formula
+from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to, title
 
+_PLAIN = (int, float, bool, str, type(None), tuple)
 _KINDS = {fdl.Partial: " (partial)", fdl.ArgFactory: " (new at every call)"}
 
 
-def outline(root: Any) -> str:
-    """One line for every argument that is set or heard; defaults are left out.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a graph that is read from top to bottom.
+
+    Attributes:
+      depth: how many parts and containers it lies inside of.
+      name: of the parameter or item; "" for the root.
+      path: the first path of the place.
+      text: the value, or the title of a part that is written out below; "" for a container.
+      kind: "part" for what is written out below; "said", "heard" or "default" for a value, and
+        "same" for one that was said and is the default.
+    """
+
+    depth: int
+    name: str
+    path: str
+    text: str
+    kind: Literal["part", "said", "heard", "default", "same"]
+
+
+def outline(root: Any, *, defaults: bool = False, color: bool = False) -> str:
+    """One line for every argument that is set or heard; defaults are left out unless asked for.
 
     A part that several places hold is written out at its first path, marked `&path`, and is
     `*path` in the other places. A value that is heard from another place shows it after `<-`.
 
+    Args:
+      root: the graph.
+      defaults: whether defaults are written too; each is marked, or dim on a terminal.
+      color: whether the text is for a terminal.
+
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    return "\n".join(_Outline(root).lines(root)) + "\n"
+    return "".join(f"{_line(row, color)}\n" for row in rows(root, defaults=defaults))
+
+
+def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
+    """The lines of a graph, top to bottom, as `outline` writes them.
+
+    Raises:
+      ConfigErrors: the graph cannot be bound.
+    """
+    return _Outline(root, defaults).rows(root)
 
 
 def leaf_text(value: Any) -> str:
@@ -32,29 +69,50 @@ def leaf_text(value: Any) -> str:
     return " ".join(repr(value).splitlines())
 
 
+def _line(row: Row, color: bool) -> str:
+    label = f"{row.name}: " if row.name else ""
+    line = f"{'  ' * row.depth}{label}{row.text}".rstrip()
+    if row.kind != "default":
+        return line
+    return f"\x1b[2m{line}\x1b[0m" if color else f"{line}  (default)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A plain value, with the kind of its row."""
+
+    kind: Literal["default", "same"]
+    value: Any
+
+
 class _Outline:
     """Knows what is heard in a graph, and the names of what is shared."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, defaults: bool) -> None:
+        self._with_defaults = defaults
         every_heard = resolve(root)
         self._heard = {(id(heard.part), heard.key): heard for heard in every_heard}
         is_heard = {id(heard.said.value) for heard in every_heard}
+        found = nodes(root)
+        self._holders = _holders(found)
         self._names = {
             id(node.value): node.path
-            for node in nodes(root)
-            if node.is_shared or (id(node.value) in is_heard and _holds_parts(node.value))
+            for node in found
+            if node.is_shared or (id(node.value) in is_heard and self._is_written_out(node.value))
         }
 
-    def lines(self, root: Any) -> Iterator[str]:
-        """The lines, top to bottom; without recursion, so that depth is no limit."""
-        left = [("", "", "", root)]
+    def rows(self, root: Any) -> Iterator[Row]:
+        """The rows, top to bottom; without recursion, so that depth is no limit."""
+        left = [(0, "", "", root)]
         while left:
-            indent, label, path, value = left.pop()
+            depth, name, path, value = left.pop()
+            kind, value = (value.kind, value.value) if isinstance(value, _Leaf) else ("said", value)
             text = self._text(value, path)
-            yield f"{indent}{label}{text or self._title(value)}".rstrip()
             if text is None:
-                below = self._inside(value, path)
-                left += [(f"{indent}  ", f"{name}: ", at, item) for name, at, item in below[::-1]]
+                yield Row(depth, name, path, self._title(value), "part")
+                left += [(depth + 1, *one) for one in self._inside(value, path)[::-1]]
+            else:
+                yield Row(depth, name, path, text, "heard" if isinstance(value, Heard) else kind)
 
     def _text(self, value: Any, path: str) -> str | None:
         """A value that takes one line; None for one that is written out below its title."""
@@ -64,13 +122,21 @@ class _Outline:
             return f"{leaf_text(said.value)}  <- {said.path}" if name is None else f"*{name}"
         if self._names.get(id(value), path) != path:
             return f"*{self._names[id(value)]}"
-        return None if _holds_parts(value) else leaf_text(value)
+        if is_formula(value):
+            return f"{self._anchor(value)}{given(value)['text']}"
+        return None if self._is_written_out(value) else leaf_text(value)
+
+    def _is_written_out(self, value: Any) -> bool:
+        """Whether a value is a part, or a container of the graph that holds one."""
+        return id(value) in self._holders and is_node(value)
 
     def _title(self, value: Any) -> str:
         if not _is_part(value):
             return ""
-        anchor = f"&{self._names[id(value)]} " if id(value) in self._names else ""
-        return f"{anchor}{title(value)}{_KINDS.get(type(value), '')}"
+        return f"{self._anchor(value)}{title(value)}{_KINDS.get(type(value), '')}"
+
+    def _anchor(self, value: Any) -> str:
+        return f"&{self._names[id(value)]} " if id(value) in self._names else ""
 
     def _inside(self, value: Any, path: str) -> list[tuple[str, str, Any]]:
         """What is below a title: the name, the path and the value of each line."""
@@ -78,13 +144,20 @@ class _Outline:
             keys = value if isinstance(value, dict) else [f"[{i}]" for i in range(len(value))]
             held = zip(keys, children(value), strict=True)
             return [self._unwrapped(str(key), path + step, item) for key, (step, item) in held]
-        known = given(value)
-        heard = {key: self._heard.get((id(value), key)) for key in every(value)}
-        return [
-            (str(key), join(path, step_to(key)), known.get(key, heard[key]))
-            for key in every(value)
-            if key in known or heard[key] is not None
-        ]
+        return list(self._arguments(value, path))
+
+    def _arguments(self, part: fdl.Buildable, path: str) -> Iterator[tuple[str, str, Any]]:
+        known = given(part)
+        for key, value in every(part).items():
+            heard = self._heard.get((id(part), key))
+            place = join(path, step_to(key))
+            if key in known:
+                is_same = type(value) in _PLAIN and is_default(value, default_of(part, key))
+                yield str(key), place, _Leaf("same", value) if is_same else value
+            elif heard is not None:
+                yield str(key), place, heard
+            elif self._with_defaults and value is not fdl.NO_VALUE:
+                yield str(key), place, _Leaf("default", value)
 
     def _unwrapped(self, name: str, path: str, item: Any) -> tuple[str, str, Any]:
         """A quantity that stands in a list is a part of its own, and reads like an argument."""
@@ -94,12 +167,20 @@ class _Outline:
         return name, f"{path}.value", value
 
 
+def is_default(value: Any, default: Any) -> bool:
+    """Whether a plain value is what stands anyway; 1 and 1.0 are not the same."""
+    return value is default or (type(value) is type(default) and repr(value) == repr(default))
+
+
 def _is_part(value: Any) -> bool:
     return isinstance(value, fdl.Buildable)
 
 
-def _holds_parts(value: Any) -> bool:
-    if _is_part(value):
-        return True
-    held = value.values() if isinstance(value, dict) else value
-    return isinstance(value, list | tuple | dict) and any(_holds_parts(child) for child in held)
+def _holders(found: list[Node]) -> set[int]:
+    """The parts, and the containers that hold one, of nodes in which parents come first."""
+    holders: set[int] = set()
+    for node in reversed(found):
+        held = any(id(child) in holders for _, child in children(node.value))
+        if held or _is_part(node.value):
+            holders.add(id(node.value))
+    return holders

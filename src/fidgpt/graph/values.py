@@ -3,46 +3,26 @@
 import ast
 import enum
 import inspect
-import math
 import operator
 import pathlib
+import sys
 import typing
-import warnings
-from collections.abc import Callable
 from typing import Any
 
-from fidgpt.graph.annotations import is_unknown, members_of
+from fidgpt.graph.annotations import is_dtype, is_unknown, members_of
+from fidgpt.graph.arithmetic import OPERATORS, UNREADABLE, calculate, finite, is_whole, parsed
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
 
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: operator.pow,
-}
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
-_MOST_BITS = 1024  # of a power: 9**9**9 would keep the machine busy for hours
-_EXACT = 2**53  # below it, a whole float is the number that was written
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    ArithmeticError,
-    KeyError,
-    MemoryError,
-    RecursionError,
-)
 
 
 def read_value(text: str, hint: Any) -> Any:
     """The value that `text` means where `hint` is asked.
 
-    Numbers may be written 1e3, 1_024 or 2**10; a string needs no quotes, names of enums and
-    Literals neither; None, True, False, lists, tuples and dicts are written as in Python. A whole
-    number is read as an int where an int is asked, however it is written; nothing else is
+    Numbers may be written 1e3, 1_024 or 2**10; a string needs no quotes, names of enums, Literals
+    and dtypes neither; None, True, False, lists, tuples and dicts are written as in Python. A
+    whole number is read as an int where an int is asked, however it is written; nothing else is
     converted.
 
     Raises:
@@ -50,7 +30,7 @@ def read_value(text: str, hint: Any) -> Any:
     """
     try:
         for reading in _readings(text, hint):
-            value = _as_asked(reading, hint)
+            value = as_asked(reading, hint)
             if fits(value, hint):
                 return value
     except OverflowError:
@@ -70,8 +50,8 @@ def _readings(text: str, hint: Any) -> list[Any]:
     if float in members and word.lower() in ("inf", "+inf", "-inf"):
         return [float(word), text]
     try:
-        value = _evaluate(_parsed(word))
-    except _UNREADABLE as error:
+        value = _evaluate(parsed(word))
+    except UNREADABLE as error:
         if isinstance(error, OverflowError) and str not in members:
             raise
         return [text, *others]
@@ -80,18 +60,12 @@ def _readings(text: str, hint: Any) -> list[Any]:
     return [value, text, *others]
 
 
-def _parsed(text: str) -> ast.expr:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that "\\d" is no escape is not news to who typed it
-        return ast.parse(text, mode="eval").body
-
-
 def _evaluate(node: ast.expr) -> Any:
     """Literals and arithmetic on numbers; anything else is a ValueError."""
     if isinstance(node, ast.BinOp):
-        return _calculate(_OPERATORS[type(node.op)], _evaluate(node.left), _evaluate(node.right))
+        return calculate(OPERATORS[type(node.op)], _evaluate(node.left), _evaluate(node.right))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _calculate(operator.mul, -1, _evaluate(node.operand))
+        return calculate(operator.mul, -1, _evaluate(node.operand))
     if isinstance(node, ast.List | ast.Tuple):
         items = [_evaluate(item) for item in node.elts]
         return items if isinstance(node, ast.List) else tuple(items)
@@ -100,38 +74,20 @@ def _evaluate(node: ast.expr) -> Any:
         return dict(zip(keys, (_evaluate(value) for value in node.values), strict=True))
     if isinstance(node, ast.Name):
         return _WORDS.get(node.id.lower(), node.id)
-    return _finite(ast.literal_eval(node))
+    return finite(ast.literal_eval(node))
 
 
-def _calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    if not all(isinstance(side, int | float) for side in (left, right)):
-        raise ValueError("arithmetic is for numbers")
-    is_power = operation is operator.pow and isinstance(left, int) and isinstance(right, int)
-    if is_power and left.bit_length() * abs(right) > _MOST_BITS:
-        raise OverflowError("the power is too large")
-    return _finite(operation(left, right))
-
-
-def _finite(value: Any) -> Any:
-    """The value itself, unless it is an infinity, a complex number or `...`."""
-    if value is ... or isinstance(value, complex):
-        raise ValueError("nothing that a config holds")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise OverflowError("no float is as large")
-    return value
-
-
-def _as_asked(value: Any, hint: Any) -> Any:
+def as_asked(value: Any, hint: Any) -> Any:
     """1e3 where an int is asked, [1, 2] where a tuple is, and an int where only a float is."""
     members = members_of(hint)
-    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+    if is_whole(value):
         return int(value) if int in members and float not in members else value
     if type(value) is int and float in members and int not in members:
         return float(value)
     if isinstance(value, dict):
-        return {key: _as_asked(item, element_hint(hint, key)) for key, item in value.items()}
+        return {key: as_asked(item, element_hint(hint, key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [_as_asked(item, element_hint(hint, i)) for i, item in enumerate(value)]
+        items = [as_asked(item, element_hint(hint, i)) for i, item in enumerate(value)]
         origins = {typing.get_origin(member) or member for member in members}
         asked = [kind for kind in (type(value), list, tuple) if kind in origins]
         return asked[0](items) if asked else type(value)(items)
@@ -139,13 +95,17 @@ def _as_asked(value: Any, hint: Any) -> Any:
 
 
 def _choices(hint: Any) -> dict[str, Any]:
-    """The names that enums and Literals among the members of a hint offer."""
+    """The names that enums, Literals and dtypes among the members of a hint offer."""
     choices: dict[str, Any] = {}
     for member in members_of(hint):
         if typing.get_origin(member) is typing.Literal:
             choices |= {str(value): value for value in typing.get_args(member)}
         elif inspect.isclass(member) and issubclass(member, enum.Enum):
             choices |= {item.name: item for item in member}
+        elif is_dtype(member):
+            known = vars(sys.modules["torch"])  # whoever wrote the annotation has imported it
+            named = {name: value for name, value in known.items() if isinstance(value, member)}
+            choices |= named | {f"torch.{name}": value for name, value in named.items()}
     return choices
 
 

@@ -12,6 +12,23 @@ from fidgpt.graph.errors import ConfigError
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)
 
 
+class _Subclasses(dict[type, bool]):
+    """Whether a type is a subclass of some; `isinstance` of a Buildable takes ten times as long."""
+
+    def __init__(self, bases: tuple[type, ...]) -> None:
+        super().__init__()
+        self._bases = bases
+
+    def __missing__(self, kind: type) -> bool:
+        found = self[kind] = issubclass(kind, self._bases)
+        return found
+
+
+IS_NODE = _Subclasses(NODE_TYPES)  # by the type of a value
+IS_PART = _Subclasses((fdl.Buildable,))
+_LEAVES = frozenset({int, float, str, bool, type(None)})  # types of most values: no need to ask
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """A part, list, tuple or dict of the graph.
@@ -48,12 +65,12 @@ class Node:
 
 def is_node(value: Any) -> bool:
     """Whether a value has an identity in the graph, rather than being a leaf."""
-    return isinstance(value, NODE_TYPES)
+    return IS_NODE[type(value)]
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
     """What a node holds, each with the step that leads to it: `.name`, `[0]` or `['key']`."""
-    if isinstance(value, fdl.Buildable):
+    if IS_PART[type(value)]:
         for key, child in given(value).items():
             yield step_to(key), child
     elif isinstance(value, dict):
@@ -75,15 +92,25 @@ def nodes(root: Any) -> list[Node]:
     Raises:
       ConfigError: a part contains itself.
     """
-    steps = list(_in_reading_order(root))
+    found: dict[int, Node] = {}
     held: dict[int, list[Any]] = {}
-    for parent, _, child in steps:
-        held.setdefault(id(parent), []).append(child)
-    ordered = _parents_first(root, held)
-    found = {id(value): Node(value) for value in ordered}
-    for parent, step, child in steps:
-        found[id(child)].parents.append((found[id(parent)], step))
-    return [found[id(value)] for value in ordered]
+    is_tree = True
+    todo: list[tuple[Any, Node | None, str]] = [(root, None, "")]
+    while todo:
+        value, parent, step = todo.pop()
+        node = found.get(id(value))
+        if node is None:
+            node = found[id(value)] = Node(value)
+            below = [(child, node, step) for step, child in _held_nodes(value)]
+            held[id(value)] = [child for child, *_ in below]
+            todo += reversed(below)
+        else:
+            is_tree = False
+        if parent is not None:
+            node.parents.append((parent, step))
+    if is_tree:
+        return list(found.values())
+    return [found[id(value)] for value in _parents_first(root, held)]
 
 
 def parts(root: Any) -> list[Node]:
@@ -109,24 +136,18 @@ def step_to(key: Key) -> str:
     return f".{key}" if isinstance(key, str) else f"[{key}]"
 
 
-def _in_reading_order(root: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Every step from a node to a node, as they are met when each node is read where first met."""
-    met = {id(root)}
-    stack = [_steps_to_nodes(root)]
-    while stack:
-        found = next(stack[-1], None)
-        if found is None:
-            stack.pop()
-            continue
-        yield found
-        child = found[-1]
-        if id(child) not in met:
-            met.add(id(child))
-            stack.append(_steps_to_nodes(child))
+def _held_nodes(value: Any) -> list[tuple[str, Any]]:
+    """The nodes that a node holds, each with the step that leads to it."""
+    if IS_PART[type(value)]:
+        if _LEAVES.issuperset(map(type, value.__arguments__.values())):
+            return []
+    elif isinstance(value, list | tuple) and _LEAVES.issuperset(map(type, value)):
+        return []
+    return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
 
 
 def _steps_to_nodes(value: Any) -> Iterator[tuple[Any, str, Any]]:
-    return ((value, step, child) for step, child in children(value) if is_node(child))
+    return ((value, step, child) for step, child in _held_nodes(value))
 
 
 def _parents_first(root: Any, held: dict[int, list[Any]]) -> list[Any]:

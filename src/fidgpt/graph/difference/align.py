@@ -26,7 +26,29 @@ def align(old: Keys, new: Keys) -> list[Pair[int]]:
     keeping the order of both lists; between these, items that agree in the next key; and so on.
     What is left in a gap is paired by position if the gap is as long in both lists. Items that are
     left over and agree in their first key have moved, and are paired too.
+
+    Lists of one length whose items agree in their last key are paired by position altogether,
+    where that takes no more changes: of many equal items, one that differs from the rest has not
+    come anew because another one like it is elsewhere.
     """
+    aligned = _aligned(old, new)
+    if len(old) != len(new) or any(a[-1] != b[-1] for a, b in zip(old, new, strict=True)):
+        return aligned
+    by_position = [Pair[int](i, i) for i in range(len(old))]
+    return min(by_position, aligned, key=lambda pairs: _num_changes(pairs, old, new))
+
+
+def _num_changes(pairs: Sequence[Pair[int]], old: Keys, new: Keys) -> int:
+    return sum(
+        pair.old is None
+        or pair.new is None
+        or pair.is_moved
+        or old[pair.old][0] != new[pair.new][0]
+        for pair in pairs
+    )
+
+
+def _aligned(old: Keys, new: Keys) -> list[Pair[int]]:
     levels = len(old[0]) if old else 0
     kept = dict(_pairs(list(enumerate(old)), list(enumerate(new)), level=0, levels=levels))
     taken = set(kept.values())

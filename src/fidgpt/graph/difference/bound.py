@@ -1,17 +1,18 @@
 """A graph as it is after `bind`, with the memory of who said what and what stands by default."""
 
-from collections import defaultdict
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, assign, every, given
-from fidgpt.graph.bind import resolve
-from fidgpt.graph.clone import clone
+from fidgpt.graph.arguments import Key
+from fidgpt.graph.bind import Heard
 from fidgpt.graph.scope import Said
-from fidgpt.graph.walk import Node, children, join, nodes, step_to
+from fidgpt.graph.storage.merkle import Merkle, Table
+from fidgpt.graph.storage.order import Order, step_between
+from fidgpt.graph.walk import Node, join, nodes, step_to
 
 Place = tuple[int, str]  # the identity of a part or container, and the step to what it holds
 
@@ -45,46 +46,90 @@ def place_of(said: Said) -> Place:
 
 
 class Bound:
-    """A copy of a graph, bound; the graph itself is not touched.
+    """A graph, bound in the mind: the graph itself is not touched.
 
     Attributes:
-      root: the copy.
-      nodes: its nodes, parents first.
-      node_of: each node by the identity of its value.
+      root: the graph.
+      merkle: numbers for its nodes, which are the same for what builds the same.
       paths: the first path of each node, by the identity of its value.
-      hearers: the paths of the parameters that hear each place.
     """
 
-    def __init__(self, root: Any) -> None:
-        self.root = clone(root)
-        copies = zip(nodes(root), nodes(self.root), strict=True)
-        self._originals = {id(copy.value): original.value for original, copy in copies}
-        heard = resolve(self.root)
-        self._heard = {(id(one.part), one.key): one.said for one in heard}
-        self.hearers: Mapping[Place, list[str]] = defaultdict(list)
-        for one in heard:
-            self.hearers[place_of(one.said)].append(one.path)
-            assign(one.part, one.key, one.said.value)
-        self.nodes = self._said_first(nodes(self.root))
-        self.node_of = {id(node.value): node for node in self.nodes}
-        self.paths = {id(self.root): ""}
-        for node in self.nodes[1:]:
-            parent, step = node.parents[0]
-            self.paths[id(node.value)] = self.path_of((id(parent.value), step))
-        self._arguments = {id(node.value): self._read(node.value) for node in self.nodes}
-        self._with_parts = self._find_holders()
+    def __init__(
+        self, root: Any, table: Table | None = None, *, copy_of: Any = fdl.NO_VALUE
+    ) -> None:
+        """Reads a graph.
 
-    def arguments(self, part: fdl.Buildable) -> dict[Key, Argument]:
-        """All arguments of a part of the copy."""
-        return self._arguments[id(part)]
+        Args:
+          root: the graph.
+          table: gives the numbers, the same for graphs that are to be compared.
+          copy_of: the graph that is meant, where `root` is a copy of it.
+
+        Raises:
+          ConfigErrors: the graph cannot be bound.
+        """
+        self.root = root
+        self._order = Order(root)
+        self.merkle = Merkle(self._order, table or Table())
+        self._said = {(id(one.part), one.key): one.said for one in self._order.heard}
+        self.paths = _Paths(self._order)
+        self._originals: dict[int, Any] = {}
+        if copy_of is not fdl.NO_VALUE:
+            copies = zip(nodes(copy_of), nodes(root), strict=True)
+            self._originals = {id(copy.value): original.value for original, copy in copies}
 
     def original(self, value: Any) -> Any:
-        """The node of the given graph of which a node is the copy; a plain value itself."""
+        """The node of the graph that is meant; a plain value itself."""
         return self._originals.get(id(value), value)
+
+    def overlaps(self, other: "Bound") -> bool:
+        """Whether a part is in both graphs."""
+        return not self._order.arguments.keys().isdisjoint(other._order.arguments)
+
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        """Its nodes, parents first, with all places that hold each, those that hear it last."""
+        made = {id(value): Node(value) for value in reversed(self._order.nodes)}
+        for value in made.values():
+            value.parents = [
+                (made[id(holder)], step_between(holder, key))
+                for holder, key in self._order.places(value.value)
+            ]
+        return list(made.values())
+
+    @functools.cached_property
+    def node_of(self) -> Mapping[int, Node]:
+        """Each node by the identity of its value."""
+        return {id(node.value): node for node in self.nodes}
+
+    def knows(self, value: Any) -> bool:
+        """Whether a value is a node of this graph."""
+        return id(value) in self._order.lead
+
+    def arguments(self, part: fdl.Buildable) -> dict[Key, Argument]:
+        """All arguments of a part."""
+        me, known = id(part), part.__arguments__
+        return {
+            key: Argument(
+                value,
+                self._said.get((me, key)),
+                is_default=key not in known
+                and (me, key) not in self._said
+                and value is not fdl.NO_VALUE,
+            )
+            for key, value in self._order.arguments[me].items()
+        }
+
+    def held(self, value: Any) -> list[Any]:
+        """The nodes that a node holds, those that it hears included."""
+        return self._order.held.get(id(value), [])
 
     def has_parts(self, value: Any) -> bool:
         """Whether a value is a part or a container that holds one."""
-        return id(value) in self._with_parts
+        return isinstance(value, fdl.Buildable) or id(value) in self._holders
+
+    def hearers(self, place: Place) -> tuple[str, ...]:
+        """The paths of the parameters that hear a place."""
+        return tuple(one.path for one in self._heard.get(place, ()))
 
     def path_of(self, place: Place) -> str:
         """The path of a place, through the first place that holds the node; "" for the root."""
@@ -93,36 +138,44 @@ class Bound:
 
     def other_place(self, value: Any, path: str) -> str | None:
         """A place other than `path` that holds a part; None where there is none."""
-        node = self.node_of.get(id(value))
-        if node is None or not node.is_shared:
+        if not isinstance(value, fdl.Buildable) or not self.knows(value):
             return None
-        parent, step = node.parents[self.paths[id(value)] == path]
-        return self.path_of((id(parent.value), step))
+        places = [self._order.place(*place) for place in self._order.places(value)[:2]]
+        if len(places) < 2:
+            return None
+        return places[places[0] == path]
 
-    def _said_first(self, found: list[Node]) -> list[Node]:
-        """A part that is heard has its path from the place that says it."""
-        heard = {(part, step_to(key)) for part, key in self._heard}
-        for node in found:
-            node.parents.sort(key=lambda parent: (id(parent[0].value), parent[1]) in heard)
+    @functools.cached_property
+    def _heard(self) -> Mapping[Place, list[Heard]]:
+        found: dict[Place, list[Heard]] = {}
+        for one in self._order.heard:
+            found.setdefault(place_of(one.said), []).append(one)
         return found
 
-    def _read(self, value: Any) -> dict[Key, Argument]:
-        if not isinstance(value, fdl.Buildable):
-            return {}
-        known = given(value)
-        return {
-            key: Argument(
-                held,
-                self._heard.get((id(value), key)),
-                is_default=key not in known and held is not fdl.NO_VALUE,
-            )
-            for key, held in every(value).items()
-        }
-
-    def _find_holders(self) -> set[int]:
+    @functools.cached_property
+    def _holders(self) -> set[int]:
+        """The containers that hold parts, however deep."""
         found: set[int] = set()
-        for node in reversed(self.nodes):
-            held = (id(child) for _, child in children(node.value))
-            if isinstance(node.value, fdl.Buildable) or any(one in found for one in held):
-                found.add(id(node.value))
+        for value in self._order.nodes:
+            if not isinstance(value, fdl.Buildable):
+                held = self.held(value)
+                if any(isinstance(one, fdl.Buildable) or id(one) in found for one in held):
+                    found.add(id(value))
         return found
+
+
+class _Paths(Mapping[int, str]):
+    """The paths of nodes by identity, made when they are asked for."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def __getitem__(self, me: int) -> str:
+        holder, key = self._order.lead[me]
+        return "" if holder is None else self._order.place(holder, key)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order.lead)
+
+    def __len__(self) -> int:
+        return len(self._order.lead)

@@ -6,13 +6,15 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.clone import clone
 from fidgpt.graph.difference.bound import NOTHING, Argument, Bound
 from fidgpt.graph.difference.edges import Aspect, Edge, Finding
 from fidgpt.graph.difference.items import Items, are_comparable
-from fidgpt.graph.difference.likeness import call_of, function_of, leaf_key, tags_of
+from fidgpt.graph.difference.likeness import call_of, function_of, tags_of
 from fidgpt.graph.drawing.sharing import is_shared_object
 from fidgpt.graph.quantities import is_quantity
-from fidgpt.graph.walk import step_to
+from fidgpt.graph.storage.merkle import Table, leaf_key
+from fidgpt.graph.walk import IS_NODE, step_to
 
 
 class Comparison:
@@ -28,8 +30,23 @@ class Comparison:
       new: the new one.
     """
 
-    def __init__(self, old: Any, new: Any) -> None:
-        self.old, self.new = Bound(old), Bound(new)
+    def __init__(self, old: Any, new: Any, *, whole: bool = True) -> None:
+        """Compares two graphs.
+
+        Args:
+          old: the old graph.
+          new: the new one.
+          whole: whether parts are paired too that lie inside of equal ones; for what differs,
+            they need not be looked into.
+
+        Raises:
+          ConfigErrors: one of the graphs cannot be bound.
+        """
+        table = Table()
+        self.old, self.new = Bound(old, table), Bound(new, table)
+        if self.old.overlaps(self.new):  # what is known of parts is known by their identity
+            self.new = Bound(clone(new), table, copy_of=new)
+        self._whole = whole
         self._items = Items(self.old, self.new)
         self._became: dict[tuple[int, int], Any] = {}  # by the copy and the identity of the old
         self._was: dict[int, Any] = {}  # by the identity of the new
@@ -97,6 +114,8 @@ class Comparison:
         if edge.is_moved:
             self._find(Aspect.POSITION, edge)
         old, new = edge.old.value, edge.new.value
+        if self._is_settled(old, new, edge.copy):
+            return
         if edge.is_heard:
             self._find(Aspect.VALUE, edge)
         elif isinstance(old, fdl.Buildable) and isinstance(new, fdl.Buildable):
@@ -107,6 +126,24 @@ class Comparison:
             self._find(Aspect.VALUE, edge)
             if edge.like is not None:
                 self._later.append((edge, edge.like, new))
+
+    def _is_settled(self, old: Any, new: Any, copy: int) -> bool:
+        """Whether two nodes are equal, and nothing inside them is shared with anything.
+
+        A copy is looked into: what is one for all calls of a factory is not one for its copy.
+        """
+        number = self.old.merkle.numbers.get(id(old))
+        if self._whole or copy or number is None or number != self.new.merkle.numbers.get(id(new)):
+            return False
+        if number != self.old.merkle.content[id(old)]:
+            return False
+        self._became[copy, id(old)] = new
+        self._was[id(new)] = old
+        return True
+
+    def _are_alike(self, old: Any, new: Any) -> bool:
+        """Whether two nodes are equal but for sharing."""
+        return self.old.merkle.content[id(old)] == self.new.merkle.content[id(new)]
 
     def _meet(self, edge: Edge, old: fdl.Buildable, new: fdl.Buildable) -> Iterator[Edge]:
         if self.is_same(edge):
@@ -131,6 +168,8 @@ class Comparison:
         if type(old) is not type(new):
             self._find(Aspect.CALL, edge)
         for pair in self._items.pairs(old, new):
+            if not pair.is_moved and self._is_settled(*pair.values, edge.copy):
+                continue
             one, other = (Argument(value) for value in pair.values)
             yield Edge(
                 (id(old), id(new)),
@@ -148,8 +187,11 @@ class Comparison:
         self._was[id(new)] = old
         olds, news = self.old.arguments(old), self.new.arguments(new)
         calls_same = function_of(old) == function_of(new)
+        is_alike = not self._whole and self._are_alike(old, new)
         for key in {**olds, **news}:
             one, other = olds.get(key, NOTHING), news.get(key, NOTHING)
+            if is_alike and not (IS_NODE[type(one.value)] or IS_NODE[type(other.value)]):
+                continue  # only in what is shared inside may the two differ
             if not calls_same and _comes_with_the_call(one, other):
                 continue
             has_both = calls_same or (key in olds and key in news)

@@ -1,6 +1,6 @@
 """The difference between two graphs, as a list of changes."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import fiddle as fdl
@@ -19,11 +19,23 @@ from fidgpt.graph.difference.changes import (
 )
 from fidgpt.graph.difference.compare import Comparison
 from fidgpt.graph.difference.edges import Aspect, Edge
-from fidgpt.graph.difference.likeness import content, number
-from fidgpt.graph.walk import children
 
 
-def diff(old: Any, new: Any) -> list[Change]:
+class Changes(list[Change]):
+    """The differences between two graphs, which it remembers.
+
+    Attributes:
+      old: the old graph.
+      new: the new one.
+    """
+
+    def __init__(self, changes: Iterable[Change], old: Any, new: Any) -> None:
+        super().__init__(changes)
+        self.old = old
+        self.new = new
+
+
+def diff(old: Any, new: Any) -> Changes:
     """What differs between two graphs once they are bound; empty if they build the same.
 
     A value that is heard in many places is one change, at the place that says it. A default and
@@ -34,7 +46,8 @@ def diff(old: Any, new: Any) -> list[Change]:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    return changes_of(Comparison(old, new))
+    comparison = Comparison(old, new, whole=False)
+    return Changes(changes_of(comparison), old, new)
 
 
 def changes_of(comparison: Comparison) -> list[Change]:
@@ -53,9 +66,6 @@ class _Reading:
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
         self._sides = (comparison.old, comparison.new)
-        known: dict[Hashable, int] = {}
-        old, new = (number(side, known, content) for side in self._sides)
-        self._content = old | new
         self._reported: set[int] = set()  # parts that came or went and are told of
         self._changed = {
             place
@@ -114,7 +124,8 @@ class _Reading:
         if not had and not has:
             return ValueChanged(old, new, self._hearers(edge))
         if isinstance(was, fdl.Buildable) and isinstance(now, fdl.Buildable):
-            is_equal = self._content[id(was)] == self._content[id(now)]
+            contents = [side.merkle.content for side in self._sides]
+            is_equal = contents[0][id(was)] == contents[1][id(now)]
             self._report(0, was)
             return SharingChanged(old, new, is_equal)
         if had and has:
@@ -130,10 +141,8 @@ class _Reading:
 
     def _hearers(self, edge: Edge) -> tuple[str, ...]:
         old, new = edge.places
-        found = (new and self._sides[1].hearers.get(new)) or (
-            old and self._sides[0].hearers.get(old)
-        )
-        return tuple(found or ())
+        found = self._sides[1].hearers(new) if new else ()
+        return found or (self._sides[0].hearers(old) if old else ())
 
     def _is_known(self, part: Any) -> bool:
         return self._comparison.has_met(part) or id(part) in self._reported
@@ -145,4 +154,4 @@ class _Reading:
             value = stack.pop()
             if self._sides[which].has_parts(value) and not self._is_known(value):
                 self._reported.add(id(value))
-                stack += [child for _, child in children(value)]
+                stack += self._sides[which].held(value)

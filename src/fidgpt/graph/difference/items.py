@@ -8,15 +8,16 @@ import fiddle as fdl
 from fidgpt.graph.difference.align import align
 from fidgpt.graph.difference.bound import Bound
 from fidgpt.graph.difference.likeness import (
-    Label,
+    Numbering,
     Numbers,
     call_of,
-    leaf_key,
-    number,
     shape,
     writing,
 )
+from fidgpt.graph.storage.merkle import leaf_key
 from fidgpt.graph.walk import children
+
+_Item = tuple[str, Any]  # the step that leads to an item, and the item
 
 
 class ItemPair(NamedTuple):
@@ -40,7 +41,7 @@ class Items:
 
     def __init__(self, old: Bound, new: Bound) -> None:
         self._sides = (old, new)
-        self._numbers = [self._number(label) for label in (writing, shape, _call)]
+        self._numberings = [Numbering(label) for label in (writing, shape, _call)]
 
     def pairs(self, old: Any, new: Any) -> Iterator[ItemPair]:
         """The items of two dicts, or of two lists or tuples."""
@@ -51,41 +52,69 @@ class Items:
                 yield ItemPair((step, step), values)
             return
         old_items, new_items = list(olds.items()), list(news.items())
-        old_keys = [self._keys(item) for _, item in old_items]
-        new_keys = [self._keys(item) for _, item in new_items]
-        models = self._models(old_items, old_keys)
+        start, end = self._common(old, new)
+        old_end, new_end = len(old) - end, len(new) - end
+        for one, other in zip(old_items[:start], new_items[:start], strict=True):
+            yield _together(one, other)
+        yield from self._between(old_items, old_items[start:old_end], new_items[start:new_end])
+        for one, other in zip(old_items[old_end:], new_items[new_end:], strict=True):
+            yield _together(one, other)
+
+    def _between(
+        self, all_old: list[_Item], old: list[_Item], new: list[_Item]
+    ) -> Iterator[ItemPair]:
+        """The items of two lists that neither begin nor end alike."""
+        if not old and not new:
+            return
+        old_keys = [self._keys(0, item) for _, item in old]
+        new_keys = [self._keys(1, item) for _, item in new]
+        models: dict[Hashable, Any] | None = None
         nothing = (None, fdl.NO_VALUE)
         for i, j, is_moved in align(old_keys, new_keys):
-            old_step, old_item = nothing if i is None else old_items[i]
-            new_step, new_item = nothing if j is None else new_items[j]
-            came = i is None and isinstance(new_item, fdl.Buildable)
-            like = self._most_like(new_item, models) if came else None
+            old_step, old_item = nothing if i is None else old[i]
+            new_step, new_item = nothing if j is None else new[j]
+            like = None
+            if i is None and isinstance(new_item, fdl.Buildable):
+                if models is None:
+                    models = self._models(all_old)
+                like = self._most_like(new_item, models)
             yield ItemPair((old_step, new_step), (old_item, new_item), is_moved, like)
 
-    def _keys(self, item: Any) -> list[Hashable]:
-        """What must agree for two items to be the same one, the strictest first."""
-        if any(side.has_parts(item) for side in self._sides):
-            return [("node", numbers[id(item)]) for numbers in self._numbers]
-        return [leaf_key(item)] * len(self._numbers)
+    def _common(self, old: Any, new: Any) -> tuple[int, int]:
+        """How many items two lists have in common at their start, and how many at their end."""
+        olds, news = self._words(0, old), self._words(1, new)
+        shorter = min(len(olds), len(news))
+        start = next((i for i in range(shorter) if olds[i] != news[i]), shorter)
+        room = shorter - start
+        return start, next((i for i in range(room) if olds[-1 - i] != news[-1 - i]), room)
 
-    def _models(
-        self, items: list[tuple[str, Any]], keys: list[list[Hashable]]
-    ) -> dict[Hashable, Any]:
-        """The first part that answers to each key."""
+    def _words(self, which: int, container: Any) -> list[Hashable]:
+        numbers = self._sides[which].merkle.numbers
+        return [numbers[id(one)] if id(one) in numbers else leaf_key(one) for one in container]
+
+    def _keys(self, which: int, item: Any) -> list[Hashable]:
+        """What must agree for two items to be the same one, the strictest first."""
+        bound = self._sides[which]
+        if bound.has_parts(item):
+            return [("node", numbering.of(bound, item)) for numbering in self._numberings]
+        return [leaf_key(item)] * len(self._numberings)
+
+    def _models(self, items: list[_Item]) -> dict[Hashable, Any]:
+        """The first old part that answers to each key."""
         models: dict[Hashable, Any] = {}
-        for (_, item), own in zip(items, keys, strict=True):
+        for _, item in items:
             if isinstance(item, fdl.Buildable):
-                for key in enumerate(own):
+                for key in enumerate(self._keys(0, item)):
                     models.setdefault(key, item)
         return models
 
     def _most_like(self, item: Any, models: dict[Hashable, Any]) -> Any:
-        return next((models[key] for key in enumerate(self._keys(item)) if key in models), None)
+        keys = enumerate(self._keys(1, item))
+        return next((models[key] for key in keys if key in models), None)
 
-    def _number(self, label: Label) -> dict[int, int]:
-        known: dict[Hashable, int] = {}
-        old, new = self._sides
-        return number(old, known, label) | number(new, known, label)
+
+def _together(old: _Item, new: _Item) -> ItemPair:
+    return ItemPair((old[0], new[0]), (old[1], new[1]))
 
 
 def are_comparable(old: Any, new: Any) -> bool:

@@ -1,14 +1,12 @@
 """Which nodes of graphs are alike: a number for each, the same for all that are alike."""
 
-import json
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.graph.difference.bound import Argument, Bound
-from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.storage.codec import encode
+from fidgpt.graph.storage.merkle import hashable, leaf_key
 from fidgpt.graph.walk import children
 
 Numbers = Mapping[int, int]  # by the identity of a node's value
@@ -21,10 +19,37 @@ def number(bound: Bound, known: dict[Hashable, int], label: Label) -> dict[int, 
     Labels are made children first, from the numbers of the children, and compared exactly, so
     that all of it is linear in the graph. `known` makes the numbers of several graphs comparable.
     """
-    numbers: dict[int, int] = {}
-    for node in reversed(bound.nodes):
-        numbers[id(node.value)] = known.setdefault(label(bound, node.value, numbers), len(known))
-    return numbers
+    numbering = Numbering(label, known)
+    numbering.of(bound, bound.root)
+    return numbering.numbers
+
+
+class Numbering:
+    """Numbers for nodes of several graphs by one label, made when they are asked for.
+
+    Attributes:
+      numbers: those made so far, by the identity of the node.
+    """
+
+    def __init__(self, label: Label, known: dict[Hashable, int] | None = None) -> None:
+        self.numbers: dict[int, int] = {}
+        self._label = label
+        self._known = {} if known is None else known
+
+    def of(self, bound: Bound, value: Any) -> int:
+        """The number of a node, after those of all that it holds."""
+        stack = [value]
+        while stack:
+            value = stack[-1]
+            missing = [one for one in bound.held(value) if id(one) not in self.numbers]
+            if missing and id(value) not in self.numbers:
+                stack += missing
+                continue
+            if id(value) not in self.numbers:
+                label = self._label(bound, value, self.numbers)
+                self.numbers[id(value)] = self._known.setdefault(label, len(self._known))
+            stack.pop()
+        return self.numbers[id(value)]
 
 
 def content(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
@@ -39,16 +64,8 @@ def writing(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
 
 def shape(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
     """Alike are parts that call the same, and hold parts that do so."""
-    held = [child for _, child in children(value) if bound.has_parts(child)]
+    held = [child for child in bound.held(value) if bound.has_parts(child)]
     return call_of(value), tuple(numbers[id(child)] for child in held)
-
-
-def leaf_key(value: Any) -> Hashable:
-    """Equal for values that are written alike in a file; 1, 1.0 and True are three values."""
-    try:
-        return json.dumps(encode(value, {}), sort_keys=True)
-    except (ConfigError, KeyError):
-        return type(value), _hashable(value)
 
 
 def call_of(value: Any) -> Hashable:
@@ -58,12 +75,13 @@ def call_of(value: Any) -> Hashable:
 
 def function_of(part: fdl.Buildable) -> Hashable:
     """What a part calls, for comparing."""
-    return _hashable(fdl.get_callable(part))
+    return hashable(fdl.get_callable(part))
 
 
 def tags_of(part: fdl.Buildable, key: str | int) -> tuple[str, ...]:
     """The names of a parameter's tags, in a fixed order."""
-    return tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key)))
+    own = part.__argument_tags__.get(key)
+    return tuple(sorted(tag.__name__ for tag in own)) if own else ()
 
 
 def _label(
@@ -79,11 +97,3 @@ def _label(
         (key, tags_of(value, key), key_of(argument.value) if counts(argument) else None)
         for key, argument in bound.arguments(value).items()
     )
-
-
-def _hashable(value: Any) -> Hashable:
-    try:
-        hash(value)
-    except TypeError:
-        return id(value)
-    return value

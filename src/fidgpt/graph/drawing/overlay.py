@@ -85,7 +85,7 @@ class Difference(Overlay):
             self._take(edge, change)
 
     def mark(self, part: Any) -> Mark:
-        if id(part) in self._comparison.old.node_of:
+        if self._comparison.old.knows(part):
             return Mark.REMOVED
         if self._comparison.predecessor(part) is None:
             return Mark.ADDED

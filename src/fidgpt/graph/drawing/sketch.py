@@ -146,7 +146,7 @@ class _Lines:
 
     def _bound_of(self, value: Any) -> Bound:
         old = self._overlay.old
-        return old if old is not None and id(value) in old.node_of else self._bound
+        return old if old is not None and old.knows(value) else self._bound
 
     def _look(self, bound: Bound, value: Any, numbers: Numbers) -> Hashable:
         """Alike are nodes that are drawn alike, and hold the same shared parts."""

@@ -5,13 +5,13 @@ import enum
 import inspect
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.storage.names import find_name, name_of
+from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.walk import title
 
 
@@ -62,25 +62,25 @@ def encode_default(value: Any) -> Any:
         return {"default": type(value).__name__}
 
 
-def decode(value: Any, parts: Mapping[str, Any], *, allowed: tuple[str, ...] = ()) -> Any:
-    """The value that `encode` wrote.
+def decode(value: Any, find: Callable[[str], Any]) -> Any:
+    """The value without parts that `encode` wrote.
+
+    Args:
+      value: what stands in the file.
+      find: gives the class or function of a name.
 
     Raises:
       ConfigError: it is none.
     """
 
     def inside(item: Any) -> Any:
-        return decode(item, parts, allowed=allowed)
+        return decode(item, find)
 
     if isinstance(value, list):
         return [inside(item) for item in value]
     if not isinstance(value, dict):
         return value
     match [*value.items()]:
-        case [("part", str(path))]:
-            if path not in parts:
-                raise ConfigError(f"there is no part {path!r:.80}.")
-            return parts[path]
         case [("tuple", list(items))]:
             return tuple(inside(item) for item in items)
         case [("dict", dict(items))]:
@@ -90,11 +90,11 @@ def decode(value: Any, parts: Mapping[str, Any], *, allowed: tuple[str, ...] = (
         case [("path", str(text))]:
             return pathlib.Path(text)
         case [("name", str(name))]:
-            return find_name(name, allowed=allowed)
+            return find(name)
         case [("object", [str(name), dict(fields)])]:
-            return _dataclass(name, allowed)(**{key: inside(item) for key, item in fields.items()})
+            return _dataclass(name, find)(**{key: inside(item) for key, item in fields.items()})
         case [("enum", [str(name), str(member)])]:
-            return _member(name, member, allowed)
+            return _member(name, member, find)
         case [("dtype", str(text))]:
             return _dtype(text)
         case [("device", str(text))]:
@@ -109,15 +109,15 @@ def _encode_items(value: dict[Any, Any], paths: Mapping[int, str]) -> dict[str, 
     return {key: encode(item, paths) for key, item in value.items()}
 
 
-def _dataclass(name: str, allowed: tuple[str, ...]) -> Any:
-    found = find_name(name, allowed=allowed)
+def _dataclass(name: str, find: Callable[[str], Any]) -> Any:
+    found = find(name)
     if not (inspect.isclass(found) and dataclasses.is_dataclass(found)):
         raise ConfigError(f"{name!r:.80} is no dataclass: nothing else is made from a file.")
     return found
 
 
-def _member(name: str, member: str, allowed: tuple[str, ...]) -> enum.Enum:
-    found = find_name(name, allowed=allowed)
+def _member(name: str, member: str, find: Callable[[str], Any]) -> enum.Enum:
+    found = find(name)
     if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
         raise ConfigError(f"{name!r:.80} is no enum.")
     if member not in found.__members__:

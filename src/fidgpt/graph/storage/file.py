@@ -1,60 +1,48 @@
-"""The file format: a graph as JSON that reads well in a diff, and a graph from JSON.
+"""The file format: a graph as text that reads well in a diff, and a graph from such a text.
 
 A file is an object with `format`, `version`, `fingerprint` and `parts`. Parts lie side by side
-under their first path, parents first, and name each other by it, so that a shared part is written
-once. Each says what it calls and what is `set`; which parameters carry `tags`; what its open
+under their first path, each before what it holds, and name each other by it:
+
+- `{"part": "model.blocks[0]"}` is a part for this place alone, made as it is written there. Equal
+  parts are written once, and are as many as there are places.
+- `{"shared": "model.rope"}` is one part for all places that name it. Where it is written, `one_in`
+  says inside of what: each copy of that has one.
+
+Each part says what it calls and what is `set`; which parameters carry `tags`; what its open
 parameters `heard` when it was written, for the reader's sake; and the `defaults` of the rest, so
 that a default that has changed since does not change an old run.
 """
 
 import json
 import re
-from typing import Any
+from typing import Any, Literal
 
 import fiddle as fdl
-from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph.arguments import Key, assign, every, given, parameter_of
-from fidgpt.graph.bind import resolve
-from fidgpt.graph.errors import ConfigError, at, suggest
-from fidgpt.graph.storage.codec import decode, encode, encode_default
-from fidgpt.graph.storage.fingerprint import fingerprint
-from fidgpt.graph.storage.names import find_name, is_tag, name_of
-from fidgpt.graph.walk import nodes, parts
+from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.storage.plain_yaml import read_yaml
+from fidgpt.graph.storage.reading import Reading
+from fidgpt.graph.storage.text import to_json, to_yaml
+from fidgpt.graph.storage.writing import FORMAT, VERSION, write
 
-FORMAT = "fidgpt.config"
-VERSION = 1
-_TAGGED = "TaggedValue"  # a quantity that stands in a list; it calls nothing
-_KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
-_SECTIONS = ("set", "tags", "heard", "defaults")
+_YAML = re.compile(r"(%.*\n|#.*\n|---.*\n|\s)*[\"'A-Za-z_][^\n{]*:(\s|$)")
+_DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
-def dump(root: fdl.Buildable) -> str:
+def dump(root: fdl.Buildable, *, form: Literal["json", "yaml"] = "json") -> str:
     """A graph as the text of a file; the same graph gives the same bytes.
 
     Raises:
       ConfigError: something in the graph has no name or form that a file can hold, or the graph
         cannot be bound.
     """
-    heard: dict[int, dict[str, Any]] = {}
-    paths = {id(node.value): node.path for node in nodes(root)}
-    for one in resolve(root):
-        heard.setdefault(id(one.part), {})[str(one.key)] = encode(one.said.value, paths)
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "fingerprint": fingerprint(root),
-        "parts": {
-            node.path: _write(node.value, paths, heard.get(id(node.value), {}))
-            for node in parts(root)
-        },
-    }
-    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    document = write(root)
+    text = to_json(document) if form == "json" else to_yaml(document)
     return text.encode("utf-8", "backslashreplace").decode()  # half a character becomes \\udc80
 
 
 def load(text: str, *, source: str = "the config file", allowed: tuple[str, ...] = ()) -> Any:
-    """The graph that a file holds.
+    """The graph that a file holds, JSON or YAML.
 
     Args:
       text: contents of the file.
@@ -64,18 +52,40 @@ def load(text: str, *, source: str = "the config file", allowed: tuple[str, ...]
     Raises:
       ConfigError: the text is no such file, or names what it may not, or what is not there.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{source} is not JSON: {error}.") from None
-    written = _parts_of(document, source)
+    return load_with_changes(text, source=source, allowed=allowed)[0]
+
+
+def load_with_changes(
+    text: str, *, source: str = "the config file", allowed: tuple[str, ...] = ()
+) -> tuple[Any, list[str]]:
+    """The graph that a file holds, and what has changed since the file was written.
+
+    A line for each parameter that was renamed or is gone, as its constructor declares, and for each
+    default that is another one today; the file's stands. The arguments are those of `load`.
+
+    Raises:
+      ConfigError: as `load` does.
+    """
+    written = _parts_of(_data_of(text, source), source)
     try:
         with at(source):
-            return _read(written, allowed)
+            reading = Reading(written, allowed)
+            return reading.root(), reading.changes
     except ConfigError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except _DAMAGED as error:
         raise ConfigError(f"{source} is damaged: {error!r:.200}.") from None
+
+
+def _data_of(text: str, source: str) -> Any:
+    """What a text says, as JSON or else as YAML."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if not _YAML.match(text):
+            raise ConfigError(f"{source} is not JSON: {error}.") from None
+    with at(source):
+        return read_yaml(text)
 
 
 def _parts_of(document: Any, source: str) -> dict[str, Any]:
@@ -90,102 +100,3 @@ def _parts_of(document: Any, source: str) -> dict[str, Any]:
     if not isinstance(written, dict) or "" not in written:
         raise ConfigError(f"{source} is damaged: it holds no root part.")
     return written
-
-
-def _write(part: fdl.Buildable, paths: dict[int, str], heard: dict[str, Any]) -> dict[str, Any]:
-    arguments, known = every(part), given(part)
-    sections = {
-        "set": {str(key): encode(value, paths) for key, value in known.items()},
-        "tags": {
-            str(key): sorted(map(name_of, fdl.get_tags(part, key)))
-            for key in arguments
-            if fdl.get_tags(part, key)
-        },
-        "heard": heard,
-        "defaults": {
-            str(key): encode_default(value)
-            for key, value in arguments.items()
-            if key not in known and str(key) not in heard and value is not fdl.NO_VALUE
-        },
-    }
-    return _head(part) | {name: section for name, section in sections.items() if section}
-
-
-def _head(part: fdl.Buildable) -> dict[str, Any]:
-    """What kind of part it is, and what it calls."""
-    if isinstance(part, TaggedValueCls):
-        return {_TAGGED: None}
-    kind = type(part).__name__
-    if kind not in _KINDS:
-        raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
-    return {kind: name_of(fdl.get_callable(part))}
-
-
-def _read(written: dict[str, Any], allowed: tuple[str, ...]) -> Any:
-    made: dict[str, fdl.Buildable] = {}
-    for path, part in written.items():
-        with at(path[:80] or "the root"):
-            made[path] = _make(part, allowed)
-    for path, part in written.items():
-        with at(path[:80] or "the root"):
-            _fill(made[path], part, made, allowed)
-    reached = {id(node.value) for node in parts(made[""])}
-    for path, part in made.items():
-        if id(part) not in reached:
-            raise ConfigError(f"no part holds {path:.80}: delete it, or put it where it belongs.")
-    return made[""]
-
-
-def _make(written: dict[str, Any], allowed: tuple[str, ...]) -> fdl.Buildable:
-    """A part without its arguments."""
-    kinds = [kind for kind in (*_KINDS, _TAGGED) if kind in written]
-    unknown = [name for name in written if name not in (*_KINDS, _TAGGED, *_SECTIONS)]
-    if len(kinds) != 1 or unknown:
-        what = f"it says {unknown[0]!r:.40}" if unknown else "it says what it calls not just once"
-        known = f"{', '.join(_KINDS)}, with {', '.join(_SECTIONS)}"
-        raise ConfigError(f"{what}, and a part is one of {known}.")
-    if kinds == [_TAGGED]:
-        names = written["tags"]["value"]
-        return TaggedValue(tags=[_find_tag(name, allowed) for name in names])
-    called = find_name(written[kinds[0]], allowed=allowed)
-    if not callable(called) or is_tag(called):
-        raise ConfigError(f"{written[kinds[0]]!r:.80} is no constructor.")
-    return _KINDS[kinds[0]](called)
-
-
-def _fill(
-    part: fdl.Buildable, written: dict[str, Any], made: dict[str, Any], allowed: tuple[str, ...]
-) -> None:
-    for name, tags in written.get("tags", {}).items():
-        for tag in tags:
-            fdl.add_tag(part, _key(part, name), _find_tag(tag, allowed))
-    for name, value in written.get("set", {}).items():
-        assign(part, _key(part, name), decode(value, made, allowed=allowed))
-    now = {str(key): value for key, value in every(part).items()}
-    for name, value in written.get("defaults", {}).items():
-        if name not in now or encode_default(now[name]) == value:
-            continue
-        if isinstance(value, dict) and "default" in value:
-            raise ConfigError(
-                f"{name} was left at its default, of type {value['default']}, which a file cannot "
-                "hold and which has changed since."
-            )
-        assign(part, _key(part, name), decode(value, made, allowed=allowed))
-
-
-def _key(part: fdl.Buildable, name: str) -> Key:
-    """The name or number of an argument, from its name in a file."""
-    names: dict[str, Key] = {str(key): key for key in every(part)}
-    if name in names:
-        return names[name]
-    key: Key = int(name) if re.fullmatch("[0-9]{1,9}", name) else name
-    if parameter_of(part, key) is None:
-        raise ConfigError(f"there is no parameter {name!r:.80}. {suggest(name, names)}")
-    return key
-
-
-def _find_tag(name: str, allowed: tuple[str, ...]) -> Any:
-    tag = find_name(name, allowed=allowed)
-    if not is_tag(tag):
-        raise ConfigError(f"{name!r:.80} is no tag.")
-    return tag

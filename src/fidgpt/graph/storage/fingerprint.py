@@ -6,41 +6,138 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import default_of, every
-from fidgpt.graph.bind import bind
-from fidgpt.graph.errors import at
+from fidgpt.graph.arguments import Key, default_of
+from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode, encode_default
+from fidgpt.graph.storage.merkle import Merkle, Sharing, Table, hashable
 from fidgpt.graph.storage.names import name_of
-from fidgpt.graph.walk import Node, join, nodes, parts, step_to
+from fidgpt.graph.storage.order import PLAIN, Order
+
+_to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def fingerprint(root: fdl.Buildable) -> str:
+def fingerprint(root: Any) -> str:
     """A hash of the bound graph, 64 hexadecimal digits.
 
     Two graphs have the same one exactly if they call the same things with the same values,
     defaults included, share the same nodes, and carry the same tags. It does not depend on who
     set what, in which order, on which machine. A value that was said and one that was heard are
-    the same value.
+    the same value. Takes time linear in the size of the graph.
 
     Raises:
       ConfigError: the graph cannot be bound, or holds what has no name.
     """
-    bound = bind(root)
-    paths = {id(node.value): node.path for node in nodes(bound)}
-    content = {node.path: _content(node, paths) for node in parts(bound)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return fingerprint_of(Order(root))
 
 
-def _content(node: Node, paths: dict[int, str]) -> list[Any]:
-    part, arguments = node.value, every(node.value)
-    values: dict[str, Any] = {}
-    for key, value in arguments.items():
-        if value is default_of(part, key):  # which need not have a form in a file
-            values[str(key)] = encode_default(value)
-        elif value is not fdl.NO_VALUE:
-            with at(join(node.path, step_to(key))):
-                values[str(key)] = encode(value, paths)
-    with at(node.path or "the root"):
-        called = name_of(fdl.get_callable(part))
-    tags = {str(key): sorted(map(name_of, fdl.get_tags(part, key))) for key in arguments}
-    return [type(part).__name__, called, values, tags]
+def equal(left: Any, right: Any) -> bool:
+    """Whether two graphs build the same: equal values, tags and sharing, once they are bound.
+
+    Raises:
+      ConfigError: one of the graphs cannot be bound.
+    """
+    table = Table()
+    return Merkle(Order(left), table).root == Merkle(Order(right), table).root
+
+
+def fingerprint_of(order: Order) -> str:
+    """The fingerprint of a graph that has been walked.
+
+    Raises:
+      ConfigError: it holds what has no name.
+    """
+    table = Table()
+    return _Hashes(Merkle(order, table), table).of(order.root)
+
+
+class _Hashes:
+    """The hash behind each number of a graph, made from the hashes of what the node holds.
+
+    A container that has no form in a file has an error in place of a hash, because a default need
+    not have one.
+    """
+
+    def __init__(self, merkle: Merkle, table: Table) -> None:
+        self._merkle = merkle
+        self._order = merkle.order
+        self._names: dict[Any, str] = {}
+        self._hashes: list[str | ConfigError] = []
+        for sample in table.samples:
+            if isinstance(sample, Sharing):
+                found = self._shared(sample)
+            elif isinstance(sample, fdl.Buildable):
+                found = self._part(sample)
+            else:
+                found = self._container(sample)
+            self._hashes.append(found)
+
+    def of(self, value: Any) -> str:
+        """The hash of a node, with what is shared inside."""
+        return self._known(self._merkle.numbers[id(value)])
+
+    def _known(self, number: int) -> str:
+        found = self._hashes[number]
+        if isinstance(found, ConfigError):
+            raise found
+        return found
+
+    def _shared(self, sharing: Sharing) -> str | ConfigError:
+        try:
+            held = sharing.held and [self._known(number) for number in sharing.held]
+            return _hash([self._known(sharing.content), held, sharing.depth, sharing.rank])
+        except ConfigError as error:
+            return error
+
+    def _part(self, part: Any) -> str:
+        arguments = self._order.arguments[id(part)]
+        values = {str(key): v for key, v in arguments.items() if v is not fdl.NO_VALUE}
+        if not PLAIN.issuperset(map(type, values.values())):
+            values = {
+                str(key): value if type(value) in PLAIN else self._argument(part, key, value)
+                for key, value in arguments.items()
+                if value is not fdl.NO_VALUE
+            }
+        tags = {
+            str(key): sorted(map(self._name, own))
+            for key, own in part.__argument_tags__.items()
+            if own
+        }
+        try:
+            called = self._name(fdl.get_callable(part))
+        except ConfigError as error:
+            raise ConfigError(f"{self._order.path(part) or 'the root'}: {error}") from error
+        return _hash([type(part).__name__, called, values, tags])
+
+    def _argument(self, part: Any, key: Key, value: Any) -> Any:
+        try:
+            return self._encoded(value)
+        except ConfigError as error:
+            if value is default_of(part, key):
+                return encode_default(value)
+            raise ConfigError(f"{self._order.place(part, key)}: {error}") from error
+
+    def _encoded(self, value: Any) -> Any:
+        number = self._merkle.content.get(id(value))
+        return encode(value, {}) if number is None else {"node": self._known(number)}
+
+    def _container(self, value: Any) -> str | ConfigError:
+        try:
+            if type(value) not in (list, tuple, dict):
+                encode(value, {})  # which says what is wrong with it
+            if isinstance(value, dict):
+                keys = list(encode(dict.fromkeys(value), {})["dict"])
+                items = [self._encoded(item) for item in value.values()]
+                return _hash({"dict": dict(zip(keys, items, strict=True))})
+            return _hash({type(value).__name__: [self._encoded(item) for item in value]})
+        except ConfigError as error:
+            return error
+
+    def _name(self, thing: Any) -> str:
+        key = hashable(thing)
+        if key not in self._names:
+            self._names[key] = name_of(thing)
+        return self._names[key]
+
+
+def _hash(content: Any) -> str:
+    return hashlib.sha256(_to_json(content).encode()).hexdigest()

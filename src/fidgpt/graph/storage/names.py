@@ -9,10 +9,12 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.storage.migrations import renamed
 
 # A file is data. It may name what fidgpt exports for use in configs, and torch's own modules and
 # optimizers; a name outside is refused before anything is imported.
-ROOMS = ("configs", "data", "fiddlers", "interop", "model", "optim", "parallel", "tags", "train")
+ROOMS = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags", "train")
+FORMULA = "fidgpt.graph.formula:formula"  # the one function that a graph itself brings along
 TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
 
 
@@ -55,6 +57,8 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
     room = rest.partition(".")[0]
     if _is_within(module, allowed):
         return _imported(name, module, qualname, allowed)
+    if name == FORMULA:
+        return importlib.import_module(module).formula
     if top == "fidgpt" and room in ROOMS:
         return _exported(name, room, qualname)
     if _is_within(module, TORCH_MODULES):
@@ -75,6 +79,7 @@ def _exported(name: str, room: str, qualname: str) -> Any:
     exported = getattr(holder, "__all__", ())
     if room == "tags":
         exported = [key for key, value in vars(holder).items() if is_tag(value)]
+    qualname = renamed(holder).get(qualname, qualname)
     if qualname not in exported:
         raise ConfigError(
             f"{name!r:.80} is refused: fidgpt.{room} does not export it. "
@@ -106,7 +111,7 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
         if found is None or isinstance(found, types.ModuleType):
             raise ConfigError(f"there is no {name!r:.80}. {suggest(qualname, known)}")
     if not _is_within(getattr(found, "__module__", None) or "", allowed):
-        raise ConfigError(f"{name!r:.80} is refused: it comes from {found.__module__}.")
+        raise ConfigError(f"{name!r:.80} is refused: it comes from elsewhere.")
     return found
 
 

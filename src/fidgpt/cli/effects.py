@@ -1,0 +1,66 @@
+"""What came of directives: the graph that they made, and what each of them changed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph import Side, TagsChanged, diff
+from fidgpt.graph.edits import Edit
+
+
+class Effect:
+    """One directive and what it changed.
+
+    Attributes:
+      number: which one it was, counted from 1; 0 for a base that nobody named.
+      directive: its text.
+    """
+
+    def __init__(self, number: int, directive: str, edits: Callable[[], list[Edit]]) -> None:
+        self.number = number
+        self.directive = directive
+        self._found = edits
+
+    @cached_property
+    def edits(self) -> list[Edit]:
+        """Every place that it changed; none where it made the graph, or changed nothing.
+
+        Of code, such as a fiddler, they are found by comparing, when first asked for.
+
+        Raises:
+          ConfigErrors: the graph before or after could not be compared, as it cannot be bound.
+        """
+        return self._found()
+
+    def __repr__(self) -> str:
+        return f"Effect({self.number}, {self.directive!r})"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A graph and the directives that made it, in order."""
+
+    root: fdl.Config
+    effects: list[Effect]
+
+
+def edits_between(before: Any, after: Any) -> list[Edit]:
+    """The differences of two graphs as edits, one for each place.
+
+    Where only tags differ, the values of an edit are alike.
+
+    Raises:
+      ConfigErrors: one of the graphs cannot be bound.
+    """
+    edits: dict[str, Edit] = {}
+    for change in diff(before, after):
+        if not (isinstance(change, TagsChanged) and change.path in edits):
+            edits[change.path] = Edit(change.path, _set_in(change.old), _set_in(change.new))
+    return list(edits.values())
+
+
+def _set_in(side: Side) -> Any:
+    return fdl.NO_VALUE if side.is_default else side.value

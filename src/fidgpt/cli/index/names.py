@@ -1,0 +1,109 @@
+"""Names, signatures and docs of configs, fiddlers and tags, read from the sources as text."""
+
+import ast
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fidgpt.cli.index.store import PACKAGE
+
+Entry = dict[str, Any]
+
+
+def names() -> dict[str, dict[str, Entry]]:
+    """The entries of fidgpt's own configs, fiddlers and tags, without importing any of them."""
+    own = {room: PACKAGE / room / "__init__.py" for room in ("configs", "fiddlers")}
+    return _entries(own | {"tags": PACKAGE / "tags.py"})
+
+
+def names_of_projects() -> dict[str, dict[str, Entry]]:
+    """The same of the installed projects, by dotted name."""
+    from fidgpt.cli.index.projects import rooms_of_projects  # late: a true index has them
+
+    found: dict[str, dict[str, Entry]] = {"configs": {}, "fiddlers": {}, "tags": {}}
+    for package, rooms in rooms_of_projects().items():
+        for room, entries in _entries(rooms).items():
+            named = {f"{package}.{room}.{name}": entry for name, entry in entries.items()}
+            found[room] |= named
+    return found
+
+
+def _entries(rooms: dict[str, Path]) -> dict[str, dict[str, Entry]]:
+    """What the modules of each room list, by name."""
+    return {
+        room: _tags(path) if room == "tags" else _functions(path, skip=room == "fiddlers")
+        for room, path in rooms.items()
+    }
+
+
+def function_entry(path: Path, name: str, *, skip: int = 0) -> Entry | None:
+    """What a file says of a function; `skip` of its arguments are not told. None: not there."""
+    for node in _tree(path).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            arguments = list(_arguments(node.args))[skip:]
+            return {"doc": _doc(node), "file": str(path), "line": node.lineno} | (
+                {"arguments": arguments} if arguments else {}
+            )
+    return None
+
+
+def tag_entry(path: Path, name: str) -> Entry | None:
+    """What a file says of a tag. None: not there."""
+    for node in _tree(path).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            doc = _doc(node)
+            entry = {"doc": doc, "file": str(path), "line": node.lineno}
+            _, _, last = doc.rstrip(".").rpartition(", ")
+            is_unit = last.startswith(("in ", "per ", "from ")) and "," in doc
+            return entry | ({"unit": last.removeprefix("in ")} if is_unit else {})
+    return None
+
+
+def _functions(source: Path, *, skip: int = 0) -> dict[str, Entry]:
+    """What a module lists in `__all__`, or else defines, each where it was imported from."""
+    homes: dict[str, str] = {}
+    body = _tree(source).body
+    defined = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+    listed = [name for name in defined if not name.startswith("_")]
+    for node in body:
+        match node:
+            case ast.ImportFrom(module=str(module), names=aliases):
+                homes |= {alias.asname or alias.name: module for alias in aliases}
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                with contextlib.suppress(ValueError):  # it is computed
+                    listed = ast.literal_eval(value)
+    entries: dict[str, Entry] = {}
+    for name in listed:
+        path = source.parent / f"{homes[name].rpartition('.')[2]}.py" if name in homes else source
+        entries[name] = function_entry(path, name, skip=skip) or {"doc": "", "file": str(path)}
+    return entries
+
+
+def _tags(path: Path) -> dict[str, Entry]:
+    classes = [node.name for node in _tree(path).body if isinstance(node, ast.ClassDef)]
+    return {name: tag_entry(path, name) or {} for name in classes}
+
+
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):  # who imports it will say it better
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _doc(node: ast.FunctionDef | ast.ClassDef) -> str:
+    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+
+
+def _arguments(arguments: ast.arguments) -> Iterator[Entry]:
+    positional = arguments.posonlyargs + arguments.args
+    missing = [None] * (len(positional) - len(arguments.defaults))
+    defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]
+    for argument, default in zip(positional + arguments.kwonlyargs, defaults, strict=True):
+        entry = {"name": argument.arg}
+        if argument.annotation:
+            entry["type"] = ast.unparse(argument.annotation)
+        yield entry | ({"default": ast.unparse(default)} if default else {})

@@ -1,0 +1,107 @@
+"""The parts that can be named, and which of them may stand where a type is asked."""
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.annotations import hints_of, is_unknown, members_of
+from fidgpt.graph.docs import doc_of
+from fidgpt.graph.hints import fits, name_of
+
+
+def parts_on_offer(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the known parts that build something which a graph could hold."""
+    return {name: made for name, made in known.items() if _builds(made)}
+
+
+def part_entry(made: Any) -> dict[str, Any]:
+    """What is known of a part: its module, its doc and its arguments."""
+    docs, hints = doc_of(made), hints_of(made)
+    module = ".".join(made.__module__.split(".")[:2])
+    return {
+        "module": module,
+        "doc": docs.summary,
+        "arguments": [
+            {"name": name}
+            | ({"type": name_of(hints[name])} if name in hints else {})
+            | ({"default": f"{p.default!r:.60}"} if p.default is not p.empty else {})
+            | ({"doc": docs.parameters[name]} if name in docs.parameters else {})
+            for name, p in inspect.signature(made).parameters.items()
+        ],
+    }
+
+
+def fitting(hint: Any, offered: dict[str, Any]) -> list[str]:
+    """The names of the parts on offer that may stand where a hint is asked."""
+    if all(is_unknown(member) for member in members_of(hint)):
+        return []
+    members = members_of(hint)
+    return [name for name, made in offered.items() if any(_fits(made, one) for one in members)]
+
+
+def _fits(made: Any, hint: Any) -> bool:
+    """As `graph.hints.fits`, and stricter where that gives the benefit of the doubt.
+
+    What is asked for by a Protocol must have its methods, and what is asked for as a function must
+    take as many arguments.
+    """
+    if typing.get_origin(hint) is collections.abc.Callable:
+        asked, returned = typing.get_args(hint)
+        return _takes(made, asked) and _makes(made, returned)
+    return _makes(made, hint)
+
+
+def _makes(made: Any, hint: Any) -> bool:
+    returned = hints_of(made).get("return", Any)
+    returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
+    if is_unknown(hint) or hint in (bool, str, type(None)):
+        return False
+    if getattr(hint, "_is_protocol", False):
+        return inspect.isclass(returned) and _has_methods(returned, hint)
+    if getattr(returned, "_is_protocol", False):
+        return False
+    if typing.get_origin(hint):  # a list of something: its elements are parts, it is none
+        return False
+    if inspect.isclass(returned) and inspect.isclass(hint):
+        return issubclass(returned, hint)
+    return fits(fdl.Config(made), hint)
+
+
+def _takes(made: Any, asked: Any) -> bool:
+    if not isinstance(asked, list) or not asked:  # a partial holds all that is needed
+        return True
+    try:
+        inspect.signature(made).bind(*asked)
+    except TypeError:
+        return False
+    return True
+
+
+def _has_methods(made: type, protocol: Any) -> bool:
+    """Whether a class has the methods of a Protocol, each with as many arguments."""
+    for base in protocol.__mro__:
+        asked = vars(base).items() if getattr(base, "_is_protocol", False) else ()
+        for name, method in asked:
+            if inspect.isfunction(method) and (name == "__call__" or not name.startswith("_")):
+                own = next((vars(one)[name] for one in made.__mro__ if name in vars(one)), None)
+                if not inspect.isfunction(own) or _count(own) != _count(method):
+                    return False
+    return True
+
+
+def _count(method: Any) -> int:
+    parameters = inspect.signature(method).parameters.values()
+    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+
+
+def _builds(made: Any) -> bool:
+    """Whether calling it makes something that a graph could hold."""
+    if inspect.isclass(made):
+        is_shape = getattr(made, "_is_protocol", False) or inspect.isabstract(made)
+        return not is_shape and not issubclass(made, BaseException)
+    returned = hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
+    return not is_unknown(returned) and returned not in (None, type(None))

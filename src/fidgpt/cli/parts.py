@@ -1,0 +1,95 @@
+"""The constructors that a text may name: fidgpt's, torch's, and those of a user's own project."""
+
+import collections
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from fidgpt.cli.projects import find_dotted
+from fidgpt.graph.storage.names import TORCH_MODULES
+
+_WRITTEN_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
+_ROOMS = ("model", "optim", "data", "train", "parallel")
+
+
+class KnownParts(Mapping[str, Callable[..., Any]]):
+    """Parts by name; what is written with dots is looked up when it is asked for.
+
+    A bare name stands for what one room of fidgpt exports; where two rooms export it, it is
+    written `optim.Constant`. Classes of torch.nn and torch.optim are known by their bare names,
+    where nothing of fidgpt has them, and as `nn.LayerNorm`. Dotted names are theirs in full, and
+    what modules of the user's own offer. To ask for one that cannot be imported is a ConfigError.
+
+    Args:
+      packages: installed projects, whose own exports have bare names too.
+    """
+
+    def __init__(self, packages: tuple[str, ...] = ()) -> None:
+        self._packages = packages
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        room, _, last = name.rpartition(".")
+        if name in self._listed:
+            return self._listed[name]
+        if last in self._rooms.get(room, {}):
+            return self._rooms[room][last]
+        searched = TORCH_MODULES if not room else (_WRITTEN_SHORT.get(room, room),)
+        for module in searched:
+            if module in TORCH_MODULES and (found := _class_of_torch(module, last)):
+                return found
+        if not room or room in self._rooms or room in TORCH_MODULES:
+            raise KeyError(name)
+        return find_dotted(name, "part")
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and callable(self[name])
+        except KeyError:
+            return False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    @cached_property
+    def _rooms(self) -> dict[str, dict[str, Any]]:
+        """What each room offers; imported when the first name is asked for, for it takes torch."""
+        modules = {room: f"fidgpt.{room}" for room in _ROOMS} | {
+            package: package for package in self._packages
+        }
+        return {
+            room: _constructors(importlib.import_module(module)) for room, module in modules.items()
+        }
+
+    @cached_property
+    def _listed(self) -> dict[str, Callable[..., Any]]:
+        """All that is offered, with its room where two rooms have the name."""
+        count = collections.Counter(name for offered in self._rooms.values() for name in offered)
+        return {
+            name if count[name] == 1 else f"{room}.{name}": value
+            for room, offered in self._rooms.items()
+            for name, value in offered.items()
+        }
+
+
+def _constructors(module: Any) -> dict[str, Any]:
+    """The classes and functions in a module's `__all__`, but for errors and protocols."""
+    listed = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+    return {name: value for name, value in listed.items() if _is_constructor(value)}
+
+
+def _is_constructor(value: Any) -> bool:
+    if not inspect.isclass(value):
+        return inspect.isroutine(value)
+    return not issubclass(value, BaseException) and not getattr(value, "_is_protocol", False)
+
+
+def _class_of_torch(module: str, name: str) -> Callable[..., Any] | None:
+    """A class of torch, never what its files import; None where there is none of that name."""
+    found = vars(importlib.import_module(module)).get(name)
+    is_own = inspect.isclass(found) and found.__module__.startswith(TORCH_MODULES)
+    return found if is_own else None

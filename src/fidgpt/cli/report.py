@@ -1,0 +1,87 @@
+"""What directives came to, in lines for a person: effects, what was in vain, what was overruled."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import fiddle as fdl
+
+from fidgpt.cli.effects import Composed, Effect
+from fidgpt.graph import resolve
+from fidgpt.graph.errors import raise_all
+from fidgpt.graph.text import leaf_text
+from fidgpt.graph.walk import title
+
+# Directives that name a value may name the one that stands; the others ask for a change.
+_VALUES = ("set", "tag", "del")
+_BASES = ("config", "config_file", "config_str")
+
+
+def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -> list[str]:
+    """The lines that tell what each directive changed, and warnings.
+
+    Args:
+      made: a graph and the directives that made it.
+      verbose: whether every change is told, with its values.
+      allow_noop: whether a directive that changes nothing is no mistake.
+
+    Raises:
+      ConfigErrors: a directive that asks for a change made none; all of them are named.
+    """
+    changes = [one for one in made.effects if one.directive.partition(":")[0] not in _BASES]
+    if not changes:
+        return []
+    raise_all([] if allow_noop else [_in_vain(one) for one in changes if _asks_in_vain(one)])
+    heard = Counter(one.said.path for one in resolve(made.root))
+    lines = [line for one in changes for line in _told(one, heard, verbose)]
+    return [*lines, *_overruled(changes)]
+
+
+def _told(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[str]:
+    count = len(effect.edits)
+    if not count:
+        yield f"warning: {effect.directive} changes nothing: it is so already."
+        return
+    followers = [heard[edit.path] for edit in effect.edits if heard.get(edit.path)]
+    text = f"{effect.directive}: {_counted(count, 'value')}"
+    if followers:
+        which = "" if len(followers) == count == 1 else f" {len(followers)}"
+        text += f",{which} heard by {_counted(sum(followers), 'parameter')}"
+    yield text
+    if verbose:
+        for edit in effect.edits:
+            yield f"  {edit.path}: {_described(edit.before)} -> {_described(edit.after)}"
+
+
+def _overruled(effects: list[Effect]) -> Iterator[str]:
+    """Where a directive says anew what an earlier one had said."""
+    said: dict[str, Effect] = {}
+    for effect in effects:
+        for edit in effect.edits:
+            earlier = said.get(edit.path)
+            if earlier is not None:
+                yield (
+                    f"warning: {effect.directive} (directive {effect.number}) overrules what "
+                    f"{earlier.directive} (directive {earlier.number}) said of {edit.path}."
+                )
+            said[edit.path] = effect
+
+
+def _asks_in_vain(effect: Effect) -> bool:
+    return effect.directive.partition(":")[0] not in _VALUES and not effect.edits
+
+
+def _in_vain(effect: Effect) -> str:
+    return (
+        f"{effect.directive} (directive {effect.number}) changes nothing: the config is so "
+        "already.\n  Leave it out, or say --allow_noop where a script cannot know."
+    )
+
+
+def _described(value: object) -> str:
+    if value is fdl.NO_VALUE:
+        return "open or by default"
+    return f"{title(value)}(...)" if isinstance(value, fdl.Buildable) else leaf_text(value)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

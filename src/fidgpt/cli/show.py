@@ -1,0 +1,126 @@
+"""The flags that show a graph rather than train it: --print, --why, --diff and --repro."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from fidgpt.cli.flags import FLAGS
+
+if TYPE_CHECKING:
+    import fiddle as fdl
+
+    from fidgpt.cli.catalogue import Catalogue
+
+flags.DEFINE_multi_string(
+    "why", [], "Tell who said the value at this path, who said it before, and what it hears."
+)
+flags.DEFINE_string(
+    "diff", None, "Show what differs from another graph: a config, a file or a run directory."
+)
+flags.DEFINE_enum(
+    "diff_form",
+    "text",
+    ["text", "directives", "svg", "html"],
+    "How --diff shows it: as lines, as directives that make the difference, drawn, or as a page "
+    "for a browser with both side by side.",
+)
+flags.DEFINE_bool("repro", False, "Print the fewest directives that make this graph again.")
+
+
+def is_asked() -> bool:
+    """Whether some flag asks to be shown something."""
+    return bool(FLAGS.print or FLAGS.why or FLAGS.diff is not None or FLAGS.repro)
+
+
+def show(cfg: "fdl.Config", catalogue: "Catalogue", *, directives: Sequence[str] | None) -> None:
+    """Writes what the flags ask of a graph.
+
+    Args:
+      cfg: the graph, with nothing wrong in it.
+      catalogue: what has a name.
+      directives: those that made the graph; None where it comes from a run.
+
+    Raises:
+      ConfigError: there is nothing at a path, or no other graph.
+    """
+    sys.stdout.write("\n".join(_texts(cfg, catalogue, directives)))
+
+
+def _texts(
+    cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None
+) -> Iterator[str]:
+    from fidgpt.graph.errors import at
+    from fidgpt.graph.provenance import why_text
+
+    if FLAGS.print == "base":
+        yield _since_base(cfg, catalogue, directives)
+    elif FLAGS.print:
+        yield _form(FLAGS.print)(cfg)
+    for path in FLAGS.why:
+        with at(f"--why={path}"):
+            yield why_text(cfg, path)
+    if FLAGS.diff is not None:
+        yield _difference(cfg, catalogue)
+    if FLAGS.repro:
+        from fidgpt.cli.again import command_for
+
+        yield command_for(cfg, catalogue)
+
+
+def _form(name: str) -> "Callable[[fdl.Config], str]":
+    from fidgpt.graph import dump, outline
+    from fidgpt.graph.page import page
+    from fidgpt.graph.views.flat import flat, said
+    from fidgpt.graph.views.python import python
+
+    if name == "text" and sys.stdout.isatty():
+        color = "NO_COLOR" not in os.environ
+        return lambda cfg: outline(cfg, defaults=True, color=color)
+    forms: dict[str, Callable[[fdl.Config], str]] = {
+        "text": outline,
+        "flat": flat,
+        "json": dump,
+        "yaml": functools.partial(dump, form="yaml"),
+        "python": python,
+        "html": page,
+        "defaults": said,
+    }
+    return forms[name]
+
+
+def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:
+    """What differs from the config that the directives begin with; of a file, the nearest one."""
+    from fidgpt.cli.again import named_graphs
+    from fidgpt.cli.directives import DEFAULT_CONFIG, compose, split_directive
+    from fidgpt.graph.repro import nearest
+    from fidgpt.graph.views.base import since
+
+    kind = split_directive(directives[0])[0] if directives else ""
+    first = f"config:{DEFAULT_CONFIG}"
+    if directives and kind == "config":
+        first = directives[0]
+    elif directives is None or kind in ("config_file", "config_str"):
+        first = nearest(cfg, named_graphs(catalogue))
+    return since(compose([first], catalogue), cfg, name=first)
+
+
+def _difference(cfg: "fdl.Config", catalogue: "Catalogue") -> str:
+    from fidgpt.cli.again import directives_from, other_directive
+    from fidgpt.cli.directives import compose
+    from fidgpt.graph import diff, diff_text, draw
+
+    first = other_directive(FLAGS.diff, catalogue)
+    if FLAGS.diff_form == "directives":
+        return directives_from(cfg, first, catalogue)
+    other = compose([first], catalogue)
+    if FLAGS.diff_form == "html":
+        from fidgpt.graph.page import page
+
+        return page(cfg, other=other, other_title=FLAGS.diff)
+    if FLAGS.diff_form == "svg":
+        return draw(cfg, since=other).svg()
+    return diff_text(diff(other, cfg))

@@ -1,0 +1,225 @@
+"""A difference as data: what to change where, so that an old graph becomes a new one.
+
+A patch is a JSON object. Its `changes` say for each place what it held, `old`, and holds, `new`;
+for a part what it called and calls, `call`; and for a parameter its `tags`. A place without `new`
+is left out from then on. `{"keep": path}` is the part that the old graph has at a path, and
+`{"part": name}` a new one, written under its name in `parts`.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+from fiddle.tagging import TaggedValueCls
+
+from fidgpt.graph.arguments import given
+from fidgpt.graph.difference.pairing import Pairing
+from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.storage.codec import encode
+from fidgpt.graph.storage.names import name_of
+from fidgpt.graph.storage.order import step_between
+from fidgpt.graph.storage.text import to_json
+from fidgpt.graph.storage.writing import KINDS, TAGGED
+from fidgpt.graph.walk import join
+
+FORMAT = "fidgpt.patch"
+VERSION = 1
+Changes = dict[str, dict[str, Any]]  # by the path of a place
+
+
+class Patch:
+    """What makes an old graph a new one.
+
+    Attributes:
+      changes: by the path of the place in the old graph.
+      parts: the new parts by their path in the new graph.
+      known: the callables by their names.
+    """
+
+    def __init__(self, changes: Changes, parts: Changes, known: dict[str, Any]) -> None:
+        self.changes = changes
+        self.parts = parts
+        self.known = known
+
+    def text(self) -> str:
+        """The patch as the text of a file."""
+        return to_json(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "changes": self.changes,
+                "parts": self.parts,
+            }
+        )
+
+
+def patch_of(old: Any, new: Any) -> Patch:
+    """What to change so that `old` is written as `new` is; quantities that are open stay open.
+
+    Raises:
+      ConfigError: a value has no form in a file.
+    """
+    return make_patch(Pairing(old, new))
+
+
+def make_patch(pairing: Pairing) -> Patch:
+    """The patch for two graphs whose parts are paired.
+
+    Raises:
+      ConfigError: as `patch_of` does.
+    """
+    return _Making(pairing).patch()
+
+
+class _Making:
+    """Writes down all places in which two graphs differ."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        self._pairing = pairing
+        self._changes: Changes = {}
+        self._parts: Changes = {}
+        self._known: dict[str, Any] = {}
+        self._new: list[Any] = []
+
+    def patch(self) -> Patch:
+        old, new = self._pairing.old.root, self._pairing.new.root
+        if not self._pairing.is_same(old, new):
+            self._put("", old, new)
+        for one, other in self._pairing.pairs:
+            self._compare(one, other)
+        while self._new:
+            part = self._new.pop()
+            path = self._pairing.new.path(part)
+            with at(path or "the root"):
+                self._parts[path] = self._entry(part)
+        return Patch(self._changes, dict(sorted(self._parts.items())), self._known)
+
+    def _compare(self, old: Any, new: Any) -> None:
+        """Two parts, one of which goes on as the other."""
+        path = self._pairing.old.path(old)
+        calls = [fdl.get_callable(part) for part in (old, new)]
+        if calls[0] is not calls[1] and calls[0] != calls[1]:
+            self._at(path)["call"] = [self._name(call) for call in calls]
+        olds, news = given(old), given(new)
+        for key in {**olds, **news}:
+            place = join(path, step_between(old, key))
+            values = olds.get(key, fdl.NO_VALUE), news.get(key, fdl.NO_VALUE)
+            with at(place):
+                self._place(place, *values)
+        tags = [{key: own for key, own in p.__argument_tags__.items() if own} for p in (old, new)]
+        for key in {**tags[0], **tags[1]}:
+            before, now = tags[0].get(key, set()), tags[1].get(key, set())
+            if before != now:
+                place = join(path, step_between(old, key))
+                self._at(place)["tags"] = [sorted(map(self._name, one)) for one in (before, now)]
+
+    def _place(self, path: str, old: Any, new: Any) -> None:
+        """What to change in a place; in the items alone where the rest of a list stays."""
+        if self._pairing.is_same(old, new):
+            return
+        is_open = type(old) is type(new) and self._pairing.old.is_held_once(old)
+        if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
+            for key in old | new:
+                values = old.get(key, fdl.NO_VALUE), new.get(key, fdl.NO_VALUE)
+                self._place(f"{path}[{key!r}]", *values)
+        elif is_open and isinstance(old, list) and len(old) == len(new):
+            for i, values in enumerate(zip(old, new, strict=True)):
+                self._place(f"{path}[{i}]", *values)
+        else:
+            self._put(path, old, new)
+
+    def _put(self, path: str, old: Any, new: Any) -> None:
+        change = self._at(path)
+        if old is not fdl.NO_VALUE:
+            change["old"] = outside(old)
+        if new is not fdl.NO_VALUE:
+            change["new"] = self._value(new)
+
+    def _at(self, path: str) -> dict[str, Any]:
+        return self._changes.setdefault(path, {})
+
+    def _entry(self, part: Any) -> dict[str, Any]:
+        """A new part."""
+        kind = TAGGED if isinstance(part, TaggedValueCls) else type(part).__name__
+        if kind not in (*KINDS, TAGGED):
+            raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
+        tags = {key: own for key, own in part.__argument_tags__.items() if own}
+        return {
+            kind: None if kind == TAGGED else self._name(fdl.get_callable(part)),
+            "set": {str(key): self._value(value) for key, value in given(part).items()},
+            "tags": {str(key): sorted(map(self._name, own)) for key, own in tags.items()},
+        }
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, fdl.Buildable):
+            old = self._pairing.predecessor(value)
+            if old is not None:
+                return {"keep": self._pairing.old.path(old)}
+            path = self._pairing.new.path(value)
+            if path not in self._parts:
+                self._parts[path] = {}
+                self._new.append(value)
+            return {"part": path}
+        if type(value) is list:
+            return [self._value(item) for item in value]
+        if type(value) is tuple:
+            return {"tuple": [self._value(item) for item in value]}
+        if type(value) is dict:
+            encode(dict.fromkeys(value), {})  # which refuses keys that are no text
+            return {"dict": {key: self._value(item) for key, item in value.items()}}
+        for name, thing in _named_in(value):
+            self._known[name] = thing
+        return encode(value, {})
+
+    def _name(self, thing: Any) -> str:
+        name = name_of(thing)
+        self._known[name] = thing
+        return name
+
+
+def outside(value: Any) -> Any:
+    """What a place held, as far as it is compared: of a part, what it calls."""
+    if isinstance(value, fdl.Buildable):
+        return {"a": getattr(fdl.get_callable(value), "__qualname__", "?")}
+    if isinstance(value, list | tuple):
+        return [outside(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): outside(item) for key, item in value.items()}
+    try:
+        return encode(value, {})
+    except ConfigError:
+        return {"a": type(value).__name__}
+
+
+def read_patch(text: str, *, source: str = "the patch") -> Patch:
+    """The patch that a text holds.
+
+    Raises:
+      ConfigError: it holds none.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source} is not JSON: {error}.") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ConfigError(f"{source} is not a fidgpt patch: it does not say format {FORMAT!r}.")
+    if document.get("version") != VERSION:
+        raise ConfigError(
+            f"{source} has version {document.get('version')!r:.40}, and this fidgpt reads "
+            f"{VERSION}."
+        )
+    changes, parts = document.get("changes"), document.get("parts")
+    for one in (changes, parts):
+        if not isinstance(one, dict) or not all(isinstance(item, dict) for item in one.values()):
+            raise ConfigError(f"{source} is damaged: it says `changes` and `parts` by path.")
+    return Patch(changes or {}, parts or {}, {})
+
+
+def _named_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """The classes and functions that the form of a value in a file names."""
+    thing = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+    try:
+        yield name_of(thing), thing
+    except ConfigError:
+        return

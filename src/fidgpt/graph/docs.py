@@ -1,0 +1,119 @@
+"""What the docstrings of a callable say of it and of each of its parameters."""
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from docstring_parser import Docstring, ParseError, parse
+
+_SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z0-9\"'(`]|\s*$)", re.DOTALL)
+_ABBREVIATION = re.compile(r"\b(al|cf|e\.g|eq|fig|i\.e|resp|vs)\.$", re.IGNORECASE)
+_ROLE = re.compile(r":(?:\w+:)+`~?([^`<]*?)(?: ?<[^`]*>)?`")  # Sphinx: :class:`~torch.Tensor`
+_ASIDE = re.compile(r"\n\s*\n\s*(?:\.\. |[*-] )|\n\s*\.\. ")  # a formula, a list, a note
+
+
+@dataclasses.dataclass(frozen=True)
+class Docs:
+    """What is said of a callable.
+
+    Attributes:
+      summary: the first sentence; empty where there is none.
+      parameters: a text for each parameter that is described.
+    """
+
+    summary: str
+    parameters: dict[str, str]
+
+
+def doc_of(function: Any) -> Docs:
+    """The docs of a function, a class, a `functools.partial` or an object that can be called.
+
+    A parameter that a class does not describe is described by its constructor, or by the class
+    that it inherits from.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    try:
+        return _cached(function)
+    except TypeError:  # an instance that can be called but not hashed
+        return _read(function)
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a docstring, on one line."""
+    paragraph = inspect.cleandoc(text).partition("\n\n")[0]
+    end = 0
+    for match in _SENTENCE.finditer(paragraph):
+        end = match.end()
+        if not _ABBREVIATION.search(match.group()):
+            break
+    return _plain(paragraph[:end] or paragraph)
+
+
+def _read(function: Any) -> Docs:
+    texts = list(_docstrings(function))
+    parameters: dict[str, str] = {}
+    for text in texts:
+        for name, described in _parameters(text).items():
+            parameters.setdefault(name, described)
+    summaries = (first_sentence(text) for text in texts[:1])
+    return Docs(next(summaries, ""), parameters)
+
+
+_cached = functools.lru_cache(maxsize=4096)(_read)
+
+
+def _docstrings(function: Any) -> Iterator[str]:
+    """The docstrings to ask, the nearest first."""
+    if not inspect.isclass(function):
+        own = function if inspect.isroutine(function) else type(function)
+        documented = [inspect.unwrap(own)]
+    else:
+        bases = [base for base in function.__mro__ if base not in (object, *_CONTAINERS)]
+        documented = [one for base in bases for one in (base, vars(base).get("__init__"))]
+    for one in documented:
+        text = getattr(one, "__doc__", None)
+        if isinstance(text, str) and text.strip() and not _is_generated(one, text):
+            yield text
+
+
+_CONTAINERS = (
+    dict,
+    list,
+    tuple,
+    set,
+    int,
+    float,
+    str,
+)  # their docs are of calls, not of parameters
+
+
+def _is_generated(owner: Any, text: str) -> bool:
+    """A dataclass without a docstring gets its signature for one."""
+    return dataclasses.is_dataclass(owner) and text.startswith(f"{getattr(owner, '__name__', '')}(")
+
+
+def _parameters(text: str) -> dict[str, str]:
+    try:
+        parsed = parse(text)
+    except ParseError:
+        return {}
+    return _described(parsed, attributes=False) or _described(parsed, attributes=True)
+
+
+def _described(parsed: Docstring, *, attributes: bool) -> dict[str, str]:
+    """The texts of an `Args:` section, or of `Attributes:`, where dataclasses name their fields."""
+    found: dict[str, str] = {}
+    for one in parsed.params:
+        if (one.args[0] == "attribute") is attributes and one.description:
+            name = one.arg_name.lstrip("*")
+            found.setdefault(name, _plain(_ASIDE.split(one.description)[0]))
+    return found
+
+
+def _plain(text: str) -> str:
+    """A text on one line, without the marks of Sphinx."""
+    return " ".join(_ROLE.sub(r"\1", text).replace("``", "`").replace("`_", "`").split())

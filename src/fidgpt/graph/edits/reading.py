@@ -1,0 +1,160 @@
+"""Reading what shall be put in a place: a plain value, a formula, or a part by its name."""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.annotations import is_unknown, members_of
+from fidgpt.graph.arguments import default_of, every
+from fidgpt.graph.calls import parse_call, split_at_commas
+from fidgpt.graph.edits.calling import with_arguments
+from fidgpt.graph.errors import ConfigError, at, listed, suggest
+from fidgpt.graph.formula import make_formula, says_formula
+from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
+from fidgpt.graph.place import Place, inside_of
+from fidgpt.graph.values import read_value
+
+Parts = Mapping[str, Callable[..., Any]]
+_CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
+_PLAIN = (int, float, bool, str, type(None))
+
+
+class Reader:
+    """Reads one text for many places of a graph; a part is made anew for each of them.
+
+    Args:
+      root: the graph, whose parts show which parameters are heard.
+      text: what somebody typed.
+      parts: constructors and functions that may be named.
+    """
+
+    def __init__(self, root: Any, text: str, parts: Parts) -> None:
+        self._root = root
+        self._text = text
+        self._parts = parts
+        self._plain: dict[int, Any] = {}
+
+    def read(self, place: Place) -> Any:
+        """What the text means in a place.
+
+        Raises:
+          ConfigError: nothing that fits there.
+        """
+        if id(place.hint) in self._plain:
+            return self._plain[id(place.hint)]
+        with at(place.path):
+            value = self._read(place)
+        if isinstance(value, _PLAIN):  # such a value may stand in many places
+            self._plain[id(place.hint)] = value
+        return value
+
+    def _read(self, place: Place) -> Any:
+        if says_formula(self._text, place.hint):
+            return make_formula(self._root, self._text, place=place)
+        takes_part = any(one not in _PLAIN for one in members_of(place.hint))
+        name = self._name_of_part(place.hint) if takes_part else ""
+        if name and (named := self._named(place)) is not fdl.NO_VALUE:
+            return named
+        try:
+            return read_value(self._text, place.hint)
+        except ConfigError as error:
+            if takes_part and self._parts and (items := _items_in(self._text, place.hint)):
+                return self._listed(place, items)
+            raise ConfigError(self._why_not(place, takes_part) or str(error)) from None
+
+    def _name_of_part(self, hint: Any) -> str:
+        """The part that the text names; "" where it means something else."""
+        call = _CALL.fullmatch(self._text)
+        if call is None or not self._parts:
+            return ""
+        is_text = str in members_of(hint)
+        is_bare = call[2] is None
+        if is_bare and (is_text or ("." in call[1] and any(map(is_unknown, members_of(hint))))):
+            return ""  # a word, which is as good a text as a name
+        if call[1] in self._parts:
+            return call[1]
+        if is_bare or is_text:
+            return ""
+        raise ConfigError(f"there is no part {call[1]!r}. {suggest(call[1], self._parts)}")
+
+    def _named(self, place: Place) -> Any:
+        """The part, or the function itself, that a name stands for; NO_VALUE if it cannot fit."""
+        call = parse_call(self._text)
+        function = self._parts[call.name]
+        if "(" not in self._text and _is_function_wanted(place) and fits(function, place.hint):
+            return function
+        for kind in _kinds(place):
+            part = kind(function)
+            if fits(part, place.hint):
+                return with_arguments(self._root, part, call, self._read_inner, like=place.value)
+        return fdl.NO_VALUE
+
+    def _listed(self, place: Place, items: list[str]) -> list[Any]:
+        """A list whose items are read one by one, as some of them are parts."""
+        values: list[Any] = [fdl.NO_VALUE] * len(items)
+        for i, text in enumerate(items):
+            hint = element_hint(place.hint, i)
+            path = f"{place.path}[{i}]"
+            item = Place(values, i, hint, path, place.path, inside_of(place, i))
+            values[i] = self._read_inner(item, text)
+        return values
+
+    def _read_inner(self, place: Place, text: str) -> Any:
+        return Reader(self._root, text, self._parts).read(place)
+
+    def _why_not(self, place: Place, takes_part: bool) -> str:
+        """What is better to be told than that a text is no value; "" for nothing."""
+        if not takes_part or not self._parts:
+            return ""
+        if can_be_typed(place.hint):
+            return ""
+        return f"{self._text!r:.60} is no {name_of(place.hint)}. {self._which_fit(place)}"
+
+    def _which_fit(self, place: Place) -> str:
+        """The names of parts that fit; first those that take most of what stands there now."""
+        now = set(every(place.value)) if isinstance(place.value, fdl.Buildable) else set()
+        kind = _kinds(place)[0]
+        fitting: list[tuple[int, str]] = []
+        for name, function in self._parts.items():
+            if isinstance(function, type) and fits(part := kind(function), place.hint):
+                fitting.append((-len(now & set(every(part))), name))
+        if not fitting:
+            return "It takes a part, and none that has a name fits: a fiddler puts it there."
+        return f"Name a part that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
+
+
+def _is_function_wanted(place: Place) -> bool:
+    """Whether a place holds a function itself, rather than what one returns."""
+    now = place.value
+    if now is fdl.NO_VALUE and isinstance(place.container, fdl.Buildable):
+        now = default_of(place.container, place.key)
+    return inspect.isroutine(now)
+
+
+def _items_in(text: str, hint: Any) -> list[str]:
+    """The texts of the items of a list, where one may stand; none for what is no list."""
+    inner = text.strip()
+    takes_list = any(fits([], one) for one in members_of(hint))
+    if not takes_list or inner[:1] != "[" or inner[-1:] != "]":
+        return []
+    return [item.strip() for item in split_at_commas(inner[1:-1])]
+
+
+def _kinds(place: Place) -> list[Any]:
+    """The kinds of part that may stand in a place, the likeliest first.
+
+    In the place of another part one of its kind; inside of a factory one that is made anew at
+    every call, because nothing shall be shared by mistake.
+    """
+    holder = place.within[0] if place.within else place.container
+    made = fdl.ArgFactory if isinstance(holder, fdl.Partial | fdl.ArgFactory) else fdl.Config
+    is_callable = any(typing.get_origin(one) is Callable for one in members_of(place.hint))
+    kinds = (
+        [fdl.Partial, made] if is_callable or _is_function_wanted(place) else [made, fdl.Partial]
+    )
+    is_part = isinstance(place.value, fdl.Buildable)
+    return [type(place.value), *kinds] if is_part else kinds

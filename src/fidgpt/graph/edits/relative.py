@@ -1,0 +1,141 @@
+"""Values said by what they are now: `*=2`, `+=1`, `-=1`."""
+
+import operator
+from typing import Any
+
+import fiddle as fdl
+from fiddle.tagging import TaggedValue
+
+from fidgpt.graph.annotations import members_of
+from fidgpt.graph.arguments import default_of, given
+from fidgpt.graph.arithmetic import UNREADABLE, calculate, compute
+from fidgpt.graph.bind import hears
+from fidgpt.graph.clone import clone_part
+from fidgpt.graph.edits.edit import Edit, carry_out
+from fidgpt.graph.edits.setting import carriers
+from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.formula import formula, is_formula, make_formula, says_formula
+from fidgpt.graph.hints import fits, name_of
+from fidgpt.graph.place import Place, describe
+from fidgpt.graph.quantities import is_quantity
+from fidgpt.graph.selectors import places
+from fidgpt.graph.values import as_asked
+from fidgpt.graph.walk import parts
+
+SIGNS = {"*": operator.mul, "+": operator.add, "-": operator.sub}
+
+
+def change_by(root: Any, selector: str, sign: str, text: str) -> list[Edit]:
+    """Multiplies, adds to or subtracts from the number at every place that a selector names.
+
+    A number that is set, or a default, becomes another number; what is heard or computed becomes
+    a formula of what it was.
+
+    Args:
+      root: the graph.
+      selector: a path or a selector of many places.
+      sign: `*`, `+` or `-`.
+      text: by how much: a number, arithmetic, or a formula.
+
+    Returns:
+      What changed.
+
+    Raises:
+      ConfigError: there is no number, or the result does not fit; the graph is as it was.
+    """
+    return _change(root, places(root, selector), sign, text)
+
+
+def change_tag_by(root: Any, tag: type[fdl.Tag], sign: str, text: str) -> list[Edit]:
+    """Does the same wherever a quantity is said.
+
+    What is computed from the same quantity around it follows, and is not changed a second time.
+
+    Returns:
+      What changed.
+
+    Raises:
+      ConfigError: no parameter carries the tag; and as `change_by` does.
+    """
+    found = carriers(root, tag)
+    leading = [place for place in found if not _follows(place.value, tag)]
+    return _change(root, leading or found, sign, text)
+
+
+def _change(root: Any, found: list[Place], sign: str, text: str) -> list[Edit]:
+    planned = []
+    for place in found:
+        with at(f"{place.path}{sign}={text.strip()}"):
+            planned.append((place, _changed(root, place, sign, text.strip())))
+    return carry_out(planned)
+
+
+def _changed(root: Any, place: Place, sign: str, text: str) -> Any:
+    now = place.value
+    if isinstance(now, fdl.Buildable):
+        return _computed(root, place, now, sign, text)
+    if now is fdl.NO_VALUE and isinstance(place.container, fdl.Buildable):
+        if hears(root, place.container, place.key):
+            return _heard(root, place, sign, text)
+        now = default_of(place.container, place.key)
+    if now is fdl.NO_VALUE:
+        raise ConfigError("it has no value that could be changed.")
+    if isinstance(now, bool) or not isinstance(now, int | float):
+        raise ConfigError(f"it is {describe(now)}, and no number.")
+    if says_formula(text, place.hint):
+        return make_formula(root, f"{now!r} {sign} ({text})", place=place)
+    return _number(place, now, sign, text)
+
+
+def _number(place: Place, now: int | float, sign: str, text: str) -> Any:
+    try:
+        result = calculate(SIGNS[sign], now, compute(text, {}))
+    except UNREADABLE as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError("the result is too large a number.") from None
+    asked = as_asked(result, place.hint)
+    stays_whole = type(now) is int and float not in members_of(place.hint)
+    if stays_whole and type(asked) is float and asked.is_integer():
+        asked = int(asked)
+    if not fits(asked, place.hint) or (stays_whole and type(asked) is not int):
+        takes = name_of(place.hint) if not fits(asked, place.hint) else "a whole number"
+        raise ConfigError(f"{now!r} {sign} {text} is {result!r}, and it takes {takes}.")
+    return asked
+
+
+def _heard(root: Any, place: Place, sign: str, text: str) -> fdl.Config[Any]:
+    """A formula of what an open parameter would have heard."""
+    tags = sorted(fdl.get_tags(place.container, place.key), key=str)
+    name = f"@{tags[0].__name__}"
+    return _formula(root, place, f"{{{name}}}", {name: TaggedValue(tags=tags)}, sign, text)
+
+
+def _computed(root: Any, place: Place, now: fdl.Buildable, sign: str, text: str) -> fdl.Config[Any]:
+    if not is_quantity(now) or not fits(now, int | float):
+        raise ConfigError(f"it is {describe(now)}, and no number.")
+    if is_formula(now):
+        own = given(clone_part(now))
+        return _formula(root, place, f"({own['text']})", own.get("values") or {}, sign, text)
+    return _formula(root, place, "{before}", {"before": now}, sign, text)
+
+
+def _formula(
+    root: Any, place: Place, now: str, values: dict[str, Any], sign: str, text: str
+) -> fdl.Config[Any]:
+    amount = make_formula(root, text, place=place)
+    is_single = text.replace(".", "").replace("_", "").isalnum()
+    made = fdl.Config(formula, text=f"{now} {sign} {text if is_single else f'({text})'}")
+    made.values = {**values, **(given(amount).get("values") or {})}
+    return made
+
+
+def _follows(value: Any, tag: type[fdl.Tag]) -> bool:
+    """Whether a value is computed from the quantity that a place around says."""
+    return any(
+        issubclass(own, tag)
+        for node in parts(value)
+        for key, tags in node.value.__argument_tags__.items()
+        if key not in node.value.__arguments__
+        for own in tags
+    )

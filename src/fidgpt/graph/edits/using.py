@@ -1,0 +1,93 @@
+"""Putting another part in the place of one, with all that both have."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+from fiddle.tagging import TaggedValueCls
+
+from fidgpt.graph.arguments import given
+from fidgpt.graph.calls import Call, parse_call
+from fidgpt.graph.edits.calling import with_arguments
+from fidgpt.graph.edits.edit import Edit, Planned, carry_out
+from fidgpt.graph.edits.reading import Parts, Reader
+from fidgpt.graph.errors import ConfigError, at, suggest
+from fidgpt.graph.hints import hint_of
+from fidgpt.graph.paths import find_place
+from fidgpt.graph.place import Place, describe
+from fidgpt.graph.selectors import places
+from fidgpt.graph.swap import swapped
+from fidgpt.graph.walk import Node, nodes
+
+
+def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
+    """Puts a part that `text` names in the place of each part that a selector names.
+
+    The new part keeps the values, tags and inner parts of the parameters that both have, and then
+    takes the arguments in the text. A part that several places hold stays one part, which all of
+    them hold, whichever of them the selector names. Where nothing is set, or None, the new part
+    is put without a predecessor.
+
+    Args:
+      root: the graph.
+      selector: a path or a selector of many places.
+      text: a name, or a call such as `RoPE(theta=5e5)`.
+      parts: the constructors that may be named.
+
+    Returns:
+      What changed: each place that holds another part now.
+
+    Raises:
+      ConfigError: there is no such part or argument, a place holds a plain value, or the new part
+        does not fit there; the graph is as it was.
+    """
+    call = parse_call(text)
+    if call.name not in parts:
+        raise ConfigError(f"there is no part {call.name!r}. {suggest(call.name, parts)}")
+    planned: list[Planned] = []
+    olds: dict[int, fdl.Buildable] = {}
+    for place in places(root, selector):
+        if isinstance(place.value, fdl.Buildable) and not isinstance(place.value, TaggedValueCls):
+            olds[id(place.value)] = place.value
+        elif place.value is None or place.value is fdl.NO_VALUE:
+            planned.append((place, Reader(root, text, parts).read(place)))
+        else:
+            raise ConfigError(
+                f"{place.path} is {describe(place.value)}, and no part: set:{place.path}=... "
+                "sets a value."
+            )
+    news = {key: _new(root, old, parts[call.name], call, parts) for key, old in olds.items()}
+    held = [node for node in nodes(root) if id(node.value) in news] if news else []
+    planned += [(place, news[id(node.value)]) for node in held for place in _holding(root, node)]
+    return carry_out(_in_new_parts(planned, news))
+
+
+def _new(
+    root: Any, old: fdl.Buildable, function: Callable[..., Any], call: Call, parts: Parts
+) -> fdl.Buildable:
+    def read(place: Place, text: str) -> Any:
+        return Reader(root, text, parts).read(place)
+
+    with at(call.name):
+        return with_arguments(root, swapped(old, function), call, read, like=old)
+
+
+def _holding(root: Any, node: Node) -> list[Place]:
+    """The places that hold a node."""
+    if not node.parents:
+        raise ConfigError("the root of the graph is in no place: begin with another config.")
+    return [find_place(root, path) for path in node.paths]
+
+
+def _in_new_parts(planned: list[Planned], news: dict[int, fdl.Buildable]) -> list[Planned]:
+    """The same, where what is replaced lies in what is replaced too: in the new part, if at all."""
+    moved: list[Planned] = []
+    for place, value in planned:
+        outer = news.get(id(place.container))
+        if outer is None:
+            moved.append((place, value))
+        elif given(outer).get(place.key) is place.value:
+            hint = hint_of(outer, place.key)
+            moved.append((dataclasses.replace(place, container=outer, hint=hint), value))
+    return moved

@@ -1,0 +1,222 @@
+"""Formulas: a number computed from other numbers of the graph, each named where it stands.
+
+    set:schedule.decay_steps={num_steps} // 10
+
+A name in braces is a path from the root, or `@` and a tag that is heard where the formula stands.
+What a path leads to is looked up when the graph is bound, so that a formula follows every change,
+in whatever order the two were said.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+from fiddle.tagging import TaggedValue, TaggedValueCls
+
+from fidgpt.graph.annotations import is_unknown, members_of
+from fidgpt.graph.arguments import Key, assign, default_of, given
+from fidgpt.graph.arithmetic import compute, is_whole, refuse_unreadable
+from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
+from fidgpt.graph.hints import fits, hint_of, name_of
+from fidgpt.graph.paths import find_place, parse_path
+from fidgpt.graph.place import Place, describe
+from fidgpt.graph.selectors import tags_in
+from fidgpt.graph.walk import Node, join, nodes
+
+Number = int | float
+_NAME = re.compile(r"\{([^{}]*)\}")
+_REFERENCE = re.compile(r"\{\s*@?[A-Za-z_\[][^{}:,]*\}")
+
+
+def formula(
+    text: str, values: Mapping[str, Number] | None = None, whole: bool = False
+) -> int | float:
+    """The number that `text` computes from numbers named in braces.
+
+    Args:
+      text: arithmetic with `+ - * / // % **`, min, max, round and int.
+      values: the number for each name; a bound graph has them all.
+      whole: whether a whole number is asked; a float that is one becomes an int.
+
+    Raises:
+      ConfigError: the text is no arithmetic, or what it gives is not whole.
+    """
+    with at(text):
+        result = compute(*_with_plain_names(text, values or {}))
+    if not whole or isinstance(result, int):
+        return result
+    if not is_whole(result):
+        raise ConfigError(f"{text} is {result!r}, which is not a whole number.")
+    return int(result)
+
+
+def is_formula(part: Any) -> bool:
+    """Whether a value is a formula."""
+    return isinstance(part, fdl.Buildable) and fdl.get_callable(part) is formula
+
+
+def says_formula(text: str, hint: Any) -> bool:
+    """Whether a text means a formula where `hint` is asked, rather than a text or a dict."""
+    members = members_of(hint)
+    takes_numbers = any(is_unknown(one) or one in (int, float) for one in members)
+    return takes_numbers and _REFERENCE.search(text) is not None
+
+
+def make_formula(root: Any, text: str, *, place: Place | None = None) -> fdl.Config[Any]:
+    """A formula that stands somewhere under `root`.
+
+    Raises:
+      ConfigError: it is no arithmetic, names a tag that there is not, or the place itself.
+    """
+    tags: dict[str, Any] = {}
+    for name in dict.fromkeys(_names_in(text)):
+        if tag := _tag_of(root, name):
+            tags[name] = TaggedValue(tags=[tag])
+            continue
+        keys = parse_path(name)
+        if place is not None and keys == parse_path(place.path):
+            raise ConfigError(
+                "it cannot be computed from itself. To change what it is now, write "
+                f"for example {place.path}*=2."
+            )
+    with at(text):
+        refuse_unreadable(*_with_plain_names(text, dict.fromkeys(_names_in(text), 1)))
+    made = fdl.Config(formula, text=text.strip())
+    if tags:
+        made.values = tags
+    return made
+
+
+def look_up_names(root: Any, found: list[Node]) -> None:
+    """Gives each formula among the nodes of a graph that is being bound the values it names.
+
+    Raises:
+      ConfigErrors: names that lead nowhere, or to what is no number.
+      ConfigError: a formula is computed from itself.
+    """
+    formulas = [node for node in found if is_formula(node.value)]
+    mistakes: list[str] = []
+    for node in formulas:
+        known = dict(given(node.value).get("values") or {})
+        for name in _names_in(node.value.text):
+            try:
+                if name not in known:
+                    known[name] = _referred(root, name)
+            except ConfigError as error:
+                mistakes.append(f"{node.path} is {node.value.text}: {error}")
+        assign(node.value, "values", known)
+        if any(_asks_whole(hint) for _, hint in _asked(node)):
+            assign(node.value, "whole", True)
+    raise_all(mistakes)
+    if circle := _circle(formulas):
+        raise ConfigError(f"{', and '.join(circle)}: no number can be computed from itself.")
+    if formulas:
+        nodes(root)  # refuses a circle that leads through other parts
+
+
+def wrong_formulas(found: list[Node]) -> Iterator[str]:
+    """What is wrong with the results of formulas whose inputs are all known by now."""
+    results: dict[int, Any] = {}
+    for node in reversed(found):
+        if not is_formula(node.value):
+            continue
+        try:
+            result = _result(node.value, results)
+        except ConfigError as error:
+            yield f"{node.path}: {error}"
+            continue
+        results[id(node.value)] = result
+        misfit = [asked for asked in _asked(node) if not fits(result, asked[1])]
+        if result is not fdl.NO_VALUE and misfit:
+            path, hint = misfit[0]
+            yield f"{path} is {node.value.text} = {result!r}, and takes {name_of(hint)}."
+
+
+def _names_in(text: str) -> list[str]:
+    return [name.strip() for name in _NAME.findall(text)]
+
+
+def _with_plain_names(text: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The text with a plain name for each one in braces, and the numbers by plain name."""
+    plain = {name: f"_{i}" for i, name in enumerate(dict.fromkeys(_names_in(text)))}
+    for name in plain:
+        if name not in values:
+            raise ConfigError(f"{name} has no value before the graph is bound.")
+    text = _NAME.sub(lambda match: f" {plain[match[1].strip()]} ", text)
+    return text, {plain[name]: value for name, value in values.items() if name in plain}
+
+
+def _tag_of(root: Any, name: str) -> Any:
+    """The tag that a name in braces stands for; None for a path."""
+    known = tags_in(root)
+    if name.startswith("@"):
+        if name[1:] not in known:
+            raise ConfigError(f"no parameter carries the tag {name[1:]}. {suggest(name, known)}")
+        return known[name[1:]]
+    if name in known and not (isinstance(root, fdl.Buildable) and hasattr(root, name)):
+        return known[name]
+    return None
+
+
+def _referred(root: Any, path: str) -> Any:
+    """The value at a path of a graph in which every quantity has been heard."""
+    place = find_place(root, path)
+    value = place.value
+    if value is fdl.NO_VALUE:
+        value = default_of(place.container, place.key)
+    if value is fdl.NO_VALUE:
+        raise ConfigError(f"{place.path} has no value.")
+    if isinstance(value, bool) or not fits(value, Number):
+        raise ConfigError(f"{place.path} is {describe(value)}, and no number.")
+    return value
+
+
+def _circle(formulas: list[Node]) -> list[str]:
+    """The first formulas that are computed from each other in a circle, as `path is text`."""
+    paths = {id(node.value): node.path for node in formulas}
+    done: set[int] = set()
+    for node in formulas:
+        way: list[Any] = []
+        inside: set[int] = set()
+        left = [(node.value, 0)]
+        while left:
+            part, depth = left.pop()
+            inside.difference_update(map(id, way[depth:]))
+            del way[depth:]
+            if id(part) in inside:
+                first = next(i for i, passed in enumerate(way) if passed is part)
+                return [f"{paths[id(one)]} is {one.text}" for one in way[first:]]
+            if id(part) in done:
+                continue
+            done.add(id(part))
+            inside.add(id(part))
+            way.append(part)
+            left += [(value, depth + 1) for value in part.values.values() if is_formula(value)]
+    return []
+
+
+def _asked(node: Node) -> Iterator[tuple[str, Any]]:
+    """The parameters that hold a formula, each with its annotation."""
+    for parent, step in node.parents:
+        if isinstance(parent.value, fdl.Buildable) and not isinstance(parent.value, TaggedValueCls):
+            key: Key = step[1:] if step.startswith(".") else int(step[1:-1])
+            yield join(parent.path, step), hint_of(parent.value, key)
+
+
+def _asks_whole(hint: Any) -> bool:
+    return int in members_of(hint) and float not in members_of(hint)
+
+
+def _result(part: fdl.Buildable, results: Mapping[int, Any]) -> Any:
+    """What a formula gives; `fdl.NO_VALUE` while an input is not known."""
+    arguments = given(part)
+    known: dict[str, Any] = {}
+    for name, value in (arguments.get("values") or {}).items():
+        if isinstance(value, TaggedValueCls):
+            value = given(value).get("value", fdl.NO_VALUE)
+        known[name] = results.get(id(value), fdl.NO_VALUE) if is_formula(value) else value
+    is_complete = all(name in known for name in _names_in(arguments["text"]))
+    if not is_complete or not all(type(value) in (int, float) for value in known.values()):
+        return fdl.NO_VALUE
+    return formula(arguments["text"], known, arguments.get("whole", False))

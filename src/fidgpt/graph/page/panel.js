@@ -1,0 +1,170 @@
+// What is known of the chosen row: its value, its parameter, and why the value is what it is.
+
+const KINDS_TOLD = {
+  Config: "built once",
+  Partial: "a factory, called later",
+  ArgFactory: "made anew at every call of what holds it",
+};
+const SHOWN = 12; // places in a list
+
+function showPanel(element, row, pair) {
+  if (row === null) return element.replaceChildren(...overview());
+  const was = pair ? (row === pair.now ? pair.was : undefined) : changeAt(row)?.old;
+  const node = nodeOf(row);
+  const sections = [
+    heading(row),
+    difference(row),
+    parameter(row),
+    why(row, "Why"),
+    was && was !== row && textOf(was) !== textOf(row)
+      ? why(was, `Why in ${data.titles.old}`)
+      : null,
+    node ? partOf(row, node) : null,
+    listOf("Heard by", row.graph.hearers(row)),
+    ...tagsOf(row).map((tag) => el("section", "", el("p", "doc", chip(tag), ` ${tag.doc}`))),
+  ];
+  element.replaceChildren(...sections.filter((section) => section));
+  element.scrollTop = 0;
+  return undefined;
+}
+
+function overview() {
+  const parts = graphs.new.nodes.filter((node) => node.call !== undefined);
+  const shared = parts.filter(isShared);
+  const counts = `${parts.length} parts, ${shared.length} of them shared, ${data.tags.length} tags.`;
+  const intro = el("section", "", el("h2", "", "This config"), el("p", "", counts));
+  intro.append(el("p", "note", "Choose a line to see who said its value."));
+  return [
+    intro,
+    ...(data.changes ? [differences()] : []),
+    listOf(
+      "Shared parts",
+      shared.map((node) => graphs.new.holder(node)),
+    ),
+  ].filter((section) => section);
+}
+
+function differences() {
+  const count = data.changes.length;
+  const title =
+    count === 0 ? "No differences" : count === 1 ? "1 difference" : `${count} differences`;
+  const items = upTo(50, data.changes, (change) => {
+    const row = change.new ?? change.old;
+    const path = row ? link(row, change.path) : el("span", "path", change.path);
+    return el(
+      "span",
+      "",
+      el("b", "sign", change.sign),
+      " ",
+      path,
+      el("span", "told", change.detail),
+    );
+  });
+  return el("section", "", el("h3", "", title), items);
+}
+
+function heading(row) {
+  const node = nodeOf(row);
+  const side =
+    graphs.old !== null && row.graph === graphs.old
+      ? el("p", "note", `in ${data.titles.old}`)
+      : null;
+  const path = el("h2", "path", ...breakable(row.graph.path(row) || "the root"));
+  const isPart = node?.call !== undefined && !row.from;
+  const text = node?.result ?? (isPart ? "" : textOf(row));
+  return el("section", "", path, side, text ? el("p", row.state ? "big dim" : "big", text) : null);
+}
+
+function difference(row) {
+  const changes = changesAt.get(row);
+  if (!changes) return null;
+  const told = changes.map((change) =>
+    el("div", "", el("b", "sign", change.sign), ` ${change.detail}`),
+  );
+  return el("section", "told", ...told);
+}
+
+function parameter(row) {
+  const { type, default: standard, doc } = parameterOf(row);
+  const facts = [
+    ["type", type],
+    ["default", standard],
+  ].filter(([, text]) => text);
+  if (facts.length === 0 && !doc) return null;
+  const list = el(
+    "dl",
+    "",
+    ...facts.flatMap(([name, text]) => [el("dt", "", name), el("dd", "plain", text)]),
+  );
+  return el("section", "", doc ? el("p", "doc", doc) : null, list);
+}
+
+/** The chain that ends in a value: what it was heard from, who said it, and who said it before. */
+function why(row, title) {
+  const said = row.from ? row.graph.source(row) : row;
+  const section = el("section", "why", el("h3", "", title));
+  if (row.from) {
+    const tags = tagsOf(row).map((tag) => chip(tag, true));
+    section.append(el("p", "", "heard from ", link(said), " through ", ...tags));
+    if (row.open) section.append(el("p", "note", "left open by ", placeOf(row.open)));
+  }
+  if (said.state === "default") section.append(el("p", "", "Nobody said it: the default stands."));
+  if (said.state === "unset") section.append(el("p", "", "Nobody said it, and it has no default."));
+  const { teller, story } = storyOf(said);
+  if (teller !== said && story.length > 0) section.append(el("p", "", "as part of ", link(teller)));
+  if (story.length > 0) section.append(el("ol", "story", ...story.map(told)));
+  return section.childElementCount > 1 ? section : null;
+}
+
+/** Who said a row: of an item, who said the list that it is in. */
+function storyOf(row) {
+  let teller = row;
+  while (!teller.who && teller.owner && teller.owner.call === undefined) {
+    teller = teller.graph.holder(teller.owner);
+  }
+  return { teller, story: teller.who ?? [] };
+}
+
+function told(saying, index) {
+  const value = el("span", "plain", saying.text);
+  return el("li", index === 0 ? "now" : "lost", value, placeOf(saying));
+}
+
+/** The directive that said something, and the line of code. */
+function placeOf({ by, where }) {
+  const words = [by, where].filter((number) => number !== undefined);
+  return el("span", "place", ...words.map((number) => el("span", "", data.places[number])));
+}
+
+function partOf(row, node) {
+  const call = callOf(node);
+  const first = row.graph.holder(node);
+  const section = el("section", "");
+  if (call) {
+    section.append(
+      el("h3", "", "Part"),
+      el("p", "", el("b", isShared(node) ? "part shared" : "part", call.name)),
+    );
+    section.append(el("p", "note", `${call.module} · ${KINDS_TOLD[node.kind] ?? ""}`));
+    if (call.doc) section.append(el("p", "doc", call.doc));
+  }
+  const places = row.graph.places(node);
+  if (places.length > 1) {
+    const title = `One object in ${places.length} places`;
+    section.append(
+      el("h3", "", title),
+      upTo(SHOWN, places, (place) => link(place)),
+    );
+  } else if (row !== first) section.append(el("p", "", "written out at ", link(first)));
+  return section.childElementCount > 0 ? section : null;
+}
+
+function listOf(title, rows) {
+  if (rows.length === 0) return null;
+  return el(
+    "section",
+    "",
+    el("h3", "", `${title} ${rows.length}`),
+    upTo(SHOWN, rows, (row) => link(row)),
+  );
+}

@@ -1,0 +1,107 @@
+"""Selectors: one text that names many places, such as `model.blocks[*].dropout` or `:RMSNorm.eps`.
+
+model.hidden_dim        a path names one place
+blocks[*]  blocks[1::2] every entry, or a slice of them
+**.dropout              a name at any depth; `model.**.window` below the model
+:RMSNorm.eps            in every part that calls RMSNorm or a subclass of it
+@LearningRate           where the quantity is said; where nobody says it, where it is heard
+"""
+
+import re
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.arguments import Key
+from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.narrowing import KINDS, carriers, tags_of
+from fidgpt.graph.paths import find_place, follow, key_at
+from fidgpt.graph.place import Place, describe
+from fidgpt.graph.spots import Spot
+from fidgpt.graph.walk import is_node
+
+_WILD = re.compile(
+    r"\.?(?P<deep>\*\*)(?=[.:@\[])"
+    r"|(?P<all>\[\*\])"
+    r"|\[(?P<slice>-?[0-9]{0,9}:-?[0-9]{0,9}(?::-?[1-9][0-9]{0,8})?)\]"
+    r"|:(?P<called>[A-Za-z_]\w*)"
+    r"|\.?@(?P<tag>[A-Za-z_]\w*)"
+)
+_SPECIAL = frozenset("*:@")  # what a plain path has not, save in quotes
+_EXAMPLES = "model.blocks[*].dropout, **.dropout, :RMSNorm.eps or @LearningRate"
+Step = tuple[str, Any]  # the kind of a step, and what it names
+
+
+def places(root: Any, selector: str) -> list[Place]:
+    """The places that a selector names, each once, in the order in which one reads the graph.
+
+    Raises:
+      ConfigError: the selector is none, or nothing is there; the nearest names are suggested.
+    """
+    if _SPECIAL.isdisjoint(selector):
+        return [find_place(root, selector)]
+    steps = parse_selector(selector)
+    first = next((i for i, (kind, _) in enumerate(steps) if kind != "key"), None)
+    if first is None:
+        return [follow(root, [key for _, key in steps], selector)]
+    spots = [_beginning(root, [key for _, key in steps[:first]], selector)]
+    for kind, named in steps[first:]:
+        found = KINDS[kind].take(spots, named)
+        if not found:
+            why = KINDS[kind].nothing(spots, named)
+            raise ConfigError(f"{selector} selects nothing: {why}")
+        spots = found
+    return _places_of(spots, selector)
+
+
+def parse_selector(selector: str) -> list[Step]:
+    """The steps of a selector, in order.
+
+    Raises:
+      ConfigError: the text is no selector.
+    """
+    steps: list[Step] = []
+    at = 0
+    while at < len(selector):
+        if match := _WILD.match(selector, at):
+            kind = str(match.lastgroup)
+            steps.append((kind, match[kind]))
+            at = match.end()
+        else:
+            key, at = key_at(selector, at)
+            steps.append(("key", key))
+    if not steps:
+        raise ConfigError(f"the path is empty: name a parameter, such as {_EXAMPLES}.")
+    return steps
+
+
+def places_of_tag(root: Any, tag: type[fdl.Tag]) -> list[Place]:
+    """Where a quantity is said; where nobody says it, where it would be heard.
+
+    Empty where no parameter carries the tag or one that inherits from it.
+    """
+    found = carriers([Spot(root)], lambda own: issubclass(own, tag))
+    return [place for spot in found if (place := spot.place)]
+
+
+def tags_in(root: Any) -> dict[str, Any]:
+    """The tags that parameters of a graph carry, by name."""
+    return tags_of([Spot(root)])
+
+
+def _beginning(root: Any, keys: list[Key], selector: str) -> Spot:
+    if not keys:
+        return Spot(root)
+    place = follow(root, keys, selector)
+    if is_node(place.value):
+        return Spot(place.value, origin=place)
+    is_unset = place.value is fdl.NO_VALUE
+    state = "not set" if is_unset else describe(place.value)
+    raise ConfigError(f"{place.path} is {state}, so there is nothing at {selector}.")
+
+
+def _places_of(spots: list[Spot], selector: str) -> list[Place]:
+    found = [place for spot in spots if (place := spot.place)]
+    if not found:
+        raise ConfigError(f"{selector} is the whole graph: name a parameter of it.")
+    return list({(id(place.container), place.key): place for place in found}.values())

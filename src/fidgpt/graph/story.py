@@ -1,0 +1,256 @@
+"""Why a value is what it is: who said it, who said it before, and through what it was heard."""
+
+import functools
+import inspect
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import fiddle as fdl
+from fiddle.tagging import TaggedValueCls
+
+from fidgpt.graph.arguments import Key, default_of, every, given, parameter_of
+from fidgpt.graph.bind import Heard, bind, resolve
+from fidgpt.graph.formula import is_formula
+from fidgpt.graph.paths import Place, find_place
+from fidgpt.graph.quantities import computed, is_quantity
+from fidgpt.graph.sayings import Saying, left_open_by, sayings_of
+from fidgpt.graph.text import leaf_text
+from fidgpt.graph.walk import is_node, join, step_to, title
+
+_MOST = 5  # sayings and sources in a text
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of the values that a computed value is computed from.
+
+    Attributes:
+      path: the argument of the computation.
+      value: what it is.
+      heard_from: the place that says it, where it is heard.
+    """
+
+    path: str
+    value: Any
+    heard_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """How a parameter, or an item of a list or dict, came to its value.
+
+    Attributes:
+      path: the place.
+      value: the value now, wherever it comes from; `fdl.NO_VALUE` where there is none.
+      sayings: what was said in this very place, newest first; the first one stands, unless it
+        took the value away.
+      through: the tags by which the value is heard from another place; empty where it is not.
+      left_open: who left the place open, where it is heard.
+      source: the story of the place that says the value, where it is heard.
+      holder: the story of the whole list or dict, where the place is an item of one.
+      result: what a computed value comes to, where it can be known without its surroundings.
+      computed_from: what it is computed from.
+      default_of: the constructor whose default stands, with the place in which it is written.
+      doc: the first words on the parameter, or on the quantity.
+    """
+
+    path: str
+    value: Any
+    sayings: list[Saying] = field(default_factory=list)
+    through: tuple[str, ...] = ()
+    left_open: Saying | None = None
+    source: "Story | None" = None
+    holder: "Story | None" = None
+    result: Any = fdl.NO_VALUE
+    computed_from: list[Source] = field(default_factory=list)
+    default_of: str | None = None
+    doc: str = ""
+
+
+def story(root: Any, path: str) -> Story:
+    """Why the parameter or item at a path has its value.
+
+    Raises:
+      ConfigError: there is no such place; the nearest names are suggested.
+      ConfigErrors: the graph cannot be bound.
+    """
+    return _Teller(root).tell(find_place(root, path))
+
+
+class _Teller:
+    """Knows what is heard in a graph."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._heard = {(id(one.part), one.key): one for one in resolve(root)}
+
+    def tell(self, place: Place) -> Story:
+        part, key = place.container, place.key
+        if not isinstance(part, fdl.Buildable):
+            return self._of_item(place)
+        heard = self._heard.get((id(part), key))
+        said, fallback = place.value, default_of(part, key)
+        stands = said is fdl.NO_VALUE and heard is None and fallback is not fdl.NO_VALUE
+        value = heard.said.value if heard else fallback if stands else said
+        return Story(
+            place.path,
+            value,
+            sayings_of(part, key),
+            through=_tag_names(part, key) if heard else (),
+            left_open=left_open_by(part, key) if heard else None,
+            source=self._of_source(heard) if heard else None,
+            result=self._result(place) if is_quantity(said) else fdl.NO_VALUE,
+            computed_from=self._sources(said, place.path) if is_quantity(said) else [],
+            default_of=_definition(part) if stands else None,
+            doc=_doc(part, key),
+        )
+
+    def _of_item(self, place: Place) -> Story:
+        """An item's own sayings are kept by the part that holds the list or dict."""
+        owner = place
+        while not isinstance(owner.container, fdl.Buildable) and owner.holder:
+            owner = find_place(self._root, owner.holder)
+        if not isinstance(owner.container, fdl.Buildable):  # the root itself is a list
+            return Story(place.path, place.value)
+        step = place.path.removeprefix(owner.path)
+        sayings = sayings_of(owner.container, owner.key, step)
+        return Story(place.path, place.value, sayings, holder=self.tell(owner))
+
+    def _of_source(self, heard: Heard) -> Story:
+        said = heard.said
+        path = join(said.node.path, step_to(said.key))
+        return self.tell(Place(said.node.value, said.key, Any, path, said.node.path))
+
+    def _sources(self, part: fdl.Buildable, path: str) -> list[Source]:
+        return list(self._each_source(part, path))
+
+    def _each_source(self, part: fdl.Buildable, path: str) -> Iterator[Source]:
+        if is_formula(part):
+            yield from self._named_in_formula(path)
+            return
+        known = given(part)
+        for key, value in every(part).items():
+            heard = self._heard.get((id(part), key))
+            place = join(path, step_to(key))
+            if heard:
+                yield Source(place, heard.said.value, heard.said.path)
+            elif key in known or value is not fdl.NO_VALUE:
+                yield Source(place, value)
+
+    def _named_in_formula(self, path: str) -> Iterator[Source]:
+        """The values that a formula names, which are known once the graph is bound."""
+        for name, value in given(find_place(self._bound, path).value)["values"].items():
+            if isinstance(value, TaggedValueCls):
+                value = given(value).get("value", fdl.NO_VALUE)
+            yield Source(name, value if computed(value) is fdl.NO_VALUE else computed(value))
+
+    def _result(self, place: Place) -> Any:
+        """What a computed value comes to; nothing where it cannot be computed by itself."""
+        return computed(find_place(self._bound, place.path).value)
+
+    @functools.cached_property
+    def _bound(self) -> Any:
+        return bind(self._root)
+
+
+def why_text(root: Any, path: str) -> str:
+    """The story of a path in a few lines.
+
+    Raises:
+      ConfigError, ConfigErrors: as `story` does.
+    """
+    told = story(root, path)
+    lines = [f"{told.path} = {_value_text(told)}", *(f"  {line}" for line in _chain(told))]
+    doc = told.doc or (told.source.doc if told.source else "")
+    return "\n".join([*lines, *([f"  {doc}"] if doc else [])]) + "\n"
+
+
+def _chain(told: Story) -> Iterator[str]:
+    if told.source is not None:
+        yield f"heard through {' and '.join(told.through)} from {told.source.path}"
+        if told.left_open is not None:
+            yield f"  left open by {told.left_open.who}"
+        yield f"{told.source.path} = {_value_text(told.source)}"
+        yield from (f"  {line}" for line in _chain(told.source))
+        yield from _sayings(told, is_over=True)
+    elif told.default_of is not None:
+        yield f"the default of {told.default_of}"
+        yield from _sayings(told, is_over=True)
+    elif told.holder is not None:
+        yield from _sayings(told, is_over=False)
+        yield f"in {told.holder.path}:"
+        yield from (f"  {line}" for line in _chain(told.holder))
+    else:
+        yield from _sayings(told, is_over=False)
+    for source in told.computed_from[:_MOST]:
+        heard = f"  <- {source.heard_from}" if source.heard_from else ""
+        yield f"computed from {source.path} = {short_text(source.value)}{heard}"
+
+
+def _sayings(told: Story, *, is_over: bool) -> Iterator[str]:
+    """What was said, newest first; all of it has lost where the place hears, or its default stands.
+
+    A value taken away that was never there tells nothing.
+    """
+    for number, saying in enumerate(told.sayings[:_MOST]):
+        if saying.value is fdl.NO_VALUE:
+            yield f"taken away by {saying.who}"
+        else:
+            verb = "before, said by" if is_over or number else "said by"
+            yield f"{short_text(saying.value)}  {verb} {saying.who}"
+    if not told.sayings and not is_over and told.holder is None:
+        yield "nobody recorded who said it"
+    if len(told.sayings) > _MOST:
+        yield f"and {len(told.sayings) - _MOST} times before"
+
+
+def _value_text(told: Story) -> str:
+    source = told
+    while source.source is not None:
+        source = source.source
+    text = short_text(source.value)
+    return text if source.result is fdl.NO_VALUE else f"{text} = {source.result!r:.60}"
+
+
+def short_text(value: Any) -> str:
+    """A value in a few words: a part by its name, a list of parts by theirs."""
+    if value is fdl.NO_VALUE:
+        return "not set"
+    if isinstance(value, fdl.Buildable):
+        return given(value)["text"] if is_formula(value) else title(value)
+    if isinstance(value, dict) and any(map(is_node, value.values())):
+        return f"a dict of {', '.join(map(str, value))}"
+    if isinstance(value, list | tuple) and any(isinstance(one, fdl.Buildable) for one in value):
+        return f"[{', '.join(map(short_text, value))}]"
+    text = leaf_text(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _tag_names(part: fdl.Buildable, key: Key) -> tuple[str, ...]:
+    return tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key)))
+
+
+def _definition(part: fdl.Buildable) -> str:
+    """The name of what a part calls, and where that is written."""
+    function = inspect.unwrap(fdl.get_callable(part))
+    try:
+        file, line = inspect.getsourcefile(function), inspect.getsourcelines(function)[1]
+    except (OSError, TypeError):  # built in, or typed into a shell
+        return title(part)
+    return f"{title(part)} ({(file or '').removeprefix(os.getcwd() + os.sep)}:{line})"
+
+
+def _doc(part: fdl.Buildable, key: Key) -> str:
+    """What the constructor's documentation says of a parameter, else what its tag says."""
+    from fidgpt.graph.docs import doc_of
+
+    parameter = parameter_of(part, key)
+    found = doc_of(fdl.get_callable(part)).parameters
+    name = parameter.name if parameter else str(key)
+    if found.get(name):
+        return f"{name} of {title(part)}: {' '.join(found[name].split())}"
+    for tag in sorted(fdl.get_tags(part, key), key=str):
+        return f"{tag.__name__}: {(inspect.getdoc(tag) or '').splitlines()[0]}"
+    return ""

@@ -1,0 +1,1 @@
+"""Forms in which a graph is printed, beside its outline."""

@@ -1,0 +1,170 @@
+"""Trees of Hydra's `_target_` and torchtune's `_component_` as graphs."""
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph import ConfigError, nodes, read_value, suggest
+from fidgpt.graph.arguments import Key, assign, every, parameter_of
+from fidgpt.graph.errors import raise_all
+from fidgpt.graph.hints import fits, hint_of, name_of
+from fidgpt.graph.paths import describe
+from fidgpt.graph.values import as_asked
+from fidgpt.graph.walk import join, step_to
+from fidgpt.interop.target_names import find_constructor, find_target, refusal
+from fidgpt.interop.target_tree import Call, Tree, read_tree
+from fidgpt.interop.yaml_in import read_yaml
+
+
+def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] = ()) -> Any:
+    """The graph that a YAML file of `_target_` or `_component_` calls describes.
+
+    A call becomes a `fdl.Config`, one with `_partial_: true` a `fdl.Partial`; inside of a partial
+    it becomes a `fdl.ArgFactory` where the annotation asks for what is made, not for a function
+    that makes it. `_args_` are the arguments without a name. `_convert_` is heeded in that lists
+    and dicts are always Python's own, and `_recursive_: false` is refused. `hydra.utils.get_class`,
+    `get_method` and `get_object` give what their `path` names.
+
+    `${a.b}` stands for the value at that path of the file. Where that is a call, both places hold
+    the same part, which is built once, and so do a YAML anchor and its aliases; Hydra would build
+    it anew at each place. Resolvers such as `${oc.env:HOME}` are refused.
+
+    Args:
+      text_or_path: contents of the file, or a Path to it.
+      allowed: packages of the user's own whose callables the file may name, beside what fidgpt
+        exports and the modules and optimizers of torch.
+
+    Returns:
+      The part that the file's top describes, or a dict or list of parts if the top is no call.
+
+    Raises:
+      ConfigErrors: every mistake, each with its path. Where a name is refused, nothing that the
+        file names is imported.
+      ConfigError: the file cannot be read, or is no YAML of plain data.
+    """
+    tree = read_tree(_content(text_or_path))
+    reasons = ((call, refusal(call.name, allowed)) for call in tree.calls)
+    if refused := [f"{call.place}: {why}" for call, why in reasons if why]:
+        raise_all([*refused, *tree.mistakes])
+    maker = _Maker(tree, allowed)
+    root = maker.make()
+    raise_all([*tree.mistakes, *maker.mistakes])
+    nodes(root)  # a reference may lead to the part that holds it
+    return root
+
+
+def _content(text_or_path: str | pathlib.Path) -> Any:
+    if isinstance(text_or_path, str):
+        return read_yaml(text_or_path)
+    try:
+        text = text_or_path.expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # a ValueError for what is not UTF-8, or no path
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError(f"{text_or_path} cannot be read: {reason}.") from None
+    return read_yaml(text, source=str(text_or_path))
+
+
+class _Maker:
+    """Makes each container of a tree once: first empty, then filled, so that depth is no limit."""
+
+    def __init__(self, tree: Tree, allowed: tuple[str, ...]) -> None:
+        self.tree = tree
+        self.allowed = allowed
+        self.mistakes: list[str] = []
+        self.made: dict[int, Any] = {}
+
+    def make(self) -> Any:
+        for call in self.tree.calls:
+            self.made[id(call.written)] = self._empty_part(call)
+        self.made |= {id(written): type(written)() for written, _ in self.tree.containers}
+        self._choose_factories()
+        for written, container in self.tree.containers:
+            self._fill(self.made[id(written)], container)
+        for call in self.tree.calls:
+            self._fill_part(call)
+        return self._made(self.tree.root)
+
+    def _made(self, value: Any) -> Any:
+        return self.made.get(id(value)) if isinstance(value, dict | list) else value
+
+    def _empty_part(self, call: Call) -> Any:
+        """A part without its arguments; None, and a mistake, where there is nothing to call."""
+        try:
+            if call.is_lookup:
+                return find_target(call.name, allowed=self.allowed)
+            function = find_constructor(call.name, allowed=self.allowed)
+            return (fdl.Partial if call.is_partial else fdl.Config)(function)
+        except ConfigError as error:
+            self.mistakes.append(f"{call.place}: {error}")
+        except (TypeError, ValueError) as error:  # what has no signature
+            self.mistakes.append(f"{call.place}: {call.name} cannot be configured: {error}.")
+        return None
+
+    def _choose_factories(self) -> None:
+        """Inside of a partial, what is to be made anew at each call is no function to hand over."""
+        partials = {id(call.written): call for call in self.tree.calls if call.is_partial}
+        for call in partials.values():
+            for _, key, value in self._known_arguments(call):
+                part = self.made[id(value)] if id(value) in partials else None
+                holder = self.made[id(call.written)]
+                if isinstance(part, fdl.Partial) and is_made_anew(holder, key, part):
+                    self.made[id(value)] = fdl.ArgFactory(fdl.get_callable(part))
+
+    def _fill(self, shell: Any, container: Any) -> None:
+        if isinstance(container, dict):
+            shell.update((key, self._made(value)) for key, value in container.items())
+        else:
+            shell += [self._made(value) for value in container]
+
+    def _known_arguments(self, call: Call) -> Iterator[tuple[str, str | int, Any]]:
+        """The arguments of a call that its signature takes: path, key, and what is written."""
+        part = self.made[id(call.written)]
+        if not isinstance(part, fdl.Buildable):
+            return
+        for key, value in call.arguments:
+            if parameter_of(part, key) is not None:
+                yield join(call.path, step_to(key)), key, value
+
+    def _fill_part(self, call: Call) -> None:
+        part = self.made[id(call.written)]
+        if not isinstance(part, fdl.Buildable):
+            return
+        names = [str(key) for key in every(part)]
+        for key, _ in call.arguments:
+            if parameter_of(part, key) is None:
+                self.mistakes.append(
+                    f"{call.place}: {call.name} has no parameter {key!r:.60}. "
+                    f"{suggest(str(key), names)}"
+                )
+        for path, key, value in self._known_arguments(call):
+            try:
+                if isinstance(key, str) and key in part.__arguments__:
+                    raise ConfigError("it is said twice, by name and in _args_.")
+                assign(part, key, fitting(self._made(value), hint_of(part, key)))
+            except (ConfigError, AttributeError, IndexError, TypeError) as error:
+                self.mistakes.append(f"{path}: {error}")
+
+
+def is_made_anew(holder: fdl.Buildable, key: Key, part: fdl.Buildable) -> bool:
+    """Whether a partial `part` that another one holds is to be called each time that one is.
+
+    So it is where the annotation asks for what the part makes, and refuses a function.
+    """
+    hint, function = hint_of(holder, key), fdl.get_callable(part)
+    return not fits(fdl.Partial(function), hint) and fits(fdl.ArgFactory(function), hint)
+
+
+def fitting(value: Any, hint: Any) -> Any:
+    """A value of a file as an annotation asks for it: a tuple for a list, an enum for its name.
+
+    Raises:
+      ConfigError: it does not fit.
+    """
+    value = as_asked(value, hint)
+    if fits(value, hint):
+        return value
+    if isinstance(value, str):
+        return read_value(value, hint)
+    raise ConfigError(f"{name_of(hint)} is asked, not {describe(value)}.")

@@ -1,0 +1,74 @@
+"""What asks and does not run loads nothing heavy: --help, --list, completion."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"torch", "fiddle", "numpy", "libcst", "beartype", "jaxtyping", "tokenizers", "rich"}
+BASE = "--config=config:base"
+ASKED = {
+    "--help of train": ["fidgpt.cli.train", "--help"],
+    "--help of a config": ["fidgpt.cli.train", BASE, "--help"],
+    "--help of sweep": ["fidgpt.cli.sweep", "--help"],
+    "--help of sample": ["fidgpt.sample", "--help"],
+    "--list": ["fidgpt.cli.train", "--list"],
+    "--list of configs": ["fidgpt.cli.train", "--list=configs"],
+    "--list of parts that fit": ["fidgpt.cli.sweep", "--list=parts:model.norm"],
+    "--list of knobs": ["fidgpt.cli.train", "--list=knobs", BASE],
+    "--completion": ["fidgpt.cli.train", "--completion=bash"],
+    "completion of names": ["fidgpt.cli.complete", "zsh", "fidgpt-train --config=fiddler:"],
+    "completion of paths": ["fidgpt.cli.complete", "fish", "fidgpt-train --config=set:model."],
+}
+RUN = """
+import json, runpy, sys
+module, *arguments = json.loads(sys.argv[1])
+sys.argv = [module, *arguments]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    assert not end.code, end.code
+print(json.dumps(sorted(name.partition(".")[0] for name in sys.modules)), file=sys.stderr)
+"""
+
+
+def loaded(*command: str) -> set[str]:
+    """The packages that a command had loaded when it ended, with nothing said beside its answer."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps(command)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip()
+    (packages,) = done.stderr.splitlines()
+    return set(json.loads(packages))
+
+
+@pytest.mark.parametrize("command", ASKED.values(), ids=ASKED)
+@pytest.mark.usefixtures("kept_index")
+def test_nothing_heavy_is_loaded(command: list[str]) -> None:
+    assert not loaded(*command) & HEAVY
+
+
+@pytest.mark.parametrize("asked", ["--help", "--list=configs", "--list=fiddlers"])
+def test_nor_where_no_index_was_ever_built(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
+    assert not loaded("fidgpt.cli.train", asked) & HEAVY
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_measure_sees_what_is_loaded() -> None:
+    packages = loaded("fidgpt.cli.train", "--config=config:debug", "--print")
+    assert packages >= {"torch", "fiddle"}
+
+
+@pytest.mark.usefixtures("kept_index")
+def test_completion_does_without_absl() -> None:
+    assert "absl" not in loaded("fidgpt.cli.complete", "bash", "fidgpt-train --config=set:")

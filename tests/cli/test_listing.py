@@ -1,0 +1,165 @@
+"""What --list and --help print."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fidgpt import configs, fiddlers, sample
+from fidgpt.cli import sweep, tables, train
+from fidgpt.cli.helping import print_knobs
+
+Command = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("kept_index")
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of each row of a plain table."""
+    return [
+        [cell.strip() for cell in line.split("  ") if cell.strip()]
+        for line in text.splitlines()
+        if line.startswith("  ")
+    ]
+
+
+class TestList:
+    """`--list` names what has a name, and runs nothing."""
+
+    @pytest.mark.parametrize("main", [train.main, sweep.main], ids=["train", "sweep"])
+    def test_configs_with_their_docs(self, command: Command, main: Any) -> None:
+        status, out, err = command(main, "--list=configs")
+        assert (status, err) == (0, "")
+        assert out.startswith("Configs\n")
+        assert [row[0] for row in rows(out)] == [f"config:{name}" for name in configs.__all__]
+        assert "3.5 million parameters" in out
+
+    def test_fiddlers_with_their_arguments(self, command: Command) -> None:
+        listed = dict(rows(command(train.main, "--list=fiddlers").out))
+        assert len(listed) == len(fiddlers.__all__)
+        assert listed["fiddler:use_gqa(num_kv_heads=2)"].startswith("Neighbouring query heads")
+        assert "fiddler:use_text(path=..., text_field='text')" in listed
+
+    def test_tags_with_who_says_and_who_hears(
+        self, command: Command, kept_index: dict[str, Any]
+    ) -> None:
+        hears = kept_index["quantities"]["gpt2_124m"]["HiddenDim"]["hears"]
+        out = command(train.main, "--list=tags", "--config=config:gpt2_124m").out
+        assert out.startswith("Tags, as config:gpt2_124m says them\n")
+        assert [
+            "tag:HiddenDim",
+            "model.hidden_dim=768",
+            f"heard in {len(hears)} places",
+            "Width of the residual stream, in elements.",
+        ] in rows(out)
+
+    def test_parts_that_fit_a_place(self, command: Command) -> None:
+        out = command(train.main, "--list=parts:schedule").out
+        assert out.startswith("Parts that fit schedule (Schedule), which is WarmupCosine\n")
+        names = [row[0] for row in rows(out)]
+        assert names == ["WarmupCosine", "WarmupStableDecay", "optim.Constant"]
+        assert "none of fidgpt's own" in command(train.main, "--list=parts:samples.prompts").out
+
+    def test_parts_are_those_that_fit_somewhere(self, command: Command) -> None:
+        names = {row[0] for row in rows(command(train.main, "--list=parts").out)}
+        assert {"Attention", "adamw", "TokenStream", "DataParallel"} <= names
+        assert not {"DataError", "Outcome", "Tracker"} & names
+
+    def test_knobs_below_a_path(self, command: Command) -> None:
+        out = command(train.main, "--list=knobs:model.norm", "--config=set:seed=1").out
+        assert rows(out) == [
+            ["model.norm", "Module", "RMSNorm", "normalises the stream after the last block."],
+            [
+                "model.norm.hidden_dim",
+                "int",
+                "256 <- model.hidden_dim",
+                "width of what is normalised.",
+            ],
+            ["model.norm.eps", "float", "1e-05", "added to the mean of squares."],
+        ]
+        assert len(command(train.main, "--list=knobs").out.splitlines()) > 80
+
+    def test_all_of_it(self, command: Command) -> None:
+        status, out, err = command(train.main, "--list")
+        assert (status, err) == (0, "")
+        for title in ("Configs", "Fiddlers", "Tags, as config:base says them", "Parts"):
+            assert f"{title}\n" in out
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["--list=confgs"], "error: --list=confgs: Did you mean configs?"),
+            (["--list=parts:model.nrm"], "error: config:base has nothing at 'model.nrm'. Did you"),
+            (["--list=knobs:nope"], "error: config:base has nothing at 'nope'."),
+            (["--list=knobs", "--config=config:bas"], "error: there is no config 'bas'. Did you"),
+            (["--list=knobs", "--config=config_file:x"], "error: what a file can set is shown by"),
+        ],
+    )
+    def test_mistakes(self, command: Command, flags: list[str], message: str) -> None:
+        status, out, err = command(train.main, *flags)
+        assert (status, out) == (2, "")
+        assert err.startswith(message)
+
+
+class TestHelp:
+    """`--help` names the flags, and what the chosen config can be told."""
+
+    def test_of_every_command_is_no_mistake(self, command: Command) -> None:
+        for main in (train.main, sweep.main, sample.main):
+            status, out, err = command(main, "--help")
+            assert (status, err) == (0, "")
+            assert "--debug" in out
+
+    def test_without_a_config_is_short(self, command: Command) -> None:
+        out = command(train.main, "--help").out
+        assert "Configs: base, debug, " in out
+        assert "model.hidden_dim" not in out
+
+    @pytest.mark.parametrize("flags", [("--help", "{}"), ("{}", "--help"), ("{}", "-?")])
+    def test_of_a_config(self, command: Command, flags: tuple[str, ...]) -> None:
+        words = [flag.format("--config=config:gpt2_124m") for flag in flags]
+        status, out, _ = command(train.main, *words)
+        assert status == 0
+        told = {row[0]: row[1:] for row in rows(out.partition("What config:")[2])}
+        assert told["model.num_layers"] == ["int", "12", "depth."]
+        assert "optimizer.lr" in told
+        assert "model.blocks[0].attention.hidden_dim" not in told, "heard"
+        assert "model.norm" not in told, "a part"
+        assert "evaluators" not in told, "parts"
+
+    def test_what_somebody_said_comes_first(self, command: Command) -> None:
+        out = command(train.main, "--help", "--config=config:base").out
+        assert out.index("optimizer.weight_decay") < out.index("optimizer.eps")
+
+    def test_says_that_later_directives_are_not_in_it(self, command: Command) -> None:
+        flags = ["--help", "--config=config:base", "--config=set:model.hidden_dim=512"]
+        assert "before the directives that follow" in command(train.main, *flags).out
+
+    def test_of_an_unknown_config(self, command: Command) -> None:
+        status, _, err = command(train.main, "--help", "--config=config:bas")
+        assert (status, err) == (2, "error: there is no config 'bas'. Did you mean base?\n")
+
+    def test_layers_like_the_first_are_told_once(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        knobs = [
+            {"path": f"blocks[{i}].width", "type": "int", "value": "7" if i == 2 else "5"}
+            for i in range(12)
+        ]
+        index = {"knobs": {"base": knobs}, "configs": {"base": {"doc": "Deep."}}}
+        monkeypatch.setattr("fidgpt.cli.helping.whole", lambda: index)
+        print_knobs([])
+        told = [row[0] for row in rows(capsys.readouterr().out)]
+        assert told[:2] == ["blocks[0].width", "blocks[2].width"]
+        assert not [one for one in told[2:] if one.startswith("blocks")]
+
+
+def test_tables_are_drawn_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    tables.print_table("Title", ["name", "none", "doc"], [["a[b]", "", "words " * 12]])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert "name" in lines[1] and "none" not in lines[1] and "a[b]" in lines[2]
+    assert len(lines) > 4 and max(map(len, lines)) <= 40

@@ -1,0 +1,135 @@
+"""A user's own modules and packages: what they offer by name, and what nobody can reach."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose
+from fidgpt.configs import debug
+from fidgpt.graph import ConfigError, bind, dump, fingerprint
+
+OWN = own_catalogue()
+
+
+def refused(directive: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(["config:debug", directive], OWN)
+    return "\n".join(str(caught.value).splitlines()[3:]).strip()
+
+
+OWN_DEBUG = """
+def debug():
+    return narrow(8)
+"""
+PROJECT = {
+    "__init__.py": "",
+    "ablations.py": """
+from subprocess import run
+from fidgpt.configs import debug
+
+def narrow(width: int = 16):
+    cfg = debug()
+    cfg.model.hidden_dim = width
+    return cfg
+
+def _hidden():
+    return debug()
+""",
+    "changes.py": """
+__all__ = ["deeper"]
+from fidgpt.fiddlers import make_large
+
+def deeper(cfg, by: int = 2) -> None:
+    cfg.model.num_layers += by
+
+def other(cfg) -> None:
+    pass
+""",
+    "quantities.py": """
+import fiddle as fdl
+
+class Temperature(fdl.Tag):
+    "How hot it is."
+""",
+    "broken.py": "1 / 0\n",
+    "parts.py": """
+from torch import nn
+
+class Still(nn.Module):
+    def __init__(self, hidden_dim: int) -> None:
+        super().__init__()
+""",
+}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of somebody's own, `fidlab`, on the path."""
+    package = tmp_path / "fidlab"
+    package.mkdir()
+    for name, text in PROJECT.items():
+        (package / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield package
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fidlab"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("lab")
+class TestDottedNames:
+    def test_configs_fiddlers_and_parts(self) -> None:
+        cfg = compose(["config:fidlab.ablations.narrow(width=64)",
+                       "fiddler:fidlab.changes.deeper(by=3)",
+                       "use:model.norm=fidlab.parts.Still"], OWN)  # fmt: skip
+        assert (cfg.model.hidden_dim, cfg.model.num_layers) == (64, 5)
+        assert bind(cfg).model.norm.hidden_dim == 64
+
+    @pytest.mark.parametrize(
+        ("directive", "message"),
+        [
+            ("fiddler:fidlab.ablations.run", "fidlab.ablations offers no fiddler 'run'."),
+            ("fiddler:fidlab.ablations._hidden", "fidlab.ablations offers no fiddler '_hidden'."),
+            ("fiddler:fidlab.changes.other", "fidlab.changes offers no fiddler 'other'. There"),
+            ("fiddler:fidlab.changes.make_large", "fidlab.changes offers no fiddler 'make_large'."),
+            ("fiddler:fidlab.nothing.x", "there is no module 'fidlab.nothing' for fiddler "),
+            ("fiddler:fidlabb.x", "there is no module 'fidlabb' for fiddler 'fidlabb.x': is its"),
+            ("fiddler:fidlab.broken.x", "fidlab.broken cannot be imported for fiddler "
+             "'fidlab.broken.x': ZeroDivisionError"),
+            ("fiddler:subprocess.run", "there is no fiddler 'subprocess.run': Python's own"),
+            ("fiddler:os.path.exists", "there is no fiddler 'os.path.exists': Python's"),
+            ("fiddler:fidlab.quantities.Temperature", "fidlab.quantities.Temperature is no fid"),
+            ("tag:fidlab.quantities.Temperature=1", "no parameter of Trainer carries the"),
+            ("tag:fidlab.changes.deeper=1", "fidlab.changes.deeper is no tag, but function."),
+            ("use:model.norm=subprocess.Popen", "there is no part 'subprocess.Popen': Python's"),
+            ("use:model.norm=fidlab.parts.nn", "fidlab.parts offers no part 'nn'. There is Still."),
+            ("use:model.norm=torch.nn.Tensor", "there is no part 'torch.nn.Tensor'."),
+        ],
+    )  # fmt: skip
+    def test_what_is_not_offered(self, directive: str, message: str) -> None:
+        assert refused(directive).startswith(message)
+
+
+def test_an_installed_project_is_first_class(lab: Path) -> None:
+    (lab / "configs.py").write_text(PROJECT["ablations.py"].replace("debug", "base") + OWN_DEBUG)
+    (lab / "fiddlers.py").write_text(PROJECT["changes.py"])
+    (lab / "tags.py").write_text(PROJECT["quantities.py"])
+    (lab / "__init__.py").write_text(PROJECT["parts.py"] + "\n__all__ = ['Still']\n")
+    about = lab.parent / "fidlab-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fidlab\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[fidgpt.project]\nlab = fidlab\n")
+    catalogue = own_catalogue()
+    assert catalogue.packages == ("fidlab",)
+    assert set(catalogue.configs) - set(OWN.configs) == {
+        "narrow", "fidlab.configs.narrow", "fidlab.configs.debug"
+    }  # fmt: skip
+    assert catalogue.configs["debug"] is debug
+    assert {"Temperature", "fidlab.tags.Temperature"} < set(catalogue.tags)
+    cfg = compose(["config:narrow", "fiddler:deeper", "use:model.norm=Still"], catalogue)
+    assert cfg.model.num_layers == 6
+    assert bind(cfg).model.norm.hidden_dim == 16
+    saved = compose([f"config_str:{dump(cfg)}"], catalogue)
+    assert fingerprint(saved) == fingerprint(cfg)

@@ -1,0 +1,85 @@
+"""What directives came to is told: what changed, what was in vain, and what was overruled."""
+
+import pytest
+
+from fidgpt.cli.blame import blamed
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import composed
+from fidgpt.cli.report import report
+from fidgpt.graph import ConfigErrors
+
+OWN = own_catalogue()
+
+
+def told(*directives: str, verbose: bool = False, allow_noop: bool = False) -> list[str]:
+    return report(composed(directives, OWN), verbose=verbose, allow_noop=allow_noop)
+
+
+def test_every_directive_tells_how_much_it_changed() -> None:
+    assert told("config:debug", "fiddler:make_large", "tag:LearningRate=1e-5") == [
+        "fiddler:make_large: 2 values, 2 heard by 7 parameters",
+        "tag:LearningRate=1e-5: 1 value",
+    ]
+
+
+def test_a_base_alone_tells_nothing() -> None:
+    assert told("config:debug") == told() == []
+
+
+def test_in_full_on_request() -> None:
+    assert told("set:seed=3", "use:model.norm=LayerNorm", verbose=True) == [
+        "set:seed=3: 1 value, heard by 1 parameter",
+        "  seed: 0 -> 3",
+        "use:model.norm=LayerNorm: 1 value",
+        "  model.norm: RMSNorm(...) -> LayerNorm(...)",
+    ]
+
+
+def test_a_value_that_is_so_already_is_a_warning() -> None:
+    assert told("set:seed=0") == ["warning: set:seed=0 changes nothing: it is so already."]
+
+
+def test_a_change_that_changes_nothing_is_a_mistake_unless_a_script_asks() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        told("fiddler:tie_embeddings", "fiddler:use_rope")
+    assert [message.splitlines()[0] for message in caught.value.messages] == [
+        "fiddler:tie_embeddings (directive 1) changes nothing: the config is so already.",
+        "fiddler:use_rope (directive 2) changes nothing: the config is so already.",
+    ]
+    (line,) = told("fiddler:tie_embeddings", allow_noop=True)
+    assert line.startswith("warning: fiddler:tie_embeddings changes nothing")
+
+
+def test_what_is_overruled_is_named() -> None:
+    *_, warning = told("set:model.hidden_dim=128", "fiddler:make_large")
+    assert warning == (
+        "warning: fiddler:make_large (directive 2) overrules what set:model.hidden_dim=128 "
+        "(directive 1) said of model.hidden_dim."
+    )
+
+
+@pytest.mark.parametrize(
+    ("directive", "message", "carets"),
+    [
+        ("set:a.bb=1", "a has no parameter 'bb'.", "               ^^"),
+        ("set:a=bb", "a: 'bb' is not an int.", "               ^^"),
+        ("set:a=1", "something else.", "             ^^^"),
+        ("set:a.long=1", "a.long is 5, so there is nothing.", "             ^^^^^^"),
+        ("nonsense", "'nonsense' is no directive.", "         ^^^^^^^^"),
+        ("", "'' is no directive.", "         ^"),
+    ],
+)
+def test_the_wrong_piece_is_underlined(directive: str, message: str, carets: str) -> None:
+    assert blamed(7, directive, message).splitlines() == [
+        "directive 7 is wrong:",
+        f"  --config={directive}",
+        f"  {carets}",
+        f"  {message}",
+    ]
+
+
+def test_a_directive_of_many_lines_or_letters_stays_readable() -> None:
+    lines = blamed(1, "config_str:{\n" + "x" * 500, "it is not JSON.").splitlines()
+    assert lines[1] == "  --config=config_str:{ ..."
+    long = blamed(1, "set:a=" + "x" * 500, "no.").splitlines()
+    assert all(len(line) < 120 for line in long)

@@ -1,0 +1,62 @@
+"""A run goes on with another config where that is allowed, journals it, and refuses the rest."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fidgpt.cli import train
+from fidgpt.cli.runs import load_run
+from fidgpt.train.trackers import read_rows
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def run_directory(command: Command, tmp_path: Path) -> Path:
+    path = tmp_path / "run"
+    flags = [
+        "--config=config:debug",
+        "--config=set:num_steps=2",
+        "--config=set:checkpoints.every=1",
+    ]
+    assert command(train.main, *flags, f"--run_dir={path}").status in (0, None)
+    return path
+
+
+def test_what_may_change_does_and_is_journaled(command: Command, run_directory: Path) -> None:
+    before = (run_directory / "config.json").read_text()
+    changes = ["set:num_steps=4", "tag:LearningRate=0.5", "set:checkpoints.every=2"]
+    flags = [f"--config={change}" for change in changes]
+    status, _, err = command(train.main, f"--resume={run_directory}", *flags)
+    assert status in (0, None), err
+    rows = read_rows(run_directory / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert rows[2]["learning_rate"] > 10 * rows[0]["learning_rate"]
+    lines = (run_directory / "changes.jsonl").read_text().splitlines()
+    journal = {row["path"]: row for row in map(json.loads, lines)}
+    assert journal["optimizer.lr"]["kind"] == "restart"
+    assert journal["checkpoints.every"]["kind"] == "live"
+    assert {row["after_step"] for row in journal.values()} == {2}
+    assert (run_directory / "config.until_step_2.json").read_text() == before
+    assert load_run(run_directory).num_steps == 4
+
+
+def test_what_may_not_change_is_refused_by_name(command: Command, run_directory: Path) -> None:
+    files = {path: path.stat().st_mtime_ns for path in run_directory.rglob("*")}
+    flags = ["--config=set:model.hidden_dim=64", "--config=set:seed=5", "--config=set:num_steps=4"]
+    status, _, err = command(train.main, f"--resume={run_directory}", *flags)
+    assert status == 2
+    assert "model.hidden_dim may not change while a run goes on: 32 -> 64" in err
+    assert "seed may not change while a run goes on: 0 -> 5" in err
+    assert "num_steps may not" not in err
+    assert {path: path.stat().st_mtime_ns for path in run_directory.rglob("*")} == files
+
+
+def test_a_change_can_be_looked_at_first(command: Command, run_directory: Path) -> None:
+    flags = [f"--resume={run_directory}", "--config=set:num_steps=4"]
+    status, out, _ = command(train.main, *flags, f"--diff={run_directory}")
+    assert status in (0, None)
+    assert out == "~ num_steps: 2 -> 4, heard by 2 parameters\n"

@@ -1,0 +1,270 @@
+"""`--print` in its forms, `--why`, `--diff` and `--repro`: they show, and train nothing."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from fidgpt import configs, model, optim
+from fidgpt.cli import train
+from fidgpt.cli.again import command_for, part_name
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose
+from fidgpt.graph import dump, fingerprint, load, outline
+from fidgpt.graph.views.flat import flat, said
+from fidgpt.graph.views.python import python
+
+DEBUG = "--config=config:debug"
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def run_directory(command: Command, tmp_path: Path) -> Path:
+    path = tmp_path / "run"
+    flags = ("--config=set:num_steps=2", "--config=set:samples=None", "--config=set:seed=7")
+    assert command(train.main, DEBUG, *flags, f"--run_dir={path}").status == 0
+    return path
+
+
+class TestPrint:
+    """The forms of a graph."""
+
+    @pytest.mark.parametrize(
+        ("form", "text"),
+        [("text", outline), ("flat", flat), ("json", dump), ("python", python), ("defaults", said)],
+    )
+    def test_forms(self, command: Command, form: str, text: Callable[[Any], str]) -> None:
+        assert command(train.main, DEBUG, f"--print={form}") == (0, text(configs.debug()), "")
+
+    def test_python_makes_the_graph_again(self, command: Command) -> None:
+        code = command(train.main, DEBUG, "--config=set:seed=3", "--print=python").out
+        names: dict[str, Any] = {}
+        exec(code, names)
+        expected = compose(["config:debug", "set:seed=3"], own_catalogue())
+        assert fingerprint(names["config"]()) == fingerprint(expected)
+
+    @pytest.mark.parametrize("form", ["json", "yaml"])
+    def test_files_read_back(self, command: Command, form: str) -> None:
+        out = command(train.main, DEBUG, f"--print={form}").out
+        assert out.startswith("{" if form == "json" else "format: ")
+        assert fingerprint(load(out)) == fingerprint(configs.debug())
+
+    def test_base_is_where_the_directives_begin(self, command: Command) -> None:
+        out = command(train.main, DEBUG, "--config=set:seed=3", "--print=base").out
+        assert out.splitlines() == ["config:debug, but", "~ seed: 0 -> 3, heard by 1 parameter"]
+        out = command(train.main, "--config=set:seed=3", "--print=base").out
+        assert out.splitlines()[0] == "config:base, but"
+
+    def test_base_of_a_run_is_the_nearest_config(
+        self, command: Command, run_directory: Path
+    ) -> None:
+        out = command(train.main, f"--resume={run_directory}", "--print=base").out
+        assert out.splitlines()[0] == "config:debug, but"
+        assert "~ seed: 0 -> 7, heard by 1 parameter" in out.splitlines()
+
+    def test_on_a_terminal_defaults_are_dim(
+        self, command: Command, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        assert "\x1b[2m      bias: False\x1b[0m\n" not in outline(configs.debug())
+        out = command(train.main, DEBUG, "--print").out
+        assert out == outline(configs.debug(), defaults=True, color=True)
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert "\x1b" not in command(train.main, DEBUG, "--print").out
+
+
+class TestWhy:
+    """The chain of a value, with the directives that made it."""
+
+    def test_the_directives_are_named_with_their_numbers(self, command: Command) -> None:
+        status, out, err = command(
+            train.main,
+            DEBUG,
+            "--config=set:model.hidden_dim=64",
+            "--config=set:model.hidden_dim=48",
+            "--why=model.blocks[0].mlp.hidden_dim",
+        )
+        assert (status, err) == (0, "")
+        lines = out.splitlines()
+        assert lines[0] == "model.blocks[0].mlp.hidden_dim = 48"
+        assert lines[1] == "  heard through HiddenDim from model.hidden_dim"
+        assert lines[3] == "  model.hidden_dim = 48"
+        assert lines[4] == "    48  said by directive 3: set:model.hidden_dim=48"
+        assert lines[5] == "    64  before, said by directive 2: set:model.hidden_dim=64"
+        assert lines[6].startswith("    32  before, said by directive 1: config:debug (")
+        assert "configs/debug.py:" in lines[6]
+
+    def test_a_fiddler_is_named_with_its_line(self, command: Command) -> None:
+        flags = [DEBUG, "--config=fiddler:smoke_test(num_steps=3)", "--why=num_steps"]
+        out = command(train.main, *flags).out
+        line = "  3  said by directive 2: fiddler:smoke_test(num_steps=3) ("
+        assert out.splitlines()[1].startswith(line)
+        assert "fiddlers/runs.py:" in out.splitlines()[1]
+
+    def test_an_item_of_a_dict(self, command: Command) -> None:
+        flags = [DEBUG, "--config=set:samples.prompts[0]=hello", "--why=samples.prompts[0]"]
+        out = command(train.main, *flags).out
+        assert "'hello'  said by directive 2: set:samples.prompts[0]=hello" in out
+
+    def test_several_at_once(self, command: Command) -> None:
+        out = command(train.main, DEBUG, "--why=seed", "--why=num_steps").out
+        assert out.startswith("seed = 0\n")
+        assert "\n\nnum_steps = 10\n" in out
+
+    @pytest.mark.parametrize("how", ["--resume={}", "--config=config_file:{}/config.json"])
+    def test_of_a_run_that_was_saved(self, command: Command, run_directory: Path, how: str) -> None:
+        out = command(train.main, how.format(run_directory), "--why=seed").out
+        lines = out.splitlines()
+        assert lines[0] == "seed = 7"
+        assert lines[1] == f"  7  said by {run_directory}: directive 4: set:seed=7"
+        assert lines[2].startswith(f"  0  before, said by {run_directory}: directive 1: ")
+
+    def test_what_comes_after_the_file_lies_on_top(
+        self, command: Command, run_directory: Path
+    ) -> None:
+        file = f"--config=config_file:{run_directory}/config.json"
+        lines = command(train.main, file, "--config=set:seed=8", "--why=seed").out.splitlines()
+        assert lines[1] == "  8  said by directive 2: set:seed=8"
+        assert lines[2] == f"  7  before, said by {run_directory}: directive 4: set:seed=7"
+
+    def test_a_run_without_history_answers_from_its_content(
+        self, command: Command, run_directory: Path
+    ) -> None:
+        (run_directory / "provenance.json").unlink()
+        status, out, err = command(train.main, f"--resume={run_directory}", "--why=seed")
+        assert (status, err) == (0, "")
+        assert out.splitlines()[1] == f"  7  said by {run_directory}/config.json"
+
+    def test_a_damaged_history_is_said_aloud_and_left_aside(
+        self, command: Command, run_directory: Path
+    ) -> None:
+        (run_directory / "provenance.json").write_text("{")
+        status, out, err = command(train.main, f"--resume={run_directory}", "--why=seed")
+        assert (status, out.splitlines()[0]) == (0, "seed = 7")
+        assert err.startswith(f"{run_directory}/provenance.json is left aside: ")
+
+    def test_history_is_no_part_of_the_content(self, run_directory: Path) -> None:
+        assert "directive" not in (run_directory / "config.json").read_text()
+        told = json.loads((run_directory / "provenance.json").read_text())
+        assert told["seed"][-1] == {"value": "7", "by": "directive 4: set:seed=7"}
+
+    def test_a_wrong_path(self, command: Command) -> None:
+        status, out, err = command(train.main, DEBUG, "--why=model.hiden_dim")
+        assert (status, out) == (2, "")
+        assert err.startswith("error: --why=model.hiden_dim: ")
+        assert "Did you mean hidden_dim" in err
+        assert len(err.splitlines()) <= 4
+
+
+class TestDiff:
+    """What differs from another graph."""
+
+    @pytest.mark.parametrize("other", ["config:debug", "debug", "debug()"])
+    def test_from_a_config(self, command: Command, other: str) -> None:
+        flags = [DEBUG, "--config=set:seed=3", f"--diff={other}"]
+        assert command(train.main, *flags) == (0, "~ seed: 0 -> 3, heard by 1 parameter\n", "")
+
+    def test_from_a_run_and_from_its_file(self, command: Command, run_directory: Path) -> None:
+        flags = [DEBUG, "--config=set:num_steps=2", "--config=set:samples=None"]
+        for other in (run_directory, run_directory / "config.json"):
+            out = command(train.main, *flags, f"--diff={other}").out
+            assert out == "~ seed: 7 -> 0, heard by 1 parameter\n"
+
+    def test_between_two_runs(self, command: Command, run_directory: Path) -> None:
+        same = command(train.main, f"--resume={run_directory}", f"--diff={run_directory}")
+        assert same == (0, "no difference\n", "")
+
+    def test_as_directives(self, command: Command) -> None:
+        flags = [DEBUG, "--config=set:seed=3", "--config=set:samples.prompts=['a b']"]
+        out = command(train.main, *flags, "--diff=debug", "--diff_form=directives").out
+        assert [shlex.split(line) for line in sorted(out.splitlines())] == [
+            ["--config=set:samples.prompts=['a b']"],
+            ["--config=set:seed=3"],
+        ]
+
+    def test_as_directives_where_there_is_none(self, command: Command) -> None:
+        flags = [DEBUG, "--diff=debug", "--diff_form=directives"]
+        assert command(train.main, *flags).out == "no difference\n"
+
+    @pytest.mark.parametrize(
+        ("other", "message"),
+        [
+            ("debgu", "Did you mean debug?"),
+            ("config:debgu", "there is no config 'debgu'. Did you mean debug?"),
+            ("nowhere/at/all", "there is no config, file or run directory of that name."),
+            ("", "this directory holds no run"),
+        ],
+    )
+    def test_mistakes(
+        self,
+        command: Command,
+        other: str,
+        message: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        status, out, err = command(train.main, DEBUG, f"--diff={other}")
+        assert (status, out) == (2, "")
+        assert message in err
+        assert len(err.splitlines()) <= 4
+
+    def test_in_no_other_form(self, command: Command) -> None:
+        assert command(train.main, DEBUG, "--diff=base", "--diff_form=poem").status == 2
+
+
+class TestRepro:
+    """The fewest directives that make a graph again."""
+
+    def test_the_command_makes_the_same_graph(self, command: Command) -> None:
+        flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
+        status, out, err = command(train.main, *flags, "--repro")
+        assert (status, err) == (0, "")
+        program, *found = shlex.split(out)[1:]
+        assert program == "train.py"
+        assert found[0] == DEBUG
+        assert len(found) == 3
+        again = command(train.main, *found, "--print=json").out
+        assert again == command(train.main, *flags, "--print=json").out
+
+    def test_of_a_run(self, command: Command, run_directory: Path) -> None:
+        out = command(train.main, f"--resume={run_directory}", "--repro").out
+        found = [word.removeprefix("--config=") for word in shlex.split(out)[2:]]
+        expected = load((run_directory / "config.json").read_text())
+        assert fingerprint(compose(found, own_catalogue())) == fingerprint(expected)
+        assert len(found) == 4
+
+    @pytest.mark.parametrize(
+        ("function", "name"),
+        [
+            (model.GELU, "GELU"),
+            (nn.LayerNorm, "LayerNorm"),
+            (optim.Constant, "optim.Constant"),
+            (print, "print"),
+        ],
+    )
+    def test_parts_are_called_as_directives_call_them(self, function: Any, name: str) -> None:
+        assert part_name(function, own_catalogue()) == name
+
+    def test_what_no_directive_says_is_told(self) -> None:
+        cfg = configs.debug()
+        cfg.trackers = cfg.trackers[::-1]
+        first, *rest = command_for(cfg, own_catalogue()).splitlines()
+        assert first == "python train.py --config=config:debug"
+        assert rest[0] == "# No directive says the rest:"
+        assert "trackers[" in rest[1]
+
+
+def test_nothing_is_written(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--print=flat", "--why=seed", "--diff=base", "--repro"]
+    assert command(train.main, DEBUG, *flags).status == 0
+    assert list(tmp_path.iterdir()) == []

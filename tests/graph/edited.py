@@ -1,0 +1,74 @@
+"""A graph to be edited, parts that a text may name, and a check that an error changes nothing."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt.graph import ConfigError, fingerprint
+
+from .parts import (
+    InnerWidth,
+    Outer,
+    Part,
+    Rate,
+    Shape,
+    Square,
+    Wide,
+    Width,
+    annotated,
+    double,
+    keywords,
+    pair,
+    product,
+    scaled,
+)
+
+
+@dataclasses.dataclass
+class Settings:
+    """Has a default that is made anew."""
+
+    depth: int = 2
+    inner: Square = dataclasses.field(default_factory=Square)
+    names: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Holder:
+    """Holds settings that nobody set."""
+
+    settings: Settings = dataclasses.field(default_factory=Settings)
+    shape: Shape | None = None
+
+
+def takes_function(call: Callable[[int], int] = double) -> Callable[[int], int]:
+    """Holds a function."""
+    return call
+
+
+PARTS = {
+    function.__name__: function
+    for function in (Part, Wide, Outer, Square, double, scaled, keywords, pair, annotated, product)
+}
+
+
+def graph() -> fdl.Config[Outer]:
+    shared = fdl.Config(Square, width=4)
+    blocks = [
+        fdl.Partial(Outer, rate=Rate.new(), width=Width.new(), child=shared, depth=i)
+        for i in range(4)
+    ]
+    blocks[3].other = fdl.ArgFactory(Part, width=InnerWidth.new(), child=shared)
+    return fdl.Config(Outer, width=Width.new(8), rate=Rate.new(0.5), child=blocks)
+
+
+def refused(cfg: Any, edit: Callable[..., Any], *arguments: Any, **named: Any) -> str:
+    """What an edit says, having made sure that it changed nothing."""
+    before = fingerprint(cfg), str(cfg)
+    with pytest.raises(ConfigError) as caught:
+        edit(cfg, *arguments, **named)
+    assert (fingerprint(cfg), str(cfg)) == before
+    return str(caught.value)

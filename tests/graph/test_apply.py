@@ -1,0 +1,146 @@
+"""`apply`, patches and `merge`: differences as data, on graphs with sharing."""
+
+import json
+import random
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt import configs, fiddlers
+from fidgpt.graph import ConfigError, clone, diff, dump, fingerprint
+from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
+from fidgpt.graph.difference.merge import merge
+
+from . import parts
+from .parts import Outer, Part, Rate, Square, Wide, Width, holding, pair, positional, product
+from .test_diff_whole import ARGUMENTS, change_something, random_graph
+
+ALLOWED = (parts.__name__,)
+
+
+def assert_becomes(old: Any, new: Any) -> None:
+    """The difference makes the one of the other, in memory and through a text."""
+    before = dump(old)
+    for made in (
+        apply(old, diff(old, new)),
+        apply_patch(old, dump_patch((old, new)), allowed=ALLOWED),
+    ):
+        assert fingerprint(made) == fingerprint(new)
+        assert json.loads(dump(made)) == json.loads(dump(new))  # dicts may be in another order
+    assert dump(old) == before
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_difference_of_random_graphs_makes_one_of_the_other(seed: int) -> None:
+    rng = random.Random(seed)
+    old = random_graph(rng, num_parts=rng.randint(1, 9))
+    new = clone(old) if seed % 2 else random_graph(rng, num_parts=rng.randint(1, 9))
+    for _ in range(rng.randint(1, 4)):
+        held = [new, new.child, new.other]
+        change_something(rng, rng.choice([one for one in held if isinstance(one, fdl.Buildable)]))
+    assert_becomes(old, new)
+
+
+@pytest.mark.parametrize("name", fiddlers.__all__)
+def test_the_difference_that_a_fiddler_makes(name: str) -> None:
+    old, new = configs.gpt2_124m(), configs.gpt2_124m()
+    getattr(fiddlers, name)(new, *ARGUMENTS.get(name, []))
+    assert_becomes(old, new)
+    assert_becomes(new, old)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (fdl.Config(positional, 1), fdl.Config(positional, 2, depth=3)),
+        (fdl.Config(product, 1, 2), fdl.Config(product, 1, 2, 3)),
+        (fdl.Config(pair, {"a": 1, "b": [1]}), fdl.Config(pair, {"b": [2], "c": None})),
+        (fdl.Config(pair, (1, fdl.Config(Square))), fdl.Config(pair, (2, fdl.Config(Square, 2)))),
+        (fdl.Config(pair, Square, 1.0), fdl.Config(pair, Wide, 1)),
+        (fdl.Config(pair, 1), fdl.Partial(pair, 1)),
+        (fdl.Config(Part, 1, child=2), fdl.Config(Square, 1)),
+        (fdl.Config(holding, [Width.new(1)]), fdl.Config(holding, [Width.new(), Rate.new(1.0)])),
+    ],
+    ids=range(8),
+)
+def test_everything_that_a_part_may_hold(old: Any, new: Any) -> None:
+    roots = [fdl.Config(Outer, width=Width.new(5), child=one) for one in (old, new)]
+    assert_becomes(*roots)
+    assert_becomes(*roots[::-1])
+
+
+def test_a_list_in_two_places_changes_in_one() -> None:
+    items = [1, 2]
+    assert_becomes(fdl.Config(pair, items, items), fdl.Config(pair, items, [1, 3]))
+
+
+def test_another_graph_takes_a_difference_too() -> None:
+    old = fdl.Config(Outer, width=1, child=fdl.Config(Square, 1))
+    new = fdl.Config(Outer, width=1, child=fdl.Config(Square, 2), other=fdl.Config(Wide, 3))
+    third = fdl.Config(Outer, width=7, child=fdl.Config(Square, 1))
+    made = apply(third, diff(old, new))
+    assert (made.width, made.child.width, made.other.width) == (7, 2, 3)
+    assert third.child.width == 1
+
+
+def test_a_place_that_is_missing_or_holds_something_else_is_named() -> None:
+    old = fdl.Config(Outer, width=1, child=fdl.Config(Square, 1))
+    new = fdl.Config(Outer, width=2, child=fdl.Config(Square, 2))
+    text = dump_patch((old, new))
+    with pytest.raises(ConfigError) as caught:
+        apply_patch(fdl.Config(Outer, width=5, child=None), text, allowed=ALLOWED)
+    assert str(caught.value).split("\n\n") == [
+        "width: it was 1 when the difference was taken, and is 5.",
+        "child.width: there is no such place in this graph.",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_damage_to_a_patch_ends_in_a_config_error_or_in_a_graph(seed: int) -> None:
+    from .test_file_fuzz import mutated
+
+    chance = random.Random(seed)
+    old, new = parts.whole_graph(), parts.whole_graph()
+    new.child[1].other["yes"] = fdl.Config(Square)
+    new.width = 9
+    new.other = [new.child[0], fdl.Config(pair, Square)]
+    original = json.loads(dump_patch((old, new)))
+    for _ in range(20):
+        try:
+            apply_patch(old, mutated(original, chance), allowed=ALLOWED)
+        except ConfigError as error:
+            assert len(str(error)) < 3000
+
+
+def test_what_two_people_changed_is_merged() -> None:
+    shared = fdl.Config(Square, 1)
+    base = fdl.Config(Outer, width=1, child=[shared, fdl.Config(Part, 1)], other=shared)
+    ours, theirs = clone(base), clone(base)
+    ours.width = 2
+    ours.child[0] = clone(ours.other)  # untied
+    theirs.child[1].child = fdl.Config(Wide, 3)
+    theirs.rate = 0.5
+    both = merge(base, ours, theirs)
+    assert (both.width, both.rate, both.child[1].child.width) == (2, 0.5, 3)
+    assert both.child[0] is not both.other
+    assert fingerprint(merge(base, theirs, ours)) == fingerprint(both)
+    assert fingerprint(merge(base, ours, base)) == fingerprint(ours)
+    assert fingerprint(merge(base, ours, clone(ours))) == fingerprint(ours)
+
+
+def test_conflicts_are_named_with_both_values() -> None:
+    base = fdl.Config(Outer, width=1, child=fdl.Config(Part, 1), other=[1, 2])
+    ours, theirs = clone(base), clone(base)
+    ours.width, theirs.width = 2, 3
+    ours.child.width = 5
+    theirs.child = None
+    ours.other[0] = 7
+    theirs.other.append(3)
+    with pytest.raises(ConfigError) as caught:
+        merge(base, ours, theirs)
+    assert str(caught.value).split("\n\n") == [
+        "width: ours is 2, and theirs is 3.",
+        "child.width: ours is 5, and theirs has nothing there: child is None.",
+        "other[0]: ours is 7, and theirs is [1, 2, 3] at other.",
+    ]

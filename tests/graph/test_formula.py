@@ -1,0 +1,222 @@
+"""Formulas: computed from what the graph holds when it is bound, whatever was said first."""
+
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
+from fidgpt.graph.clone import clone_part
+from fidgpt.graph.formula import formula, make_formula, says_formula
+
+from .parts import Depth, Outer, Part, Rate, Width, annotated, double, keywords, pair, scaled
+
+
+def graph(text: str, **others: Any) -> fdl.Config[Outer]:
+    """A graph whose child's width is a formula."""
+    cfg = fdl.Config(Outer, width=Width.new(100), depth=Depth.new(3), **others)
+    cfg.child = fdl.Config(Part)
+    cfg.child.width = make_formula(cfg, text)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("{width}", 100),
+        ("{width} // 7", 14),
+        ("{width} / 10", 10),
+        ("{ width }*{depth}", 300),
+        ("2**{depth} % 5 + +1", 4),
+        ("-{depth} + max(1, {width}, 2)", 97),
+        ("min({width}, {depth}) - round({width} / 3)", -30),
+        ("int({width} / 3) * 1e1", 330),
+        ("{@Width} + {Depth}", 103),
+        ("({width} + {width}) * 1", 200),
+    ],
+)
+def test_what_a_formula_computes(text: str, result: int) -> None:
+    width = build(graph(text)).child.width
+    assert width == result
+    assert type(width) is int
+
+
+def test_a_float_is_asked_and_stays_one() -> None:
+    cfg = fdl.Config(Outer, width=2)
+    cfg.rate = make_formula(cfg, "{width} / 4")
+    assert build(cfg).rate == 0.5
+    cfg.width = 8
+    assert (build(cfg).rate, type(build(cfg).rate)) == (2.0, float)
+
+
+def test_a_formula_follows_later_changes() -> None:
+    cfg = graph("{width} // 10")
+    cfg.width = 50
+    assert build(cfg).child.width == 5
+    cfg.width = make_formula(cfg, "{depth} * 100")
+    assert build(cfg).child.width == 30
+    cfg.depth = fdl.Config(double, number=4)
+    assert build(cfg).child.width == 80
+
+
+def test_what_is_heard_a_default_or_in_a_list_can_be_named() -> None:
+    heard = graph("{other.width} + {other.rate}", other=fdl.Config(Outer, width=Width.new()))
+    assert build(heard).child.width == 100
+    listed = graph("{other[1]} + {other[2].number}", other=[0, 5, fdl.Config(double, number=1)])
+    assert build(listed).child.width == 6
+    assert build(graph("{other['a b']}", other={"a b": 7})).child.width == 7
+
+
+def test_a_formula_may_be_heard_and_hears_from_around() -> None:
+    cfg = fdl.Config(Outer, width=Width.new(100), child=fdl.Config(Outer, width=Width.new()))
+    inner = cfg.child
+    inner.child = fdl.Config(Part, width=Width.new())
+    inner.width = make_formula(cfg, "{@Width} / 2")
+    cfg.other = fdl.Partial(pair, fdl.ArgFactory(Part, width=Width.new()))
+    built = build(cfg)
+    assert (built.child.width, built.child.child.width) == (50, 50)
+    assert type(built.child.child.width) is int
+    assert built.other()[0].width == 100
+
+
+def test_binding_leaves_the_graph_alone_and_twice_is_once() -> None:
+    cfg = graph("{width} // 3 + {@Depth}")
+    before = fingerprint(cfg)
+    bound = bind(cfg)
+    assert fingerprint(cfg) == before
+    assert fingerprint(bind(bound)) == fingerprint(bound)
+    assert fdl.ordered_arguments(bound.child.width)["values"].keys() == {"width", "@Depth"}
+
+
+def test_a_formula_is_saved_and_read() -> None:
+    cfg = graph("{width} // 3 + {@Depth}")
+    again = load(dump(cfg), allowed=("tests",))
+    assert fingerprint(again) == fingerprint(cfg)
+    assert build(again).child.width == 36
+
+
+def test_a_copy_of_a_part_has_its_own_formula() -> None:
+    cfg = graph("{@Depth}")
+    copied = clone_part(cfg.child)
+    assert copied.width is not cfg.child.width
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{width} / 3", "{width} / 3 is 33.333333333333336, which is not a whole number."),
+        ("{width} / ({depth} - 3)", "{width} / ({depth} - 3): it divides by zero."),
+        ("9 ** {width} ** 9", "9 ** {width} ** 9: it is too large a number."),
+    ],
+)
+def test_a_result_that_does_not_fit_is_refused_before_anything_is_built(
+    text: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(bind(graph(text)))
+    assert str(caught.value) == f"child.width: {message}"
+
+
+def test_a_result_of_a_result_is_checked_too() -> None:
+    cfg = graph("{depth} / 2")
+    cfg.depth = make_formula(cfg, "{width} / 20")
+    with pytest.raises(ConfigError, match="^child.width: {depth} / 2 is 2.5"):
+        check(bind(cfg))
+    flag = fdl.Config(annotated)
+    flag.flag = make_formula(flag, "{whole}")
+    with pytest.raises(ConfigError, match="takes bool"):
+        check(bind(flag))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{widht}", "child.width is {widht}: Outer has no parameter 'widht'. Did you mean width?"),
+        ("{child}", "child.width is {child}: child is the part Part, and no number."),
+        ("{other}", "child.width is {other}: other is 'x' (str), and no number."),
+    ],
+)
+def test_a_name_that_leads_nowhere(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        bind(graph(text, other="x"))
+    assert str(caught.value) == message
+
+
+def test_what_is_computed_from_itself_is_refused() -> None:
+    cfg = graph("{depth}")
+    cfg.depth = make_formula(cfg, "{child.width} + 1")
+    cfg.rate = make_formula(cfg, "{depth} / 2")
+    with pytest.raises(ConfigError) as caught:
+        bind(cfg)
+    assert str(caught.value) == (
+        "depth is {child.width} + 1, and child.width is {depth}: "
+        "no number can be computed from itself."
+    )
+
+
+def test_nor_through_another_part() -> None:
+    cfg = graph("{depth}")
+    cfg.depth = fdl.Config(double, number=Width.new())
+    cfg.width = make_formula(cfg, "{child.width}")
+    with pytest.raises(ConfigError, match="from itself"):
+        bind(cfg)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{@Wdth} * 2", "no parameter carries the tag Wdth. Did you mean Width?"),
+        ("{width} *", "{width} *: it is no arithmetic that a config can do: invalid syntax."),
+        ("{width}()", "{width}(): it is no arithmetic that a config can do: "),
+        ("open({width})", "there is no open(), only min, max, round, int."),
+        ("{width}.real", "it is no arithmetic"),
+        ("{width} if 1 else 2", "it is no arithmetic"),
+        ("{width}{depth}", "it is no arithmetic"),
+        ("{width} + 'a'", "'a' is no number."),
+        ("{wi dth}", "'wi dth' is not a path: it goes wrong at ' dth'."),
+        ("__import__('os').system({width})", "it is no arithmetic"),
+        ("(" * 5000 + "{width}" + ")" * 5000, "it is no arithmetic"),
+    ],
+)
+def test_what_is_no_formula(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_formula(graph("{width}"), text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "is_one"),
+    [
+        ("{a.b[0]} // 10", int, True),
+        ("{@Rate}*2", float | None, True),
+        ("{a}", Any, True),
+        ("{a}", str, False),
+        ("{a: 1}", dict[str, int], False),
+        ("{'a': 1}", Any, False),
+        ("{}", Any, False),
+        ("12", int, False),
+    ],
+)
+def test_which_texts_are_formulas(text: str, hint: Any, is_one: bool) -> None:
+    assert says_formula(text, hint) is is_one
+
+
+def test_a_formula_is_a_plain_function() -> None:
+    assert formula("{a} * 2", {"a": 3}) == 6
+    assert formula("{a} / 2", {"a": 4}, whole=True) == 2
+    with pytest.raises(ConfigError, match="a has no value before the graph is bound"):
+        formula("{a} * 2")
+
+
+def test_formulas_of_formulas_are_no_limit() -> None:
+    cfg = fdl.Config(keywords, v0=1)
+    for i in range(1, 1000):
+        setattr(cfg, f"v{i}", fdl.Config(formula, text=f"{{v{i - 1}}} + 1"))
+    bound = check(bind(cfg))
+    assert len(bound.v999.values) == 1
+
+
+def test_a_computed_part_can_be_named() -> None:
+    cfg = graph("{depth} + 1")
+    cfg.depth = fdl.Config(scaled, number=Width.new(), ratio=Rate.new(0.25))
+    assert build(cfg).child.width == 26

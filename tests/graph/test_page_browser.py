@@ -1,0 +1,281 @@
+"""`page` in a headless Chromium: a reader unfolds, searches, chooses and compares."""
+
+import re
+from pathlib import Path
+
+import fiddle as fdl
+
+from fidgpt import configs, fiddlers
+from fidgpt.graph import clone
+from fidgpt.graph.page import page
+from fidgpt.graph.provenance import said_by
+
+from .browser import driven, opened
+from .pages import chain, wide
+from .parts import Part
+
+
+def test_a_page_opens_from_a_file_under_its_own_policy(tmp_path: Path) -> None:
+    dom = opened(page(configs.base(), title="base"), tmp_path)
+    assert dom.count('role="treeitem"') > 100
+    assert 'class="part shared">token_table</span>' in dom
+    assert re.search(r'class="row dim".*?<span>eps</span>', dom)
+
+
+def test_nothing_that_a_config_holds_becomes_markup(tmp_path: Path) -> None:
+    bad = "</script><img src=x onerror=document.title='run'><script>document.title='run'</script>"
+    cfg = fdl.Config(Part, width=1, child=bad, other={bad: bad})
+    dom = opened(page(cfg, title=bad, other=fdl.Config(Part, width=2), other_title=bad), tmp_path)
+    assert "<img" not in dom
+    assert dom.count("<script") == 3
+    assert "<title>&lt;/script&gt;" in dom
+
+
+def test_a_click_tells_why_a_value_is_what_it_is(tmp_path: Path) -> None:
+    cfg = configs.base()
+    with said_by("directive 2: set:model.hidden_dim=128"):
+        cfg.model.hidden_dim = 128
+    told = driven(
+        page(cfg),
+        """
+        line("model.blocks[0].attention.hidden_dim").click();
+        const panel = seen($("#panel"));
+        const losers = $$("#panel .lost .plain").map(seen);
+        $("#panel .link").click();
+        return { panel, losers, next: seen($("#panel h2")), chosen: seen($("[aria-selected]")) };
+        """,
+        tmp_path,
+    )
+    assert "type int Why heard from model.hidden_dim through HiddenDim" in told["panel"]
+    assert "directive 2: set:model.hidden_dim=128" in told["panel"]
+    assert "Width of the residual stream" in told["panel"]
+    assert told["losers"] == ["256"]
+    assert told["next"] == "model.hidden_dim"
+    assert told["chosen"].startswith("hidden_dim 128")
+
+
+def test_a_shared_part_leads_to_all_its_places(tmp_path: Path) -> None:
+    told = driven(
+        page(configs.base()),
+        """
+        const shared = seen(line("model.unembedding.weight"));
+        line("model.unembedding.weight").click();
+        const places = $$("#panel .link").map(seen);
+        line("model.unembedding.weight").querySelector(".link").click();
+        return { shared, places, chosen: $("[aria-selected] .name").title };
+        """,
+        tmp_path,
+    )
+    assert told["shared"] == "weight token_table is model.embedding.weight"
+    assert {"model.embedding.weight", "model.unembedding.weight"} <= set(told["places"])
+    assert told["chosen"] == "model.embedding.weight"
+
+
+def test_a_search_asks_paths_tags_types_and_docs(tmp_path: Path) -> None:
+    found = driven(
+        page(configs.base()),
+        """
+        const asked = ["attention head_dim", "tag:warmup", "type:RMSNorm", "doc:residual", "xyzzy"];
+        return Object.fromEntries(asked.map((query) => {
+          type(query);
+          return [query, $$(".result .path").map(seen)];
+        }));
+        """,
+        tmp_path,
+    )
+    assert found["attention head_dim"][0] == "model.blocks[0].attention.head_dim"
+    assert found["tag:warmup"] == ["schedule.warmup_steps"]
+    assert "model.norm" in found["type:RMSNorm"]
+    assert "model.hidden_dim" in found["doc:residual"]
+    assert found["xyzzy"] == []
+
+
+def test_the_keys_are_enough(tmp_path: Path) -> None:
+    told = driven(
+        page(configs.base()),
+        """
+        press("/");
+        const isSearching = document.activeElement.id === "query";
+        type("model.norm.eps");
+        press("Enter");
+        const found = $("[aria-selected] .name").title;
+        press("ArrowLeft");
+        const above = $("[aria-selected] .name").title;
+        const count = lines().length;
+        press("ArrowLeft");
+        const folded = lines().length;
+        press("ArrowRight");
+        press("ArrowDown");
+        const below = $("[aria-selected] .name").title;
+        press("g");
+        const isDrawn = !$("#graph-view").hidden;
+        press("Escape");
+        return { isSearching, found, above, hidden: count - folded, again: lines().length - folded,
+          below, isDrawn, chosen: $$("[aria-selected]").length };
+        """,
+        tmp_path,
+    )
+    assert told == {
+        "isSearching": True,
+        "found": "model.norm.eps",
+        "above": "model.norm",
+        "hidden": 2,
+        "again": 2,
+        "below": "model.norm.hidden_dim",
+        "isDrawn": True,
+        "chosen": 0,
+    }
+
+
+def test_defaults_can_be_hidden(tmp_path: Path) -> None:
+    told = driven(
+        page(configs.base()),
+        """
+        const before = Boolean(line("model.norm.eps"));
+        $("#defaults").click();
+        return [before, Boolean(line("model.norm.eps")), Boolean(line("model.norm.hidden_dim"))];
+        """,
+        tmp_path,
+    )
+    assert told == [True, False, True]
+
+
+def test_the_graph_draws_each_part_once_and_folds(tmp_path: Path) -> None:
+    told = driven(
+        page(configs.base()),
+        """
+        $("#show-graph").click();
+        const titles = $$(".box b").map(seen);
+        const inside = (one) => one.getBoundingClientRect();
+        const overlaps = $$(".box").filter((one, i) => $$(".box").slice(i + 1).some((two) => {
+          const [a, b] = [inside(one), inside(two)];
+          return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+        })).length;
+        box("model").querySelector(".fold").click();
+        const folded = $$(".box").length;
+        box("optimizer").click();
+        return { titles, overlaps, folded, chosen: seen($("#panel h2")),
+          isLit: box("optimizer").hasAttribute("aria-current") };
+        """,
+        tmp_path,
+    )
+    assert told["titles"].count("token_table") == 1
+    assert len(told["titles"]) == 30
+    assert told["overlaps"] == 0
+    assert told["folded"] == 30 - 12
+    assert (told["chosen"], told["isLit"]) == ("optimizer", True)
+
+
+def test_the_keys_walk_the_graph(tmp_path: Path) -> None:
+    told = driven(
+        page(configs.base()),
+        """
+        $("#show-graph").click();
+        const at = () => document.activeElement.title;
+        box("the root").focus();
+        press("ArrowRight");
+        const first = at();
+        press("ArrowDown");
+        const below = at();
+        press("ArrowLeft");
+        const back = at();
+        press(" ");
+        return { first, below, back, boxes: $$(".box").length };
+        """,
+        tmp_path,
+    )
+    assert told == {"first": "model", "below": "optimizer", "back": "the root", "boxes": 1}
+
+
+def test_two_configs_stand_side_by_side(tmp_path: Path) -> None:
+    old, new = configs.base(), configs.base()
+    fiddlers.make_large(new)
+    new.trackers.pop(0)
+    told = driven(
+        page(new, other=old, title="large", other_title="base"),
+        """
+        const marks = (kind) => $$(`.row.${kind} .name`).map((one) => one.title);
+        const shown = { changed: marks("changed"), gone: marks("gone"),
+          followed: marks("followed").length, width: seen(line("model.hidden_dim")) };
+        const all = lines().length;
+        $("#only-changes").click();
+        const few = $$(".row .name").map((one) => one.title);
+        line("model.hidden_dim").click();
+        const panel = seen($("#panel"));
+        $("#only-changes").click();
+        $("#unfold").click();
+        const lost = [graphs.new, graphs.old].flatMap((graph) => graph.rows.filter(
+          (row) => !tree.find(row)));
+        return { ...shown, all, few, panel, lost: lost.length, columns: seen($("#columns")) };
+        """,
+        tmp_path,
+    )
+    assert told["columns"] == "name base large tags"
+    assert told["changed"] == ["model.hidden_dim", "model.num_layers"]
+    assert told["width"] == "hidden_dim 256 1280 HiddenDim"
+    assert told["gone"] == ["trackers[0]"]
+    assert told["followed"] >= 6
+    paths = ["the root", "model", *told["changed"], "trackers", "trackers[0]"]
+    assert told["few"] == paths
+    assert told["all"] > 100
+    assert told["lost"] == 0
+    assert "Why in base" in told["panel"]
+
+
+def test_equal_configs_side_by_side_have_nothing_to_show(tmp_path: Path) -> None:
+    cfg = configs.base()
+    told = driven(
+        page(cfg, other=clone(cfg)),
+        """
+        $("#only-changes").click();
+        return [lines().length, seen($("#panel")).includes("No differences")];
+        """,
+        tmp_path,
+    )
+    assert told == [1, True]
+
+
+def test_a_thousand_nodes_start_folded_and_unfold(tmp_path: Path) -> None:
+    told = driven(
+        page(wide(333)),
+        """
+        const first = lines().length;
+        $("#unfold").click();
+        const all = lines().length;
+        $("#fold").click();
+        type("child[332].child.width");
+        press("/");
+        $("#query").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+        const found = $("[aria-selected] .name").title;
+        choose(null);
+        $("#show-graph").click();
+        const boxes = $$(".box").length;
+        const rest = seen($(".box.rest"));
+        type("child[332].other.width");
+        $("#query").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+        return { first, all, found, boxes, rest, reached: Boolean(box("child[332].other")) };
+        """,
+        tmp_path,
+    )
+    assert told["first"] < 70
+    assert told["all"] > 333 * 8
+    assert told["found"] == "child[332].child.width"
+    assert told["boxes"] < 50
+    assert told["rest"] == "and 317 more"
+    assert told["reached"]
+
+
+def test_a_chain_a_thousand_deep_unfolds(tmp_path: Path) -> None:
+    told = driven(
+        page(chain(1000)),
+        """
+        $("#unfold").click();
+        const all = lines().length;
+        $("#show-graph").click();
+        const boxes = $$(".box").length;
+        return [all, boxes];
+        """,
+        tmp_path,
+    )
+    assert told[0] > 2000
+    assert 2 < told[1] <= 41

@@ -1,0 +1,200 @@
+"""The fewest directives that make a graph again, checked by making it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt import configs, data, fiddlers, model, optim, tags, train
+from fidgpt.graph import ConfigError, clone, fingerprint
+from fidgpt.graph.edits import delete, set_text, tag_text, tie, untie, use
+from fidgpt.graph.repro import Repro, nearest, repro
+from fidgpt.graph.sayable import value_text
+
+from .parts import Color, Outer, Part, Width
+
+PARTS = {name: getattr(room, name) for room in (model, optim, train, data) for name in room.__all__}
+BASES = {f"config:{name}": getattr(configs, name)() for name in ("base", "debug", "gpt2_124m")}
+FIDDLERS = ["make_large", "unroll", "use_gelu", "use_layer_norm", "use_wsd"]
+
+
+def compose(directives: Sequence[str]) -> Any:
+    root: Any = None
+    for directive in directives:
+        kind, _, rest = directive.partition(":")
+        left, _, right = rest.partition("=")
+        match kind:
+            case "config":
+                root = clone(BASES[directive])
+            case "fiddler":
+                getattr(fiddlers, left)(root)
+            case "set":
+                set_text(root, left, right, parts=PARTS)
+            case "tag":
+                tag_text(root, getattr(tags, left), right)
+            case "use":
+                use(root, left, right, parts=PARTS)
+            case "tie":
+                tie(root, left, right)
+            case _:
+                {"del": delete, "untie": untie}[kind](root, left)
+    return root
+
+
+def found(*directives: str, fiddlers: Sequence[str] = ()) -> Repro:
+    """What is found for the graph of some directives, which the search does not see."""
+    return repro(compose(directives), BASES, compose=compose, fiddlers=fiddlers)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_named_config_is_its_name(name: str) -> None:
+    assert found(name) == Repro([name], [], True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["set:num_steps=200"],
+        ["set:model.hidden_dim=512", "set:optimizer.betas=(0.8, 0.9)"],
+        ["set:model.blocks[0].mlp.hidden_dim=128"],
+        ["del:checkpoints.every"],
+        ["set:samples=None"],
+        ["set:trackers=[]"],
+        ["del:evaluators['validation']"],
+        ["set:samples.prompts=['x, y', 'it=1']"],
+        ["untie:model.unembedding.weight"],
+        ["use:model.blocks[0].mlp=GELU"],
+        ["use:data.corpus.source=TextFiles(path='a b, c.txt')"],
+        ["set:schedule.warmup_steps={num_steps} // 7"],
+    ],
+)
+def test_what_was_said_is_found(more: list[str]) -> None:
+    done = found("config:base", *more)
+    assert sorted(done.directives) == sorted(["config:base", *more])
+    assert done.is_same
+    assert done.left == []
+
+
+def test_the_nearest_config_is_where_it_begins() -> None:
+    assert found("config:gpt2_124m", "set:seed=5").directives == ["config:gpt2_124m", "set:seed=5"]
+
+
+def test_a_config_that_cannot_be_bound_is_passed_over() -> None:
+    bases = {"config:wrong": fdl.Config(Part, width=Width.new())} | BASES
+    assert repro(compose(["config:base"]), bases, compose=compose).directives == ["config:base"]
+    with pytest.raises(ConfigError, match="no config to begin with"):
+        nearest(compose(["config:base"]), {})
+
+
+def test_what_changes_nothing_is_left_out() -> None:
+    directives = ["config:base", "set:num_steps=7", "set:seed=4", "set:num_steps=450"]
+    assert found(*directives).directives == ["config:base", "set:seed=4"]
+
+
+def test_a_tie_is_found() -> None:
+    done = found("config:base", "untie:model.unembedding.weight")
+    again = repro(
+        compose(["config:base"]),
+        {"config:base": compose(done.directives)},
+        compose=lambda said: _tied(done.directives, said),
+    )
+    assert again.directives == [
+        "config:base",
+        "tie:model.unembedding.weight=model.embedding.weight",
+    ]
+
+
+def _tied(first: Sequence[str], said: Sequence[str]) -> Any:
+    return compose([*first, *said[1:]])
+
+
+def test_many_places_are_said_at_once() -> None:
+    done = found(
+        "config:base",
+        "fiddler:unroll",
+        "set:model.blocks[*].attention.bias=True",
+        fiddlers=["fiddler:unroll"],
+    )
+    assert done.directives == [
+        "config:base",
+        "fiddler:unroll",
+        "set:model.blocks[*].attention.bias=True",
+    ]
+
+
+def test_some_of_many_places_are_said_one_by_one() -> None:
+    done = found(
+        "config:base",
+        "fiddler:unroll",
+        "set:model.blocks[1].attention.bias=True",
+        "set:model.blocks[2].attention.bias=True",
+        fiddlers=["fiddler:unroll"],
+    )
+    assert done.is_same
+    assert done.directives[2:] == [
+        "set:model.blocks[1].attention.bias=True",
+        "set:model.blocks[2].attention.bias=True",
+    ]
+
+
+def test_fiddlers_are_used_where_they_save_something() -> None:
+    tried = [f"fiddler:{name}" for name in FIDDLERS]
+    done = found("config:base", "fiddler:use_layer_norm", "set:seed=3", fiddlers=tried)
+    assert done.directives == ["config:base", "fiddler:use_layer_norm", "set:seed=3"]
+    assert found("config:base", "set:seed=3", fiddlers=tried).directives == [
+        "config:base",
+        "set:seed=3",
+    ]
+
+
+def test_what_cannot_be_said_is_told_and_the_rest_is_said() -> None:
+    cfg = compose(["config:base", "set:seed=3"])
+    cfg.trackers.append(fdl.Config(train.JSONLines))
+    done = repro(cfg, BASES, compose=compose)
+    assert done.directives == ["config:base", "set:seed=3"]
+    assert not done.is_same
+    assert ["JSONLines" in str(change) for change in done.left] == [True]
+
+
+def test_what_is_found_makes_the_very_graph() -> None:
+    directives = ["config:base", "fiddler:use_learned_positions", "fiddler:untie_embeddings"]
+    done = found(*directives)
+    assert done.is_same
+    assert fingerprint(compose(done.directives)) == fingerprint(compose(directives))
+    assert done.directives[0] == "config:base"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "text"),
+    [
+        (3, int, "3"),
+        (1e-5, float, "1e-05"),
+        (None, int | None, "None"),
+        ("two words", str, "two words"),
+        ("3", Any, "'3'"),
+        (Color.BLUE, Color, "BLUE"),
+        ((0.9, 0.95), tuple[float, float], "(0.9, 0.95)"),
+        (["a"], list[str], "['a']"),
+        (object(), Any, None),
+    ],
+)
+def test_texts_of_values(value: Any, hint: Any, text: str | None) -> None:
+    assert value_text(value, hint) == text
+
+
+def test_a_quantity_that_several_parts_say_is_said_by_its_tag() -> None:
+    def two(width: int) -> fdl.Config[Outer]:
+        return fdl.Config(Outer, child=[fdl.Config(Part, Width.new(width)) for _ in range(2)])
+
+    def mine(said: Sequence[str]) -> Any:
+        root = two(1)
+        for directive in said[1:]:
+            kind, _, rest = directive.partition(":")
+            left, _, right = rest.partition("=")
+            assert (kind, left) == ("tag", "Width")
+            tag_text(root, Width, right)
+        return root
+
+    done = repro(two(7), {"config:two": two(1)}, compose=mine)
+    assert done == Repro(["config:two", "tag:Width=7"], [], True)

@@ -1,0 +1,160 @@
+"""Selectors: which places each kind names, each once, and what is said when it names none."""
+
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt.graph import ConfigError
+from fidgpt.graph.selectors import places, places_of_tag, tags_in
+
+from .parts import (
+    Depth,
+    InnerWidth,
+    Outer,
+    Part,
+    Rate,
+    Wide,
+    Width,
+    double,
+    keywords,
+    pair,
+    product,
+)
+
+
+def graph() -> fdl.Config[Outer]:
+    shared = fdl.Config(Wide, width=Width.new())
+    blocks = [
+        fdl.Partial(Outer, rate=Rate.new(), child=fdl.ArgFactory(Part, width=i), other=shared)
+        for i in range(4)
+    ]
+    blocks[2].child = fdl.ArgFactory(Wide, width=InnerWidth.new(7))
+    last = fdl.Config(keywords, a=Width.new(), b=1)
+    return fdl.Config(Outer, width=Width.new(3), child=blocks, other={"a b": shared, "last": last})
+
+
+@pytest.mark.parametrize(
+    ("selector", "paths"),
+    [
+        ("width", ["width"]),
+        ("child[1].rate", ["child[1].rate"]),
+        ("other['a b'].width", ["other['a b'].width"]),
+        ("child[*].rate", [f"child[{i}].rate" for i in range(4)]),
+        ("child[*]", [f"child[{i}]" for i in range(4)]),
+        ("child[1:3].depth", ["child[1].depth", "child[2].depth"]),
+        ("child[::2].child.width", ["child[0].child.width", "child[2].child.width"]),
+        ("child[-1:].rate", ["child[3].rate"]),
+        ("child[-1].rate", ["child[-1].rate"]),
+        ("child[*].other.width", ["child[0].other.width"]),
+        ("other[*].width", ["other['a b'].width"]),
+        ("**.rate", ["rate", *[f"child[{i}].rate" for i in range(4)]]),
+        ("child.**.rate", [f"child[{i}].rate" for i in range(4)]),
+        ("child[2].**.width", ["child[2].width", "child[2].child.width", "child[2].other.width"]),
+        ("**.b", ["other['last'].b"]),
+        ("**['a b'].width", ["other['a b'].width"]),
+        (":Part.width", [*[f"child[{i}].child.width" for i in range(2)], "child[0].other.width"]),
+        (":Wide", ["child[0].other", "child[2].child"]),
+        (":Outer", [f"child[{i}]" for i in range(4)]),
+        ("child[1:]:Wide.child", ["child[1].other.child", "child[2].child.child"]),
+        ("child.**:Wide.width", ["child[0].other.width", "child[2].child.width"]),
+        (":keywords.b", ["other['last'].b"]),
+        ("@Rate", [f"child[{i}].rate" for i in range(4)]),
+        ("@Width", ["width", "child[2].child.width"]),
+        ("@InnerWidth", ["child[2].child.width"]),
+        ("child[0].@Width", ["child[0].other.width"]),
+        ("other[*]@Width", ["other['a b'].width", "other['last'].a"]),
+    ],
+)
+def test_what_a_selector_names(selector: str, paths: list[str]) -> None:
+    found = [place.path for place in places(graph(), selector)]
+    if selector == ":Part.width":
+        assert sorted(found) == sorted([*paths, "child[2].child.width", "child[3].child.width"])
+    else:
+        assert found == paths
+
+
+def test_places_know_what_is_asked_there_and_put_it() -> None:
+    cfg = graph()
+    for place in places(cfg, "**.rate"):
+        assert place.hint is float
+        place.put(0.5)
+    assert [block.rate for block in cfg.child] == [0.5] * 4
+    assert places(cfg, "child[1:2].depth")[0].holder == "child[1]"
+
+
+def test_a_quantity_in_a_list_is_a_place_with_its_tag() -> None:
+    cfg = fdl.Config(pair, [Width.new(), 5, fdl.Config(product, Width.new(), Depth.new(2))])
+    for selector, count in (("@Width", 2), ("first[*]", 3), ("first[0:1]", 1)):
+        found = places(cfg, selector)
+        assert len(found) == count
+        assert found[0].path == "first[0]"
+        found[0].put(9)
+        assert fdl.get_tags(cfg.first[0], "value") == {Width}
+    assert [place.path for place in places(cfg, "@Depth")] == ["first[2][1]"]
+    assert [place.path for place in places(cfg, ":product[*]")] == ["first[2][1]"]
+
+
+def test_the_way_goes_on_behind_a_tag_or_a_class() -> None:
+    cfg = fdl.Config(Outer, width=Width.new(fdl.Config(double, number=Depth.new(2))))
+    assert [place.path for place in places(cfg, "@Width.number")] == ["width.number"]
+    assert [place.path for place in places(cfg, ":double@Depth")] == ["width.number"]
+
+
+def test_places_of_a_tag_that_nobody_carries_are_none() -> None:
+    assert places_of_tag(graph(), Depth) == []
+    assert len(places_of_tag(graph(), Width)) == 2
+    assert tags_in(graph()) == {"Width": Width, "InnerWidth": InnerWidth, "Rate": Rate}
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        ("**.widht", "**.widht selects nothing: nothing there has a parameter 'widht'. "
+         "Did you mean width?"),
+        ("child[*].widht", "child[*].widht selects nothing: nothing there has a parameter "
+         "'widht'. Did you mean width?"),
+        ("chlid[*].width", "Outer has no parameter 'chlid'. Did you mean child?"),
+        ("child[7:9]", "child[7:9] selects nothing: child has 4 entries."),
+        ("width[*]", "width is 3 (int), so there is nothing at width[*]."),
+        ("depth[*]", "depth is not set, so there is nothing at depth[*]."),
+        ("child[0][*]", "child[0][*] selects nothing: child[0] is the part Outer, and has no "
+         "entries."),
+        (":Wid.eps", ":Wid.eps selects nothing: no part there is a Wid. Did you mean Wide?"),
+        ("child:keywords", "child:keywords selects nothing: no part there is a keywords. "
+         "There are Outer, Part, Wide."),
+        ("@Wdth", "@Wdth selects nothing: no parameter there carries the tag Wdth. "
+         "Did you mean Width?"),
+        ("@Depth", "@Depth selects nothing: no parameter there carries the tag Depth. "
+         "There are InnerWidth, Rate, Width."),
+    ],
+)  # fmt: skip
+def test_nothing_is_a_mistake(selector: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        places(graph(), selector)
+    assert str(caught.value) == message
+
+
+NONE = ["", "**", "a.**", "a**", "a[**]", "[*", "a[:]b", "a[1:2:0]", ":", "a:", "@", "a.:", "a[:x]"]
+
+
+@pytest.mark.parametrize("selector", NONE)
+def test_what_is_no_selector(selector: str) -> None:
+    with pytest.raises(ConfigError, match="is not a path|the path is empty"):
+        places(graph(), selector)
+
+
+def test_the_whole_graph_has_no_place() -> None:
+    with pytest.raises(ConfigError, match="^:pair is the whole graph: name a parameter of it.$"):
+        places(fdl.Config(pair), ":pair")
+
+
+def test_depth_is_no_limit_and_diamonds_are_walked_once() -> None:
+    deep: Any = fdl.Config(Part, width=1)
+    for _ in range(1000):
+        deep = fdl.Config(Part, child=deep, other=deep)
+    assert len(places(deep, "**.width")) == 1001
+    nested: Any = 1
+    for _ in range(1000):
+        nested = [nested]
+    assert places(fdl.Config(pair, nested), "first.**[0]")[-1].value == 1

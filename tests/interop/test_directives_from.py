@@ -1,0 +1,138 @@
+"""Trees of settings from Python become directives: no more of them than there are differences."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import pytest
+
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose
+from fidgpt.graph import ConfigError, bind
+from fidgpt.interop import directives_of
+
+
+@dataclasses.dataclass
+class Model:
+    hidden_dim: int = 256
+    num_layers: int = 4
+
+
+@dataclasses.dataclass
+class Optimizer:
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+
+
+@dataclasses.dataclass
+class Settings:
+    model: Model = dataclasses.field(default_factory=Model)
+    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
+    seed: int = 0
+    max_grad_norm: float | None = 1.0
+
+
+class ConfigDict:
+    """Has items, and is no dict."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def items(self) -> Any:
+        if None in self._fields.values():
+            raise RuntimeError("a placeholder has no value")
+        return self._fields.items()
+
+
+def graph_of(directives: list[str]) -> Any:
+    return bind(compose(directives, own_catalogue()))
+
+
+def test_what_is_so_already_needs_no_directive() -> None:
+    assert directives_of(Settings()) == ["config:base"]
+    heard = {"model": {"blocks": [{"attention": {"hidden_dim": 256, "bias": False}}]}}
+    assert directives_of(heard) == ["config:base"]
+
+
+def test_differences_of_a_dataclass_tree_are_said() -> None:
+    tree = Settings(Model(512), Optimizer(3e-4, (0.8, 0.9)), max_grad_norm=None)
+    assert directives_of(tree) == [
+        "config:base",
+        "set:model.hidden_dim=512",
+        "set:optimizer.lr=0.0003",
+        "set:optimizer.betas=(0.8, 0.9)",
+        "set:max_grad_norm=None",
+    ]
+
+
+def test_differences_of_a_config_dict_are_said_from_another_base() -> None:
+    tree = ConfigDict(
+        seed=7,
+        evaluators={"validation": ConfigDict(every=5)},
+        samples=ConfigDict(prompts=["a, b", "{c}"]),
+        data={"corpus": {"source": {}}},
+        schedule={"warmup_steps": 3},
+    )
+    directives = directives_of(tree, base="config:debug")
+    assert directives[0] == "config:debug"
+    cfg = graph_of(directives)
+    assert (cfg.seed, cfg.evaluators["validation"].every, cfg.schedule.warmup_steps) == (7, 5, 3)
+    assert cfg.samples.prompts == ["a, b", "{c}"]
+
+
+def test_what_hears_a_changed_quantity_keeps_what_the_tree_says() -> None:
+    tree = {"model": {"hidden_dim": 512, "blocks": [{"mlp": {"hidden_dim": 256}}]}}
+    directives = directives_of(tree)
+    assert directives[1:] == ["set:model.hidden_dim=512", "set:model.blocks[0].mlp.hidden_dim=256"]
+    assert graph_of(directives).model.blocks[0].mlp.hidden_dim == 256
+
+
+def test_what_hears_what_the_tree_says_is_left_to_hear_it() -> None:
+    tree = {"data": {"seq_len": 64}, "micro_batch_size": 2, "seq_len": 64}
+    assert directives_of(tree)[1:] == ["set:seq_len=64", "set:micro_batch_size=2"]
+
+
+def test_every_name_and_value_without_a_place_is_listed() -> None:
+    tree = {
+        "modle": {"a": 1, "b": 2},
+        "model": {"hiden_dim": 1, "mlp": 3, "blocks": [{}, {"mlp": {}}]},
+        "seed": "x",
+        "optimizer": "adam",
+        "vocab_size": True,
+        "data": {"seed": False},
+        "num_steps": {"a": 1},
+    }
+    with pytest.raises(ConfigError) as error:
+        directives_of(tree)
+    messages = str(error.value).split("\n\n")
+    wanted = [
+        "Trainer has no parameter 'modle'. Did you mean model?",
+        "has no parameter 'hiden_dim'. Did you mean hidden_dim?",
+        "has no parameter 'mlp'. It exists at model.blocks[0].mlp.",
+        "there is no 1 in it",
+        "num_steps is 450 (int), so there is nothing at num_steps.a",
+        "seed takes int, not 'x' (str)",
+        "optimizer takes Callable",
+        "data.seed takes int, not False (bool)",
+        "vocab_size takes int, not True (bool)",
+    ]
+    assert [one for one in wanted if not any(one in message for message in messages)] == []
+    assert len(messages) == len(wanted)
+
+
+def test_a_tree_in_itself_and_one_that_cannot_be_read_are_refused() -> None:
+    loop: dict[str, Any] = {}
+    loop["model"] = loop
+    with pytest.raises(ConfigError, match="holds the dict that it lies in"):
+        directives_of(loop)
+    with pytest.raises(ConfigError, match="ConfigDict cannot be read: a placeholder"):
+        directives_of({"model": ConfigDict(hidden_dim=None)})
+    with pytest.raises(ConfigError, match="is no dataclass"):
+        directives_of(3)
+
+
+def test_a_part_is_not_replaced_by_a_plain_value() -> None:
+    with pytest.raises(ConfigError, match="model takes LanguageModel, not 3"):
+        directives_of({"model": 3})
+    with pytest.raises(ConfigError, match="takes"):
+        directives_of({"samples": {"prompts": pathlib.Path("a")}})

@@ -1,0 +1,211 @@
+"""Hydra's and torchtune's trees of calls become graphs, and graphs become such trees."""
+
+import inspect
+import math
+import pathlib
+from typing import Any
+
+import fiddle as fdl
+import pytest
+import torch
+from graph import parts
+from graph.parts import Color, Outer, Part, Wide, Width, pair
+
+from fidgpt.configs import base, debug, gpt2_124m
+from fidgpt.fiddlers import use_gqa
+from fidgpt.graph import ConfigError, bind, fingerprint, nodes
+from fidgpt.interop import read_targets, write_targets
+from fidgpt.model import Block
+
+HERE = parts.__name__
+ALLOWED = (HERE,)
+
+
+def read(text: str) -> Any:
+    """The graph of a text in which `T:name` stands for the target `name` among the toy parts."""
+    return read_targets(inspect.cleandoc(text).replace("T:", f"_target_: {HERE}."), allowed=ALLOWED)
+
+
+def back_and_forth(root: Any) -> Any:
+    return read_targets(write_targets(root), allowed=ALLOWED)
+
+
+def without_tags(root: Any) -> Any:
+    """A bound copy of a graph, in which tags are gone and what they said stays."""
+    bound = bind(root)
+    for node in nodes(bound):
+        if isinstance(node.value, fdl.Buildable):
+            node.value.__argument_tags__.clear()
+    return bound
+
+
+def test_a_tree_of_calls_is_read() -> None:
+    root = read("""
+        T:Outer
+        width: 3
+        child: {T:Part, width: 1e1, _convert_: all, _recursive_: true}
+        other:
+          - {T:double, _partial_: true}
+          - {T:product, _args_: [2, 3, {T:double, number: 4}]}
+    """)
+    assert isinstance(root, fdl.Config) and isinstance(root.other[0], fdl.Partial)
+    built: Any = fdl.build(root)
+    assert (built.width, built.child.width, built.other[0](5)) == (3, 10, 10)
+    assert type(built.child.width) is int
+    assert built.other[1] == 48
+
+
+def test_components_of_torchtune_are_read_without_a_call_at_the_top() -> None:
+    root = read_targets(f"""
+        width: 7
+        model: {{_component_: {HERE}.Part, width: "${{width}}", child: "${{opt}}"}}
+        opt: {{_component_: torch.nn.Linear, in_features: 2, out_features: "${{width}}"}}
+    """, allowed=ALLOWED)  # fmt: skip
+    assert root["model"].child is root["opt"]
+    built: Any = fdl.build(root)
+    assert built["opt"].out_features == 7
+
+
+def test_a_file_is_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(f"_target_: {HERE}.double\nnumber: 2\n")
+    assert fdl.build(read_targets(path, allowed=ALLOWED)) == 4
+    with pytest.raises(ConfigError, match=r"no\.yaml cannot be read"):
+        read_targets(tmp_path / "no.yaml")
+
+
+def test_references_and_aliases_share_a_part() -> None:
+    root = read("""
+        T:Outer
+        child: &one {T:Part, width: 4, child: "${.width}"}
+        other:
+          - "${child}"
+          - *one
+          - ${other[0].child}
+          - "wide ${child.width}, \\\\${child}"
+          - {T:Part, width: "${..2}"}
+    """)
+    one, two, number, text, last = root.other
+    assert root.child is one is two
+    assert (one.child, number, text, last.width) == (4, 4, "wide 4, ${child}", 4)
+
+
+def test_values_are_read_by_their_annotation() -> None:
+    root = read(
+        """
+        T:annotated
+        numbers: [1, 2]
+        color: BLUE
+        number: 3
+        choice: b
+        by_name: {a: 1}
+        function: {_target_: hydra.utils.get_method, path: NAME.double}
+        square: {T:Square}
+    """.replace("NAME", HERE)
+    )
+    assert (root.numbers, root.color, root.choice) == ((1, 2), Color.BLUE, "b")
+    assert type(root.number) is float
+    assert root.function is parts.double
+
+
+def test_a_partial_inside_of_a_partial_is_what_the_annotation_asks() -> None:
+    root = read_targets("""
+        _target_: fidgpt.model.Block
+        _partial_: true
+        attention_norm: {_target_: torch.nn.LayerNorm, _partial_: true, normalized_shape: 8}
+        mlp: {_target_: torch.nn.Identity}
+    """)
+    assert isinstance(root.attention_norm, fdl.ArgFactory)
+    assert isinstance(root.mlp, fdl.Config)
+    assert isinstance(
+        read("{T:annotated, function: {T:double, _partial_: true}}").function, fdl.Partial
+    )
+
+
+@pytest.mark.parametrize("config", [base, debug, gpt2_124m], ids=lambda one: one.__name__)
+def test_named_configs_come_back_with_their_sharing(config: Any) -> None:
+    cfg = config()
+    use_gqa(cfg)
+    again = back_and_forth(cfg)
+    assert fingerprint(again) == fingerprint(without_tags(cfg))
+    assert again.model.embedding.weight is again.model.unembedding.weight
+    assert write_targets(again).split("\n_target_")[1] == write_targets(cfg).split("\n_target_")[1]
+
+
+def test_what_hydra_would_build_twice_or_not_at_all_is_said_at_the_top() -> None:
+    text = write_targets(base())
+    remarks = [line for line in text.splitlines() if line.startswith("#")]
+    assert "#   model.embedding.weight = model.unembedding.weight" in remarks
+    assert "#   model.blocks[0].attention" in remarks
+    assert "tags" in remarks[0]
+    assert not write_targets(fdl.Config(Part, 1)).startswith("#")
+
+
+def test_values_of_every_kind_come_back() -> None:
+    texts = ["", "true", "1e3", "a: b # c", "é\u2028\n\\", "${x} \\${y} \\\\", "😀"]
+    numbers = [1, 1.0, -0.0, 1e300, math.inf, True, None]
+    values = [texts, numbers, {"a b": {}, "3": [[]]}, parts.double, Color]
+    root = fdl.Config(pair, values, fdl.Config(parts.annotated, numbers=(1, 2), color=Color.RED))
+    again = back_and_forth(root)
+    assert repr(again.first) == repr(values)
+    assert fingerprint(again) == fingerprint(root)
+
+
+def test_arguments_without_a_name_come_back() -> None:
+    root = fdl.Config(
+        pair, fdl.Config(parts.product, 2, 3), fdl.Config(parts.positional, 5, depth=6)
+    )
+    assert fdl.build(back_and_forth(root)) == (6, (5, 6))
+
+
+def test_shared_lists_keep_the_parts_in_them_shared() -> None:
+    items = [fdl.Config(Part, 1)]
+    again = back_and_forth(fdl.Config(pair, items, [items]))
+    assert again.first[0] is again.second[0][0]
+
+
+def test_equal_parts_do_not_become_shared() -> None:
+    again = back_and_forth(fdl.Config(pair, fdl.Config(Part, 1), fdl.Config(Part, 1)))
+    assert again.first is not again.second
+
+
+def test_quantities_are_written_out() -> None:
+    root = fdl.Config(Outer, width=Width.new(3), child=[fdl.Config(Part, Width.new()), Width.new()])
+    again = back_and_forth(root)
+    assert (again.child[0].width, again.child[1]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ((1, 2), "would be read back as"),
+        (pathlib.Path("a"), "would be read back as"),
+        (torch.float32, "would be read back as"),
+        (Color.RED, "would be read back as"),
+        ({1, 2}, "cannot be written"),
+        (lambda: 1, "cannot be saved by name"),
+        ("???", "is missing"),
+        ({"_target_": "x"}, "cannot be written"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_would_not_come_back_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        write_targets(fdl.Config(pair, fdl.Config(Part, 1), {"a": value}))
+    assert "second" in str(error.value)
+
+
+def test_a_kind_that_would_change_is_refused_at_every_place() -> None:
+    factory = fdl.ArgFactory(Wide, 1)
+    holder = fdl.Partial(pair, factory, [fdl.ArgFactory(Part, 1)])  # no annotation asks for either
+    with pytest.raises(ConfigError, match="(?s)first: .*second.*: this ArgFactory would be read"):
+        write_targets(holder)
+    with pytest.raises(ConfigError, match="mlp: this Partial would be read back as a ArgFactory"):
+        write_targets(fdl.Partial(Block, mlp=fdl.Partial(torch.nn.Identity)))
+
+
+def test_a_chain_a_thousand_deep_comes_back() -> None:
+    root = None
+    for width in range(1000):
+        root = fdl.Config(Part, width, root)
+    assert len(nodes(back_and_forth(root))) == 1000
