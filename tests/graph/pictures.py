@@ -9,10 +9,10 @@ from fidgpt.graph.drawing.picture import Box, Picture, Row
 from fidgpt.graph.drawing.sketch import sketch
 
 
-def picture_of(cfg: Any, *, since: Any = None) -> Picture:
+def picture_of(cfg: Any, *, since: Any = None, depth: int | None = None) -> Picture:
     if since is None:
         bound = Bound(cfg)
-        return sketch(bound, bound.root, Overlay())
+        return sketch(bound, bound.root, Overlay(), depth=depth)
     comparison = Comparison(since, cfg)
     return sketch(comparison.new, comparison.new.root, Difference(comparison))
 

@@ -100,6 +100,18 @@ def test_one_part_can_be_drawn_alone_with_what_it_hears_from_around() -> None:
         draw(cfg, at="model.embeding")
 
 
+def test_what_lies_deeper_than_asked_is_only_named() -> None:
+    cfg = configs.base()
+    picture = picture_of(cfg, depth=1)
+    titles = {box.title for box in picture.boxes}
+    assert {"Trainer", "Transformer", "TokenStream"} <= titles
+    assert not {"Block", "Embedding", "Corpus"} & titles
+    assert row(box(picture, "Transformer"), "embedding").text == "Embedding ..."
+    assert [box.title for box in picture_of(cfg, depth=0).boxes] == ["Trainer"]
+    assert len(picture_of(cfg, depth=20).boxes) == len(picture_of(cfg).boxes)
+    assert "Embedding ..." in draw(cfg, depth=1).svg()
+
+
 def test_drawing_changes_nothing() -> None:
     """Fiddle's own drawing shortens long values in the config itself."""
     cfg = configs.base()

@@ -18,10 +18,10 @@ flags.DEFINE_flag(
     OptionalText(
         "print",
         alone="text",
-        choices=["text", "flat", "yaml", "json", "python", "html", "base", "defaults"],
+        choices=["text", "flat", "yaml", "json", "python", "html", "svg", "base", "defaults"],
         help_text="Print what would run, and train nothing: as text, as lines `path = value`, as "
-        "yaml, json, python code or a page for a browser, or only what differs from its base or "
-        "from the defaults.",
+        "yaml, json, python code, a page for a browser or a drawing, or only what differs from "
+        "its base or from the defaults.",
     )
 )
 flags.DEFINE_string("run_dir", None, "Directory of the new run; runs/NAME-TIME unless said.")

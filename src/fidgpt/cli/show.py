@@ -72,7 +72,7 @@ def _texts(
 
 
 def _form(name: str) -> "Callable[[fdl.Config], str]":
-    from fidgpt.graph import dump, outline
+    from fidgpt.graph import draw, dump, outline
     from fidgpt.graph.page import page
     from fidgpt.graph.views.flat import flat, said
     from fidgpt.graph.views.python import python
@@ -87,6 +87,7 @@ def _form(name: str) -> "Callable[[fdl.Config], str]":
         "yaml": functools.partial(dump, form="yaml"),
         "python": python,
         "html": page,
+        "svg": lambda cfg: draw(cfg).svg(),
         "defaults": said,
     }
     return forms[name]

@@ -21,7 +21,7 @@ _FONT = {"fontname": "Arial", "fontsize": "11"}
 _NODE = {"shape": "box", "margin": "0.05,0.03", "height": "0", "width": "0"}
 
 
-def draw(root: Any, *, since: Any = None, at: str = "") -> Drawing:
+def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None) -> Drawing:
     """Draws a graph as it is once it is bound, or the difference to an earlier one.
 
     Each part is one box, however many places hold it: what is shared has a colour of its own and
@@ -33,6 +33,7 @@ def draw(root: Any, *, since: Any = None, at: str = "") -> Drawing:
       root: the graph.
       since: an earlier graph; then what differs stands out, and what is gone is drawn too.
       at: the path of a part, to draw that part alone: "model".
+      depth: how many arrows away from there parts are boxes; all of them unless said.
 
     Raises:
       ConfigErrors: a graph cannot be bound.
@@ -45,7 +46,7 @@ def draw(root: Any, *, since: Any = None, at: str = "") -> Drawing:
         comparison = Comparison(since, root)
         bound, overlay = comparison.new, Difference(comparison)
         text = diff_text(changes_of(comparison))
-    picture = sketch(bound, _start(bound, at), overlay)
+    picture = sketch(bound, _start(bound, at), overlay, depth=depth)
     return Drawing(_source(picture), text)
 
 

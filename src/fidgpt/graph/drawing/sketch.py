@@ -28,12 +28,14 @@ class _Lead(NamedTuple):
 _Line = tuple[Row, list[_Lead]]
 
 
-def sketch(bound: Bound, root: Any, overlay: Overlay) -> Picture:
+def sketch(bound: Bound, root: Any, overlay: Overlay, *, depth: int | None = None) -> Picture:
     """The picture of what lies under a node of a bound graph, each part once.
 
-    Equal items of a list that nobody else holds are one box.
+    Equal items of a list that nobody else holds are one box. Of a part more than `depth` arrows
+    away from the node only the name is left, in the row that holds it.
     """
     lines = _Lines(bound, overlay)
+    near = None if depth is None else _within(lines, root, depth)
     boxes: list[Box] = []
     found: list[tuple[int, int, _Lead]] = []
     numbers: dict[int, int] = {}
@@ -44,12 +46,32 @@ def sketch(bound: Bound, root: Any, overlay: Overlay) -> Picture:
             continue
         tail = numbers[id(part)] = len(boxes)
         rows = lines.of(part)
+        if near is not None:
+            rows = [_folded(row, leads, near) for row, leads in rows]
         boxes.append(lines.box(part, count, [row for row, _ in rows]))
         leads = [(tail, i, lead) for i, (_, row_leads) in enumerate(rows) for lead in row_leads]
         found += leads
         stack += [lead for *_, lead in reversed(leads)]
     arrows = [Arrow(tail, i, numbers[id(to.part)], to.is_heard, to.mark) for tail, i, to in found]
     return Picture(boxes, arrows)
+
+
+def _within(lines: "_Lines", root: Any, depth: int) -> set[int]:
+    """The identities of the parts that so many arrows, or fewer, lead to."""
+    near, level = {id(root)}, [root]
+    for _ in range(depth):
+        leads = [lead.part for part in level for _, leads in lines.of(part) for lead in leads]
+        level = list({id(part): part for part in leads if id(part) not in near}.values())
+        near |= set(map(id, level))
+    return near
+
+
+def _folded(row: Row, leads: list[_Lead], near: set[int]) -> _Line:
+    kept = [lead for lead in leads if id(lead.part) in near]
+    if leads and not kept:
+        times = f" × {leads[0].times}" if leads[0].times > 1 else ""
+        row.text = f"{title(leads[0].part)}{times} ..."
+    return row, kept
 
 
 class _Lines:
