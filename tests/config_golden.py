@@ -51,10 +51,13 @@ def causes(name: str, changed: list[str]) -> list[str]:
     found = []
     for path in (line.split(" = ")[0] for line in changed if " = " in line):
         try:
-            sayings = story(cfg, path).sayings
+            told = story(cfg, path)
         except ValueError:
             continue
-        found += [f"{path}: said by {sayings[0].who}" for _ in sayings[:1]]
+        if told.default_of:
+            found.append(f"{path}: a default of {told.default_of}")
+        elif told.sayings:
+            found.append(f"{path}: said by {told.sayings[0].who}")
     return list(dict.fromkeys(found))
 
 

@@ -10,7 +10,7 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_string("prompt", "", "The beginning of the text; empty for that of a document.")
 flags.DEFINE_integer("num_tokens", 200, "How many tokens to write.", lower_bound=1)
-flags.DEFINE_float("temperature", 0.7, "0 writes the likeliest; 1 as the model believes.", 0.0)
+flags.DEFINE_float("temperature", 0.6, "0 writes the likeliest; 1 as the model believes.", 0.0)
 flags.DEFINE_integer("top_k", 50, "Draw among so many of the likeliest tokens; 0 among all.", 0)
 flags.DEFINE_integer("seed", 0, "Another seed draws another text.")
 flags.DEFINE_integer("step", None, "Take this checkpoint rather than the newest.")

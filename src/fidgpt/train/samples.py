@@ -25,7 +25,7 @@ class Samples:
         *,
         prompts: Sequence[str],
         num_tokens: int = 120,
-        temperature: float = 0.7,
+        temperature: float = 0.6,
         top_k: int | None = 50,
     ) -> None:
         self.prompts = prompts
