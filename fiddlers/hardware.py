@@ -24,18 +24,25 @@ RULES: Rules = [
 ]
 
 
-def for_hardware(
-    cfg: fdl.Config[Trainer], machine: str | None = None, *, rules: Rules = RULES
-) -> None:
+def for_hardware(cfg: fdl.Config[Trainer], machine: str | None = None) -> None:
     """Applies the first rule whose pattern matches the machine, and says which one it was.
 
     Args:
       cfg: the graph to change.
       machine: a name such as `h100x8` (eight processes with an H100 each) or `cpux1`; that of the
         machine at hand, or of --hardware, unless said.
-      rules: pairs of a pattern, as a shell writes it, and the fiddlers to apply.
     """
-    machine = machine_name() if machine is None else machine
+    apply_rules(cfg, RULES, machine=machine_name() if machine is None else machine)
+
+
+def apply_rules(cfg: fdl.Config[Trainer], rules: Rules, *, machine: str) -> None:
+    """The same by rules of one's own: what a project's own `for_hardware` calls.
+
+    Args:
+      cfg: the graph to change.
+      rules: pairs of a pattern, as a shell writes it, and the fiddlers to apply.
+      machine: the name that the patterns are compared with.
+    """
     for pattern, fiddlers in rules:
         if fnmatch.fnmatchcase(machine, pattern):
             done = ", ".join(map(_told, fiddlers)) or "nothing to change"

@@ -5,6 +5,7 @@ import pytest
 
 from fidgpt.configs import base
 from fidgpt.fiddlers import for_hardware, use_float32
+from fidgpt.fiddlers.hardware import apply_rules
 from fidgpt.train import Float32, machine_name
 from fidgpt.train.machine import short_name
 
@@ -43,18 +44,18 @@ def test_the_first_rule_that_matches_is_applied_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     cfg = base()
-    for_hardware(cfg, "h100x8", rules=RULES)
+    apply_rules(cfg, RULES, machine="h100x8")
     assert fdl.get_callable(cfg.precision) is Float32
     assert capsys.readouterr().err == "for_hardware: h100x8 matches h100x8: use_float32\n"
 
 
 def test_a_rule_without_fiddlers_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    for_hardware(base(), "h100x2", rules=RULES)
+    apply_rules(base(), RULES, machine="h100x2")
     assert capsys.readouterr().err == "for_hardware: h100x2 matches h100x*: nothing to change\n"
 
 
 def test_an_unmatched_machine_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
-    for_hardware(base(), "abacusx2", rules=RULES)
+    apply_rules(base(), RULES, machine="abacusx2")
     assert "no rule matches abacusx2, so nothing is changed" in capsys.readouterr().err
 
 
