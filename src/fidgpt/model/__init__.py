@@ -10,6 +10,13 @@ from fidgpt.model.materialize import initialize, materialize
 from fidgpt.model.mlp import GELU, SwiGLU, gated_ffn_dim, multiple_of
 from fidgpt.model.norm import RMSNorm
 from fidgpt.model.rope import RoPE
+from fidgpt.model.rope_scaling import (
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    RoPEScaling,
+    YaRN,
+)
 from fidgpt.model.transformer import Block, Transformer
 
 __all__ = [
@@ -24,12 +31,17 @@ __all__ = [
     "LanguageModel",
     "LearnedPositions",
     "Linear",
+    "LinearScaling",
+    "Llama3Scaling",
+    "NTKScaling",
     "Normal",
     "RMSNorm",
     "RoPE",
+    "RoPEScaling",
     "SwiGLU",
     "Transformer",
     "Unembedding",
+    "YaRN",
     "blockwise",
     "causal_attention",
     "gated_ffn_dim",

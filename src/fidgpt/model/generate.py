@@ -33,11 +33,12 @@ def generate(
       generator: source of the draws, on the CPU; the global one unless given.
 
     Raises:
-      ValueError: the prompt is empty, the temperature is negative, or context or top_k is below 1.
+      ValueError: the prompt is empty, the temperature is negative, or context or top_k is below 1;
+        as it draws, if the model's logits are no numbers.
     """
     if not prompt:
         raise ValueError("the prompt is empty: give one token at least, such as the end of text.")
-    if temperature < 0 or context < 1 or (top_k is not None and top_k < 1):
+    if not temperature >= 0 or context < 1 or (top_k is not None and top_k < 1):
         raise ValueError(
             f"{temperature=}, {context=}, {top_k=}: the first may not be below 0, nor the others "
             "below 1."
@@ -68,9 +69,13 @@ def _draw(
     generator: torch.Generator | None,
 ) -> int:
     logits = logits[:vocab_size]
+    if logits.isnan().any():
+        raise ValueError("the model's logits are no numbers: its weights are spoilt.")
     if temperature == 0:
         return int(logits.argmax())
     # Logits of a bfloat16 model are often equal: a threshold would let in more than top_k.
     likeliest, tokens = logits.topk(min(top_k or len(logits), len(logits)))
-    probabilities = torch.softmax(likeliest / temperature, dim=-1)
+    # In double, below the largest: no temperature is so small that this is no number.
+    scaled = (likeliest - likeliest[0]).double() / temperature
+    probabilities = torch.softmax(scaled, dim=-1)
     return int(tokens[torch.multinomial(probabilities, 1, generator=generator)])

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fidgpt.model.rope_scaling import RoPEScaling
+
 Heads = Float[Tensor, "batch heads seq head_dim"]
 
 
@@ -19,22 +21,38 @@ class RoPE(nn.Module):
     Args:
       head_dim: size of a head; even.
       theta: the base of the wavelengths; 10,000 in the paper, larger for longer contexts.
+      rotary_dim: how many dimensions are turned, the first ones; even, and all unless said.
+      scaling: changes how fast pairs turn, to reach beyond the lengths seen in training.
 
     Raises:
-      ValueError: head_dim is odd.
+      ValueError: a dimension would have no partner, or rotary_dim is more than there are.
     """
 
-    def __init__(self, *, head_dim: int, theta: float = 10_000.0) -> None:
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        theta: float = 10_000.0,
+        rotary_dim: int | None = None,
+        scaling: RoPEScaling | None = None,
+    ) -> None:
         super().__init__()
-        self.check_arguments(head_dim=head_dim)
+        self.check_arguments(head_dim=head_dim, rotary_dim=rotary_dim)
         self.head_dim = head_dim
         self.theta = theta
+        self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        self.scaling = scaling
 
     @staticmethod
-    def check_arguments(*, head_dim: int) -> None:
-        """Raises ValueError where a dimension would have no partner."""
-        if head_dim % 2:
+    def check_arguments(*, head_dim: int, rotary_dim: int | None) -> None:
+        """Raises ValueError unless an even number of the dimensions that there are is turned."""
+        if rotary_dim is None and head_dim % 2:
             raise ValueError(f"{head_dim=} is odd, and RoPE turns pairs: use an even head_dim.")
+        if rotary_dim is not None and (rotary_dim % 2 or not 0 < rotary_dim <= head_dim):
+            raise ValueError(
+                f"{rotary_dim=} of {head_dim=} cannot be turned in pairs: use an even number of "
+                f"at most {head_dim}."
+            )
 
     def forward(
         self, query: Heads, key: Float[Tensor, "batch kv_heads seq head_dim"]
@@ -45,19 +63,27 @@ class RoPE(nn.Module):
 
     def _angles(
         self, seq: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "seq head_dim"], Float[Tensor, "seq head_dim"]]:
+    ) -> tuple[Float[Tensor, "seq rotary_dim"], Float[Tensor, "seq rotary_dim"]]:
         """The cosine and the signed sine that each dimension and its partner are weighed by."""
-        exponents = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
-        frequencies = self.theta ** (-exponents / self.head_dim)
+        exponents = torch.arange(0, self.rotary_dim, 2, device=device, dtype=torch.float32)
+        frequencies = self.theta ** (-exponents / self.rotary_dim)
+        amplitude = 1.0
+        if self.scaling is not None:
+            frequencies = self.scaling(frequencies, theta=self.theta)
+            amplitude = self.scaling.amplitude
         positions = torch.arange(seq, device=device, dtype=torch.float32)
         angles = torch.outer(positions, frequencies)
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = ((wave * amplitude).to(dtype) for wave in (angles.cos(), angles.sin()))
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
 def _rotated(
-    x: Heads, cos: Float[Tensor, "seq head_dim"], sin: Float[Tensor, "seq head_dim"]
+    x: Heads, cos: Float[Tensor, "seq rotary_dim"], sin: Float[Tensor, "seq rotary_dim"]
 ) -> Heads:
+    rotary_dim = cos.shape[-1]
+    if rotary_dim < x.shape[-1]:
+        turned = _rotated(x[..., :rotary_dim], cos, sin)
+        return torch.cat([turned, x[..., rotary_dim:]], dim=-1)
     # Rolled by half, every dimension meets its partner: four passes over memory, back included,
     # for the nine of cutting in two and joining.
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
