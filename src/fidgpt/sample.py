@@ -1,5 +1,6 @@
 """The command `python -m fidgpt.sample RUN`: a trained model goes on with a prompt."""
 
+import itertools
 from pathlib import Path
 
 from absl import flags
@@ -25,7 +26,8 @@ def main(arguments: list[str]) -> None:
     """Streams text to standard output.
 
     Raises:
-      ConfigError: not one run directory was named.
+      ConfigError: not one run directory was named, or the prompt is no text.
+      RunError: the run has no model that could write.
     """
     # Late: --help loads no torch.
     import torch
@@ -34,28 +36,34 @@ def main(arguments: list[str]) -> None:
     from fidgpt.data import load_tokenizer
     from fidgpt.graph import ConfigError
     from fidgpt.model import materialize
-    from fidgpt.train import continuation, derive_seed
+    from fidgpt.train import RunError, continuation, derive_seed
 
     if len(arguments) != 1:
         raise ConfigError("name one run directory: python -m fidgpt.sample runs/NAME")
+    if any("\ud800" <= character <= "\udfff" for character in FLAGS.prompt):
+        raise ConfigError("--prompt is not UTF-8 text.")
     path = Path(arguments[0])
     trainer = build_trainer(load_run(path))
     model, device = trainer.model, trainer.parallel.device
     materialize(model, device=device, seed=0)
     trainer.checkpoints.restore(path, model=model, optimizer=None, step=FLAGS.step)
     model.eval()
-    print(FLAGS.prompt, end="", flush=True)
-    for piece in continuation(
-        model,
-        load_tokenizer(path / "tokenizer.json"),
-        FLAGS.prompt,
-        context=trainer.seq_len,
-        num_tokens=FLAGS.num_tokens,
-        temperature=FLAGS.temperature,
-        top_k=FLAGS.top_k or None,
-        generator=torch.Generator().manual_seed(derive_seed(FLAGS.seed, "sample")),
-    ):
-        print(piece, end="", flush=True)
+    tokenizer = load_tokenizer(path / "tokenizer.json")
+    try:
+        pieces = continuation(
+            model,
+            tokenizer,
+            FLAGS.prompt,
+            context=trainer.seq_len,
+            num_tokens=FLAGS.num_tokens,
+            temperature=FLAGS.temperature,
+            top_k=FLAGS.top_k or None,
+            generator=torch.Generator().manual_seed(derive_seed(FLAGS.seed, "sample")),
+        )
+        for piece in itertools.chain([FLAGS.prompt], pieces):
+            print(piece, end="", flush=True)
+    except ValueError as error:
+        raise RunError(f"{path} cannot write: {error}") from error
     print()
 
 

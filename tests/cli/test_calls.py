@@ -132,3 +132,16 @@ def test_its_own_mistakes_are_passed_on() -> None:
 
     with pytest.raises(ConfigError, match="^not this one$"):
         call_with(refuses, parse_call("refuses"), object())
+
+
+def test_arguments_without_names_and_an_exit() -> None:
+    def nameless(cfg: str, size: int, /, more: int = 0) -> tuple[int, int]:
+        return size, more
+
+    def leaves(cfg: str) -> None:
+        raise SystemExit(0)
+
+    assert call_with(nameless, parse_call("nameless(3, more=4)"), "cfg") == (3, 4)
+    assert call_with(nameless, parse_call("nameless(size=3)"), "cfg") == (3, 0)
+    with pytest.raises(ConfigError, match="leaves failed"):
+        call_with(leaves, parse_call("leaves"), "cfg")

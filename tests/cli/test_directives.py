@@ -278,3 +278,20 @@ def test_one_width_moves_all_that_follow_and_nothing_else() -> None:
     changed = sorted(line.strip() for line in after if line not in before)
     followers = ["hidden_dim: 64  <- model.hidden_dim"] * 6
     assert changed == ["ffn_dim: 16", "hidden_dim: 64", *followers]
+
+
+@pytest.mark.parametrize(
+    ("directive", "message"),
+    [
+        ("set", "'set' needs a colon"),
+        ("SET:seed=3", "write set: in small letters"),
+        ("patch:", "the name of a file is missing"),
+        ("set:samples.prompts=\udcff", "it is not UTF-8 text"),
+    ],
+)
+def test_what_is_hardly_a_directive(directive: str, message: str) -> None:
+    assert message in refused("config:debug", directive)[1]
+
+
+def test_a_place_that_nothing_reads_from() -> None:
+    assert "nothing here reads http://" in refused("config_file:http://x/y")[1]

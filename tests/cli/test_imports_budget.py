@@ -72,3 +72,28 @@ def test_the_measure_sees_what_is_loaded() -> None:
 @pytest.mark.usefixtures("kept_index")
 def test_completion_does_without_absl() -> None:
     assert "absl" not in loaded("fidgpt.cli.complete", "bash", "fidgpt-train --config=set:")
+
+
+def modules_after(code: str) -> set[str]:
+    """The modules that are loaded once some code has run."""
+    code += "\nimport sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_a_graph_is_made_without_what_compares_draws_and_saves_it() -> None:
+    late = {"yaml", "graphviz", "fidgpt.graph.difference.diff", "fidgpt.graph.drawing.draw"}
+    late |= {"fidgpt.graph.storage.file", "fidgpt.graph.sayable", "torch", "beartype"}
+    assert not modules_after("import fidgpt.graph") & late
+    assert modules_after("from fidgpt.graph import diff") & late == {"fidgpt.graph.difference.diff"}
+
+
+def test_what_is_loaded_late_has_its_name_from_the_start() -> None:
+    code = "from fidgpt import graph; assert {*graph.__all__} <= {*dir(graph)}; from fidgpt.graph"
+    assert "fidgpt.graph.drawing.draw" in modules_after(f"{code} import *; assert callable(repro)")
+
+
+def test_directives_are_read_without_torch() -> None:
+    assert "torch" not in modules_after("import fidgpt.cli.directives, fidgpt.cli.report")

@@ -77,6 +77,7 @@ class TestList:
             ],
             ["model.norm.eps", "float", "1e-05", "added to the mean of squares."],
         ]
+        assert "before the directives that follow" in out
         assert len(command(train.main, "--list=knobs").out.splitlines()) > 80
 
     def test_all_of_it(self, command: Command) -> None:

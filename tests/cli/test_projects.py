@@ -55,6 +55,8 @@ class Temperature(fdl.Tag):
     "How hot it is."
 """,
     "broken.py": "1 / 0\n",
+    "loud.py": "raise ValueError('line\\n' * 50)\n",
+    "leaves.py": "raise SystemExit(0)\n",
     "parts.py": """
 from torch import nn
 
@@ -133,3 +135,11 @@ def test_an_installed_project_is_first_class(lab: Path) -> None:
     assert bind(cfg).model.norm.hidden_dim == 16
     saved = compose([f"config_str:{dump(cfg)}"], catalogue)
     assert fingerprint(saved) == fingerprint(cfg)
+
+
+@pytest.mark.usefixtures("lab")
+def test_a_module_that_ends_python_or_says_much() -> None:
+    loud = refused("fiddler:fidlab.loud.x")
+    assert loud == "fidlab.loud cannot be imported for fiddler 'fidlab.loud.x': ValueError: line"
+    assert "cannot be imported" in refused("fiddler:fidlab.leaves.x")
+    assert refused("fiddler:..").endswith("'.' is no name of a module.")

@@ -83,3 +83,14 @@ def test_a_directive_of_many_lines_or_letters_stays_readable() -> None:
     assert lines[1] == "  --config=config_str:{ ..."
     long = blamed(1, "set:a=" + "x" * 500, "no.").splitlines()
     assert all(len(line) < 120 for line in long)
+
+
+def test_a_space_before_the_kind_means_nothing() -> None:
+    lines = report(composed([" config:debug", " set:seed=0"], own_catalogue()))
+    assert lines == ["warning:  set:seed=0 changes nothing: it is so already."]
+
+
+def test_what_a_machine_does_not_need_is_no_mistake() -> None:
+    said = ["config:debug", "fiddler:for_hardware(machine=toaster)"]
+    (line,) = report(composed(said, own_catalogue()))
+    assert line.endswith("changes nothing: it is so already.")

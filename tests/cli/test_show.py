@@ -1,5 +1,6 @@
 """`--print` in its forms, `--why`, `--diff` and `--repro`: they show, and train nothing."""
 
+import dataclasses
 import json
 import shlex
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fiddle as fdl
 import pytest
 from torch import nn
 
@@ -90,7 +92,8 @@ class TestWhy:
             "--config=set:model.hidden_dim=48",
             "--why=model.blocks[0].mlp.hidden_dim",
         )
-        assert (status, err) == (0, "")
+        assert status == 0
+        assert err.startswith("warning: set:model.hidden_dim=48 (directive 3) overrules what ")
         lines = out.splitlines()
         assert lines[0] == "model.blocks[0].mlp.hidden_dim = 48"
         assert lines[1] == "  heard through HiddenDim from model.hidden_dim"
@@ -224,14 +227,22 @@ class TestRepro:
 
     def test_the_command_makes_the_same_graph(self, command: Command) -> None:
         flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
-        status, out, err = command(train.main, *flags, "--repro")
-        assert (status, err) == (0, "")
+        status, out, _ = command(train.main, *flags, "--repro")
+        assert status == 0
         program, *found = shlex.split(out)[1:]
         assert program == "train.py"
         assert found[0] == DEBUG
         assert len(found) == 3
         again = command(train.main, *found, "--print=json").out
         assert again == command(train.main, *flags, "--print=json").out
+
+    def test_it_begins_where_the_graph_began(self, command: Command) -> None:
+        own = "--config=config:fidgpt.configs.debug"
+        out = command(train.main, own, "--config=set:seed=3", "--repro").out
+        assert shlex.split(out)[2:] == ["--config=config:debug", "--config=set:seed=3"]
+        cfg = fdl.Config(dict, seed=1)
+        known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
+        assert command_for(cfg, known, begun_with="config:mine").endswith("=config:mine\n")
 
     def test_of_a_run(self, command: Command, run_directory: Path) -> None:
         out = command(train.main, f"--resume={run_directory}", "--repro").out
@@ -268,3 +279,20 @@ def test_nothing_is_written(
     flags = ["--print=flat", "--why=seed", "--diff=base", "--repro"]
     assert command(train.main, DEBUG, *flags).status == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_constraint_is_a_warning_to_who_looks(command: Command) -> None:
+    flags = ["--config=config:debug", "--config=set:model.hidden_dim=30"]
+    status, out, err = command(train.main, *flags, "--why=model.hidden_dim")
+    assert status in (0, None)
+    assert "model.hidden_dim = 30" in out
+    assert "warning: this would not run: model.blocks[0].attention (Attention): hidden" in err
+
+
+def test_a_patch_makes_the_difference(command: Command, tmp_path: Path) -> None:
+    changes = ["--config=set:seed=3", "--config=fiddler:use_gelu"]
+    debug = "--config=config:debug"
+    out = command(train.main, debug, *changes, "--diff=debug", "--diff_form=patch").out
+    (tmp_path / "gelu.patch").write_text(out)
+    patched = command(train.main, debug, f"--config=patch:{tmp_path / 'gelu.patch'}", "--print")
+    assert patched.out == command(train.main, debug, *changes, "--print").out

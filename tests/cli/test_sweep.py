@@ -32,6 +32,12 @@ Command = Callable[..., Any]
             ["fiddler:use_gqa(1)", "fiddler:use_gqa(num_kv_heads=2)", "fiddler:use_gelu"],
         ),
         ("config:debug, base", ["config:debug", "config:base"]),
+        (
+            "use:model.norm=RMSNorm(eps=1e-3),RMSNorm(eps=1e-4)",
+            ["use:model.norm=RMSNorm(eps=1e-3)", "use:model.norm=RMSNorm(eps=1e-4)"],
+        ),
+        ("set:num_steps*=2,3", ["set:num_steps*=2", "set:num_steps*=3"]),
+        ("set:evaluators['a=b'].every=2", ["set:evaluators['a=b'].every=2"]),
     ],
 )
 def test_the_values_of_an_axis(axis: str, values: list[str]) -> None:
@@ -61,6 +67,15 @@ def test_points_that_are_the_same_run_are_one() -> None:
         ("tag:LearningRate=3e-3", "set:seed=0"),
         ("tag:LearningRate=3e-3", "set:seed=1"),
     ]
+
+
+@pytest.mark.parametrize(
+    "axes", [["set:seed=1,2", "set:seed=3,4"], ["set:seed*=1,2"], ["tag:LearningRate=1e-3,0.001"]]
+)
+def test_an_axis_that_changes_nothing_is_refused(axes: list[str]) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        points_of(QUICK, axes)
+    assert caught.value.messages[0].startswith(f"--sweep={axes[0]} changes nothing")
 
 
 def test_configs_can_be_an_axis() -> None:

@@ -215,3 +215,9 @@ def test_a_reader_may_stop_reading() -> None:
 
 def test_json_is_the_file_format(command: Command) -> None:
     assert json.loads(command(train.main, DEBUG, "--print=json").out)["version"] == 1
+
+
+@pytest.mark.parametrize("flag", ["resume", "run_dir", "hardware"])
+def test_a_flag_that_a_shell_left_empty_is_no_flag_left_out(command: Command, flag: str) -> None:
+    status, _, err = command(train.main, "--config=config:debug", f"--{flag}=")
+    assert (status, err.split(":")[1].strip()) == (2, f"--{flag}= names nothing")

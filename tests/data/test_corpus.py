@@ -144,3 +144,9 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert cache_directory() == tmp_path / "xdg" / "fidgpt"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_directory() == tmp_path / "home" / ".cache" / "fidgpt"
+
+
+def test_a_home_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIDGPT_CACHE", "~no-such-user/cache")
+    with pytest.raises(DataError, match="Set the environment variable FIDGPT_CACHE"):
+        cache_directory()

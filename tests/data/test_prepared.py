@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,26 @@ def test_a_missing_tokenizer_is_found(directory: Path) -> None:
 def test_an_index_that_makes_no_sense(directory: Path, content: str, message: str) -> None:
     (directory / "index.json").write_text(content)
     refused(directory, match=message)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["tokenizer_files"], None),
+        (["tokenizer_files"], [1]),
+        (["splits", "train", "tokens"], 10**9),
+        (["splits", "train", "tokens"], "many"),
+        (["splits", "train", "shards"], []),
+        (["splits", "train", "shards", 0, "sha256"], None),
+    ],
+)
+def test_an_index_with_one_wrong_entry(directory: Path, place: list[Any], value: Any) -> None:
+    index = entry = json.loads((directory / "index.json").read_text())
+    for key in place[:-1]:
+        entry = entry[key]
+    entry[place[-1]] = value
+    (directory / "index.json").write_text(json.dumps(index))
+    refused(directory, match="lacks an entry or has a wrong one")
 
 
 def test_a_later_format_is_not_guessed_at(directory: Path) -> None:

@@ -112,6 +112,7 @@ def test_identity_follows_content_and_options(tmp_path: Path) -> None:
     assert folder != TextFiles(tmp_path).identity()
 
 
+_ALTERED_GZIP = gzip.compress(b"hello, world")[:10] + b"\xff" * 50  # a header, then no stream
 BAD = {
     "latin.txt": ("é".encode("latin-1"), "is not UTF-8 text", "iconv"),
     "latin.jsonl": (b'{"text": "a"}\n{"text": "\xe9"}\n', "line 2 is not UTF-8 text", "iconv"),
@@ -121,6 +122,8 @@ BAD = {
     "number.jsonl": (b'{"text": 3}\n', "no text in the field 'text'", "text_field"),
     "half.jsonl": (b'{"text": "\\ud800"}\n', "line 1 holds half of a surrogate", "Remove"),
     "short.parquet": (b"PAR1 not really", "not a readable Parquet file", "get it again"),
+    "deep.jsonl": (b"[" * 100_000, "line 1 is not JSON", "one object"),
+    "altered.txt.gz": (_ALTERED_GZIP, "Cannot read", "whole"),
     "short.txt.gz": (gzip.compress(b"hello" * 100)[:20], "Cannot read", "whole"),
     "false.jsonl.gz": (b"plain", "Cannot read", "whole"),
 }
@@ -150,6 +153,46 @@ def test_a_missing_or_empty_path_is_said_by_documents_and_identity(tmp_path: Pat
             list(TextFiles(path).documents())
         with pytest.raises(DataError, match=message):
             TextFiles(path).identity()
+
+
+@pytest.mark.parametrize("path", ["", "~no-such-user/text", "a" * 300, "\udcff"])
+def test_a_path_that_cannot_be_is_said(path: str) -> None:
+    for ask in (TextFiles(path).identity, lambda: list(TextFiles(path).documents())):
+        with pytest.raises(DataError, match="Give a"):
+            ask()
+
+
+def test_a_loop_of_links_and_a_pipe_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in [("loop", "does not exist"), ("pipe", "is no file")]:
+        with pytest.raises(DataError, match=f"{name} {message}"):
+            TextFiles(tmp_path / name).identity()
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.txt").write_text("a")
+    scan = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(DataError, match="closed cannot be looked at: Permission denied"):
+        list(TextFiles(tmp_path).documents())
+
+
+def test_parquet_text_that_is_not_utf_8_is_said(tmp_path: Path) -> None:
+    buffers = [None, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe")]
+    column = pyarrow.Array.from_buffers(pyarrow.string(), 1, buffers)
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="a.parquet is not a readable Parquet file"):
+        list(TextFiles(tmp_path / "a.parquet").documents())
 
 
 def test_parquet_columns_are_checked(tmp_path: Path) -> None:

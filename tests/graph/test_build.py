@@ -1,5 +1,6 @@
 """`build`: a constructor that refuses its arguments is the user's mistake, told with its place."""
 
+import collections
 from typing import Any
 
 import fiddle as fdl
@@ -81,4 +82,50 @@ def test_a_computed_value_of_the_wrong_type_is_found_where_it_is_heard() -> None
     assert build(cfg).child.width == 4
     cfg.width = fdl.Config(Square)
     with pytest.raises(ConfigErrors, match="width is the part Square, and Outer takes int"):
+        build(cfg)
+
+
+def test_what_draws_at_random_is_made_in_the_order_in_which_one_reads_it() -> None:
+    made: list[str] = []
+
+    def note(name: str, *held: Any, **more: Any) -> tuple[str, int, int]:
+        made.append(name)
+        return name, len(held), len(more)
+
+    def one(name: str) -> fdl.Config:
+        return fdl.Config(note, name)
+
+    shared = one("shared")
+    cfg = fdl.Config(note, "root", one("a"), [shared, one("b")], x={"z": one("c"), "y": shared})
+    built = build(cfg)
+    order, made[:] = list(made), []
+    assert built == fdl.build(cfg)
+    assert order == made == ["a", "shared", "b", "c", "root"]
+
+
+def test_containers_become_what_fiddle_makes_of_them() -> None:
+    point = collections.namedtuple("Point", "x y")
+    items = [point(fdl.Config(Square), 1), (fdl.Partial(Square),), {"a": [fdl.Config(Square)]}]
+    built, by_fiddle = build(fdl.Config(pair, items, items)), fdl.build(fdl.Config(pair, items))
+    assert built[0] is built[1]
+    assert built[0] is not items
+    for ours, theirs in zip(built[0], by_fiddle[0], strict=True):
+        assert type(ours) is type(theirs)
+    assert isinstance(built[0][0].x, Square)
+    assert isinstance(built[0][1][0](), Square)
+    assert isinstance(built[0][2]["a"][0], Square)
+
+
+def test_a_factory_makes_anew_what_its_arguments_make() -> None:
+    make = build(fdl.Partial(pair, first=fdl.ArgFactory(Square), second=fdl.Config(Square)))
+    one, two = make(), make()
+    assert one[0] is not two[0]
+    assert one[1] is two[1]
+
+
+def test_an_error_deep_in_a_chain_names_its_place() -> None:
+    cfg: Any = fdl.Config(divide, 1, by=0)
+    for _ in range(1500):
+        cfg = fdl.Config(Outer, child=cfg)
+    with pytest.raises(ConfigError, match=r"^child\.child\..*child \(divide\): ZeroDivisionError"):
         build(cfg)

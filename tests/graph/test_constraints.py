@@ -78,3 +78,41 @@ def test_a_constraint_of_the_whole_graph_is_reported_beside_the_others() -> None
     with pytest.raises(ConfigErrors, match="odd"):
         build(fdl.Config(Heads, width=6, count=3), constraints=[even])
     build(fdl.Config(Heads, width=6, count=2), constraints=[even])
+
+
+class Odd:
+    """Has a check that fails in a way of its own."""
+
+    def __init__(self, width: int = 0) -> None: ...
+
+    @staticmethod
+    def check_arguments(*, width: int) -> None:
+        assert 6 // width > 1, "line\n" * 50
+
+
+class Asks(Heads):
+    """Has a check that cannot be called."""
+
+    def check_arguments(self, width: int) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("root", "message"),
+    [
+        (fdl.Config(Odd), "the root (Odd): ZeroDivisionError: integer division or modulo by zero"),
+        (fdl.Config(Odd, width=6), "the root (Odd): AssertionError: line"),
+        (fdl.Config(Asks, width=8), "Asks.check_arguments asks for self, which Asks does not take"),
+    ],
+)
+def test_a_check_that_is_wrong_is_a_mistake_too(root: fdl.Config, message: str) -> None:
+    assert messages_of(root)[0].startswith(message)
+    assert len(messages_of(root)[0].splitlines()) < 7
+
+
+def test_a_constraint_that_breaks_is_named() -> None:
+    def looks_far(root: Any) -> None:
+        root.inner.inner.width  # noqa: B018
+
+    assert messages_of(fdl.Config(Heads, width=8), constraints=[looks_far])[0].startswith(
+        "the constraint looks_far failed: AttributeError"
+    )

@@ -1,5 +1,7 @@
 """Edits of values: what each operation changes, and that an error changes nothing."""
 
+from typing import Any
+
 import fiddle as fdl
 import pytest
 
@@ -45,6 +47,14 @@ class TestSet:
         assert message == "first.width: 'wide' is not an int."
         assert "first is the part Square" in refused(cfg, set_value, "first", 3)
         assert "is a tuple" in refused(fdl.Config(pair, (1, 2)), set_text, "first[*]", "3")
+
+    @pytest.mark.parametrize(
+        ("before", "after"), [(0.0, "-0.0"), ([1, 2], "[1, 2.0]"), ({"a": (True,)}, "{a: (1,)}")]
+    )
+    def test_what_is_equal_and_of_another_kind_is_a_change(self, before: Any, after: str) -> None:
+        cfg = fdl.Config(pair, before)
+        assert len(set_text(cfg, "first", after)) == 1
+        assert set_text(cfg, "first", after) == []
 
     def test_each_place_gets_its_own_list(self) -> None:
         cfg = fdl.Config(pair, fdl.Config(annotated), fdl.Config(annotated))
@@ -140,6 +150,16 @@ class TestRelative:
         edits = change_tag_by(cfg, Width, "*", "2")
         assert [edit.path for edit in edits] == ["width", "child[1].width"]
         assert [build(cfg).child[i]().width for i in range(3)] == [8, 12, 16]
+
+    def test_what_follows_a_selected_place_is_not_changed_twice(self) -> None:
+        cfg = graph()
+        edits = change_by(cfg, "**.width", "*", "2")
+        assert [edit.path for edit in edits] == ["width", "child[0].child.width"]
+        assert build(cfg).child[3].keywords["width"] == 16
+        named = fdl.Config(pair, fdl.Config(Outer, depth=2), fdl.Config(Outer))
+        set_text(named, "second.depth", "{first.depth} + 1")
+        change_by(named, "**.depth", "*", "5")
+        assert [one.depth for one in build(named)] == [10, 11]
 
     def test_of_a_quantity_that_only_defaults_say(self) -> None:
         cfg = fdl.Config(Outer)

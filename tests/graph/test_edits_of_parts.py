@@ -1,15 +1,33 @@
 """Parts named in a text, put in the place of others, tied and untied."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import build
+from fidgpt.graph import ConfigError, build
 from fidgpt.graph.edits import set_text, tie, untie, use
 
 from .edited import PARTS, graph, refused, takes_function
-from .parts import InnerWidth, Outer, Part, Square, Wide, Width, annotated, holding, pair, scaled
+from .parts import (
+    Color,
+    InnerWidth,
+    Outer,
+    Part,
+    Shape,
+    Square,
+    Wide,
+    Width,
+    annotated,
+    holding,
+    pair,
+    scaled,
+)
+
+
+def by_shape(shapes: Mapping[str, Shape] | None = None) -> None:
+    """Holds shapes by name."""
 
 
 class TestSetParts:
@@ -65,9 +83,7 @@ class TestSetParts:
         assert type(loose.first.items[0]) is fdl.ArgFactory
         assert loose.first.items[1:] == [5, "a"]
         message = refused(loose, set_text, "first.items", "[Sqare(2)]", parts=PARTS)
-        assert message == (
-            "first.items: first.items[0]: there is no part 'Sqare'. Did you mean Square?"
-        )
+        assert message == ("first.items[0]: there is no part 'Sqare'. Did you mean Square?")
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -85,6 +101,29 @@ class TestSetParts:
     def test_mistakes(self, text: str, message: str) -> None:
         cfg = fdl.Config(annotated)
         assert refused(cfg, set_text, "square", text, parts=PARTS).startswith(message)
+
+    def test_a_dict_of_parts(self) -> None:
+        cfg = fdl.Config(by_shape)
+        set_text(cfg, "shapes", "{a: Square(2), 'b, c': Square(width=3)}", parts=PARTS)
+        assert {key: one.width for key, one in cfg.shapes.items()} == {"a": 2, "b, c": 3}
+        message = refused(cfg, set_text, "shapes", "{a: Part(1)}", parts=PARTS)
+        assert message == (
+            "shapes['a']: 'Part(1)' is no Shape. Name a part that fits, such as Square."
+        )
+        message = refused(cfg, set_text, "shapes", "Square(2)", parts=PARTS)
+        assert "Write {name: ...}. Name a part that fits, such as Square." in message
+
+    def test_a_value_whose_name_has_dots_is_no_part(self) -> None:
+        class Modules(dict[str, Any]):
+            def __contains__(self, name: object) -> bool:
+                if "." in str(name):
+                    raise ConfigError(f"there is no module {name}")
+                return super().__contains__(name)
+
+        cfg = fdl.Config(annotated)
+        set_text(cfg, "color", "Color.BLUE", parts=Modules(PARTS))
+        assert cfg.color is Color.BLUE
+        assert "no module" in refused(cfg, set_text, "square", "a.Square()", parts=Modules(PARTS))
 
 
 class TestUse:

@@ -7,6 +7,7 @@ import pytest
 
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
 from fidgpt.graph.clone import clone_part
+from fidgpt.graph.edits import set_text
 from fidgpt.graph.formula import formula, make_formula, says_formula
 
 from .parts import Depth, Outer, Part, Rate, Width, annotated, double, keywords, pair, scaled
@@ -220,3 +221,14 @@ def test_a_computed_part_can_be_named() -> None:
     cfg = graph("{depth} + 1")
     cfg.depth = fdl.Config(scaled, number=Width.new(), ratio=Rate.new(0.25))
     assert build(cfg).child.width == 26
+
+
+def test_a_name_is_told_as_it_was_written() -> None:
+    with pytest.raises(ConfigError, match=r"\{width\}\.real is no number"):
+        make_formula(fdl.Config(Outer, width=3), "{width}.real + {depth}")
+
+
+def test_the_root_hears_no_tag_of_its_own() -> None:
+    root = fdl.Config(Outer, width=Width.new(3))
+    with pytest.raises(ConfigError, match="cannot be computed from itself"):
+        set_text(root, "width", "{@Width} + 1")

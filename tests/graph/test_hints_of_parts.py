@@ -79,6 +79,27 @@ class Runs(Protocol):
     def run(self) -> None: ...
 
 
+class Runner:
+    """Runs."""
+
+    def run(self) -> None:
+        pass
+
+
+class RunsWhatItGets:
+    """Has a function as an attribute."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+
+class Delegate:
+    """Has whatever is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return name
+
+
 def as_base(width: int = 1) -> Base:
     """Returns something that may well be narrower than it says."""
     return Derived()
@@ -153,7 +174,18 @@ PARTS = [
     (fdl.Partial(Square), Callable, True),
     (fdl.Partial(Square), object, True),
     (fdl.Partial(Square), Hashable, True),
-    (fdl.Partial(Square), Runs, True),
+    (fdl.Partial(Square), Runs, False),  # a partial has no method `run`
+    (fdl.Config(Square), Runs, False),
+    (fdl.Config(Runner), Runs, True),
+    (fdl.Config(RunsWhatItGets, run=1), Runs, True),
+    (fdl.Config(Delegate), Runs, True),
+    (fdl.Config(nn.Linear, 1, 1), Runs, False),
+    (fdl.Config(as_base), Runs, True),
+    ("run", Runs, False),
+    (Runner(), Runs, True),
+    (Part, Callable[[], Square], False),
+    (Square, Callable[[], Square], True),
+    (as_base, Callable[..., Square], False),
     (fdl.Partial(Square), Square, False),
     (fdl.Partial(Square), int | Callable[[], Square], True),
     (fdl.Partial(Square), list[Square], False),

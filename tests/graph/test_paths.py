@@ -1,5 +1,6 @@
 """Paths: what they lead to, what may be put there, and what a wrong one is told."""
 
+import dataclasses
 from typing import Any
 
 import fiddle as fdl
@@ -165,3 +166,26 @@ def test_a_default_of_the_code_itself_is_no_part() -> None:
 
     with pytest.raises(ConfigError, match="Its default, of type Square, belongs to the code: put"):
         find_place(fdl.Config(drawn), "shape.width")
+
+
+@dataclasses.dataclass
+class Fresh:
+    """Has defaults that are made anew."""
+
+    names: list[str] = dataclasses.field(default_factory=list)
+    numbers: list[int] = dataclasses.field(default_factory=lambda: [1])
+    square: Square | None = None
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("names[0]", "Its default is made anew by the code: set it whole, set:names=..."),
+        ("numbers[0]", "Its default is made anew by the code: set it whole, set:numbers=..."),
+        ("square.width", "Put a part there first, use:square=..."),
+    ],
+)
+def test_inside_a_default_that_has_no_places(path: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_place(fdl.Config(Fresh), path)
+    assert str(caught.value).endswith(remedy)

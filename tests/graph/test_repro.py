@@ -5,6 +5,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, optim, tags, train
 from fidgpt.graph import ConfigError, clone, fingerprint
@@ -15,6 +16,7 @@ from fidgpt.graph.sayable import value_text
 from .parts import Color, Outer, Part, Width
 
 PARTS = {name: getattr(room, name) for room in (model, optim, train, data) for name in room.__all__}
+PARTS["LayerNorm"] = nn.LayerNorm
 BASES = {f"config:{name}": getattr(configs, name)() for name in ("base", "debug", "gpt2_124m")}
 FIDDLERS = ["make_large", "unroll", "use_gelu", "use_layer_norm", "use_wsd"]
 
@@ -67,6 +69,7 @@ def test_a_named_config_is_its_name(name: str) -> None:
         ["use:model.blocks[0].mlp=GELU"],
         ["use:data.corpus.source=TextFiles(path='a b, c.txt')"],
         ["set:schedule.warmup_steps={num_steps} // 7"],
+        ["set:model.norm.eps={seed} + 1", "set:optimizer.eps={seed} + 1"],
     ],
 )
 def test_what_was_said_is_found(more: list[str]) -> None:
@@ -198,3 +201,10 @@ def test_a_quantity_that_several_parts_say_is_said_by_its_tag() -> None:
 
     done = repro(two(7), {"config:two": two(1)}, compose=mine)
     assert done == Repro(["config:two", "tag:Width=7"], [], True)
+
+
+def test_what_is_in_a_part_that_is_put_first_is_no_mistake() -> None:
+    said = ["config:base", "use::RMSNorm=LayerNorm(normalized_shape={HiddenDim})"]
+    done = found(*said)
+    assert done.is_same
+    assert "use:model.norm=LayerNorm" in done.directives

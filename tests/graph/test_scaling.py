@@ -22,7 +22,7 @@ TASKS: dict[str, Callable[[Any, Any, str], Any]] = {
     "save": lambda graph, other, text: dump(graph),
     "load": lambda graph, other, text: load(text, allowed=synthetic.ALLOWED),
 }
-SMALL, LARGE = 300, 2400
+SMALL, LARGE = 100, 600
 
 
 @pytest.fixture(scope="module", params=SHAPES)

@@ -158,3 +158,8 @@ def test_depth_is_no_limit_and_diamonds_are_walked_once() -> None:
     for _ in range(1000):
         nested = [nested]
     assert places(fdl.Config(pair, nested), "first.**[0]")[-1].value == 1
+
+
+def test_a_number_has_no_parameters() -> None:
+    with pytest.raises(ConfigError, match=r"width is 3 \(int\), and has no parameters"):
+        places(fdl.Config(Outer, width=3), "**.width.bits")

@@ -73,3 +73,28 @@ def test_what_cannot_be_known_is_taken_to_be_read(root: fdl.Config) -> None:
 @pytest.mark.parametrize("name", configs.__all__)
 def test_our_own_configs_set_nothing_in_vain(name: str) -> None:
     assert unread(getattr(configs, name)()) == []
+
+
+class TakesAll:
+    """Keeps all that it was given at once."""
+
+    def __init__(self, kept_at_once: int = 1) -> None:
+        self.all = dict(locals())
+
+
+class Matched:
+    """Is looked at in a match."""
+
+    def __init__(self, matched_one: int = 1) -> None:
+        self.matched_one = matched_one
+
+    def look(self) -> int:
+        match self:
+            case Matched(matched_one=one):
+                return one
+
+
+@pytest.mark.parametrize("kind", [TakesAll, Matched])
+def test_what_is_read_in_another_way(kind: type) -> None:
+    name = next(iter(fdl.Config(kind).__signature_info__.parameters))
+    assert unread(fdl.Config(kind, **{name: 3})) == []

@@ -178,3 +178,25 @@ def test_what_a_refusal_says(text: str, hint: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_value(text, hint)
     assert str(caught.value) == message
+
+
+def test_a_quoted_text_may_have_several_lines() -> None:
+    assert read_value("'a\nb'", str) == "a\nb"
+
+
+def test_a_choice_as_python_code_says_it() -> None:
+    assert read_value("Color.BLUE", Color) is Color.BLUE
+    with pytest.raises(ConfigError, match="There are BLUE, RED"):
+        read_value("Colour.BLUE", Color)
+
+
+def test_a_path_where_its_own_kind_is_asked() -> None:
+    path = pathlib.Path("a b/c")
+    assert read_value("a b/c", type(path)) == path
+
+
+def test_a_device_is_said_by_its_name() -> None:
+    assert read_value("cpu", torch.device | None) == torch.device("cpu")
+    assert read_value("cuda:1", torch.device) == torch.device("cuda", 1)
+    with pytest.raises(ConfigError, match="'gpu' is not a device"):
+        read_value("gpu", torch.device)

@@ -166,6 +166,9 @@ def test_a_directory_of_something_else_is_refused(directory, build):
     weights.unlink()
     with pytest.raises(ConfigError, match=r"holds no model.safetensors"):
         load_gpt2(model, directory)
+    (directory / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}')
+    with pytest.raises(ConfigError, match=r"index.json cannot be read: it holds no weight_map"):
+        load_gpt2(model, directory)
     for text in ("{", "[]", "\xff"):
         (directory / "config.json").write_text(text, encoding="latin-1")
         with pytest.raises(ConfigError, match=r"config.json cannot be read"):

@@ -108,6 +108,21 @@ def test_nothing_is_computed_before_it_is_asked_for():
     assert not list(generate(model, prompt, num_tokens=0, context=8))
 
 
+@pytest.mark.parametrize("temperature", [1e-45, 1e-300])
+def test_the_smallest_temperature_takes_the_likeliest(temperature):
+    drawn = generate(Scored([0.0, 2.0, 1.0]), [0], num_tokens=5, context=8, temperature=temperature)
+    assert list(drawn) == [1] * 5
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_weights_that_are_no_numbers_write_nothing(temperature):
+    drawn = generate(
+        Scored([0.0, float("nan")]), [0], num_tokens=1, context=8, temperature=temperature
+    )
+    with pytest.raises(ValueError, match="no numbers"):
+        next(drawn)
+
+
 def test_gradients_are_off_inside_and_as_they_were_outside():
     for _ in generate(Scored([0.0, 1.0]), [0], num_tokens=2, context=8):
         assert torch.is_grad_enabled()
@@ -118,6 +133,7 @@ def test_gradients_are_off_inside_and_as_they_were_outside():
     [
         ({"prompt": []}, "prompt is empty"),
         ({"temperature": -0.1}, "temperature=-0.1"),
+        ({"temperature": float("nan")}, "temperature=nan"),
         ({"context": 0}, "context=0"),
         ({"top_k": 0}, "top_k=0"),
     ],

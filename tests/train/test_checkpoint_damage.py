@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -167,14 +168,24 @@ def test_nothing_good_is_left(run: Path, tmp_path_factory: pytest.TempPathFactor
         flip(newest(run).with_name(manifest.name_of(step)) / "state.json")
     assert refusal(run).endswith("No good checkpoint is left: start the run anew.")
     nowhere = tmp_path_factory.mktemp("nowhere")
-    expected = f"{nowhere}/checkpoints holds no checkpoint: start this run without --resume."
-    assert refusal(nowhere) == expected
+    assert refusal(nowhere).startswith(f"{nowhere}/checkpoints holds no checkpoint: nothing was")
+    assert f"--resume={nowhere} begins with the first step" in refusal(nowhere)
 
 
 def test_weights_alone_do_not_need_a_good_optimizer_file(run: Path) -> None:
     flip(newest(run) / "optimizer.safetensors")
     step, _ = CHECKPOINTS.restore(run, model=make()[0], optimizer=None)
     assert step == 200
+    flip(newest(run) / "model.safetensors")
+    with pytest.raises(CheckpointError, match="newest good checkpoint is step 100: take it with"):
+        CHECKPOINTS.restore(run, model=make()[0], optimizer=None)
+
+
+def test_an_offer_can_be_copied_into_a_shell(run: Path) -> None:
+    spaced = run.rename(run.with_name("my run"))
+    flip(newest(spaced) / "state.json")
+    command = refusal(spaced).partition("go on from it with ")[2]
+    assert shlex.split(command) == [f"--resume={spaced}", "--resume_step=100"]
 
 
 def test_the_next_save_removes_what_a_killed_run_left(run: Path) -> None:

@@ -1,8 +1,12 @@
 """Run directories, trackers and signals, each alone."""
 
+import errno
 import json
 import os
+import resource
+import shlex
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
 from fidgpt.train.console import Console
 from fidgpt.train.device import peak_flops
 from fidgpt.train.facts import Facts
+from fidgpt.train.run import resume_flag
 from fidgpt.train.stop import StopSignals
 from fidgpt.train.trackers import Trackers, read_rows
 
@@ -39,6 +44,48 @@ def test_a_run_directory_is_made_once_with_its_texts(tmp_path):
     assert (run.path / "config.json").read_text() == "{}"
     with pytest.raises(RunError, match=r"exists already(.|\n)*--resume="):
         run.create()
+
+
+def test_a_run_directory_is_whole_or_absent(tmp_path):
+    def fail(folder):
+        (folder / "tokenizer.json").write_text("{")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run = RunDirectory(tmp_path / "run", texts={"config.json": "{}"})
+    with pytest.raises(
+        RunError, match="cannot be made \\(No space left on device\\): name another"
+    ):
+        run.create(fill=fail)
+    unspeakable = RunDirectory(tmp_path / "run", texts={"command.txt": "\udcff"})
+    with pytest.raises(RunError, match="surrogates not allowed"):
+        unspeakable.create()
+    assert list(tmp_path.iterdir()) == []
+    run.create(fill=lambda folder: (folder / "tokenizer.json").write_text("{}"))
+    assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "tokenizer.json"]
+
+
+def test_a_folder_made_meanwhile_is_left_alone(tmp_path):
+    def be_late(folder):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "mine.txt").write_text("mine")
+
+    with pytest.raises(RunError, match="exists already"):
+        RunDirectory(tmp_path / "run", texts={}).create(fill=be_late)
+    assert [path.name for path in tmp_path.rglob("*")] == ["run", "mine.txt"]
+
+
+def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
+    run = RunDirectory(tmp_path, texts={})
+    with run.held(), pytest.raises(RunError, match="another process trains in"), run.held():
+        pass
+    with run.held():
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_flag_is_said_as_a_shell_reads_it():
+    assert resume_flag(Path("runs/a")) == "--resume=runs/a"
+    assert shlex.split(resume_flag(Path("my runs/a"))) == ["--resume=my runs/a"]
 
 
 def test_what_changed_on_resume_is_journaled_and_the_old_texts_kept(tmp_path):
@@ -79,6 +126,47 @@ def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tm
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert rows[0]["loss"] == 1 / 3
+
+
+def test_metrics_that_cannot_be_written_end_the_run_with_one_reason(tmp_path):
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run = RunDirectory(tmp_path, texts={})
+    try:
+        with (
+            pytest.raises(RunError, match=r"metrics.jsonl cannot be written(.|\n)*--resume="),
+            Trackers([JSONLines()]) as trackers,
+        ):
+            trackers.start(run, FACTS, step=0)
+            trackers.log(_row(1))
+            limit(100)
+            trackers.log(_row(2))
+    finally:
+        limit(soft)
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [1]
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(RunError, match="metrics.jsonl cannot be written"):
+        JSONLines().start(run, FACTS, step=0)
+
+
+@pytest.mark.parametrize("line", [b"5", b"{}", b'{"step": "2"}', b"\xff\xfe", b"\0\0\0"])
+def test_metrics_end_where_they_make_no_sense(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    assert read_rows(path) == [{"step": 1}]
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=2)
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_a_log_names_the_run_in_one_piece(tmp_path, capsys):
+    path = tmp_path / ("a" * 90) / ("b" * 90)
+    with Trackers([Console()]) as trackers:
+        trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
+    assert str(path) in capsys.readouterr().out
 
 
 def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Whole runs: what they leave behind, and that going on after a stop changes no number."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from fidgpt.data import DataError, TextFiles
 from fidgpt.fiddlers import use_float32, use_gqa, use_learned_positions, use_wsd
 from fidgpt.graph import fingerprint
 from fidgpt.model import Transformer
+from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError
 from fidgpt.train.checkpoint import newest_good
+from fidgpt.train.trackers import read_rows
 
 
 def test_a_run_leaves_all_that_is_needed_to_run_again(cfg, train, tmp_path):
@@ -92,6 +95,21 @@ def test_a_damaged_checkpoint_is_named_and_the_newest_good_one_offered(cfg, trai
     assert len(train(cfg, resume=True, resume_step=8)) == cfg.num_steps
 
 
+def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatch):
+    cfg.checkpoints.keep_last = 5
+    whole = train(cfg)
+
+    def die(*_, step):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fidgpt.train.learner.Learner.update", die)
+        with pytest.raises(KeyboardInterrupt):
+            train(cfg, resume=True, resume_step=6)
+    assert newest_good(tmp_path / "run") == 6
+    assert _losses(train(cfg, resume=True)) == _losses(whole)
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_again(cfg, train, tmp_path):
     whole = train(cfg)
     shutil.rmtree(tmp_path / "run" / "checkpoints")
@@ -150,6 +168,42 @@ def test_what_the_optimizer_refuses_is_said(cfg, train, tmp_path):
     with pytest.raises(RunError, match="learning rate"):
         train(cfg)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_diverges_ends_before_it_saves_what_is_spoilt(cfg, train, tmp_path):
+    cfg.optimizer.lr = 1e10
+    cfg.checkpoints.every = 1
+    with pytest.raises(RunError, match=r"step \d diverged: loss is nan(.|\n)*--resume="):
+        train(cfg)
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert rows and all(math.isfinite(row["loss"]) for row in rows)
+    assert newest_good(tmp_path / "run") == len(rows)
+
+
+def test_what_the_processes_would_see_differently_is_compared(cfg, train, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(DataParallel, "require_same", lambda _, values: seen.update(values))
+    train(cfg)
+    train(cfg, resume=True)
+    assert seen["--resume"] == "True"
+    assert seen["begins after step"] == str(cfg.num_steps)
+    assert len(seen["the text's checksum"]) == 64
+
+
+def test_a_run_that_another_process_trains_is_left_alone(cfg, train, tmp_path):
+    rows = train(cfg)
+    with (
+        RunDirectory(tmp_path / "run", texts={}).held(),
+        pytest.raises(RunError, match="another process trains"),
+    ):
+        train(cfg, resume=True, resume_step=8)
+    assert read_rows(tmp_path / "run" / "metrics.jsonl") == rows
+
+
+def test_the_hold_ends_with_the_run(cfg, train, tmp_path):
+    train(cfg)
+    with RunDirectory(tmp_path / "run", texts={}).held():
+        pass
 
 
 def test_tied_weights_are_saved_once_and_stay_tied(cfg, train, tmp_path):

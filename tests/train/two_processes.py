@@ -29,8 +29,9 @@ def main(path: Path) -> None:
         return batch
 
     trainer.data.batch = remember
-    refused = _refusal_of_disagreement(trainer, path)
-    trainer.train(RunDirectory(path / "two", texts={}))
+    with trainer.parallel:  # one group for both: a second may find the addresses of the first
+        refused = _refusal_of_disagreement(trainer, path)
+        trainer.train(RunDirectory(path / "two", texts={}))
     model = trainer.model
     assert isinstance(model, Transformer)
     left = {

@@ -8,22 +8,29 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.directives import compose, split_directive
+from fidgpt.cli.directives import compose, is_by_machine, split_directive
 from fidgpt.graph import ConfigError, diff_text, suggest
 from fidgpt.graph.errors import at
 from fidgpt.graph.repro import Repro, repro
 from fidgpt.graph.views.imports import shortest
 
-_BY_MACHINE = ("for_hardware",)  # what it does elsewhere, nobody knows here
 
-
-def command_for(cfg: fdl.Config, catalogue: Catalogue) -> str:
+def command_for(cfg: fdl.Config, catalogue: Catalogue, *, begun_with: str = "") -> str:
     """The shortest command found that makes a graph, and what it cannot make.
+
+    Args:
+      cfg: the graph.
+      catalogue: what has a name.
+      begun_with: the directive that the graph began with, which may name a config of somebody's
+        own, or give arguments to one; "" where it is not known.
 
     Raises:
       ConfigError: the graph holds what has no name.
     """
-    found = _found(cfg, named_graphs(catalogue), catalogue)
+    bases = named_graphs(catalogue)
+    if split_directive(begun_with)[0] == "config":
+        bases |= {begun_with: compose([begun_with], catalogue)}
+    found = _found(cfg, bases, catalogue)
     words = ["python", "train.py", *(f"--config={one}" for one in found.directives)]
     return f"{shlex.join(words)}\n{_rest(found)}"
 
@@ -115,7 +122,7 @@ def _plain_fiddlers(catalogue: Catalogue) -> list[str]:
     return [
         f"fiddler:{name}"
         for name, function in catalogue.fiddlers.items()
-        if name.rpartition(".")[2] not in _BY_MACHINE and not _required(function, skip=1)
+        if not is_by_machine(f"fiddler:{name}") and not _required(function, skip=1)
     ]
 
 

@@ -1,9 +1,13 @@
 """How every fidgpt command starts, on absl's app and flags, and how it ends on a mistake."""
 
+import atexit
+import gc
+import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from absl import app, flags
 
@@ -51,7 +55,22 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     A mistake of the user's ends in its message and status 2, without a traceback unless --debug.
     """
+    atexit.register(gc.freeze)  # or Python looks for garbage in all of torch before it ends
+    if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
+        sys.stdout.reconfigure(errors="backslashreplace")
     app.run(lambda arguments: sys.exit(_guarded(main, arguments[1:])), flags_parser=_parse)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Does not look for garbage while much is loaded that stays, which would take half as long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def fail(message: str) -> None:

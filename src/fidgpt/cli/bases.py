@@ -6,8 +6,8 @@ import fiddle as fdl
 
 from fidgpt.cli.calls import call_with
 from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.recall import recall
-from fidgpt.graph import ConfigError, clone, load
+from fidgpt.cli.recall import load_told, recall
+from fidgpt.graph import ConfigError, clone
 from fidgpt.graph.calls import parse_call
 
 
@@ -33,7 +33,7 @@ def from_file(text: str, catalogue: Catalogue) -> fdl.Config:
       ConfigError: it cannot be read, or holds no graph.
     """
     path, content = read_text(text)
-    return recall(load(content, source=path, allowed=catalogue.packages), Path(path))
+    return recall(load_told(content, source=path, allowed=catalogue.packages), Path(path))
 
 
 def from_text(text: str, catalogue: Catalogue) -> fdl.Config:
@@ -42,7 +42,7 @@ def from_text(text: str, catalogue: Catalogue) -> fdl.Config:
     Raises:
       ConfigError: it describes none.
     """
-    return load(text, source="the text", allowed=catalogue.packages)
+    return load_told(text, source="the text", allowed=catalogue.packages)
 
 
 def read_text(name: str) -> tuple[str, str]:
@@ -53,9 +53,13 @@ def read_text(name: str) -> tuple[str, str]:
     """
     from etils import epath  # late: most runs read no file
 
+    if not name.strip():
+        raise ConfigError("the name of a file is missing.")
     try:
         path = epath.Path(name).expanduser()
         return str(path), path.read_text(encoding="utf-8")
+    except KeyError as error:
+        raise ConfigError(f"{name} cannot be read: nothing here reads {error.args[0]}.") from None
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = getattr(error, "strerror", None) or _reason(error)
         raise ConfigError(f"{name} cannot be read: {reason}.") from None

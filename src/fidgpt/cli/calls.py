@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fidgpt.cli.mistakes import MISTAKES
 from fidgpt.graph import ConfigError, read_value, suggest
 from fidgpt.graph.annotations import hints_of
 from fidgpt.graph.calls import Call
@@ -18,7 +17,11 @@ def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
       ConfigError: an argument is unknown, missing, one too many, or does not fit; or the function
         failed, which for a fiddler means that it does not suit the config.
     """
-    return guarded(call.name, function, *given, **_read_arguments(function, call, skip=len(given)))
+    values = _read_arguments(function, call, skip=len(given))
+    parameters = inspect.signature(function).parameters.values()
+    nameless = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY][len(given) :]
+    first = [values.pop(name) for name in nameless if name in values]
+    return guarded(call.name, function, *given, *first, **values)
 
 
 def guarded(name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -29,9 +32,11 @@ def guarded(name: str, function: Callable[..., Any], *given: Any, **named: Any) 
     """
     try:
         return function(*given, **named)
-    except MISTAKES:
-        raise
-    except Exception as error:  # whatever goes wrong in code that a user may have written
+    except (Exception, SystemExit) as error:  # whatever goes wrong in code of somebody's own
+        from fidgpt.cli.mistakes import MISTAKES  # late: they come with torch
+
+        if isinstance(error, MISTAKES):
+            raise
         lines = str(error).splitlines() or [""]
         raise ConfigError(
             f"{name} failed, so it may not suit this config.\n"

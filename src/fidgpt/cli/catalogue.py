@@ -54,8 +54,11 @@ class Catalogue:
         return {"config": self.configs, "fiddler": self.fiddlers, "tag": self.tags}
 
 
-def own_catalogue() -> Catalogue:
+def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
     """The catalogue of fidgpt's own configs, fiddlers, tags and parts, and of installed projects.
+
+    Args:
+      allowed: more packages whose callables a file may name.
 
     Raises:
       ConfigError: an installed project cannot be imported.
@@ -68,7 +71,7 @@ def own_catalogue() -> Catalogue:
         fiddlers=_with_projects(_listed(fiddlers), [project.fiddlers for project in projects]),
         tags=_with_projects(_tags(tags), [project.tags for project in projects]),
         parts=KnownParts(tuple(project.package for project in projects)),
-        packages=tuple(project.package for project in projects),
+        packages=(*(project.package for project in projects), *allowed),
     )
 
 

@@ -24,7 +24,7 @@ def change_set(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
     Raises:
       ConfigError: the text is wrong, or nothing can be set so.
     """
-    selector, sign, value = _assignment(text, "set:model.num_layers=6")
+    selector, sign, value = assignment(text, "set:model.num_layers=6")
     if sign:
         return edits.change_by(root, selector, sign, value)
     return edits.set_text(root, selector, value, parts=catalogue.parts)
@@ -36,7 +36,7 @@ def change_tag(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
     Raises:
       ConfigError: the text is wrong, or nothing can be said so.
     """
-    name, sign, value = _assignment(text, "tag:LearningRate=3e-4")
+    name, sign, value = assignment(text, "tag:LearningRate=3e-4")
     tag = catalogue.find("tag", name)
     if sign:
         return edits.change_tag_by(root, tag, sign, value)
@@ -133,14 +133,18 @@ def _require_none(name: str, returned: Any) -> None:
 
 
 def _plain_assignment(text: str, example: str) -> tuple[str, str]:
-    left, sign, right = _assignment(text, example)
+    left, sign, right = assignment(text, example)
     if sign:
         raise ConfigError(f"{sign}= is for numbers. Write, for example, {example}.")
     return left, right
 
 
-def _assignment(text: str, example: str) -> tuple[str, str, str]:
-    """What is left of `=`, the sign before it, and what is right of it."""
+def assignment(text: str, example: str) -> tuple[str, str, str]:
+    """What is left of `=`, the sign before it, and what is right of it.
+
+    Raises:
+      ConfigError: there is no `=` with a name before it.
+    """
     match = _ASSIGNMENT.fullmatch(text)
     if match is None or not match[1].strip():
         raise ConfigError(f"there is no '=' with a name before it. Write, for example, {example}.")

@@ -40,6 +40,7 @@ _CHANGES: dict[str, changes.Change] = {
     "tie": changes.change_tie,
     "untie": changes.change_untie,
 }
+_BY_MACHINE = "for_hardware"  # what it does elsewhere, nobody knows here
 KINDS = (*_BASES, *_CODE, *_CHANGES)
 
 
@@ -108,6 +109,12 @@ def split_directive(directive: str) -> tuple[str, str]:
     return (kind.strip(), rest) if colon else ("", directive)
 
 
+def is_by_machine(directive: str) -> bool:
+    """Whether a directive is a fiddler that does, on each machine, what that machine needs."""
+    kind, rest = split_directive(directive)
+    return kind == "fiddler" and rest.partition("(")[0].strip().split(".")[-1] == _BY_MACHINE
+
+
 class _Graph:
     """The graph so far, and what came of each directive."""
 
@@ -130,6 +137,8 @@ class _Graph:
 
     def apply(self, number: int, directive: str) -> None:
         kind, rest = split_directive(directive)
+        if any("\ud800" <= letter <= "\udfff" for letter in directive):
+            raise ConfigError("it is not UTF-8 text: whoever wrote it used another encoding.")
         if kind in _BASES:
             self.begin(number, directive)
         elif kind in _CODE:
@@ -167,6 +176,10 @@ class _Graph:
 def _no_directive(kind: str, directive: str, catalogue: Catalogue) -> str:
     if likely := catalogue.kind_of(directive.partition("(")[0]):
         return f"a directive says what kind it is: {likely}:{directive}"
+    if directive in KINDS:
+        return f"{directive!r} needs a colon, and what it is about: {directive}:..."
+    if kind.lower() in KINDS:
+        return f"{kind!r} is no directive: write {kind.lower()}: in small letters."
     if not kind and "=" in directive:
         return f"a directive says what kind it is: set:{directive}"
     return (

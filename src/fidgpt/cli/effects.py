@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fiddle as fdl
 
-from fidgpt.graph import Side, TagsChanged, diff
 from fidgpt.graph.edits import Edit
+
+if TYPE_CHECKING:
+    from fidgpt.graph import Side
 
 
 class Effect:
@@ -55,6 +57,8 @@ def edits_between(before: Any, after: Any) -> list[Edit]:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
+    from fidgpt.graph import TagsChanged, diff  # late: most directives know what they change
+
     edits: dict[str, Edit] = {}
     for change in diff(before, after):
         if not (isinstance(change, TagsChanged) and change.path in edits):
@@ -62,5 +66,5 @@ def edits_between(before: Any, after: Any) -> list[Edit]:
     return list(edits.values())
 
 
-def _set_in(side: Side) -> Any:
+def _set_in(side: "Side") -> Any:
     return fdl.NO_VALUE if side.is_default else side.value

@@ -10,7 +10,7 @@ flags.DEFINE_multi_string(
     "config",
     [],
     "A directive: config:NAME(args), config_file:PATH, config_str:TEXT, fiddler:NAME(args), "
-    "set:PATH=VALUE (or *=, +=, -=), tag:NAME=VALUE, del:PATH, use:PATH=PART(args), "
+    "set:PATH=VALUE or tag:NAME=VALUE (or *=, +=, -=), del:PATH, use:PATH=PART(args), "
     "tie:PATH=PATH, untie:PATH or patch:FILE. Repeated; applied in the order given, on config:base "
     "unless the first one says where to begin.",
 )
@@ -23,6 +23,9 @@ flags.DEFINE_flag(
         "yaml, json, python code, a page for a browser or a drawing, or only what differs from "
         "its base or from the defaults.",
     )
+)
+flags.DEFINE_multi_string(
+    "allow", [], "A package of your own whose functions and classes a saved config may name."
 )
 flags.DEFINE_string("run_dir", None, "Directory of the new run; runs/NAME-TIME unless said.")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from fidgpt.cli.index.ask import at_hand, whole
+from fidgpt.cli.listing import tell_what_is_left_out
 from fidgpt.cli.tables import print_table
 
 _HIDDEN = ("help", "helpshort", "helpfull", "helpxml", "only_check_args")
@@ -63,8 +64,7 @@ def print_knobs(directives: Sequence[str]) -> None:
     print(
         "  --list=knobs shows parts and heard values, too; --list=tags what is said once for all."
     )
-    if len(directives) > 1:
-        print("  These are the values before the directives that follow; --print shows them after.")
+    tell_what_is_left_out(directives)
 
 
 def _worth_showing(knobs: list[dict]) -> list[dict]:

@@ -65,6 +65,7 @@ def _tags(directives: Sequence[str], index: Index) -> None:
         rows.append([f"tag:{tag}", said, places_text, entry["doc"]])
     title = f"Tags, as config:{name} says them" if quantities else "Tags"
     print_table(title, ["tag", "said by", "heard", "doc"], rows)
+    tell_what_is_left_out(directives)
 
 
 def _parts_on_list(path: str, directives: Sequence[str], index: Index) -> None:
@@ -103,6 +104,13 @@ def _knobs(path: str, directives: Sequence[str], index: Index) -> None:
         raise _no_such_place(path, name, knobs)
     rows = [[knob["path"], knob["type"], value_text(knob), knob.get("doc", "")] for knob in below]
     print_table(f"Knobs of config:{name}", ["path", "type", "value", "doc"], rows)
+    tell_what_is_left_out(directives)
+
+
+def tell_what_is_left_out(directives: Sequence[str]) -> None:
+    """Says that values are those of the config alone, where directives would change it."""
+    if any(one.partition(":")[0].strip() != "config" for one in directives):
+        print("These are the values before the directives that follow; --print shows them after.")
 
 
 def is_below(path: str, top: str) -> bool:

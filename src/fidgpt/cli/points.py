@@ -1,9 +1,11 @@
 """The points of a sweep: what its axes multiply to, composed and built before any of them runs."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.changes import assignment
 from fidgpt.cli.directives import compose, split_directive
 from fidgpt.cli.runs import build_trainer
 from fidgpt.graph import ConfigError, fingerprint
@@ -30,9 +32,11 @@ def points_of(directives: list[str], axes: list[str]) -> list[Point]:
     """The points of a sweep, composed and built, each fingerprint once.
 
     Raises:
-      ConfigErrors: some points are wrong; all of them are named, and none may start.
+      ConfigErrors: some points are wrong; all of them are named, and none may start; or
+        the values of an axis all make the same runs.
     """
     points: dict[str, Point] = {}
+    identities: dict[tuple[str, ...], str] = {}
     mistakes: list[str] = []
     catalogue = own_catalogue()
     for varied in itertools.product(*(axis_values(axis) for axis in axes)):
@@ -48,8 +52,9 @@ def points_of(directives: list[str], axes: list[str]) -> list[Point]:
         except ConfigError as error:
             mistakes.append(f"{' '.join(varied)}:\n  {error}")
             continue
+        identities[varied] = identity
         points.setdefault(identity, Point(directives_of_point, varied, identity))
-    raise_all(list(dict.fromkeys(mistakes)))
+    raise_all(list(dict.fromkeys(mistakes)) or list(_vain(axes, identities)))
     return list(points.values())
 
 
@@ -60,10 +65,27 @@ def axis_values(axis: str) -> list[str]:
       ConfigError: the axis has no values.
     """
     kind, rest = split_directive(axis)
-    left, equals, right = rest.partition("=")
-    is_assignment = kind in ("set", "tag")
-    values = split_at_commas(right if is_assignment else rest)
-    if not kind or not values or (is_assignment and not equals):
-        raise ConfigError(f"--sweep={axis} has no values: write KIND:NAME=VALUE,VALUE.")
-    prefix = f"{kind}:{left}=" if is_assignment else f"{kind}:"
+    no_values = f"--sweep={axis} has no values: write KIND:NAME=VALUE,VALUE."
+    is_assignment = kind in ("set", "tag", "use", "tie")
+    try:
+        right = assignment(rest, axis)[2] if is_assignment else rest
+    except ConfigError:
+        raise ConfigError(no_values) from None
+    values = split_at_commas(right)
+    if not kind or not values:
+        raise ConfigError(no_values)
+    prefix = f"{kind}:{rest.removesuffix(right)}"
     return [prefix + value.strip() for value in values]
+
+
+def _vain(axes: list[str], identities: dict[tuple[str, ...], str]) -> Iterator[str]:
+    """A message for each axis whose values all make the same runs, whatever the others are."""
+    for i, axis in enumerate(axes):
+        runs: dict[tuple[str, ...], list[str]] = {}
+        for varied, identity in identities.items():
+            runs.setdefault((*varied[:i], *varied[i + 1 :]), []).append(identity)
+        if all(len(found) > 1 and len(set(found)) == 1 for found in runs.values()):
+            yield (
+                f"--sweep={axis} changes nothing: all its values make the same run, because it is "
+                "so already, or a later directive overrules it."
+            )

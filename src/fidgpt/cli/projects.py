@@ -88,6 +88,8 @@ def _is_kind(value: Any, kind: str) -> bool:
 
 
 def _imported(name: str, wanted: str) -> ModuleType:
+    if not all(piece.isidentifier() for piece in name.split(".")):
+        raise ConfigError(f"there is no {wanted}: {name!r} is no name of a module.")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -97,9 +99,10 @@ def _imported(name: str, wanted: str) -> ModuleType:
                 f"there is no module {missing!r} for {wanted}: is its folder on PYTHONPATH?"
             ) from None
         raise ConfigError(f"{name} cannot be imported for {wanted}: {error}.") from error
-    except Exception as error:  # whatever a user's module does when it is imported
-        kind = type(error).__name__
-        raise ConfigError(f"{name} cannot be imported for {wanted}: {kind}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        first = (str(error).splitlines() or [""])[0]
+        told = f"{type(error).__name__}: {first:.200}"
+        raise ConfigError(f"{name} cannot be imported for {wanted}: {told}") from error
 
 
 def _project(package: str) -> Project:

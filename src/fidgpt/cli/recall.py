@@ -2,14 +2,26 @@
 
 import sys
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
-from fidgpt.graph import ConfigError
+from fidgpt.graph import ConfigError, load_with_changes
 from fidgpt.graph.provenance import restore_provenance
 
 B = TypeVar("B", bound=fdl.Buildable)
+
+
+def load_told(text: str, *, source: str, allowed: tuple[str, ...]) -> Any:
+    """The graph of a file; what has changed since it was written is told on standard error.
+
+    Raises:
+      ConfigError: the text is no such file, or names what it may not, or what is not there.
+    """
+    cfg, changes = load_with_changes(text, source=source, allowed=allowed)
+    for line in changes:
+        print(f"{source}: {line}", file=sys.stderr)
+    return cfg
 
 
 def recall(cfg: B, file: Path) -> B:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import fiddle as fdl
 
+from fidgpt.cli.directives import is_by_machine, split_directive
 from fidgpt.cli.effects import Composed, Effect
 from fidgpt.graph import resolve
 from fidgpt.graph.errors import raise_all
@@ -27,7 +28,7 @@ def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -
     Raises:
       ConfigErrors: a directive that asks for a change made none; all of them are named.
     """
-    changes = [one for one in made.effects if one.directive.partition(":")[0] not in _BASES]
+    changes = [one for one in made.effects if _kind(one) not in _BASES]
     if not changes:
         return []
     raise_all([] if allow_noop else [_in_vain(one) for one in changes if _asks_in_vain(one)])
@@ -67,7 +68,12 @@ def _overruled(effects: list[Effect]) -> Iterator[str]:
 
 
 def _asks_in_vain(effect: Effect) -> bool:
-    return effect.directive.partition(":")[0] not in _VALUES and not effect.edits
+    is_asked = _kind(effect) not in _VALUES and not is_by_machine(effect.directive)
+    return is_asked and not effect.edits
+
+
+def _kind(effect: Effect) -> str:
+    return split_directive(effect.directive)[0]
 
 
 def _in_vain(effect: Effect) -> str:

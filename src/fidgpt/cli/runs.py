@@ -15,7 +15,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.cli.directives import DEFAULT_CONFIG, split_directive
-from fidgpt.cli.recall import recall
+from fidgpt.cli.recall import load_told, recall
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
 from fidgpt.graph.permissions import allowed_changes
@@ -23,6 +23,7 @@ from fidgpt.graph.provenance import dump_provenance, said_by
 from fidgpt.graph.text import rows
 from fidgpt.train import RunDirectory, RunError, Trainer
 
+CONSTRAINTS = [vars(rules)[name] for name in rules.__all__]
 _PACKAGES = ("fidgpt", "torch", "fiddle", "numpy", "safetensors", "tokenizers")
 
 
@@ -33,7 +34,7 @@ def build_trainer(cfg: fdl.Config) -> Trainer:
       ConfigError: the graph is wrong, or is no trainer's, or its model's parts do not fit.
     """
     with torch.device("meta"):
-        trainer = build(cfg, constraints=[vars(rules)[name] for name in rules.__all__])
+        trainer = build(cfg, constraints=CONSTRAINTS)
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
     _read_nothing(trainer)
@@ -66,7 +67,7 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     file = path / "config.json"
     try:
         with said_by(str(file)):
-            cfg = load(file.read_text(encoding="utf-8"), source=str(file), allowed=allowed)
+            cfg = load_told(file.read_text(encoding="utf-8"), source=str(file), allowed=allowed)
         return recall(cfg, file)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"

@@ -24,9 +24,9 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "diff_form",
     "text",
-    ["text", "directives", "svg", "html"],
-    "How --diff shows it: as lines, as directives that make the difference, drawn, or as a page "
-    "for a browser with both side by side.",
+    ["text", "directives", "patch", "svg", "html"],
+    "How --diff shows it: as lines, as directives or a patch that make the difference, drawn, or "
+    "as a page for a browser with both side by side.",
 )
 flags.DEFINE_bool("repro", False, "Print the fewest directives that make this graph again.")
 
@@ -68,29 +68,37 @@ def _texts(
     if FLAGS.repro:
         from fidgpt.cli.again import command_for
 
-        yield command_for(cfg, catalogue)
+        yield command_for(cfg, catalogue, begun_with=(directives or [""])[0])
 
 
 def _form(name: str) -> "Callable[[fdl.Config], str]":
-    from fidgpt.graph import draw, dump, outline
-    from fidgpt.graph.page import page
-    from fidgpt.graph.views.flat import flat, said
-    from fidgpt.graph.views.python import python
+    """What writes a form; each is loaded only where it is asked for."""
+    from fidgpt import graph
 
-    if name == "text" and sys.stdout.isatty():
-        color = "NO_COLOR" not in os.environ
-        return lambda cfg: outline(cfg, defaults=True, color=color)
-    forms: dict[str, Callable[[fdl.Config], str]] = {
-        "text": outline,
-        "flat": flat,
-        "json": dump,
-        "yaml": functools.partial(dump, form="yaml"),
-        "python": python,
-        "html": page,
-        "svg": lambda cfg: draw(cfg).svg(),
-        "defaults": said,
-    }
-    return forms[name]
+    match name:
+        case "text":
+            if not sys.stdout.isatty():
+                return graph.outline
+            color = "NO_COLOR" not in os.environ
+            return functools.partial(graph.outline, defaults=True, color=color)
+        case "json":
+            return graph.dump
+        case "yaml":
+            return functools.partial(graph.dump, form="yaml")
+        case "svg":
+            return lambda cfg: graph.draw(cfg).svg()
+        case "html":
+            from fidgpt.graph.page import page
+
+            return page
+        case "python":
+            from fidgpt.graph.views.python import python
+
+            return python
+        case _:
+            from fidgpt.graph.views.flat import flat, said
+
+            return flat if name == "flat" else said
 
 
 def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:
@@ -122,6 +130,10 @@ def _difference(cfg: "fdl.Config", catalogue: "Catalogue") -> str:
         from fidgpt.graph.page import page
 
         return page(cfg, other=other, other_title=FLAGS.diff)
+    if FLAGS.diff_form == "patch":
+        from fidgpt.graph import dump_patch
+
+        return dump_patch((other, cfg))
     if FLAGS.diff_form == "svg":
         return draw(cfg, since=other).svg()
     return diff_text(diff(other, cfg))

@@ -62,6 +62,7 @@ def _train(point: "Point", directory: Path) -> dict[str, float] | None:
         command += [f"--resume={path}"]
     else:
         command += [f"--config={directive}" for directive in point.directives]
+        command += ["--allow_noop"]  # of an axis's values, one may be what the base says already
         command += [f"--run_dir={path}"]
     print(f"\n{' '.join(point.varied)}", flush=True)
     if subprocess.run(command, check=False).returncode != 0:

@@ -37,27 +37,52 @@ def main(arguments: list[str]) -> int | None:
     refuse_arguments(arguments)
     if asked.answered():
         return None
-    _refuse_contradictions()
-    _pretend_machine()
-    # Late: --help, --list and completion load no torch.
-    from fidgpt.cli.catalogue import own_catalogue
-    from fidgpt.cli.directives import composed
-    from fidgpt.cli.runs import load_run
+    with app.without_collection():
+        _refuse_contradictions()
+        _pretend_machine()
+        # Late: --help, --list and completion load no torch.
+        from fidgpt.cli.catalogue import own_catalogue
+        from fidgpt.cli.directives import composed
 
-    catalogue = own_catalogue()
-    old = load_run(Path(FLAGS.resume), allowed=catalogue.packages) if FLAGS.resume else None
-    made = composed(FLAGS.config, catalogue, base=old)
-    if show.is_asked():
-        return _show(made, catalogue)
+        catalogue = own_catalogue(tuple(FLAGS.allow))
+        old = _resumed(catalogue) if FLAGS.resume else None
+        made = composed(FLAGS.config, catalogue, base=old)
+        if show.is_asked():
+            return _show(made, catalogue)
     return _run(made, old, catalogue.packages)
 
 
-def _show(made: "Composed", catalogue: "Catalogue") -> None:
-    from fidgpt.graph import bind, check
+def _resumed(catalogue: "Catalogue") -> "fdl.Config":
+    from fidgpt.cli.runs import load_run  # late: it knows files and differences
 
-    check(bind(check(made.root)))
+    return load_run(Path(FLAGS.resume), allowed=catalogue.packages)
+
+
+def _show(made: "Composed", catalogue: "Catalogue") -> None:
+    for message in _cannot_run(made.root):
+        print(f"warning: this would not run: {message}", file=sys.stderr)
     _tell(made, all_of_it=FLAGS.verbose)
     show.show(made.root, catalogue, directives=None if FLAGS.resume else FLAGS.config)
+
+
+def _cannot_run(cfg: "fdl.Config") -> list[str]:
+    """The constraints that a graph breaks, which may be looked at for that very reason.
+
+    Raises:
+      ConfigErrors: the graph is so wrong that there is nothing to look at.
+    """
+    from fidgpt.cli.runs import CONSTRAINTS
+    from fidgpt.graph import ConfigError, ConfigErrors, bind, check, checked
+
+    try:
+        checked(cfg, constraints=CONSTRAINTS)
+    except ConfigErrors as errors:
+        try:
+            check(bind(check(cfg)))
+        except ConfigError:
+            raise errors from None
+        return errors.messages
+    return []
 
 
 def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
@@ -84,17 +109,21 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
 
 
 def _tell(made: "Composed", *, all_of_it: bool) -> None:
-    """What the directives changed, on standard error; without `all_of_it` only what is refused."""
+    """What the directives changed, on standard error; without `all_of_it` only the warnings."""
     from fidgpt.cli.report import report
 
     for line in report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop):
-        if all_of_it:
+        if all_of_it or line.startswith("warning:"):
             print(line, file=sys.stderr)
 
 
 def _refuse_contradictions() -> None:
     from fidgpt.graph import ConfigError
 
+    for name in ("resume", "run_dir", "hardware"):  # such as --resume=$RUN where RUN is not set
+        said = FLAGS[name].value
+        if said is not None and not str(said).strip():
+            raise ConfigError(f"--{name}= names nothing: give it a value, or leave it out.")
     if FLAGS.resume and FLAGS.run_dir:
         raise ConfigError("--resume goes on in the directory of the run: leave --run_dir out.")
     if FLAGS.resume_step is not None and not FLAGS.resume:

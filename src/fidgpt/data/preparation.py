@@ -100,7 +100,8 @@ def _turn_to_write(directory: Path, progress: PreparationProgress) -> Iterator[b
     if foreign and (not directory.is_dir() or any(directory.iterdir())):
         raise DataError(
             f"{directory} exists and is no prepared corpus, so nothing is written there.\n"
-            "Name a directory that does not exist yet."
+            f"Name a directory that does not exist yet; a prepared corpus that lost its {INDEX} "
+            "may be deleted."
         )
     directory.parent.mkdir(parents=True, exist_ok=True)
     wait = f"Waiting for another process that prepares {directory}"

@@ -36,6 +36,8 @@ class Split:
         self.num_tokens: int = entry["tokens"]
         self.num_bytes: int = entry["bytes"]
         kind = np.dtype(dtype).newbyteorder("<")
+        if self.num_tokens != sum(shard.tokens for shard in self.shards):
+            raise ValueError(f"the shards do not add up to {self.num_tokens} tokens")
         for shard in self.shards:
             _check_size(directory, shard.file, size=shard.tokens * kind.itemsize)
             _check_size(directory, shard.ends_file, size=shard.documents * 8)
@@ -84,12 +86,15 @@ class PreparedCorpus:
             self.dtype: str = self._index["dtype"]
             self.train = self._split("train")
             self.validation = self._split("validation")
-        except (KeyError, TypeError) as error:
-            raise _damaged(self.directory, f"its {INDEX} lacks an entry ({error})") from error
-        for file, sha256 in self._index["tokenizer_files"].items():
-            _check_hash(self.directory, file, sha256=sha256)
-        if self.num_bytes_on_disk < _VERIFIED_BELOW_BYTES:
-            self.verify()
+            for file, sha256 in self._index["tokenizer_files"].items():
+                _check_hash(self.directory, file, sha256=sha256)
+            if self.num_bytes_on_disk < _VERIFIED_BELOW_BYTES:
+                self.verify()
+        except DataError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"its {INDEX} lacks an entry or has a wrong one ({error})"
+            raise _damaged(self.directory, reason) from error
         self.tokenizer = load_tokenizer(self.directory / TOKENIZER)
 
     @property

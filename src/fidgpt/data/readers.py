@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[s
             yield from _read_parquet(path, text_field=text_field)
         else:
             yield from _read_text(path, document_chars=document_chars)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
             f"Cannot read {path}: {reason}.\nCheck that the file is whole and may be read."
@@ -57,7 +58,7 @@ def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
                     f"{place} is not UTF-8 text ({error.reason}).\nConvert the file, for example "
                     "with `iconv -f latin1 -t utf-8`."
                 ) from error
-            except json.JSONDecodeError as error:
+            except (json.JSONDecodeError, RecursionError) as error:
                 raise DataError(
                     f"{place} is not JSON ({error}).\nEach line must be one object, such as "
                     f'{{"{text_field}": "..."}}.'
@@ -109,7 +110,7 @@ def _read_parquet(path: Path, *, text_field: str) -> Iterator[str]:
                             "text.\nName a column of text with text_field=... (or --text_field)."
                         )
                     yield text or ""
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
             f"{path} is not a readable Parquet file: {error}.\nIt may be cut short; get it again."
         ) from error

@@ -5,7 +5,7 @@ import hashlib
 import os
 import platform
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -98,14 +98,29 @@ class TextFiles:
 
     def identity(self) -> str:
         """The options, and the paths, sizes and times of the files."""
+        files = self._files()
         root = Path(self.path).expanduser().resolve()
-        files = _fingerprint(self._files(), root=root)
-        return f"files {root} {self.text_field} {self.document_chars} {files}"
+        options = f"{self.text_field} {self.document_chars}"
+        return f"files {root} {options} {_fingerprint(files, root=root)}"
 
     def _files(self) -> list[Path]:
+        if not str(self.path):
+            raise DataError("The path of the text is empty.\nGive a file, or a folder of files.")
+        try:
+            return self._found()
+        except (OSError, RuntimeError) as error:  # RuntimeError: an unknown ~user
+            reason = getattr(error, "strerror", None) or str(error)
+            place = getattr(error, "filename", None) or self.path
+            raise DataError(
+                f"{place} cannot be looked at: {reason}.\nGive a text, .jsonl or .parquet file, or "
+                "a folder of them, that may be read."
+            ) from error
+
+    def _found(self) -> list[Path]:
         root = Path(self.path).expanduser()
         if root.is_dir():
-            files = [path for path in _walk(root, skip={"__pycache__"}) if self._wanted(path)]
+            found = _walk(root, skip={"__pycache__"}, on_error=_give_up)
+            files = [path for path in found if self._wanted(path)]
             if not files:
                 raise DataError(
                     f"{root} is a folder without any text: no file in it that is not empty "
@@ -117,7 +132,11 @@ class TextFiles:
                 f"{root} does not exist (the current directory is {Path.cwd()}).\n"
                 "Give a text, .jsonl or .parquet file, or a folder of them."
             )
-        if root.stat().st_size == 0 and root.is_file():
+        if not root.is_file():
+            raise DataError(
+                f"{root} is no file, and text is read twice.\nWrite the text to a file first."
+            )
+        if root.stat().st_size == 0:
             raise DataError(f"{root} is empty.\nGive a file with text in it.")
         return [root]
 
@@ -126,10 +145,19 @@ class TextFiles:
         return matches and path.stat().st_size > 0
 
 
-def _walk(root: Path, *, skip: set[str]) -> list[Path]:
-    """All files below a folder that are not hidden, sorted by their path in it."""
+def _give_up(error: OSError) -> None:
+    raise error
+
+
+def _walk(
+    root: Path, *, skip: set[str], on_error: Callable[[OSError], None] | None = None
+) -> list[Path]:
+    """All files below a folder that are not hidden, sorted by their path in it.
+
+    A folder that cannot be read is left out, unless `on_error` raises.
+    """
     files = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=on_error):
         folders[:] = [name for name in folders if name not in skip and name[0] != "."]
         files += [Path(folder, name) for name in names if name[0] != "."]
     return sorted(

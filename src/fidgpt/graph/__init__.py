@@ -1,38 +1,84 @@
-"""Everything about the config graph: it knows Fiddle, and no model and no trainer."""
+"""Everything about the config graph: it knows Fiddle, and no model and no trainer.
+
+Differences, files, drawings and the way back to directives are loaded when they are first asked
+for: most runs need none of them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from fidgpt.graph.bind import Heard, bind, resolve
 from fidgpt.graph.build import build
 from fidgpt.graph.check import check, checked
 from fidgpt.graph.clone import clone, clone_part
-from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
-from fidgpt.graph.difference.changes import (
-    Change,
-    ItemMoved,
-    PartAdded,
-    PartRemoved,
-    PartReplaced,
-    SharingChanged,
-    Side,
-    TagsChanged,
-    ValueChanged,
-)
-from fidgpt.graph.difference.diff import Changes, diff
-from fidgpt.graph.difference.merge import merge
-from fidgpt.graph.difference.text import diff_text
-from fidgpt.graph.drawing.draw import draw
-from fidgpt.graph.drawing.render import Drawing
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
+from fidgpt.graph.notebook import show_configs
 from fidgpt.graph.paths import find_place
 from fidgpt.graph.provenance import Saying, Story, said_by, story, why_text
 from fidgpt.graph.repro import Repro, repro
 from fidgpt.graph.select import find, set_tag, tagged
 from fidgpt.graph.selectors import places
-from fidgpt.graph.storage.file import dump, load, load_with_changes
-from fidgpt.graph.storage.fingerprint import equal, fingerprint
 from fidgpt.graph.swap import swapped
 from fidgpt.graph.text import outline
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import Node, nodes, parts, title
+
+if TYPE_CHECKING:
+    from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
+    from fidgpt.graph.difference.changes import (
+        Change,
+        ItemMoved,
+        PartAdded,
+        PartRemoved,
+        PartReplaced,
+        SharingChanged,
+        Side,
+        TagsChanged,
+        ValueChanged,
+    )
+    from fidgpt.graph.difference.diff import Changes, diff
+    from fidgpt.graph.difference.merge import merge
+    from fidgpt.graph.difference.text import diff_text
+    from fidgpt.graph.drawing.draw import draw
+    from fidgpt.graph.drawing.render import Drawing
+    from fidgpt.graph.storage.file import dump, load, load_with_changes
+    from fidgpt.graph.storage.fingerprint import equal, fingerprint
+else:  # which type checkers need not see: to them, every name would be known
+    _LATE = {
+        "difference.apply": ("apply", "apply_patch", "dump_patch"),
+        "difference.changes": (
+            "Change",
+            "ItemMoved",
+            "PartAdded",
+            "PartRemoved",
+            "PartReplaced",
+            "SharingChanged",
+            "Side",
+            "TagsChanged",
+            "ValueChanged",
+        ),
+        "difference.diff": ("Changes", "diff"),
+        "difference.merge": ("merge",),
+        "difference.text": ("diff_text",),
+        "drawing.draw": ("draw",),
+        "drawing.render": ("Drawing",),
+        "storage.file": ("dump", "load", "load_with_changes"),
+        "storage.fingerprint": ("equal", "fingerprint"),
+    }
+    _MODULES = {name: module for module, names in _LATE.items() for name in names}
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_MODULES})
+
+
+show_configs()
 
 __all__ = [
     "Change",

@@ -47,8 +47,16 @@ def is_unknown(hint: Any) -> bool:
 
 def is_dtype(hint: Any) -> bool:
     """Whether a hint is torch's type of number formats, found out without importing torch."""
-    named = getattr(hint, "__module__", None), getattr(hint, "__name__", None)
-    return named == ("torch", "dtype")
+    return _is_of_torch(hint, "dtype")
+
+
+def is_device(hint: Any) -> bool:
+    """Whether a hint is torch's type of devices, found out in the same way."""
+    return _is_of_torch(hint, "device")
+
+
+def _is_of_torch(hint: Any, name: str) -> bool:
+    return (getattr(hint, "__module__", None), getattr(hint, "__name__", None)) == ("torch", name)
 
 
 def _hints(function: Any) -> dict[str, Any]:

@@ -87,13 +87,23 @@ def default_of(part: fdl.Buildable, key: Key) -> Any:
 
 def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
     """The class or function that makes the default of a dataclass' field anew; None for others."""
+    factory = _factory_of(part, key)
+    is_container = isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
+    return None if is_container else factory
+
+
+def has_factory(part: fdl.Buildable, key: Key) -> bool:
+    """Whether the default of a parameter is made anew, be it by a class, a list or a function."""
+    return _factory_of(part, key) is not None
+
+
+def _factory_of(part: fdl.Buildable, key: Key) -> Any:
     function = fdl.get_callable(part)
     if not dataclasses.is_dataclass(function):
         return None
     fields = {field.name: field.default_factory for field in dataclasses.fields(function)}
     factory = fields.get(str(key), dataclasses.MISSING)
-    is_container = isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
-    return None if factory is dataclasses.MISSING or is_container else factory
+    return None if factory is dataclasses.MISSING else factory
 
 
 def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:

@@ -3,6 +3,7 @@
 import ast
 import math
 import operator
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +27,7 @@ UNREADABLE = (
     MemoryError,
     RecursionError,
 )
+_NUMERAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MORE_OPERATORS = {**OPERATORS, ast.Mod: operator.mod}
 _FUNCTIONS = {"min": min, "max": max, "round": round, "int": int}
 _MOST_BITS = 1024  # of a power: 9**9**9 would keep the machine busy for hours
@@ -38,6 +40,8 @@ def parsed(text: str) -> ast.expr:
     Raises:
       SyntaxError, ValueError, MemoryError, RecursionError: it is none.
     """
+    if _NUMERAL.fullmatch(text):  # most are, and there is nothing to warn of
+        return ast.parse(text, mode="eval").body
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that "\\d" is no escape is not news to who typed it
         return ast.parse(text, mode="eval").body

@@ -1,19 +1,20 @@
 """Tags as variables, the graph as their scope: open quantities hear the nearest that is said."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.graph.arguments import Key, assign, default_of, every
-from fidgpt.graph.clone import clone
+from fidgpt.graph.clone import copies_of
 from fidgpt.graph.errors import listed, raise_all
-from fidgpt.graph.formula import look_up_names
+from fidgpt.graph.formula import is_formula, look_up_names
 from fidgpt.graph.scope import Conflict, Said, Scope, Scopes, Tag, look_up
-from fidgpt.graph.walk import Node, join, nodes, parts, step_to, title
+from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Heard:
     """One open parameter and what it hears.
 
@@ -52,15 +53,39 @@ def bind(root: Any) -> Any:
         ways: to a shared part, by two arguments of one part, or under two tags of one parameter.
       ConfigError: a part contains itself, or a quantity is computed from itself.
     """
-    bound = clone(root)
-    for heard in resolve(bound):
-        assign(heard.part, heard.key, heard.said.value)
-    found = parts(bound)
+    return bind_nodes(root, nodes(root))[0]
+
+
+def bind_nodes(root: Any, found: list[Node]) -> tuple[Any, list[Heard]]:
+    """What `bind` returns, for a graph of which the nodes are known, and what was heard.
+
+    Raises:
+      ConfigErrors, ConfigError: as `bind` does.
+    """
+    every_heard = hear(found)
+    copies = copies_of(found)
+    bound = copies[id(root)]
+    for heard in every_heard:
+        value = copies.get(id(heard.said.value), heard.said.value)
+        _assign_heard(copies[id(heard.part)], heard, value)
     for node in found:
-        for key in open_parameters(node.value):
-            assign(node.value, key, default_of(node.value, key))
-    look_up_names(bound, found)
-    return bound
+        for key in open_parameters(copies[id(node.value)]):
+            assign(copies[id(node.value)], key, default_of(node.value, key))
+    if any(is_formula(node.value) for node in found):
+        look_up_names(bound, parts(bound))
+    elif any(is_node(heard.said.value) for heard in every_heard):
+        nodes(bound)  # refuses what hears itself
+    return bound, every_heard
+
+
+def _assign_heard(part: fdl.Buildable, heard: Heard, value: Any) -> None:
+    """Sets an argument; that it was set is part of the history of the place that says it."""
+    if not isinstance(heard.key, str):
+        assign(part, heard.key, value)
+        return
+    part.__arguments__[heard.key] = value
+    told = heard.said.node.value.__argument_history__.get(heard.said.key, ())
+    part.__argument_history__[heard.key] += told[-1:]
 
 
 def hears(root: Any, part: fdl.Buildable, key: Key) -> bool:
@@ -80,20 +105,29 @@ def resolve(root: Any) -> list[Heard]:
     Raises:
       ConfigErrors: as `bind` does.
     """
+    return hear(nodes(root))
+
+
+def hear(found: Iterable[Node]) -> list[Heard]:
+    """What each open parameter of some nodes, parents first, hears.
+
+    Raises:
+      ConfigErrors: as `bind` does.
+    """
     heard: list[Heard] = []
     unsaid: dict[frozenset[Tag], list[tuple[Node, str]]] = {}
     conflicts: dict[Any, tuple[Conflict, list[str]]] = {}
     scopes = Scopes()
-    for node in nodes(root):
+    for node in found:
         scopes.enter(node)
         for key, tags in open_parameters(node.value).items():
-            found = _listen(node, tags, scopes.at(node, key))
-            if isinstance(found, Said):
-                heard.append(Heard(node, key, found))
-            elif isinstance(found, Conflict):
-                sides = (tags, found.first[0], found.second[0])
+            word = _listen(node, tags, scopes.at(node, key))
+            if isinstance(word, Said):
+                heard.append(Heard(node, key, word))
+            elif isinstance(word, Conflict):
+                sides = (tags, word.first[0], word.second[0])
                 place = join(node.path, step_to(key))
-                conflicts.setdefault(sides, (found, []))[1].append(place)
+                conflicts.setdefault(sides, (word, []))[1].append(place)
             elif default_of(node.value, key) is fdl.NO_VALUE:
                 unsaid.setdefault(tags, []).append((node, join(node.path, step_to(key))))
     raise_all(
@@ -105,11 +139,11 @@ def resolve(root: Any) -> list[Heard]:
 
 def open_parameters(part: Any) -> dict[Key, frozenset[Tag]]:
     """The parameters of a part that carry a tag and have no value; none for a container."""
-    if not isinstance(part, fdl.Buildable):
+    if not IS_PART[type(part)] or not part.__argument_tags__:
         return {}
     tagged, known = part.__argument_tags__, part.__arguments__
     found = {key: frozenset(tags) for key, tags in tagged.items() if tags and key not in known}
-    return {key: found[key] for key in every(part) if key in found} if len(found) > 1 else found
+    return found if len(found) < 2 else {key: found[key] for key in every(part) if key in found}
 
 
 def _listen(node: Node, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | None:

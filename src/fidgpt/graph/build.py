@@ -1,16 +1,13 @@
 """From a graph to the objects it describes."""
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
-import fiddle as fdl
-
-from fidgpt.graph.check import checked
+from fidgpt.graph.arguments import given, named_defaults
+from fidgpt.graph.check import checked, is_plain
 from fidgpt.graph.constraints import Constraint
 from fidgpt.graph.errors import ConfigError
-
-_PLACE = re.compile(r"failed to construct or call (\S+) at <root>\.?(\S*) with")
+from fidgpt.graph.walk import IS_NODE, IS_PART, nodes, title
 
 
 def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
@@ -25,11 +22,57 @@ def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
         any kind; the message names the part.
     """
     bound = checked(root, constraints=constraints)
+    if not IS_NODE[type(bound)]:
+        return bound
+    built: dict[int, Any] = {}
+    for value in _in_order(bound):
+        built[id(value)] = _built(value, built, bound)
+    return built[id(bound)]
+
+
+def _in_order(root: Any) -> list[Any]:
+    """The nodes of a graph, each after what it holds, in the order in which one reads them.
+
+    The order is Fiddle's own: what constructors draw at random depends on it.
+    """
+    ordered: list[Any] = []
+    entered: set[int] = set()
+    todo = [(root, False)]
+    while todo:
+        value, is_done = todo.pop()
+        if is_done:
+            ordered.append(value)
+        elif id(value) not in entered:
+            entered.add(id(value))
+            todo.append((value, True))
+            todo += [(child, False) for child in reversed(_held(value)) if IS_NODE[type(child)]]
+    return ordered
+
+
+def _held(value: Any) -> list[Any]:
+    if IS_PART[type(value)]:
+        return [*given(value).values()]
+    return [*value.values()] if isinstance(value, dict) else [*value]
+
+
+def _built(value: Any, built: dict[int, Any], root: Any) -> Any:
+    """What a node becomes once all that it holds was built."""
+    if not IS_PART[type(value)]:
+        return _container(value, built) if is_plain(value) else value
+    arguments = {key: built.get(id(one), one) for key, one in value.__arguments__.items()}
     try:
-        return fdl.build(bound)
+        if named_defaults(value) is not None:
+            return value.__build__(**arguments)
+        args, keywords = value.__signature_info__.transform_to_args_kwargs(arguments)
+        return value.__build__(*args, **keywords)
     except Exception as error:  # a division by head_dim=0 is the user's mistake too
-        cause = getattr(error, "proxy_base_exception", error)
-        place = _PLACE.search(getattr(error, "proxy_message", ""))
-        where = f"{place[2] or 'the root'} ({place[1]}): " if place else ""
-        kind = "" if isinstance(cause, ValueError | TypeError) else f"{type(cause).__name__}: "
-        raise ConfigError(f"{where}{kind}{cause}") from cause
+        kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
+        place = next(node.path for node in nodes(root) if node.value is value) or "the root"
+        raise ConfigError(f"{place} ({title(value)}): {kind}{error}") from error
+
+
+def _container(value: Any, built: dict[int, Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: built.get(id(item), item) for key, item in value.items()}
+    items = [built.get(id(item), item) for item in value]
+    return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)

@@ -2,18 +2,29 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import default_of, every, given
-from fidgpt.graph.bind import bind, open_parameters
+from fidgpt.graph.annotations import hints_of
+from fidgpt.graph.arguments import Key, default_of, every, given, named_defaults
+from fidgpt.graph.bind import Heard, bind_nodes, open_parameters
 from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
 from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
-from fidgpt.graph.formula import wrong_formulas
+from fidgpt.graph.formula import is_formula, wrong_formulas
 from fidgpt.graph.hints import can_be_typed, fits, hint_of, name_of
-from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to, title
+from fidgpt.graph.walk import (
+    IS_PART,
+    LEAVES,
+    Node,
+    children,
+    is_node,
+    join,
+    nodes,
+    step_to,
+    title,
+)
 
 _HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
@@ -27,9 +38,7 @@ def check(root: Any) -> Any:
     Raises:
       ConfigErrors: every mistake, in one go.
     """
-    found = nodes(root)
-    mistakes = [message for node in found for message in _mistakes(node)]
-    raise_all(mistakes + list(wrong_formulas(found)))
+    raise_all(_all_mistakes(nodes(root)))
     return root
 
 
@@ -46,47 +55,57 @@ def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     Raises:
       ConfigErrors: every mistake, in one go.
     """
-    _, messages = _asked(check, root)
-    bound, others = _asked(bind, root)
-    messages += others
-    if bound is not None and not messages:
-        messages += _asked(check, bound)[1]  # a value wrong where it is said is wrong all over
-    if bound is not None:
-        messages += [*broken(nodes(bound)), *broken_of_whole(bound, constraints)]
-    raise_all(messages)
+    found = nodes(root)
+    messages = _all_mistakes(found)
+    try:
+        bound, heard = bind_nodes(root, found)
+    except ConfigError as error:
+        raise_all(messages + (error.messages if isinstance(error, ConfigErrors) else [str(error)]))
+        raise
+    copies = nodes(bound)
+    if not messages:  # a value wrong where it is said is wrong all over
+        messages += _mistakes_of_binding(copies, heard)
+    raise_all([*messages, *broken(copies), *broken_of_whole(bound, constraints)])
     return bound
 
 
-def _asked(question: Callable[[Any], Any], root: Any) -> tuple[Any, list[str]]:
-    """What a question returns, or None and the mistakes that it found."""
-    try:
-        return question(root), []
-    except ConfigErrors as errors:
-        return None, errors.messages
-    except ConfigError as error:
-        return None, [str(error)]
+def _all_mistakes(found: list[Node]) -> list[str]:
+    mistakes = [message for node in found for message in _mistakes(node)]
+    return mistakes + list(wrong_formulas(found))
+
+
+def _mistakes_of_binding(found: list[Node], heard: list[Heard]) -> list[str]:
+    """What is wrong with a bound graph that was right before: only what was heard is new."""
+    if any(is_node(one.said.value) for one in heard) or any(is_formula(n.value) for n in found):
+        return _all_mistakes(found)
+    hearing = {one.node.path for one in heard if _is_misfit(one.part, one.key, one.said.value)}
+    return [text for node in found if hearing and node.path in hearing for text in _misfits(node)]
 
 
 def _mistakes(node: Node) -> Iterator[str]:
-    if isinstance(node.value, fdl.ArgFactory):
-        yield from _outside_a_factory(node)
-    if isinstance(node.value, fdl.Buildable):
+    value = node.value
+    if IS_PART[type(value)]:
+        if isinstance(value, fdl.ArgFactory):
+            yield from _outside_a_factory(node)
         yield from _missing(node)
         yield from _misfits(node)
-    elif not _is_plain(node.value) and _holds_parts(node.value):
-        yield _not_built(node.path, node.value)
-    for step, child in children(node.value):
-        if not is_node(child) and _holds_parts(child):
+    elif not is_plain(value) and _holds_parts(value):
+        yield _not_built(node.path, value)
+    for step, child in children(value):
+        if not (type(child) in LEAVES or is_node(child)) and _holds_parts(child):
             yield _not_built(join(node.path, step), child)
 
 
 def _missing(node: Node) -> Iterator[str]:
     """Required arguments that nobody gave; a Partial is called with the rest later."""
-    if isinstance(node.value, fdl.Partial):
-        return
     part = node.value
+    if isinstance(part, fdl.Partial):
+        return
+    arguments = every(part)
+    if type(fdl.NO_VALUE) not in map(type, arguments.values()):
+        return
     heard = open_parameters(part)
-    for key, value in every(part).items():
+    for key, value in arguments.items():
         if value is fdl.NO_VALUE and key not in heard:
             path = join(node.path, step_to(key))
             hint = hint_of(part, key)
@@ -95,14 +114,27 @@ def _missing(node: Node) -> Iterator[str]:
 
 
 def _misfits(node: Node) -> Iterator[str]:
-    for key, value in given(node.value).items():
-        hint = hint_of(node.value, key)
-        if fits(value, hint) or value is default_of(node.value, key):
+    part = node.value
+    hints = {} if named_defaults(part) is None else hints_of(fdl.get_callable(part))
+    sure = {
+        key
+        for key, value in part.__arguments__.items()
+        if type(value) is hints.get(key) and type(value) in LEAVES
+    }
+    if len(sure) == len(part.__arguments__):
+        return
+    for key, value in given(part).items():
+        if key in sure or not _is_misfit(part, key, value):
             continue
-        path = join(node.path, step_to(key))
+        hint, path = hint_of(part, key), join(node.path, step_to(key))
         text = f"the part {title(value)}" if isinstance(value, fdl.Buildable) else f"{value!r:.60}"
         how = f"\n  Set something that fits:  set:{path}=..." if can_be_typed(hint) else ""
-        yield f"{path} is {text}, and {title(node.value)} takes {name_of(hint)}.{how}"
+        yield f"{path} is {text}, and {title(part)} takes {name_of(hint)}.{how}"
+
+
+def _is_misfit(part: fdl.Buildable, key: Key, value: Any) -> bool:
+    """Whether a parameter takes no such value; its own default fits, whatever its annotation."""
+    return not fits(value, hint_of(part, key)) and value is not default_of(part, key)
 
 
 def _outside_a_factory(node: Node) -> Iterator[str]:
@@ -130,7 +162,7 @@ def _not_built(path: str, value: Any) -> str:
     )
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether Fiddle builds what is inside a container: not in OrderedDict, for example."""
     is_named = isinstance(value, tuple) and hasattr(value, "_fields")
     return is_named or type(value) in (list, tuple, dict)

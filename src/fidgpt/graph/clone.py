@@ -2,21 +2,21 @@
 
 import copy
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 import fiddle as fdl
 
 from fidgpt.graph.arguments import Key
 from fidgpt.graph.quantities import is_quantity
-from fidgpt.graph.walk import is_node, nodes
+from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
 
 B = TypeVar("B", bound=fdl.Buildable)
 
 
 def clone(root: Any) -> Any:
     """A copy of a whole graph: what was one node stays one node; plain values are not copied."""
-    return _copy(root, kept=())
+    return copies_of(nodes(root))[id(root)]
 
 
 def clone_part(part: B) -> B:
@@ -26,7 +26,9 @@ def clone_part(part: B) -> B:
     `Config`, which is built once for all calls, is held by both: a RoPE, or a table. A deferred
     computation of a number is copied too, because it follows the part that asks for it.
     """
-    return _copy(part, kept=[node.value for node in nodes(part)[1:] if _is_built_once(node.value)])
+    found = nodes(part)
+    kept = [node.value for node in found[1:] if _is_built_once(node.value)]
+    return copies_of(found, kept=kept)[id(part)]
 
 
 def copy_part(part: B, arguments: dict[Key, Any]) -> B:
@@ -36,40 +38,47 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
     """
     new = object.__new__(type(part))
     tags, history = part.__argument_tags__, part.__argument_history__
-    vars(new).update(  # past Fiddle's own __setattr__, as its `__deepcopy__` does
-        part.__dict__,
-        __arguments__=arguments,
-        __argument_tags__=defaultdict(set, {key: set(own) for key, own in tags.items()}),
-        __argument_history__=type(history)({key: [*one] for key, one in history.items()}),
+    own = vars(new)  # past Fiddle's own __setattr__, as its `__deepcopy__` does
+    own.update(part.__dict__)
+    own["__arguments__"] = arguments
+    own["__argument_tags__"] = copied = defaultdict(set)
+    for key, carried in tags.items():
+        copied[key] = carried.copy()
+    own["__argument_history__"] = type(history)(
+        zip(history, map(list.copy, history.values()), strict=True)
     )
     return new
 
 
-def _copy(root: Any, *, kept: Collection[Any]) -> Any:
-    """Children before parents, so that depth is no limit, as it is for `copy.deepcopy`."""
+def copies_of(found: Iterable[Node], *, kept: Collection[Any] = ()) -> dict[int, Any]:
+    """A copy of each of the nodes of a graph, parents first, by the identity of the node.
+
+    What is `kept` is in the copies itself. A root that is no node of a graph is its own copy.
+    """
     copies = {id(value): value for value in kept}
-    for node in reversed(nodes(root)):
+    for node in reversed(list(found)):  # children first, so that depth is no limit
         if id(node.value) not in copies:
             copies[id(node.value)] = _with_children(node.value, copies)
-    return copies[id(root)]
+    return copies
 
 
 def _with_children(value: Any, copies: dict[int, Any]) -> Any:
-    def new(child: Any) -> Any:
-        return copies[id(child)] if is_node(child) else child
-
-    if not is_node(value):
+    kind = type(value)
+    if IS_PART[kind]:
+        arguments = dict(value.__arguments__)
+        if not LEAVES.issuperset(map(type, arguments.values())):
+            arguments = {key: copies.get(id(one), one) for key, one in arguments.items()}
+        return copy_part(value, arguments)
+    if not IS_NODE[kind]:
         return value
     if isinstance(value, tuple):
-        items = [new(child) for child in value]
-        return getattr(type(value), "_make", type(value))(items)  # named tuples have a _make
-    if isinstance(value, fdl.Buildable):
-        return copy_part(value, {key: new(item) for key, item in value.__arguments__.items()})
+        items = [copies.get(id(child), child) for child in value]
+        return getattr(kind, "_make", kind)(items)  # named tuples have a _make
     shell = copy.copy(value)
     if isinstance(value, dict):
-        shell.update((key, new(item)) for key, item in value.items())
+        shell.update((key, copies.get(id(item), item)) for key, item in value.items())
     else:
-        shell[:] = [new(child) for child in value]
+        shell[:] = [copies.get(id(child), child) for child in value]
     return shell
 
 

@@ -70,18 +70,18 @@ def make_formula(root: Any, text: str, *, place: Place | None = None) -> fdl.Con
       ConfigError: it is no arithmetic, names a tag that there is not, or the place itself.
     """
     tags: dict[str, Any] = {}
-    for name in dict.fromkeys(_names_in(text)):
-        if tag := _tag_of(root, name):
+    for name in dict.fromkeys(names_in(text)):
+        tag = _tag_of(root, name)
+        keys = None if tag else parse_path(name)
+        if tag is not None:
             tags[name] = TaggedValue(tags=[tag])
-            continue
-        keys = parse_path(name)
-        if place is not None and keys == parse_path(place.path):
+        if place is not None and _is_itself(root, place, keys, tag):
             raise ConfigError(
                 "it cannot be computed from itself. To change what it is now, write "
                 f"for example {place.path}*=2."
             )
     with at(text):
-        refuse_unreadable(*_with_plain_names(text, dict.fromkeys(_names_in(text), 1)))
+        _refuse_unreadable(text)
     made = fdl.Config(formula, text=text.strip())
     if tags:
         made.values = tags
@@ -99,7 +99,7 @@ def look_up_names(root: Any, found: list[Node]) -> None:
     mistakes: list[str] = []
     for node in formulas:
         known = dict(given(node.value).get("values") or {})
-        for name in _names_in(node.value.text):
+        for name in names_in(node.value.text):
             try:
                 if name not in known:
                     known[name] = _referred(root, name)
@@ -133,13 +133,30 @@ def wrong_formulas(found: list[Node]) -> Iterator[str]:
             yield f"{path} is {node.value.text} = {result!r}, and takes {name_of(hint)}."
 
 
-def _names_in(text: str) -> list[str]:
+def _is_itself(root: Any, place: Place, keys: list[Key] | None, tag: Any) -> bool:
+    """Whether a formula names its own place: by the keys of a path, or by a tag of the root."""
+    if tag is None:
+        return keys == parse_path(place.path)
+    return place.container is root and tag in fdl.get_tags(root, place.key)
+
+
+def _refuse_unreadable(text: str) -> None:
+    names = list(dict.fromkeys(names_in(text)))
+    try:
+        refuse_unreadable(*_with_plain_names(text, dict.fromkeys(names, 1)))
+    except ConfigError as error:
+        told = re.sub(r"\b_(\d+)\b", lambda found: f"{{{names[int(found[1])]}}}", str(error))
+        raise ConfigError(told) from None
+
+
+def names_in(text: str) -> list[str]:
+    """The names in braces, in order."""
     return [name.strip() for name in _NAME.findall(text)]
 
 
 def _with_plain_names(text: str, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The text with a plain name for each one in braces, and the numbers by plain name."""
-    plain = {name: f"_{i}" for i, name in enumerate(dict.fromkeys(_names_in(text)))}
+    plain = {name: f"_{i}" for i, name in enumerate(dict.fromkeys(names_in(text)))}
     for name in plain:
         if name not in values:
             raise ConfigError(f"{name} has no value before the graph is bound.")
@@ -216,7 +233,7 @@ def _result(part: fdl.Buildable, results: Mapping[int, Any]) -> Any:
         if isinstance(value, TaggedValueCls):
             value = given(value).get("value", fdl.NO_VALUE)
         known[name] = results.get(id(value), fdl.NO_VALUE) if is_formula(value) else value
-    is_complete = all(name in known for name in _names_in(arguments["text"]))
+    is_complete = all(name in known for name in names_in(arguments["text"]))
     if not is_complete or not all(type(value) in (int, float) for value in known.values()):
         return fdl.NO_VALUE
     return formula(arguments["text"], known, arguments.get("whole", False))

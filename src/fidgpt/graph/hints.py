@@ -13,16 +13,19 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.annotations import hints_of, is_dtype, is_unknown, members_of
-from fidgpt.graph.arguments import Key, given, parameter_of
+from fidgpt.graph.annotations import hints_of, is_device, is_dtype, is_unknown, members_of
+from fidgpt.graph.arguments import Key, given, named_defaults, parameter_of
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
 _LEAVES = (int, float, bool, str)
+_WRITTEN = (*_LEAVES, list, tuple, dict)  # what a text may say
 _TOWER = {float: (int,), complex: (int, float)}
 
 
 def hint_of(part: fdl.Buildable, key: Key) -> Any:
     """The annotation of a parameter; Any where there is none or it cannot be resolved."""
+    if isinstance(key, str) and (named := named_defaults(part)) is not None:
+        return hints_of(fdl.get_callable(part)).get(key, Any) if key in named else Any
     parameter = parameter_of(part, key)
     return hints_of(fdl.get_callable(part)).get(parameter.name, Any) if parameter else Any
 
@@ -45,8 +48,13 @@ def fits(value: Any, hint: Any) -> bool:
         return "value" not in given(value) or fits(given(value)["value"], hint)
     if isinstance(value, fdl.Buildable):
         return _part_fits(value, hint)
+    if typing.get_origin(hint) is collections.abc.Callable and not _may_return(value, hint):
+        return False
     if isinstance(value, bool) and hint in (int, float, complex):
         return False
+    protocol = typing.get_origin(hint) or hint
+    if isinstance(value, _WRITTEN) and _is_protocol(protocol):
+        return _has_methods(type(value), protocol) and _is_bearable(value, hint)
     if isinstance(value, list | tuple | dict) or _is_container(typing.get_origin(hint)):
         return _container_fits(value, hint)
     is_plain = inspect.isclass(hint) and not (typing.get_args(hint) or typing.is_typeddict(hint))
@@ -75,7 +83,8 @@ def can_be_typed(hint: Any) -> bool:
     """Whether a text can say a value for a hint, None apart; a part or function it cannot."""
     for member in members_of(hint):
         origin = typing.get_origin(member) or member
-        if is_unknown(member) or is_dtype(member) or origin in (typing.Literal, object):
+        named_by_torch = is_dtype(member) or is_device(member)
+        if is_unknown(member) or named_by_torch or origin in (typing.Literal, object):
             return True
         is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
         elements = [one for one in typing.get_args(member) if one is not Ellipsis]
@@ -119,17 +128,35 @@ def _container_fits(value: Any, hint: Any) -> bool:
 
 
 def _part_fits(part: fdl.Buildable, hint: Any) -> bool:
-    function = fdl.get_callable(part)
+    try:
+        return _cached_call_fits(type(part), fdl.get_callable(part), hint)
+    except TypeError:  # what cannot be hashed
+        return _call_fits(type(part), fdl.get_callable(part), hint)
+
+
+def _call_fits(kind: type, function: Any, hint: Any) -> bool:
     built = hints_of(function).get("return", Any)
-    if not isinstance(part, fdl.Partial):
+    if not issubclass(kind, fdl.Partial):
         return _may_be(built, hint, exactly=inspect.isclass(function))
     origin = typing.get_origin(hint) or hint
     if origin is collections.abc.Callable:
-        returns = typing.get_args(hint)[1:] or (Any,)
-        return _may_be(built, returns[0], exactly=inspect.isclass(function))
-    if not inspect.isclass(origin) or _is_protocol(origin):
+        return _may_return(function, hint)
+    if not inspect.isclass(origin):
         return True
+    if _is_protocol(origin):
+        return _has_methods(functools.partial, origin)
     return issubclass(functools.partial, origin)
+
+
+_cached_call_fits = functools.lru_cache(maxsize=4096)(_call_fits)
+
+
+def _may_return(function: Any, hint: Any) -> bool:
+    """Whether a function or class, where it is one, may return what a Callable shall."""
+    if not (inspect.isfunction(function) or inspect.isclass(function)):
+        return True
+    returns, built = typing.get_args(hint)[1:] or (Any,), hints_of(function).get("return", Any)
+    return _may_be(built, returns[0], exactly=inspect.isclass(function))
 
 
 def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
@@ -148,16 +175,39 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     have, want = (typing.get_origin(side) or side for side in (built, hint))
     # Of a tensor not yet built nobody knows the shape.
     have, want = (getattr(side, "array_type", side) for side in (have, want))
-    if not all(inspect.isclass(side) and not _is_protocol(side) for side in (have, want)):
+    if not (inspect.isclass(have) and inspect.isclass(want)) or _is_protocol(have):
         return True
+    if _is_protocol(want):
+        return not exactly or _has_methods(have, want)
     if issubclass(have, (want, *_TOWER.get(want, ()))):
         return True
     return not exactly and issubclass(want, have)
 
 
 def _is_protocol(hint: Any) -> bool:
-    """Whether a hint is a Protocol, whose members nobody can ask of an object not yet built."""
+    """Whether a hint is a Protocol; of an object not yet built only its methods can be asked."""
     return getattr(hint, "_is_protocol", False)
+
+
+def _has_methods(kind: type, protocol: Any) -> bool:
+    """Whether instances of a class have the methods of a Protocol, as far as anybody can know."""
+    asked = {
+        name
+        for one in protocol.__mro__
+        if _is_protocol(one)
+        for name, member in vars(one).items()
+        if inspect.isfunction(member) and (name == "__call__" or name[0] != "_")
+    }
+    looked_up = getattr(kind, "__getattr__", None)
+    is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
+    return bool(is_anything) or all(hasattr(kind, name) or _sets(kind, name) for name in asked)
+
+
+def _sets(kind: type, name: str) -> bool:
+    """Whether a constructor of a class gives its instances an attribute."""
+    codes = [getattr(vars(one).get("__init__"), "__code__", None) for one in kind.__mro__]
+    is_declared = any(name in vars(one).get("__annotations__", {}) for one in kind.__mro__)
+    return is_declared or any(name in code.co_names + code.co_consts for code in codes if code)
 
 
 def _is_bearable(value: Any, hint: Any) -> bool:

@@ -119,6 +119,10 @@ def _no_name(spots: list[Spot], key: Key) -> str:
             names |= {str(name) for name in every(spot.value)}
         elif isinstance(spot.value, dict):
             names |= set(map(str, spot.value))
+    if not names and isinstance(key, str):
+        first = spots[0]
+        state = "not set" if first.value is fdl.NO_VALUE else describe(first.value)
+        return f"{first.path or 'the root'} is {state}, and has no parameters."
     return f"nothing there has a parameter {key!r}. {suggest(str(key), names)}"
 
 

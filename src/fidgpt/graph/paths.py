@@ -1,6 +1,7 @@
 """Paths such as `model.blocks[0].attention.window`: reading and following them."""
 
 import ast
+import inspect
 import re
 from typing import Any
 
@@ -12,10 +13,11 @@ from fidgpt.graph.arguments import (
     default_factory_of,
     default_of,
     every,
+    has_factory,
     parameter_of,
 )
 from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
-from fidgpt.graph.hints import element_hint, hint_of
+from fidgpt.graph.hints import can_be_typed, element_hint, hint_of
 from fidgpt.graph.place import Opened, Place, Within, describe, inside_of
 from fidgpt.graph.walk import is_node, join, parts, step_to, title
 
@@ -104,7 +106,7 @@ def _is_part(value: Any) -> bool:
 def _opened(place: Place, path: str) -> fdl.Buildable:
     """A part for what the default factory of a parameter would make."""
     factory = default_factory_of(place.container, place.key)
-    if factory is None:
+    if factory is None or not (isinstance(factory, type) or inspect.signature(factory).parameters):
         raise ConfigError(_nothing_at(place, path))
     is_called_later = isinstance(place.container, fdl.Partial | fdl.ArgFactory)
     return (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
@@ -112,7 +114,13 @@ def _opened(place: Place, path: str) -> fdl.Buildable:
 
 def _nothing_at(place: Place, path: str) -> str:
     message = f"{place.path} is not set, so there is nothing at {path}."
+    if has_factory(place.container, place.key):
+        return f"{message} Its default is made anew by the code: set it whole, set:{place.path}=..."
     default = type(default_of(place.container, place.key))
+    if default in (type(None), type(fdl.NO_VALUE)) and not can_be_typed(place.hint):
+        return f"{message} Put a part there first, use:{place.path}=..."
+    if default in (list, dict, tuple):
+        return f"{message} Its default belongs to the code: set it whole, set:{place.path}=..."
     if default.__module__ == "builtins" or default is type(fdl.NO_VALUE):
         return message
     return (

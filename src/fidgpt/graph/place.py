@@ -10,7 +10,7 @@ from fidgpt.graph.arguments import Key, assign, unset
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.hints import fits, name_of
 from fidgpt.graph.sayings import record_item
-from fidgpt.graph.walk import title
+from fidgpt.graph.walk import parts, title
 
 Within = tuple[fdl.Buildable, Key, str]  # a part, one of its arguments, and the steps from there
 Opened = tuple[fdl.Buildable, Key, fdl.Buildable]  # a part, one of its arguments, and its value
@@ -115,4 +115,7 @@ def describe(value: Any) -> str:
     """A value in a message: what a part calls, or a plain value and its type."""
     if isinstance(value, fdl.Buildable):
         return f"the part {title(value)}"
+    if isinstance(value, list | tuple | dict) and parts(value):
+        count = f"{len(value)} {'entry' if len(value) == 1 else 'entries'}"
+        return f"a {type(value).__name__} of {count} with parts in it"
     return f"{value!r:.60} ({type(value).__name__})"

@@ -5,6 +5,7 @@ It is no part of the graph's content: a graph with another history has the same 
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ __all__ = [
     "story",
     "why_text",
 ]
+
+_OF_ANOTHER = re.compile(r"(?!directive \d|fiddler \d).+?: (directive|fiddler) \d")
 
 
 def dump_provenance(root: Any) -> str:
@@ -104,7 +107,9 @@ def _as_json(saying: Saying) -> dict[str, Any]:
 def _as_saying(written: dict[str, Any], source: str) -> Saying:
     value = fdl.NO_VALUE if written["value"] is None else Remembered(written["value"])
     by = written.get("by")
-    return Saying(value, f"{source}: {by}" if by and source else by, written.get("where", ""))
+    # A run that went on has sayings of its own, and those of its beginning, which name it already.
+    is_own = bool(by and source and not _OF_ANOTHER.match(by))
+    return Saying(value, f"{source}: {by}" if is_own else by, written.get("where") or "")
 
 
 def _read(text: str) -> dict[str, list[dict[str, Any]]]:

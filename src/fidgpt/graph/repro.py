@@ -4,15 +4,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fidgpt import graph  # for what it loads late
 from fidgpt.graph.bind import resolve
-from fidgpt.graph.difference.changes import Change
-from fidgpt.graph.difference.diff import diff
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.sayable import words
-from fidgpt.graph.storage.fingerprint import fingerprint
 from fidgpt.graph.walk import parts
+
+if TYPE_CHECKING:
+    from fidgpt.graph.difference.changes import Change
 
 Compose = Callable[[Sequence[str]], Any]
 _MOST_FIDDLERS = 4
@@ -32,7 +32,7 @@ class Repro:
     """
 
     directives: list[str]
-    left: list[Change]
+    left: "list[Change]"
     is_same: bool
 
 
@@ -80,7 +80,7 @@ def nearest(root: Any, bases: Mapping[str, Any]) -> str:
     distances: dict[str, int] = {}
     for name, base in bases.items():
         with contextlib.suppress(ConfigError):
-            distances[name] = len(diff(base, root))
+            distances[name] = len(graph.diff(base, root))
     if not distances:
         raise ConfigError("there is no config to begin with.")
     return min(distances, key=lambda name: distances[name])
@@ -93,18 +93,18 @@ class _Search:
         self._root = root
         self._part_name = part_name
         self._compose = compose
-        self._wanted = fingerprint(root)
+        self._wanted = graph.fingerprint(root)
 
-    def left(self, said: list[str]) -> list[Change] | None:
+    def left(self, said: list[str]) -> "list[Change] | None":
         """The differences that remain; None where the directives make no graph."""
         try:
-            return diff(self._compose(said), self._root)
+            return graph.diff(self._compose(said), self._root)
         except ConfigError:
             return None
 
     def is_same(self, said: list[str]) -> bool:
         try:
-            return fingerprint(self._compose(said)) == self._wanted
+            return graph.fingerprint(self._compose(said)) == self._wanted
         except ConfigError:
             return False
 
@@ -123,6 +123,8 @@ class _Search:
 
     def with_words(self, said: list[str]) -> list[str]:
         """Adds what the differences say, as long as that leaves fewer."""
+        from fidgpt.graph.sayable import words  # late, as it knows all kinds of changes
+
         left = self.left(said)
         for _ in range(_ROUNDS):
             if not left:

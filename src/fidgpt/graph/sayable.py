@@ -174,12 +174,15 @@ def _together(root: Any, group: list[Word]) -> Iterator[list[str]]:
 def _candidates(root: Any, group: list[Word]) -> Iterator[Word]:
     """What may say all of a group, the plainest first."""
     first = group[0]
+    try:
+        called = title(find_place(root, first.path).container)
+    except ConfigError:  # a place in a part that another directive puts there
+        return
     for tag in sorted(_tags_at(root, first.path)) if first.kind == "set" else []:
         yield Word("tag", tag, first.rest)
     yield Word(first.kind, _INDEX.sub("[*]", first.path), first.rest)
     name = first.path.rpartition(".")[2]
     yield Word(first.kind, f"**.{name}", first.rest)
-    called = title(find_place(root, first.path).container)
     yield Word(first.kind, f":{called}.{name}", first.rest)
 
 

@@ -51,10 +51,15 @@ class Saying:
     @property
     def who(self) -> str:
         """By whom and where, as one phrase."""
-        words = [word for word in (self.by, self.where) if word]
+        words = [_shown(word) for word in (self.by, self.where) if word]
         return (
             f"{words[0]} ({words[1]})" if len(words) == 2 else (words or ["nobody knows whom"])[0]
         )
+
+
+def _shown(text: str) -> str:
+    """A text on one line, without what would move the cursor of a terminal, or colour it."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 class Remembered(str):

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-import fiddle as fdl
-
 from fidgpt.graph.arguments import Key, given
-from fidgpt.graph.walk import Node, is_node, join, parts, step_to
+from fidgpt.graph.walk import IS_PART, Node, is_node, join, parts, step_to
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
 
@@ -54,7 +52,10 @@ Scope = dict[Tag, Said | Conflict]
 
 def look_up(tag: Tag, scope: Scope) -> Said | Conflict | None:
     """What a scope says of a quantity, under its tag or one that the tag inherits from."""
-    return next((scope[base] for base in tag.__mro__ if base in scope), None)
+    for base in tag.__mro__:
+        if base in scope:
+            return scope[base]
+    return None
 
 
 class Scopes:
@@ -67,11 +68,12 @@ class Scopes:
 
     def enter(self, node: Node) -> None:
         """Works out what is said around a node, and what it says itself."""
-        around = self._around_of(node)
-        sayings = _sayings(node.value)
-        self._around[id(node.value)] = around
-        self._sayings[id(node.value)] = sayings
-        self._inside[id(node.value)] = _overlay(around, node, sayings)
+        me = id(node.value)
+        scope = self._through(*node.parents[0]) if len(node.parents) == 1 else self._merged(node)
+        if sayings := _sayings(node.value):
+            self._around[me], self._sayings[me] = scope, sayings
+            scope = _overlay(scope, node, sayings)
+        self._inside[me] = scope
 
     def at(self, node: Node, key: Key | None) -> Scope:
         """The scope of one argument of a node that was entered.
@@ -79,29 +81,38 @@ class Scopes:
         An argument does not hear itself: `HiddenDim.new(fdl.Config(half, HiddenDim.new()))` is
         half of what the parts around say.
         """
-        sayings = self._sayings[id(node.value)]
-        if key not in sayings:
+        sayings = self._sayings.get(id(node.value))
+        if sayings is None or key not in sayings:
             return self._inside[id(node.value)]
         others = {name: tags for name, tags in sayings.items() if name != key}
         return _overlay(self._around[id(node.value)], node, others)
 
-    def _around_of(self, node: Node) -> Scope:
+    def _merged(self, node: Node) -> Scope:
+        """What is said around a node through all its parents."""
         if not node.parents:
             return {}
-        (first, first_step), *others = node.parents
-        merged = self.at(first, _key_of(first_step))
-        for parent, step in others:
-            scope = self.at(parent, _key_of(step))
+        first, first_step = node.parents[0]
+        merged = self._through(first, first_step)
+        for parent, step in node.parents[1:]:
+            scope = self._through(parent, step)
             if scope is not merged:
                 places = join(first.path, first_step), join(parent.path, step)
                 merged = _merge(node, merged, scope, places)
         return merged
 
+    def _through(self, parent: Node, step: str) -> Scope:
+        """The scope of what a step leads to."""
+        if id(parent.value) not in self._sayings:
+            return self._inside[id(parent.value)]
+        return self.at(parent, _key_of(step))
+
 
 def _sayings(value: Any) -> dict[Key, frozenset[Tag]]:
-    if not isinstance(value, fdl.Buildable) or not value.__argument_tags__:
+    if not IS_PART[type(value)]:
         return {}
-    tagged = value.__argument_tags__
+    tagged, known = value.__argument_tags__, value.__arguments__
+    if not tagged or not any(own and key in known for key, own in tagged.items()):
+        return {}
     return {key: frozenset(tagged[key]) for key in given(value) if tagged.get(key)}
 
 

@@ -8,9 +8,9 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.arguments import default_of, every, given
-from fidgpt.graph.bind import Heard, resolve
+from fidgpt.graph.bind import Heard, hear
 from fidgpt.graph.formula import is_formula
-from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to, title
+from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
 
 _PLAIN = (int, float, bool, str, type(None), tuple)
 _KINDS = {fdl.Partial: " (partial)", fdl.ArgFactory: " (new at every call)"}
@@ -90,10 +90,10 @@ class _Outline:
 
     def __init__(self, root: Any, defaults: bool) -> None:
         self._with_defaults = defaults
-        every_heard = resolve(root)
+        found = nodes(root)
+        every_heard = hear(found)
         self._heard = {(id(heard.part), heard.key): heard for heard in every_heard}
         is_heard = {id(heard.said.value) for heard in every_heard}
-        found = nodes(root)
         self._holders = _holders(found)
         self._names = {
             id(node.value): node.path
@@ -116,6 +116,8 @@ class _Outline:
 
     def _text(self, value: Any, path: str) -> str | None:
         """A value that takes one line; None for one that is written out below its title."""
+        if type(value) in LEAVES:
+            return leaf_text(value)
         if isinstance(value, Heard):
             said = value.said
             name = self._names.get(id(said.value))
@@ -147,9 +149,9 @@ class _Outline:
         return list(self._arguments(value, path))
 
     def _arguments(self, part: fdl.Buildable, path: str) -> Iterator[tuple[str, str, Any]]:
-        known = given(part)
+        known = part.__arguments__
         for key, value in every(part).items():
-            heard = self._heard.get((id(part), key))
+            heard = None if key in known else self._heard.get((id(part), key))
             place = join(path, step_to(key))
             if key in known:
                 is_same = type(value) in _PLAIN and is_default(value, default_of(part, key))
@@ -173,7 +175,7 @@ def is_default(value: Any, default: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    return isinstance(value, fdl.Buildable)
+    return IS_PART[type(value)]
 
 
 def _holders(found: list[Node]) -> set[int]:

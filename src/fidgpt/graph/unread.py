@@ -14,6 +14,7 @@ from fidgpt.graph.arguments import given, parameter_of
 from fidgpt.graph.walk import join, parts, step_to, title
 
 _NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none has a knob of ours
+_ALL_AT_ONCE = {"locals", "vars", "eval", "exec"}  # read every argument, and name none
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -36,7 +37,7 @@ def unread(root: Any) -> list[str]:
 
 def _unread_steps(part: fdl.Buildable, packages: frozenset[str]) -> Iterator[str]:
     code = _code_of(fdl.get_callable(part))
-    if code is None:
+    if code is None or not _ALL_AT_ONCE.isdisjoint(code.co_names):
         return
     for key in given(part):
         parameter = parameter_of(part, key)
@@ -118,12 +119,12 @@ def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
 
 @functools.lru_cache(maxsize=16384)
 def _attributes_read(code: types.CodeType) -> frozenset[str]:
-    own = {
-        instruction.argval
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-    }
-    texts = {constant for constant in code.co_consts if isinstance(constant, str)}  # of getattr
+    instructions = list(dis.get_instructions(code))
+    own = {one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    texts = {one for one in code.co_consts if isinstance(one, str)}  # of getattr
+    if any(one.opname == "MATCH_CLASS" for one in instructions):  # has the names in a tuple
+        groups = [one for one in code.co_consts if isinstance(one, tuple)]
+        texts |= {one for group in groups for one in group if isinstance(one, str)}
     return frozenset(own.union(texts, *map(_attributes_read, _inner(code))))
 
 

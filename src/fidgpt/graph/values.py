@@ -9,7 +9,7 @@ import sys
 import typing
 from typing import Any
 
-from fidgpt.graph.annotations import is_dtype, is_unknown, members_of
+from fidgpt.graph.annotations import is_device, is_dtype, is_unknown, members_of
 from fidgpt.graph.arithmetic import OPERATORS, UNREADABLE, calculate, finite, is_whole, parsed
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
@@ -43,14 +43,21 @@ def _readings(text: str, hint: Any) -> list[Any]:
     members, choices, word = members_of(hint), _choices(hint), text.strip()
     if word in choices:
         return [choices[word]]
+    kind, _, name = word.rpartition(".")  # as Python code says it: Color.RED
+    if kind and type(choices.get(name)).__qualname__.endswith(kind):
+        return [choices[name]]
+    if any(map(is_device, members)) and (device := _device(word)):
+        return [device]
     is_quoted = word[:1] in ("'", '"') and word[:1] == word[-1:] and len(word) > 1
     if members == (str,) and not is_quoted:
         return [text]
-    others: list[Any] = [pathlib.Path(text)] if pathlib.Path in members else []
+    takes_path = any(inspect.isclass(one) and issubclass(one, pathlib.Path) for one in members)
+    others: list[Any] = [pathlib.Path(text)] if takes_path else []
     if float in members and word.lower() in ("inf", "+inf", "-inf"):
         return [float(word), text]
     try:
-        value = _evaluate(parsed(word))
+        # Python ends a quoted text at the end of a line; on a command line it may have several.
+        value = _evaluate(parsed(word.replace("\n", "\\n") if is_quoted else word))
     except UNREADABLE as error:
         if isinstance(error, OverflowError) and str not in members:
             raise
@@ -94,6 +101,14 @@ def as_asked(value: Any, hint: Any) -> Any:
     return value
 
 
+def _device(word: str) -> Any:
+    """The device of a name such as `cpu` or `cuda:1`; None where it is no name of one."""
+    try:
+        return sys.modules["torch"].device(word)  # whoever wrote the annotation has imported it
+    except RuntimeError:
+        return None
+
+
 def _choices(hint: Any) -> dict[str, Any]:
     """The names that enums, Literals and dtypes among the members of a hint offer."""
     choices: dict[str, Any] = {}
@@ -103,7 +118,7 @@ def _choices(hint: Any) -> dict[str, Any]:
         elif inspect.isclass(member) and issubclass(member, enum.Enum):
             choices |= {item.name: item for item in member}
         elif is_dtype(member):
-            known = vars(sys.modules["torch"])  # whoever wrote the annotation has imported it
+            known = vars(sys.modules["torch"])
             named = {name: value for name, value in known.items() if isinstance(value, member)}
             choices |= named | {f"torch.{name}": value for name, value in named.items()}
     return choices

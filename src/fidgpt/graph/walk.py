@@ -26,7 +26,7 @@ class _Subclasses(dict[type, bool]):
 
 IS_NODE = _Subclasses(NODE_TYPES)  # by the type of a value
 IS_PART = _Subclasses((fdl.Buildable,))
-_LEAVES = frozenset({int, float, str, bool, type(None)})  # types of most values: no need to ask
+LEAVES = frozenset({int, float, str, bool, type(None)})  # types of most values: no need to ask
 
 
 @dataclass(eq=False, slots=True)
@@ -92,22 +92,22 @@ def nodes(root: Any) -> list[Node]:
     Raises:
       ConfigError: a part contains itself.
     """
-    found: dict[int, Node] = {}
-    held: dict[int, list[Any]] = {}
+    first = Node(root, [])
+    found = {id(root): first}
+    held: dict[int, list[tuple[str, Any]]] = {id(root): _held_nodes(root)}
     is_tree = True
-    todo: list[tuple[Any, Node | None, str]] = [(root, None, "")]
+    todo = [(step, child, first) for step, child in reversed(held[id(root)])]
     while todo:
-        value, parent, step = todo.pop()
-        node = found.get(id(value))
-        if node is None:
-            node = found[id(value)] = Node(value)
-            below = [(child, node, step) for step, child in _held_nodes(value)]
-            held[id(value)] = [child for child, *_ in below]
-            todo += reversed(below)
-        else:
+        step, value, parent = todo.pop()
+        me = id(value)
+        if me in found:
+            found[me].parents.append((parent, step))
             is_tree = False
-        if parent is not None:
-            node.parents.append((parent, step))
+            continue
+        node = found[me] = Node(value, [(parent, step)])
+        if below := _held_nodes(value):
+            held[me] = below
+            todo += [(step, child, node) for step, child in reversed(below)]
     if is_tree:
         return list(found.values())
     return [found[id(value)] for value in _parents_first(root, held)]
@@ -115,7 +115,7 @@ def nodes(root: Any) -> list[Node]:
 
 def parts(root: Any) -> list[Node]:
     """The nodes under `root` that are deferred calls, each once."""
-    return [node for node in nodes(root) if isinstance(node.value, fdl.Buildable)]
+    return [node for node in nodes(root) if IS_PART[type(node.value)]]
 
 
 def join(path: str, step: str) -> str:
@@ -138,11 +138,13 @@ def step_to(key: Key) -> str:
 
 def _held_nodes(value: Any) -> list[tuple[str, Any]]:
     """The nodes that a node holds, each with the step that leads to it."""
-    if IS_PART[type(value)]:
-        if _LEAVES.issuperset(map(type, value.__arguments__.values())):
+    kind = type(value)
+    if IS_PART[kind]:
+        if LEAVES.issuperset(map(type, value.__arguments__.values())):
             return []
-    elif isinstance(value, list | tuple) and _LEAVES.issuperset(map(type, value)):
-        return []
+        return [(step_to(key), one) for key, one in given(value).items() if IS_NODE[type(one)]]
+    if kind is list or kind is tuple:
+        return [(f"[{i}]", one) for i, one in enumerate(value) if IS_NODE[type(one)]]
     return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
 
 
@@ -150,7 +152,7 @@ def _steps_to_nodes(value: Any) -> Iterator[tuple[Any, str, Any]]:
     return ((value, step, child) for step, child in _held_nodes(value))
 
 
-def _parents_first(root: Any, held: dict[int, list[Any]]) -> list[Any]:
+def _parents_first(root: Any, held: dict[int, list[tuple[str, Any]]]) -> list[Any]:
     """Depth-first search from the last child to the first, read backwards."""
     left: list[Any] = []
     state: dict[int, str] = {}
@@ -161,7 +163,7 @@ def _parents_first(root: Any, held: dict[int, list[Any]]) -> list[Any]:
             if id(value) in state:
                 continue
             state[id(value)] = "entered"
-            pending = list(held.get(id(value), []))
+            pending = [child for _, child in held.get(id(value), ())]
         while pending:
             child = pending.pop()
             if state.get(id(child)) == "entered":

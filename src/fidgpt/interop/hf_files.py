@@ -76,8 +76,8 @@ def _paths(directory: Path) -> list[Path]:
             "files, or save it again with a transformers of today."
         )
     shards = read_json(directory / INDEX).get("weight_map")
-    if not isinstance(shards, dict):
-        raise ConfigError(f"{directory / INDEX} cannot be read: it holds no weight_map.")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ConfigError(f"{directory / INDEX} cannot be read: it holds no weight_map of files.")
     return [directory / name for name in sorted(set(shards.values()))]
 
 

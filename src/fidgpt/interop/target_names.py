@@ -20,7 +20,7 @@ def refusal(name: str, allowed: tuple[str, ...]) -> str | None:
         return None
     return (
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
-        "torch.nn, optimizers of torch.optim, and packages that you allow."
+        "torch.nn, optimizers of torch.optim, and packages that you --allow."
     )
 
 

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+_GLOO = "gloo/transport/"  # in the text of its errors, which have no class of their own
+
 
 class ParallelError(RuntimeError):
     """Another process of the run failed; its message says why."""
@@ -19,9 +21,10 @@ class ParallelError(RuntimeError):
 class DataParallel:
     """The processes of a run, one or as many as `torchrun` started, and what they say together.
 
-    Used as a context: entering joins the processes, leaving parts them. One process needs no
-    group and pays nothing. Gradients are averaged by torch's DistributedDataParallel while the
-    backward pass is under way; on CPUs over gloo, on GPUs over NCCL.
+    Used as a context: entering joins the processes, unless they are joined already, and leaving
+    parts what it joined. One process needs no group and pays nothing. Gradients are averaged by
+    torch's DistributedDataParallel while the backward pass is under way; on CPUs over gloo, on
+    GPUs over NCCL.
 
     Args:
       device: where the model lives; this process's accelerator, or the CPU, unless said.
@@ -29,6 +32,7 @@ class DataParallel:
 
     def __init__(self, *, device: torch.device | None = None) -> None:
         self._device = device
+        self._joined: list[bool] = []
         self.rank = 0
         self.world_size = 1
 
@@ -49,20 +53,34 @@ class DataParallel:
         return self.rank == 0
 
     def __enter__(self) -> "DataParallel":
-        if "RANK" in os.environ and not dist.is_initialized():
+        joins = "RANK" in os.environ and not dist.is_initialized()
+        if joins:
             if self.device.type != "cpu":
                 torch.accelerator.set_device_index(self.device)
-            dist.init_process_group()
+            try:
+                dist.init_process_group()
+            except (ValueError, RuntimeError) as error:
+                raise ParallelError(
+                    f"the processes of the run do not come together: {str(error).splitlines()[0]}\n"
+                    f"RANK={os.environ['RANK']} says that there are several: start all of them "
+                    "with torchrun, or unset RANK."
+                ) from error
         if dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self._joined.append(joins)
         return self
 
-    def __exit__(self, kind: object, *error: object) -> None:
-        if dist.is_initialized():
-            if kind is None:
-                dist.barrier()  # nobody leaves while another still writes
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        joined = self._joined.pop()
+        if kind is None and dist.is_initialized():
+            dist.barrier()  # nobody leaves while another still writes
+        if joined:
             dist.destroy_process_group()
-        self.rank, self.world_size = 0, 1
+        if not self._joined:
+            self.rank, self.world_size = 0, 1
+        if isinstance(error, dist.DistError) or _GLOO in str(error):
+            reason = str(error).splitlines()[0]
+            raise ParallelError(f"another process of the run is gone: {reason:.200}") from error
 
     def place(self, module: nn.Module) -> nn.Module:
         """Wraps a module on this device, so that its gradients are those of the whole batch."""

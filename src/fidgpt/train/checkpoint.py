@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from fidgpt.train import files, manifest, tensors, tree
 from fidgpt.train.files import CheckpointError
+from fidgpt.train.run import resume_flag
 
 __all__ = ["CheckpointError", "Checkpoints", "has_checkpoints", "newest_good", "verify"]
 
@@ -116,16 +117,33 @@ class Checkpoints:
         state = tree.unflatten(_read_json(path / "state.json"), {})
         return _read_json(path / manifest.MANIFEST)["step"], state
 
+    def go_on(self, directory: Path, *, step: int) -> None:
+        """Renames later checkpoints than `step` to `abandoned-step_...`: the run takes another way.
+
+        Raises:
+            CheckpointError: the directory cannot be written.
+        """
+        try:
+            for later, path in manifest.find(directory).items():
+                if later > step:
+                    _abandon(path)
+        except OSError as error:
+            final = manifest.folder_of(directory) / manifest.name_of(step)
+            raise CheckpointError(_cannot_write(final, error, 0)) from error
+
     def _retire(self, directory: Path, step: int) -> None:
         found = manifest.find(directory)
         for later in [other for other in found if other > step]:
-            path = found.pop(later)
-            abandoned = path.with_name(f"abandoned-{path.name}")
-            if abandoned.exists():
-                files.discard(abandoned)
-            os.rename(path, abandoned)
+            _abandon(found.pop(later))
         for path in list(found.values())[: -self.keep_last]:
             files.discard(path)
+
+
+def _abandon(path: Path) -> None:
+    abandoned = path.with_name(f"abandoned-{path.name.removeprefix(files.REPLACED)}")
+    if abandoned.exists():
+        files.discard(abandoned)
+    os.rename(path, abandoned)
 
 
 def has_checkpoints(directory: Path) -> bool:
@@ -170,6 +188,6 @@ def _cannot_write(final: Path, error: Exception, size: int) -> str:
         remedy = f"{room}: make room or raise the quota"
     return (
         f"{final} cannot be written ({reason}); {remedy}, then go on with "
-        f"--resume={final.parent.parent}\n"
+        f"{resume_flag(final.parent.parent)}\n"
         "Nothing half-written is left, and the earlier checkpoints are as they were."
     )

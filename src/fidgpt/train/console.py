@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _LINES_WITHOUT_A_TERMINAL = 20
+_WIDTH_WITHOUT_A_TERMINAL = 1000  # nothing is there to be filled, and a path stays in one piece
 
 
 class Console:
@@ -29,6 +30,8 @@ class Console:
 
         self._facts = facts
         self._rich = RichConsole(highlight=False)
+        if not self._rich.is_terminal:
+            self._rich.width = _WIDTH_WITHOUT_A_TERMINAL
         self._rich.print(facts_table(run, facts, step=step))
         if self._rich.is_terminal:
             self._progress = progress_bar(self._rich)

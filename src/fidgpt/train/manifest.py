@@ -16,6 +16,7 @@ from fidgpt.train.files import (
     sync,
     write_json,
 )
+from fidgpt.train.run import resume_flag
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -69,7 +70,10 @@ def choose(directory: Path, step: int | None, needed: tuple[str, ...]) -> Path:
     if step is None and odd:
         trouble = f"{folder / odd[0]} is not named like {name_of(100)}: rename it or move it away."
     elif not found:
-        raise CheckpointError(f"{folder} holds no checkpoint: start this run without --resume.")
+        raise CheckpointError(
+            f"{folder} holds no checkpoint: nothing was saved yet. {resume_flag(directory)} begins "
+            "with the first step."
+        )
     elif step is not None and step not in found:
         trouble = f"{folder} holds no step {step}; it holds {', '.join(map(str, found))}."
     else:
@@ -121,7 +125,9 @@ def _offer(directory: Path, needed: tuple[str, ...]) -> str:
     good = newest_good(directory, needed=needed)
     if good is None:
         return "No good checkpoint is left: start the run anew."
-    command = f"--resume={directory} --resume_step={good}"
+    if needed == MODEL_FILES:  # who reads the model alone goes on with nothing
+        return f"The newest good checkpoint is step {good}: take it with --step={good}"
+    command = f"{resume_flag(directory)} --resume_step={good}"
     return f"The newest good checkpoint is step {good}: go on from it with {command}"
 
 

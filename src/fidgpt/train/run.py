@@ -1,15 +1,25 @@
 """A run's directory, and how a run ends."""
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
+import shlex
+import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 
 class RunError(ValueError):
     """A run cannot begin or go on; the message says why and what to do."""
+
+
+def resume_flag(path: Path) -> str:
+    """What goes on with the run in `path`, as one copies it into a shell."""
+    return shlex.quote(f"--resume={path}")
 
 
 @dataclass(frozen=True)
@@ -51,26 +61,63 @@ class RunDirectory:
         self.changes = changes
         self.identity = identity or {}
 
-    def create(self) -> None:
-        """Makes the folder and writes the texts.
+    def create(self, *, fill: Callable[[Path], object] | None = None) -> None:
+        """Makes the folder with its texts; under its name it is whole or absent.
+
+        Args:
+          fill: writes more into the folder that it is given.
 
         Raises:
           RunError: something is there already, or it cannot be written.
         """
+        if os.path.lexists(self.path):
+            raise self._taken()
+        draft = self.path.with_name(f".{self.path.name}.tmp-{os.getpid()}")
         try:
-            self.path.mkdir(parents=True)
-        except FileExistsError:
+            draft.mkdir(parents=True)
+            for name, text in self.texts.items():
+                (draft / name).write_text(text, encoding="utf-8")
+            if fill is not None:
+                fill(draft)
+            os.rename(draft, self.path)
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise self._taken() from None
             raise RunError(
-                f"{self.path} exists already: name another run directory, or go on with "
-                f"--resume={self.path}."
-            ) from None
-        except OSError as error:
-            raise RunError(
-                f"the run directory {self.path} cannot be made ({error.strerror}): "
-                "name another one with --run_dir."
+                f"the run directory {self.path} cannot be made "
+                f"({getattr(error, 'strerror', None) or error}): name another one with --run_dir."
             ) from error
-        for name, text in self.texts.items():
-            self.write(name, text)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, no other process trains in the folder; a process that dies lets it go.
+
+        Where the file system knows no locks, nobody is kept out.
+
+        Raises:
+          RunError: another process trains there.
+        """
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise RunError(
+                        f"another process trains in {self.path} right now: wait for its end, or "
+                        "stop it first."
+                    ) from None
+            yield
+        finally:
+            os.close(handle)
+
+    def _taken(self) -> RunError:
+        return RunError(
+            f"{self.path} exists already: name another run directory, or go on with "
+            f"{resume_flag(self.path)}."
+        )
 
     def go_on(self, *, step: int) -> None:
         """Where the config changed, writes the texts anew and the changes into `changes.jsonl`.

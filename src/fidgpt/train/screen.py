@@ -26,7 +26,7 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
     """What will run and where it writes, as rows of a name and a value."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in _facts(run, facts, step):
-        table.add_row(name, Text(value))
+        table.add_row(name, Text(value, overflow="fold"))
     return table
 
 

@@ -1,14 +1,15 @@
 """Where the numbers of a run go: a protocol, and a file with one JSON object a step."""
 
+import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 from fidgpt.train.facts import Facts
-from fidgpt.train.run import RunDirectory, RunError
+from fidgpt.train.run import RunDirectory, RunError, resume_flag
 
 Row = dict[str, Any]
 
@@ -77,19 +78,17 @@ class JSONLines:
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         path = run.path / "metrics.jsonl"
-        if path.exists():
-            _keep_until(path, step)
-        self._file = path.open("a", encoding="utf-8")
+        with _explained(path):
+            if path.exists():
+                _keep_until(path, step)
+            # Unbuffered: what could not be written is not tried again as the file is closed.
+            self._file = path.open("ab", buffering=0)
 
     def log(self, row: Row) -> None:
-        try:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise RunError(
-                f"{self._file.name} cannot be written ({error.strerror}): make room, then go on "
-                f"with --resume={Path(self._file.name).parent}."
-            ) from error
+        line = (json.dumps(row) + "\n").encode()
+        with _explained(Path(self._file.name)):
+            while line:
+                line = line[self._file.write(line) :]
 
     def say(self, text: str) -> None:
         """Text is no metric."""
@@ -99,14 +98,28 @@ class JSONLines:
             self._file.close()
 
 
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be written ({error.strerror}): make room, then go on with "
+            f"{resume_flag(path.parent)}."
+        ) from error
+
+
 def read_rows(path: Path) -> list[Row]:
-    """The complete rows of a metrics file; a last one that a kill cut short is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    """The rows of a metrics file up to the first that is none, as where a kill cut it short."""
+    rows: list[Row] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
+            row: Any = json.loads(line)
         except json.JSONDecodeError:
             break
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            break
+        rows.append(row)
     return rows
 
 

@@ -1,7 +1,10 @@
 """The root of a run: a trainer holds the parts, and its loop fits on a screen."""
 
+import math
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import ClassVar
 
@@ -22,7 +25,7 @@ from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.memory import keep_freed_memory
 from fidgpt.train.precision import Precision
 from fidgpt.train.rng import derive_seed
-from fidgpt.train.run import Outcome, RunDirectory, RunError
+from fidgpt.train.run import Outcome, RunDirectory, RunError, resume_flag
 from fidgpt.train.samples import Samples
 from fidgpt.train.stop import StopSignals
 from fidgpt.train.trackers import Row, Tracker, Trackers
@@ -154,18 +157,23 @@ class Trainer:
         """Trains from the beginning into a new run directory, or on from a checkpoint in it.
 
         Raises:
-          RunError: the directory cannot be used, or the data is not what the run began with.
+          RunError: the directory cannot be used, the data is not what the run began with, or the
+            loss is no number any more.
           DataError: the text cannot be read or is too short.
           CheckpointError: a checkpoint is damaged, does not fit, or cannot be written.
           ParallelError: the processes would run different configs, or another one failed.
         """
         keep_freed_memory()
-        with self.parallel:
-            self.parallel.require_same(run.identity)
+        with self.parallel, ExitStack() as leases:
+            self.parallel.require_same({"--resume": str(resume), **run.identity})
             self._prepare()
             run = self.parallel.agree(run)
+            hold = partial(leases.enter_context, run.held())
+            if resume:
+                self.parallel.on_main(hold)
             learner, begin = self._learner(run, resume=resume, resume_step=resume_step)
-            enter = partial(run.go_on, step=begin) if resume else partial(self._create, run)
+            self.parallel.require_same({"begins after step": str(begin)})
+            enter = partial(self._go_on, run, begin) if resume else partial(self._create, run, hold)
             self.parallel.on_main(enter)
             facts = self.facts()
             listeners = self.trackers if self.parallel.is_main else []
@@ -174,28 +182,37 @@ class Trainer:
                 for step in range(begin + 1, self.num_steps + 1):
                     row = self._step(learner, step, facts)
                     row |= self._evaluate(learner, step)
+                    _refuse_divergence(row, run)
                     trackers.log(row)
                     stopping = self.parallel.any(stop.received is not None)
                     if stopping or self.checkpoints.due(step, num_steps=self.num_steps):
                         self._save(learner, run, step)
                     if stopping:
-                        trackers.say(f"Stopped after step {step}; go on with --resume={run.path}")
+                        trackers.say(
+                            f"Stopped after step {step}; go on with {resume_flag(run.path)}"
+                        )
                         return Outcome(run.path, step=step, stopped_by=stop.received)
                 self._write_samples(learner, trackers)
-                trackers.say(f"\nDone. More text: python -m fidgpt.sample {run.path}")
+                path = shlex.quote(str(run.path))
+                trackers.say(f"\nDone. More text: python -m fidgpt.sample {path}")
         return Outcome(run.path, step=self.num_steps, stopped_by=None)
 
     def _prepare(self) -> None:
         """Everything that a mistake in the data could end, before anything is written."""
         speak = self.parallel.is_main
         self.data.prepare(show_progress=speak)
+        self.parallel.require_same({"the text's checksum": self.data.checksum})
         check_vocab_size(self.data.tokenizer, vocab_size=self.vocab_size)
         for evaluator in self.evaluators.values():
             evaluator.prepare(show_progress=speak)
 
-    def _create(self, run: RunDirectory) -> None:
-        run.create()
-        self.data.tokenizer.save(run.path / "tokenizer.json")
+    def _create(self, run: RunDirectory, hold: Callable[[], object]) -> None:
+        run.create(fill=lambda folder: self.data.tokenizer.save(folder / "tokenizer.json"))
+        hold()
+
+    def _go_on(self, run: RunDirectory, step: int) -> None:
+        self.checkpoints.go_on(run.path, step=step)
+        run.go_on(step=step)
 
     def _learner(
         self, run: RunDirectory, *, resume: bool, resume_step: int | None
@@ -266,3 +283,13 @@ class Trainer:
                 learner.replica, self.data.tokenizer, context=self.seq_len, seed=self.seed
             ):
                 trackers.say(f"\n{text}")
+
+
+def _refuse_divergence(row: Row, run: RunDirectory) -> None:
+    """Ends a run whose weights are spoilt, before its good checkpoints make room for bad ones."""
+    wrong = [f"{k} is {v}" for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)]
+    if wrong:
+        raise RunError(
+            f"step {row['step']} diverged: {', '.join(wrong)}. Nothing of it was saved; go on with "
+            f"a lower learning rate: {resume_flag(run.path)} --config=tag:LearningRate=..."
+        )

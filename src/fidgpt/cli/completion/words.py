@@ -15,6 +15,7 @@ _SCRIPTS = {"train.py": "train", "sweep.py": "sweep"}
 _NAMES = {"fidgpt-train": "train", "fidgpt-sweep": "sweep", "fidgpt-sample": "sample"}
 _MODULES = {"fidgpt.cli.train": "train", "fidgpt.cli.sweep": "sweep", "fidgpt.sample": "sample"}
 _NEEDS_KNOBS = re.compile(r"\b(set|tag|del|use|tie|untie|parts|knobs):")
+_ASSIGN = ("set", "tag", "use", "tie")
 _LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
 
 
@@ -79,7 +80,7 @@ def _axis(typed: str, earlier: list[str], index: Index) -> list[Candidate]:
     if not comma or typed.count("(") > typed.count(")"):
         return complete_directive(typed, earlier, index)
     kind, _, rest = typed.partition(":")
-    head = f"{kind}:{rest.partition('=')[0]}=" if kind in ("set", "tag") else f"{kind}:"
+    head = f"{kind}:{rest.partition('=')[0]}=" if kind in _ASSIGN else f"{kind}:"
     found = complete_directive(head + last, earlier, index)
     return [Candidate(f"{before},{one.text[len(head) :]}", one.is_whole, one.doc) for one in found]
 

@@ -82,20 +82,25 @@ def _takes(made: Any, asked: Any) -> bool:
 
 
 def _has_methods(made: type, protocol: Any) -> bool:
-    """Whether a class has the methods of a Protocol, each with as many arguments."""
+    """Whether a class has the methods of a Protocol, each with the same arguments."""
     for base in protocol.__mro__:
         asked = vars(base).items() if getattr(base, "_is_protocol", False) else ()
         for name, method in asked:
             if inspect.isfunction(method) and (name == "__call__" or not name.startswith("_")):
                 own = next((vars(one)[name] for one in made.__mro__ if name in vars(one)), None)
-                if not inspect.isfunction(own) or _count(own) != _count(method):
+                if not inspect.isfunction(own) or _call_shape(own) != _call_shape(method):
                     return False
     return True
 
 
-def _count(method: Any) -> int:
+def _call_shape(method: Any) -> tuple[int, set[str]]:
+    """How many arguments a method takes by position, and which it needs by name."""
     parameters = inspect.signature(method).parameters.values()
-    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = {
+        one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty
+    }
+    return sum(one.kind in by_position for one in parameters), needed
 
 
 def _builds(made: Any) -> bool:

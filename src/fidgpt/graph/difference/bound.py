@@ -11,8 +11,8 @@ from fidgpt.graph.arguments import Key
 from fidgpt.graph.bind import Heard
 from fidgpt.graph.scope import Said
 from fidgpt.graph.storage.merkle import Merkle, Table
-from fidgpt.graph.storage.order import Order, step_between
-from fidgpt.graph.walk import Node, join, nodes, step_to
+from fidgpt.graph.storage.order import Order
+from fidgpt.graph.walk import IS_PART, Node, join, nodes, step_to
 
 Place = tuple[int, str]  # the identity of a part or container, and the step to what it holds
 
@@ -88,13 +88,7 @@ class Bound:
     @functools.cached_property
     def nodes(self) -> list[Node]:
         """Its nodes, parents first, with all places that hold each, those that hear it last."""
-        made = {id(value): Node(value) for value in reversed(self._order.nodes)}
-        for value in made.values():
-            value.parents = [
-                (made[id(holder)], step_between(holder, key))
-                for holder, key in self._order.places(value.value)
-            ]
-        return list(made.values())
+        return self._order.as_nodes()
 
     @functools.cached_property
     def node_of(self) -> Mapping[int, Node]:
@@ -125,7 +119,7 @@ class Bound:
 
     def has_parts(self, value: Any) -> bool:
         """Whether a value is a part or a container that holds one."""
-        return isinstance(value, fdl.Buildable) or id(value) in self._holders
+        return IS_PART[type(value)] or id(value) in self._holders
 
     def hearers(self, place: Place) -> tuple[str, ...]:
         """The paths of the parameters that hear a place."""
@@ -157,9 +151,9 @@ class Bound:
         """The containers that hold parts, however deep."""
         found: set[int] = set()
         for value in self._order.nodes:
-            if not isinstance(value, fdl.Buildable):
+            if not IS_PART[type(value)]:
                 held = self.held(value)
-                if any(isinstance(one, fdl.Buildable) or id(one) in found for one in held):
+                if any(IS_PART[type(one)] or id(one) in found for one in held):
                     found.add(id(value))
         return found
 

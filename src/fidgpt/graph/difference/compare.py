@@ -128,18 +128,23 @@ class Comparison:
                 self._later.append((edge, edge.like, new))
 
     def _is_settled(self, old: Any, new: Any, copy: int) -> bool:
-        """Whether two nodes are equal, and nothing inside them is shared with anything.
+        """Whether two nodes are equal, and nothing inside them is shared with anything outside.
 
         A copy is looked into: what is one for all calls of a factory is not one for its copy.
         """
         number = self.old.merkle.numbers.get(id(old))
         if self._whole or copy or number is None or number != self.new.merkle.numbers.get(id(new)):
             return False
-        if number != self.old.merkle.content[id(old)]:
+        if number != self.old.merkle.content[id(old)] and not self._are_closed(old, new):
             return False
-        self._became[copy, id(old)] = new
+        has_other = self._was.get(id(new), old) is not old
+        if has_other or self._became.setdefault((copy, id(old)), new) is not new:
+            return False
         self._was[id(new)] = old
         return True
+
+    def _are_closed(self, old: Any, new: Any) -> bool:
+        return id(old) in self.old.merkle.closed and id(new) in self.new.merkle.closed
 
     def _are_alike(self, old: Any, new: Any) -> bool:
         """Whether two nodes are equal but for sharing."""

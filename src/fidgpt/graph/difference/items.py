@@ -1,11 +1,11 @@
 """The items of two containers side by side: dicts by their keys, lists by what they hold."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.difference.align import align
+from fidgpt.graph.difference.align import Pair, align
 from fidgpt.graph.difference.bound import Bound
 from fidgpt.graph.difference.likeness import (
     Numbering,
@@ -52,41 +52,41 @@ class Items:
                 yield ItemPair((step, step), values)
             return
         old_items, new_items = list(olds.items()), list(news.items())
-        start, end = self._common(old, new)
-        old_end, new_end = len(old) - end, len(new) - end
-        for one, other in zip(old_items[:start], new_items[:start], strict=True):
-            yield _together(one, other)
-        yield from self._between(old_items, old_items[start:old_end], new_items[start:new_end])
-        for one, other in zip(old_items[old_end:], new_items[new_end:], strict=True):
-            yield _together(one, other)
-
-    def _between(
-        self, all_old: list[_Item], old: list[_Item], new: list[_Item]
-    ) -> Iterator[ItemPair]:
-        """The items of two lists that neither begin nor end alike."""
-        if not old and not new:
-            return
-        old_keys = [self._keys(0, item) for _, item in old]
-        new_keys = [self._keys(1, item) for _, item in new]
         models: dict[Hashable, Any] | None = None
         nothing = (None, fdl.NO_VALUE)
-        for i, j, is_moved in align(old_keys, new_keys):
-            old_step, old_item = nothing if i is None else old[i]
-            new_step, new_item = nothing if j is None else new[j]
+        for i, j, is_moved in self._positions(old, new):
+            old_step, old_item = nothing if i is None else old_items[i]
+            new_step, new_item = nothing if j is None else new_items[j]
             like = None
             if i is None and isinstance(new_item, fdl.Buildable):
                 if models is None:
-                    models = self._models(all_old)
+                    models = self._models(old_items)
                 like = self._most_like(new_item, models)
             yield ItemPair((old_step, new_step), (old_item, new_item), is_moved, like)
 
-    def _common(self, old: Any, new: Any) -> tuple[int, int]:
-        """How many items two lists have in common at their start, and how many at their end."""
+    def _positions(self, old: Any, new: Any) -> list[Pair[int]]:
+        """Pairs of positions; only items that differ where they stand are compared in full."""
         olds, news = self._words(0, old), self._words(1, new)
-        shorter = min(len(olds), len(news))
-        start = next((i for i in range(shorter) if olds[i] != news[i]), shorter)
-        room = shorter - start
-        return start, next((i for i in range(room) if olds[-1 - i] != news[-1 - i]), room)
+        start, end = _common(olds, news)
+        apart: tuple[Sequence[int], Sequence[int]] = (
+            range(start, len(olds) - end),
+            range(start, len(news) - end),
+        )
+        if len(olds) == len(news):
+            differ = [i for i in apart[0] if olds[i] != news[i]]
+            if {olds[i] for i in differ}.isdisjoint(news[i] for i in differ):  # none has moved
+                apart = differ, differ
+        shift = len(olds) - len(news)
+        settled = sorted({*range(len(news))}.difference(apart[1]))
+        placed = [(j, Pair[int](j if j < start else j + shift, j)) for j in settled]
+        old_keys = [self._keys(0, old[i]) for i in apart[0]]
+        after = start - 1
+        for i, j, is_moved in align(old_keys, [self._keys(1, new[j]) for j in apart[1]]):
+            after = after if j is None else apart[1][j]
+            one, other = (None if i is None else apart[0][i]), (None if j is None else after)
+            placed.append((after, Pair(one, other, is_moved)))
+        placed.sort(key=lambda place: place[0])
+        return [pair for _, pair in placed]
 
     def _words(self, which: int, container: Any) -> list[Hashable]:
         numbers = self._sides[which].merkle.numbers
@@ -113,8 +113,12 @@ class Items:
         return next((models[key] for key in keys if key in models), None)
 
 
-def _together(old: _Item, new: _Item) -> ItemPair:
-    return ItemPair((old[0], new[0]), (old[1], new[1]))
+def _common(old: list[Hashable], new: list[Hashable]) -> tuple[int, int]:
+    """How many words two lists have in common at their start, and how many at their end."""
+    shorter = min(len(old), len(new))
+    start = next((i for i in range(shorter) if old[i] != new[i]), shorter)
+    room = shorter - start
+    return start, next((i for i in range(room) if old[-1 - i] != new[-1 - i]), room)
 
 
 def are_comparable(old: Any, new: Any) -> bool:

@@ -60,4 +60,19 @@ def is_same(before: Any, after: Any) -> bool:
         return False
     if is_node(before) and (parts(before) or parts(after)):
         return False
+    return _is_alike(before, after)
+
+
+def _is_alike(before: Any, after: Any) -> bool:
+    """Whether plain values are equal and of one type all through: 1 is not 1.0, nor 0.0 -0.0."""
+    if type(before) is not type(after):
+        return False
+    if isinstance(before, float):
+        return repr(before) == repr(after)
+    if isinstance(before, dict):
+        return before.keys() == after.keys() and all(
+            _is_alike(value, after[key]) for key, value in before.items()
+        )
+    if isinstance(before, list | tuple):
+        return len(before) == len(after) and all(map(_is_alike, before, after))
     return bool(before == after)

@@ -3,16 +3,16 @@
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.graph.annotations import is_unknown, members_of
-from fidgpt.graph.arguments import default_of, every
+from fidgpt.graph.arguments import Key, default_of, every
 from fidgpt.graph.calls import parse_call, split_at_commas
 from fidgpt.graph.edits.calling import with_arguments
-from fidgpt.graph.errors import ConfigError, at, listed, suggest
+from fidgpt.graph.errors import ConfigError, listed, suggest
 from fidgpt.graph.formula import make_formula, says_formula
 from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
 from fidgpt.graph.place import Place, inside_of
@@ -46,8 +46,12 @@ class Reader:
         """
         if id(place.hint) in self._plain:
             return self._plain[id(place.hint)]
-        with at(place.path):
+        try:
             value = self._read(place)
+        except ConfigError as error:
+            if str(error).startswith(f"{place.path}["):  # an item is wrong, and has a place too
+                raise
+            raise ConfigError(f"{place.path}: {error}") from error
         if isinstance(value, _PLAIN):  # such a value may stand in many places
             self._plain[id(place.hint)] = value
         return value
@@ -62,8 +66,11 @@ class Reader:
         try:
             return read_value(self._text, place.hint)
         except ConfigError as error:
-            if takes_part and self._parts and (items := _items_in(self._text, place.hint)):
-                return self._listed(place, items)
+            if takes_part and self._parts:
+                if items := _items_in(self._text, place.hint):
+                    return self._filled(place, [fdl.NO_VALUE] * len(items), enumerate(items))
+                if entries := _entries_in(self._text, place.hint):
+                    return self._filled(place, dict.fromkeys(entries), entries.items())
             raise ConfigError(self._why_not(place, takes_part) or str(error)) from None
 
     def _name_of_part(self, hint: Any) -> str:
@@ -75,8 +82,13 @@ class Reader:
         is_bare = call[2] is None
         if is_bare and (is_text or ("." in call[1] and any(map(is_unknown, members_of(hint))))):
             return ""  # a word, which is as good a text as a name
-        if call[1] in self._parts:
-            return call[1]
+        try:
+            if call[1] in self._parts:
+                return call[1]
+        except ConfigError:
+            if is_bare and can_be_typed(hint):
+                return ""  # a value whose name has dots, such as torch.float32
+            raise
         if is_bare or is_text:
             return ""
         raise ConfigError(f"there is no part {call[1]!r}. {suggest(call[1], self._parts)}")
@@ -93,14 +105,13 @@ class Reader:
                 return with_arguments(self._root, part, call, self._read_inner, like=place.value)
         return fdl.NO_VALUE
 
-    def _listed(self, place: Place, items: list[str]) -> list[Any]:
-        """A list whose items are read one by one, as some of them are parts."""
-        values: list[Any] = [fdl.NO_VALUE] * len(items)
-        for i, text in enumerate(items):
-            hint = element_hint(place.hint, i)
-            path = f"{place.path}[{i}]"
-            item = Place(values, i, hint, path, place.path, inside_of(place, i))
-            values[i] = self._read_inner(item, text)
+    def _filled(self, place: Place, values: Any, texts: Iterable[tuple[Key, str]]) -> Any:
+        """A list or dict whose items are read one by one, as some of them are parts."""
+        for key, text in texts:
+            hint = element_hint(place.hint, key)
+            path = f"{place.path}[{key!r}]"
+            item = Place(values, key, hint, path, place.path, inside_of(place, key))
+            values[key] = self._read_inner(item, text)
         return values
 
     def _read_inner(self, place: Place, text: str) -> Any:
@@ -116,11 +127,17 @@ class Reader:
 
     def _which_fit(self, place: Place) -> str:
         """The names of parts that fit; first those that take most of what stands there now."""
+        for empty, key, example in (([], 0, "[...]"), ({}, "", "{name: ...}")):
+            inner = element_hint(place.hint, key)
+            if not can_be_typed(inner) and any(fits(empty, one) for one in members_of(place.hint)):
+                item = Place([None], 0, inner, place.path, place.holder)
+                return f"Write {example}. {self._which_fit(item)}"
         now = set(every(place.value)) if isinstance(place.value, fdl.Buildable) else set()
         kind = _kinds(place)[0]
         fitting: list[tuple[int, str]] = []
         for name, function in self._parts.items():
-            if isinstance(function, type) and fits(part := kind(function), place.hint):
+            is_made = isinstance(function, type) and not getattr(function, "_is_protocol", False)
+            if is_made and fits(part := kind(function), place.hint):
                 fitting.append((-len(now & set(every(part))), name))
         if not fitting:
             return "It takes a part, and none that has a name fits: a fiddler puts it there."
@@ -142,6 +159,18 @@ def _items_in(text: str, hint: Any) -> list[str]:
     if not takes_list or inner[:1] != "[" or inner[-1:] != "]":
         return []
     return [item.strip() for item in split_at_commas(inner[1:-1])]
+
+
+def _entries_in(text: str, hint: Any) -> dict[str, str]:
+    """The texts of the values of a dict by key, where one may stand; none for what is no dict."""
+    inner = text.strip()
+    takes_dict = any(fits({}, one) for one in members_of(hint))
+    if not takes_dict or inner[:1] != "{" or inner[-1:] != "}":
+        return {}
+    entries = [entry.partition(":") for entry in split_at_commas(inner[1:-1])]
+    if not all(colon for _, colon, _ in entries):
+        return {}
+    return {key.strip().strip("'\""): value.strip() for key, _, value in entries}
 
 
 def _kinds(place: Place) -> list[Any]:

@@ -1,5 +1,6 @@
 """Values said by what they are now: `*=2`, `+=1`, `-=1`."""
 
+import contextlib
 import operator
 from typing import Any
 
@@ -7,15 +8,16 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
 from fidgpt.graph.annotations import members_of
-from fidgpt.graph.arguments import default_of, given
+from fidgpt.graph.arguments import Key, default_of, given
 from fidgpt.graph.arithmetic import UNREADABLE, calculate, compute
-from fidgpt.graph.bind import hears
+from fidgpt.graph.bind import hears, resolve
 from fidgpt.graph.clone import clone_part
 from fidgpt.graph.edits.edit import Edit, carry_out
 from fidgpt.graph.edits.setting import carriers
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.formula import formula, is_formula, make_formula, says_formula
+from fidgpt.graph.formula import formula, is_formula, make_formula, names_in, says_formula
 from fidgpt.graph.hints import fits, name_of
+from fidgpt.graph.paths import find_place
 from fidgpt.graph.place import Place, describe
 from fidgpt.graph.quantities import is_quantity
 from fidgpt.graph.selectors import places
@@ -29,7 +31,8 @@ def change_by(root: Any, selector: str, sign: str, text: str) -> list[Edit]:
     """Multiplies, adds to or subtracts from the number at every place that a selector names.
 
     A number that is set, or a default, becomes another number; what is heard or computed becomes
-    a formula of what it was.
+    a formula of what it was. What hears, or is a formula of, another selected place follows that
+    one, and is not changed a second time.
 
     Args:
       root: the graph.
@@ -43,7 +46,8 @@ def change_by(root: Any, selector: str, sign: str, text: str) -> list[Edit]:
     Raises:
       ConfigError: there is no number, or the result does not fit; the graph is as it was.
     """
-    return _change(root, places(root, selector), sign, text)
+    found = places(root, selector)
+    return _change(root, _leading(root, found) or found, sign, text)
 
 
 def change_tag_by(root: Any, tag: type[fdl.Tag], sign: str, text: str) -> list[Edit]:
@@ -128,6 +132,33 @@ def _formula(
     made = fdl.Config(formula, text=f"{now} {sign} {text if is_single else f'({text})'}")
     made.values = {**values, **(given(amount).get("values") or {})}
     return made
+
+
+def _leading(root: Any, found: list[Place]) -> list[Place]:
+    """The places that follow no other of them."""
+    selected = {(id(place.container), place.key) for place in found}
+    if len(selected) < 2:
+        return found
+    heard: dict[tuple[int, Key], tuple[int, Key]] = {}
+    with contextlib.suppress(ConfigError):  # what nobody says is for `bind` to tell
+        for one in resolve(root):
+            heard[id(one.part), one.key] = (id(one.said.node.value), one.said.key)
+    return [
+        place
+        for place in found
+        if heard.get((id(place.container), place.key)) not in selected
+        and selected.isdisjoint(_named_in(root, place.value))
+    ]
+
+
+def _named_in(root: Any, value: Any) -> set[tuple[int, Key]]:
+    """The places that a formula names by their paths."""
+    named: set[tuple[int, Key]] = set()
+    for name in names_in(given(value)["text"]) if is_formula(value) else ():
+        with contextlib.suppress(ConfigError):  # a tag, or a path that leads nowhere yet
+            place = find_place(root, name)
+            named.add((id(place.container), place.key))
+    return named
 
 
 def _follows(value: Any, tag: type[fdl.Tag]) -> bool:

@@ -20,7 +20,6 @@ from typing import Any, Literal
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.storage.plain_yaml import read_yaml
 from fidgpt.graph.storage.reading import Reading
 from fidgpt.graph.storage.text import to_json, to_yaml
 from fidgpt.graph.storage.writing import FORMAT, VERSION, write
@@ -84,6 +83,8 @@ def _data_of(text: str, source: str) -> Any:
     except (ValueError, RecursionError) as error:
         if not _YAML.match(text):
             raise ConfigError(f"{source} is not JSON: {error}.") from None
+    from fidgpt.graph.storage.plain_yaml import read_yaml  # late: most files are JSON
+
     with at(source):
         return read_yaml(text)
 

@@ -47,7 +47,16 @@ def fingerprint_of(order: Order) -> str:
       ConfigError: it holds what has no name.
     """
     table = Table()
-    return _Hashes(Merkle(order, table), table).of(order.root)
+    return fingerprint_by(Merkle(order, table), table)
+
+
+def fingerprint_by(merkle: Merkle, table: Table) -> str:
+    """The fingerprint of a graph that was numbered by a table of its own.
+
+    Raises:
+      ConfigError: it holds what has no name.
+    """
+    return _Hashes(merkle, table).of(merkle.order.root)
 
 
 class _Hashes:

@@ -5,8 +5,10 @@ import json
 import math
 import types
 from collections.abc import Callable, Hashable, Iterable
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from fidgpt.graph.arguments import named_defaults
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode
 from fidgpt.graph.storage.order import PLAIN, Order
@@ -67,10 +69,16 @@ class Merkle:
       order: the graph, walked.
       content: the numbers by the identity of the node, sharing left out.
       numbers: the same with sharing.
+      owners: who owns what is shared; None where nothing is.
     """
 
     def __init__(
-        self, order: Order, table: Table, note: Callable[[Any], Hashable] | None = None
+        self,
+        order: Order,
+        table: Table,
+        note: Callable[[Any], Hashable] | None = None,
+        *,
+        owners: Owners | None = None,
     ) -> None:
         """Numbers a graph.
 
@@ -78,6 +86,7 @@ class Merkle:
           order: the graph, walked.
           table: gives the numbers.
           note: what else of a part must be equal.
+          owners: who owns what, if that is known.
         """
         self.order = order
         self.content: dict[int, int] = {}
@@ -88,8 +97,8 @@ class Merkle:
             else:
                 key = self._container(value)
             self.content[id(value)] = table.number(key, value)
-        self.owners: Owners | None = None
-        self.numbers = self._with_sharing(table) if order.several else self.content
+        self.owners = (owners or Owners(order)) if order.several else None
+        self.numbers = self._with_sharing(table, self.owners) if self.owners else self.content
 
     @property
     def root(self) -> int:
@@ -98,12 +107,13 @@ class Merkle:
 
     def _part(self, part: Any) -> tuple[Hashable, ...]:
         arguments = self.order.arguments[id(part)]
+        names = () if named_defaults(part) is not None else tuple(arguments)  # or the call says
         words: tuple[Any, ...] = tuple(arguments.values())
         kinds: tuple[Any, ...] = tuple(map(type, words))
         if not _are_exact(kinds, words):
             kinds, words = self._words(kinds, words)
         tags = tags_key(part) if part.__argument_tags__ else _NO_TAGS
-        return type(part), hashable(part.__fn_or_cls__), tuple(arguments), kinds, words, tags
+        return type(part), hashable(part.__fn_or_cls__), names, kinds, words, tags
 
     def _container(self, value: Any) -> tuple[Hashable, ...]:
         if not isinstance(value, dict):
@@ -119,19 +129,34 @@ class Merkle:
         self, kinds: tuple[Any, ...], values: Iterable[Any]
     ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
         """For each value what must agree: its kind, and a word for it."""
-        known = self.content
-        pairs = [
-            (kind, value)
-            if kind in PLAIN
-            else (_Node, known[id(value)])
-            if id(value) in known
-            else leaf_key(value)
-            for kind, value in zip(kinds, values, strict=True)
-        ]
-        return tuple(kind for kind, _ in pairs), tuple(word for _, word in pairs)
+        told, words, known = list(kinds), list(values), self.content
+        for i, kind in enumerate(kinds):
+            if kind in PLAIN:
+                continue
+            number = known.get(id(words[i]))
+            told[i], words[i] = leaf_key(words[i]) if number is None else (_Node, number)
+        return tuple(told), tuple(words)
 
-    def _with_sharing(self, table: Table) -> dict[int, int]:
-        owners = self.owners = Owners(self.order)
+    @cached_property
+    def closed(self) -> set[int]:
+        """The parts that hold something shared, and nothing that is held from outside of them."""
+        found: set[int] = set()
+        highest: dict[int, int] = {}  # how deep the highest owner lies of what is shared inside
+        if self.owners is None:
+            return found
+        depth = self.owners.depth
+        for value in self.order.nodes:
+            me = id(value)
+            inside = [highest[id(one)] for one in self.order.held.get(me, ()) if id(one) in highest]
+            if inside and me in depth and min(inside) >= depth[me]:
+                found.add(me)
+            if me in self.order.several:
+                inside.append(depth[self.owners.owner(value)])
+            if inside:
+                highest[me] = min(inside)
+        return found
+
+    def _with_sharing(self, table: Table, owners: Owners) -> dict[int, int]:
         numbers = dict(self.content)
         moved: set[int] = set()
         ranks: dict[tuple[int, int], int] = {}
@@ -166,7 +191,8 @@ def _are_exact(kinds: tuple[Any, ...], values: Iterable[Any]) -> bool:
         return False
     if float not in kinds:
         return True
-    return float not in [type(value) for value in values if not value or value != value]
+    odd = [one for one in values if (not one or one != one) and type(one) is float]
+    return not odd or all(repr(one) == "0.0" for one in odd)
 
 
 def leaf_key(value: Any) -> tuple[Hashable, Hashable]:
@@ -188,7 +214,7 @@ def leaf_key(value: Any) -> tuple[Hashable, Hashable]:
 
 def tags_key(part: Any) -> frozenset[Any]:
     """The tags of all parameters that have any."""
-    return frozenset((key, frozenset(own)) for key, own in part.__argument_tags__.items() if own)
+    return frozenset([(key, frozenset(own)) for key, own in part.__argument_tags__.items() if own])
 
 
 def hashable(value: Any) -> Hashable:

@@ -65,7 +65,7 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
         return _class_of_torch(name, module, qualname)
     raise ConfigError(
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
-        "torch.nn, optimizers of torch.optim, and packages that you allow."
+        "torch.nn, optimizers of torch.optim, and packages that you --allow."
     )
 
 

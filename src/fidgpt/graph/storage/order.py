@@ -1,15 +1,17 @@
 """A bound graph walked once: its nodes, children first, and all that each part gets."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.arguments import Key, every, given, named_defaults
-from fidgpt.graph.bind import Heard, bind, resolve
+from fidgpt.graph.bind import Heard, bind, hear, resolve
+from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.formula import formula, is_formula
 from fidgpt.graph.paths import find_place
-from fidgpt.graph.walk import IS_NODE, IS_PART, join, nodes, parts, step_to
+from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, parts, step_to
 
 # Of these types, values are leaves, and equal exactly if Python says that they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
@@ -44,22 +46,26 @@ class Order:
         self.root = root
         self.heard: list[Heard] = []
         self._extra: dict[int, dict[Key, Any]] = {}
-        if not self._walk(stop_if_open=bound):
-            self.heard = resolve(root)
-            for one in self.heard:
-                self._extra.setdefault(id(one.part), {})[one.key] = one.said.value
-            self._walk()
-            if any(is_formula(value) for value in self.nodes if IS_PART[type(value)]):
-                for me, arguments in looked_up(root).items():
-                    self._extra.setdefault(me, {}).update(arguments)
-                self._walk()
-            self._said_first()
+        self._walk()
+        if bound and any(_is_open(value) for value in self.nodes):
+            self._bind()
         self._spread()
 
     @property
-    def is_completed(self) -> bool:
-        """Whether something was added to the graph by binding it."""
+    def has_more_nodes(self) -> bool:
+        """Whether the graph holds a node in more places once it is bound than as it is written."""
         return bool(self._extra)
+
+    def as_nodes(self) -> list[Node]:
+        """The nodes, parents first, each with all places that hold it, those that hear it last."""
+        made = {id(value): Node(value) for value in reversed(self.nodes)}
+        for me, (holder, key) in self.lead.items():
+            if holder is not None:
+                made[me].parents.append((made[id(holder)], step_between(holder, key)))
+        for me, places in self._again.items():
+            made[me].parents += [(made[id(one)], step_between(one, key)) for one, key in places]
+        # Nothing is met again in a tree, of which the nodes are met parents first.
+        return list(made.values()) if self._again else [made[me] for me in self.lead]
 
     def path(self, value: Any) -> str:
         """The path of a node through the first place that holds it; "" for the root."""
@@ -82,8 +88,30 @@ class Order:
         """The path of an argument or item of a node."""
         return join(self.path(holder), step_between(holder, key))
 
-    def _walk(self, *, stop_if_open: bool = False) -> bool:
-        """Visits everything; whether it came to the end."""
+    def _bind(self) -> None:
+        """Adds what open parameters hear and what formulas look up."""
+        try:
+            self.heard = hear(self.as_nodes())
+        except ConfigError:
+            resolve(self.root)  # which names places in the order in which one reads them
+            raise
+        if self._again:
+            read = {me: number for number, me in enumerate(self.lead)}
+            self.heard.sort(key=lambda one: read[id(one.part)])
+        formulas = looked_up(self.root, self.nodes)
+        if not formulas and not any(IS_NODE[type(one.said.value)] for one in self.heard):
+            for one in self.heard:
+                self.arguments[id(one.node.value)][one.key] = one.said.value
+            return
+        for one in self.heard:
+            self._extra.setdefault(id(one.part), {})[one.key] = one.said.value
+        for me, arguments in formulas.items():
+            self._extra.setdefault(me, {}).update(arguments)
+        self._walk()
+        self._said_first()
+
+    def _walk(self) -> None:
+        """Visits everything."""
         self.nodes: list[Any] = []
         self.arguments: dict[int, dict[Key, Any]] = {}
         self.held: dict[int, list[Any]] = {}
@@ -107,12 +135,7 @@ class Order:
                 self._again.setdefault(me, []).append((holder, key))
                 continue
             lead[me] = holder, key
-            if not IS_PART[type(value)]:
-                below = _items(value)
-            elif stop_if_open and _is_open(value):
-                return False
-            else:
-                below = self._below(value, me)
+            below = self._below(value, me) if IS_PART[type(value)] else _items(value)
             if not below:
                 ordered.append(value)
                 continue
@@ -120,7 +143,6 @@ class Order:
             self.held[me] = [child for child, *_ in below]
             todo.append((value, _Done, None))
             todo += reversed(below)
-        return True
 
     def _below(self, part: Any, me: int) -> list[tuple[Any, Any, Any]]:
         """Reads the arguments of a part; those that are nodes, each with its place."""
@@ -172,15 +194,19 @@ def _sorted(part: Any) -> dict[Key, Any]:
     return first | {key: known[key] for key in others}
 
 
-def looked_up(root: Any) -> dict[int, dict[Key, Any]]:
+def looked_up(root: Any, found: Iterable[Any]) -> dict[int, dict[Key, Any]]:
     """The arguments that formulas get when a graph is bound, by the identity of the formula.
+
+    Args:
+      root: the graph.
+      found: the values of its nodes.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    formulas = [node for node in parts(root) if is_formula(node.value)]
-    if not formulas:
+    if not any(is_formula(value) for value in found if IS_PART[type(value)]):
         return {}
+    formulas = [node for node in parts(root) if is_formula(node.value)]
     bound = bind(root)
     known = {id(node.value): given(_at(bound, node.path)) for node in formulas}
     looked = [value for one in known.values() for value in one["values"].values()]
@@ -201,7 +227,9 @@ def _at(root: Any, path: str) -> Any:
 
 
 def _is_open(part: Any) -> bool:
-    """Whether a part gets arguments only when the graph is bound."""
+    """Whether a node is a part that gets arguments only when the graph is bound."""
+    if not IS_PART[type(part)]:
+        return False
     tags = part.__argument_tags__
     if part.__fn_or_cls__ is formula or not tags:
         return part.__fn_or_cls__ is formula

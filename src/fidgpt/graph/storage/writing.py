@@ -9,11 +9,11 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph.arguments import Key, default_of, every, given
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.storage.codec import encode, encode_default
-from fidgpt.graph.storage.fingerprint import fingerprint_of
+from fidgpt.graph.storage.fingerprint import fingerprint_by, fingerprint_of
 from fidgpt.graph.storage.merkle import Merkle, Table, hashable, leaf_key
 from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.storage.order import PLAIN, Order, step_between
-from fidgpt.graph.walk import join, title
+from fidgpt.graph.walk import IS_PART, join, title
 from fidgpt.graph.walk import parts as parts_of
 
 FORMAT = "fidgpt.config"
@@ -37,10 +37,9 @@ def write(root: fdl.Buildable) -> dict[str, Any]:
       ConfigError: something in the graph has no name or form that a file can hold, or the graph
         cannot be bound.
     """
-    bound = Order(root)
-    identity = fingerprint_of(bound)
-    parts = _Writing(root, bound).parts()
-    return {"format": FORMAT, "version": VERSION, "fingerprint": identity, "parts": parts}
+    writing = _Writing(root, Order(root))
+    identity = writing.fingerprint()
+    return {"format": FORMAT, "version": VERSION, "fingerprint": identity, "parts": writing.parts()}
 
 
 class _Writing:
@@ -52,14 +51,25 @@ class _Writing:
         self._heard: dict[int, dict[Key, Any]] = {}
         for one in bound.heard:
             self._heard.setdefault(id(one.part), {})[one.key] = one.said.value
-        self._order = Order(root, bound=False) if bound.is_completed else bound
-        self._merkle = Merkle(self._order, Table(), self._note)
+        self._order = Order(root, bound=False) if bound.has_more_nodes else bound
+        self._table = Table()
+        self._merkle = Merkle(self._order, self._table, self._note)
         self._open = self._owners_outside()
         self._nodes = {id(value): value for value in self._order.nodes}
         self._names: dict[_Copy, str] = {}
         self._callables: dict[Any, str] = {}
         self._defaults: dict[Any, dict[Key, Any]] = {}
         self._todo: list[_Place] = []
+
+    def fingerprint(self) -> str:
+        """The fingerprint of the graph."""
+        if self._order is not self._bound:
+            return fingerprint_of(self._bound)
+        if self._order.several:
+            table = Table()
+            return fingerprint_by(Merkle(self._bound, table, owners=self._merkle.owners), table)
+        # Where nothing is shared, what is noted besides parts no more than what is equal.
+        return fingerprint_by(self._merkle, self._table)
 
     def parts(self) -> dict[str, Any]:
         """The parts by their first path, each before what it holds."""
@@ -79,8 +89,10 @@ class _Writing:
         if not heard:
             return frozenset(part.__arguments__)
         return frozenset(part.__arguments__), frozenset(
-            (key, title(value) if isinstance(value, fdl.Buildable) else leaf_key(value))
-            for key, value in heard.items()
+            [
+                (key, title(value) if IS_PART[type(value)] else leaf_key(value))
+                for key, value in heard.items()
+            ]
         )
 
     def _owners_outside(self) -> dict[int, frozenset[int]]:
