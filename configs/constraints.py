@@ -12,7 +12,10 @@ __all__ = ["batch_is_dealt_evenly", "sequences_fit_positions"]
 
 def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
     """Raises ValueError unless every process that torchrun started gets as many sequences."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    said = os.environ.get("WORLD_SIZE", "1")
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"WORLD_SIZE={said} in the environment is no number of processes.")
+    world_size = int(said)
     batch_size = getattr(cfg, "batch_size", None)
     if isinstance(batch_size, int) and batch_size % world_size:
         raise ValueError(

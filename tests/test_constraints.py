@@ -35,3 +35,10 @@ def test_each_constraint_is_listed() -> None:
     own = [name for name, thing in vars(constraints).items() if callable(thing)]
     defined = [name for name in own if vars(constraints)[name].__module__ == constraints.__name__]
     assert sorted(defined) == sorted(constraints.__all__)
+
+
+@pytest.mark.parametrize("said", ["abc", "0", "-2", ""])
+def test_a_world_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", said)
+    with pytest.raises(ValueError, match=f"WORLD_SIZE={said} in the environment is no number"):
+        constraints.batch_is_dealt_evenly(base())

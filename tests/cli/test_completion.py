@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -71,12 +72,12 @@ class TestCommand:
             ("fidgpt-train", "train"),
             ("/usr/bin/fidgpt-sweep", "sweep"),
             ("A=1 python -u -m fidgpt.sample", "sample"),
-            (f"python {ROOT}/train.py", "train"),
-            (f"torchrun --nproc_per_node 2 {ROOT}/sweep.py", "sweep"),
+            (f"python {shlex.quote(f'{ROOT}/train.py')}", "train"),
+            (f"torchrun --nproc_per_node 2 {shlex.quote(f'{ROOT}/sweep.py')}", "sweep"),
         ],
     )
     def test_known(self, line: str, command: str) -> None:
-        assert command_of([*line.split(), "--x"]) == (command, ["--x"])
+        assert command_of([*shlex.split(line), "--x"]) == (command, ["--x"])
 
     def test_others(self, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text("import another")
@@ -253,12 +254,13 @@ class TestShells:
 @pytest.mark.usefixtures("kept_index")
 def test_readline_puts_it_in_place() -> None:
     pexpect = pytest.importorskip("pexpect")
+    python = shlex.quote(sys.executable)
     variables = os.environ | {"TERM": "dumb", "INPUTRC": "/dev/null", "PS1": "$ "}
     with pexpect.spawn(
         "bash", ["--norc", "-i"], env=variables, cwd=str(ROOT), encoding="utf-8", timeout=30
     ) as bash:
         bash.sendline("bind 'set enable-bracketed-paste off'")
-        bash.sendline(f'eval "$({sys.executable} train.py --completion=bash)"; echo re"ad"y')
+        bash.sendline(f'eval "$({python} train.py --completion=bash)"; echo re"ad"y')
         bash.expect("ready")
         for typed, rest in {
             "--config=config:gpt2_12": "4m ",
@@ -278,7 +280,7 @@ def test_every_kind_of_directive_is_offered() -> None:
 
 def test_scripts_ask_this_python() -> None:
     for shell in SHELLS:
-        assert f"{sys.executable} -P -m fidgpt.cli.complete {shell} " in script(shell)
+        assert f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.complete {shell} " in script(shell)
 
 
 @pytest.mark.usefixtures("kept_index")

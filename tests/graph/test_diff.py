@@ -13,8 +13,10 @@ from fidgpt.graph import (
     clone,
     clone_part,
     diff,
+    diff_text,
     fingerprint,
 )
+from fidgpt.graph.formula import make_formula
 
 from .differences import told
 from .parts import Depth, Outer, Part, Square, Wide, Width, pair, scaled
@@ -227,3 +229,10 @@ def test_nothing_is_changed() -> None:
     before = fingerprint(old), fingerprint(new), repr(old), repr(new)
     diff(old, new)
     assert (fingerprint(old), fingerprint(new), repr(old), repr(new)) == before
+
+
+def test_a_formula_reads_as_it_was_written() -> None:
+    old, new = fdl.Config(Outer, depth=4, width=1), fdl.Config(Outer, depth=4, width=1)
+    new.width = make_formula(new, "{depth} * 2")
+    assert "{depth} * 2" in diff_text(diff(old, new))
+    assert "formula" not in diff_text(diff(old, new))

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from fidgpt.graph import dump
+
 from . import parts
 from .hostile import nothing_is_imported, refused
+from .parts import whole_graph
 
 __all__ = ["nothing_is_imported"]  # a fixture
 
@@ -224,3 +227,9 @@ def test_sharing_that_is_none(entry: dict[str, Any], word: str, message: str) ->
     content = document(Config=name, set={"first": {word: "a"}})
     content["parts"]["a"] = {"Config": name, **entry}
     assert message in refused(content)
+
+
+def test_a_key_said_twice_is_no_file() -> None:
+    text = dump(whole_graph())
+    first = text.index('"format"')
+    assert "says 'format' twice" in refused(f'{text[:first]}"format": "x",\n {text[first:]}')

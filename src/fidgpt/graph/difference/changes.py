@@ -6,6 +6,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.arguments import every, given
+from fidgpt.graph.formula import is_formula
 from fidgpt.graph.text import leaf_text
 from fidgpt.graph.walk import title
 
@@ -184,7 +185,7 @@ def describe(value: Any) -> str:
     """
     if value is fdl.NO_VALUE:
         return "not set"
-    if not isinstance(value, fdl.Buildable):
+    if not isinstance(value, fdl.Buildable) or is_formula(value):
         return short(value)
     known = given(value)
     words = [
@@ -197,6 +198,8 @@ def describe(value: Any) -> str:
 
 def short(value: Any) -> str:
     """A value on one line, as one would write it, with each part as `X()`."""
+    if is_formula(value):
+        return value.text
     if isinstance(value, fdl.Buildable):
         return f"{title(value)}()"
     if isinstance(value, dict):

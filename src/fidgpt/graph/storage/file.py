@@ -79,7 +79,10 @@ def load_with_changes(
 def _data_of(text: str, source: str) -> Any:
     """What a text says, as JSON or else as YAML."""
     try:
-        return json.loads(text)
+        with at(source):
+            return json.loads(text, object_pairs_hook=_once_each)
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:
         if not _YAML.match(text):
             raise ConfigError(f"{source} is not JSON: {error}.") from None
@@ -87,6 +90,16 @@ def _data_of(text: str, source: str) -> Any:
 
     with at(source):
         return read_yaml(text)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The entries of an object; of two with one key, JSON itself would drop the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(f"it says {twice!r:.60} twice in one place: leave one of them.")
+    return found
 
 
 def _parts_of(document: Any, source: str) -> dict[str, Any]:
