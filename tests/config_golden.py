@@ -12,7 +12,7 @@ from parameter_listing import list_parameters
 
 from fidgpt import configs
 from fidgpt.cli.runs import build_trainer
-from fidgpt.graph.story import story
+from fidgpt.graph.history.story import story
 from fidgpt.graph.text import Row, rows
 
 PARENTS = {

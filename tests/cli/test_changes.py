@@ -15,7 +15,7 @@ from fidgpt.fiddlers import make_large, use_gqa
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
 from fidgpt.graph.difference.patch import patch_of
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.provenance import story
+from fidgpt.graph.history.provenance import story
 from fidgpt.model import GELU, Attention, Normal, RoPE, sdpa
 from fidgpt.optim import WarmupStableDecay
 

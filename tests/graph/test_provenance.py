@@ -11,7 +11,7 @@ from graph.parts import Depth, Outer, Part, Wide, Width, scaled, whole_graph
 
 from fidgpt.graph import ConfigError, clone, find_place, parts, swapped
 from fidgpt.graph.edits import set_text
-from fidgpt.graph.provenance import (
+from fidgpt.graph.history.provenance import (
     dump_provenance,
     record_item,
     restore_provenance,

@@ -2,7 +2,7 @@
 
 import fiddle as fdl
 
-from fidgpt.graph.provenance import (
+from fidgpt.graph.history.provenance import (
     dump_provenance,
     restore_provenance,
     said_by,

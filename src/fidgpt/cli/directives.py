@@ -19,7 +19,7 @@ from fidgpt.cli.catalogue import Catalogue
 from fidgpt.cli.effects import Composed, Effect, edits_between
 from fidgpt.graph import ConfigError, ConfigErrors, clone, suggest
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.provenance import said_by
+from fidgpt.graph.history.provenance import said_by
 
 DEFAULT_CONFIG = "base"
 _BASES: dict[str, Callable[[str, Catalogue], fdl.Config]] = {

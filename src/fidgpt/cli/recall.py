@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, load_with_changes
-from fidgpt.graph.provenance import restore_provenance
+from fidgpt.graph.history.provenance import restore_provenance
 
 B = TypeVar("B", bound=fdl.Buildable)
 

@@ -18,8 +18,8 @@ from fidgpt.cli.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.cli.recall import load_told, recall
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
+from fidgpt.graph.history.provenance import dump_provenance, said_by
 from fidgpt.graph.permissions import allowed_changes
-from fidgpt.graph.provenance import dump_provenance, said_by
 from fidgpt.graph.text import rows
 from fidgpt.train import RunDirectory, RunError, Trainer
 

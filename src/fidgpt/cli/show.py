@@ -54,7 +54,7 @@ def _texts(
     cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None
 ) -> Iterator[str]:
     from fidgpt.graph.errors import at
-    from fidgpt.graph.provenance import why_text
+    from fidgpt.graph.history.provenance import why_text
 
     if FLAGS.print == "base":
         yield _since_base(cfg, catalogue, directives)

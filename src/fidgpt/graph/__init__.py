@@ -12,12 +12,12 @@ from fidgpt.graph.build import build
 from fidgpt.graph.check import check, checked
 from fidgpt.graph.clone import clone, clone_part
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
+from fidgpt.graph.history.provenance import Saying, Story, said_by, story, why_text
 from fidgpt.graph.notebook import show_configs
-from fidgpt.graph.paths import find_place
-from fidgpt.graph.provenance import Saying, Story, said_by, story, why_text
 from fidgpt.graph.repro import Repro, repro
 from fidgpt.graph.select import find, set_tag, tagged
-from fidgpt.graph.selectors import places
+from fidgpt.graph.selecting.paths import find_place
+from fidgpt.graph.selecting.selectors import places
 from fidgpt.graph.swap import swapped
 from fidgpt.graph.text import outline
 from fidgpt.graph.values import read_value

@@ -19,9 +19,9 @@ from fidgpt.graph.arguments import Key, assign, default_of, given
 from fidgpt.graph.arithmetic import compute, is_whole, refuse_unreadable
 from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
 from fidgpt.graph.hints import fits, hint_of, name_of
-from fidgpt.graph.paths import find_place, parse_path
-from fidgpt.graph.place import Place, describe
-from fidgpt.graph.selectors import tags_in
+from fidgpt.graph.selecting.paths import find_place, parse_path
+from fidgpt.graph.selecting.place import Place, describe
+from fidgpt.graph.selecting.selectors import tags_in
 from fidgpt.graph.walk import Node, join, nodes
 
 Number = int | float

@@ -21,8 +21,8 @@ from fidgpt.graph.difference.changes import (
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.formula import is_formula
 from fidgpt.graph.hints import hint_of
-from fidgpt.graph.paths import Place, find_place
-from fidgpt.graph.selectors import places, places_of_tag, tags_in
+from fidgpt.graph.selecting.paths import Place, find_place
+from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import parts, title
 

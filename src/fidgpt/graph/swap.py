@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.graph.arguments import assign, every, given
-from fidgpt.graph.sayings import keep_sayings
+from fidgpt.graph.history.sayings import keep_sayings
 
 B = TypeVar("B", bound=fdl.Buildable)
 

@@ -13,7 +13,7 @@ from fidgpt.graph import ConfigError, bind, find_place, read_value
 from fidgpt.graph.arguments import default_of
 from fidgpt.graph.errors import ConfigErrors, raise_all
 from fidgpt.graph.hints import name_of
-from fidgpt.graph.paths import Place, describe
+from fidgpt.graph.selecting.paths import Place, describe
 from fidgpt.graph.walk import join
 
 

@@ -10,7 +10,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError
 from fidgpt.graph.arguments import given
-from fidgpt.graph.paths import describe
+from fidgpt.graph.selecting.paths import describe
 from fidgpt.interop.references import escaped
 from fidgpt.interop.target_names import dotted_name
 from fidgpt.interop.target_tree import DEEPEST

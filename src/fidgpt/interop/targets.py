@@ -10,7 +10,7 @@ from fidgpt.graph import ConfigError, nodes, read_value, suggest
 from fidgpt.graph.arguments import Key, assign, every, parameter_of
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.hints import fits, hint_of, name_of
-from fidgpt.graph.paths import describe
+from fidgpt.graph.selecting.paths import describe
 from fidgpt.graph.values import as_asked
 from fidgpt.graph.walk import join, step_to
 from fidgpt.interop.target_names import find_constructor, find_target, refusal

@@ -10,7 +10,7 @@ from fidgpt.graph.clone import clone
 from fidgpt.graph.difference.diff import Changes
 from fidgpt.graph.difference.patch import Patch, outside, patch_of, read_patch
 from fidgpt.graph.errors import ConfigError, at, raise_all
-from fidgpt.graph.paths import parse_path
+from fidgpt.graph.selecting.paths import parse_path
 from fidgpt.graph.storage.codec import decode
 from fidgpt.graph.storage.names import find_name, is_tag
 from fidgpt.graph.storage.reading import key_of

@@ -10,7 +10,7 @@ from fidgpt.graph.arguments import every
 from fidgpt.graph.calls import Call
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.hints import hint_of
-from fidgpt.graph.place import Place
+from fidgpt.graph.selecting.place import Place
 from fidgpt.graph.walk import join, parts, step_to, title
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

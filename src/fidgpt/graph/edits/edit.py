@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.place import Place
+from fidgpt.graph.selecting.place import Place
 from fidgpt.graph.walk import is_node, parts
 
 Planned = tuple[Place, Any]  # a place and what it shall hold; fdl.NO_VALUE to take it away

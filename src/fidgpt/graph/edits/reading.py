@@ -15,7 +15,7 @@ from fidgpt.graph.edits.calling import with_arguments
 from fidgpt.graph.errors import ConfigError, listed, suggest
 from fidgpt.graph.formula import make_formula, says_formula
 from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
-from fidgpt.graph.place import Place, inside_of
+from fidgpt.graph.selecting.place import Place, inside_of
 from fidgpt.graph.values import read_value
 
 Parts = Mapping[str, Callable[..., Any]]

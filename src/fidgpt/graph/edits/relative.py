@@ -17,10 +17,10 @@ from fidgpt.graph.edits.setting import carriers
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.formula import formula, is_formula, make_formula, names_in, says_formula
 from fidgpt.graph.hints import fits, name_of
-from fidgpt.graph.paths import find_place
-from fidgpt.graph.place import Place, describe
 from fidgpt.graph.quantities import is_quantity
-from fidgpt.graph.selectors import places
+from fidgpt.graph.selecting.paths import find_place
+from fidgpt.graph.selecting.place import Place, describe
+from fidgpt.graph.selecting.selectors import places
 from fidgpt.graph.values import as_asked
 from fidgpt.graph.walk import parts
 

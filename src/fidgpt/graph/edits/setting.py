@@ -9,8 +9,8 @@ import fiddle as fdl
 from fidgpt.graph.edits.edit import Edit, carry_out
 from fidgpt.graph.edits.reading import Parts, Reader
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.place import Place
-from fidgpt.graph.selectors import places, places_of_tag, tags_in
+from fidgpt.graph.selecting.place import Place
+from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
 from fidgpt.graph.walk import title
 
 NO_PARTS: Mapping[str, Any] = MappingProxyType({})

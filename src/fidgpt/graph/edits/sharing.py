@@ -8,9 +8,9 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph.clone import clone_part
 from fidgpt.graph.edits.edit import Edit, Planned, carry_out
 from fidgpt.graph.errors import ConfigError, listed
-from fidgpt.graph.paths import find_place
-from fidgpt.graph.place import Place, describe
-from fidgpt.graph.selectors import places
+from fidgpt.graph.selecting.paths import find_place
+from fidgpt.graph.selecting.place import Place, describe
+from fidgpt.graph.selecting.selectors import places
 from fidgpt.graph.walk import nodes, title
 
 

@@ -14,9 +14,9 @@ from fidgpt.graph.edits.edit import Edit, Planned, carry_out
 from fidgpt.graph.edits.reading import Parts, Reader
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.hints import hint_of
-from fidgpt.graph.paths import find_place
-from fidgpt.graph.place import Place, describe
-from fidgpt.graph.selectors import places
+from fidgpt.graph.selecting.paths import find_place
+from fidgpt.graph.selecting.place import Place, describe
+from fidgpt.graph.selecting.selectors import places
 from fidgpt.graph.swap import swapped
 from fidgpt.graph.walk import Node, nodes
 

@@ -6,8 +6,8 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.bind import bind
-from fidgpt.graph.paths import find_place
 from fidgpt.graph.quantities import is_quantity
+from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.text import leaf_text
 from fidgpt.graph.walk import Node, children, is_node, nodes
 

@@ -5,8 +5,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.arguments import Key
+from fidgpt.graph.history.sayings import Saying, left_open_by, sayings_of
 from fidgpt.graph.page.tables import Texts
-from fidgpt.graph.sayings import Saying, left_open_by, sayings_of
 from fidgpt.graph.text import leaf_text
 from fidgpt.graph.walk import is_node, title
 

@@ -10,7 +10,7 @@ from fidgpt.graph.arguments import Key, every, given, named_defaults
 from fidgpt.graph.bind import Heard, bind, hear, resolve
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.formula import formula, is_formula
-from fidgpt.graph.paths import find_place
+from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, parts, step_to
 
 # Of these types, values are leaves, and equal exactly if Python says that they are.

@@ -9,7 +9,7 @@ from fidgpt.graph.annotations import is_unknown
 from fidgpt.graph.arguments import Key, assign, unset
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.hints import fits, name_of
-from fidgpt.graph.sayings import record_item
+from fidgpt.graph.history.sayings import record_item
 from fidgpt.graph.walk import parts, title
 
 Within = tuple[fdl.Buildable, Key, str]  # a part, one of its arguments, and the steps from there

@@ -15,7 +15,7 @@ from fiddle import history
 
 from fidgpt.graph.arguments import Key
 
-_FIDGPT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FIDGPT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Files that assign on behalf of somebody else, who is the one to be named.
 _MACHINERY = (
     os.path.dirname(os.path.abspath(fdl.__file__)) + os.sep,

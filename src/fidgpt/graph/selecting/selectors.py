@@ -14,10 +14,10 @@ import fiddle as fdl
 
 from fidgpt.graph.arguments import Key
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.narrowing import KINDS, carriers, tags_of
-from fidgpt.graph.paths import find_place, follow, key_at
-from fidgpt.graph.place import Place, describe
-from fidgpt.graph.spots import Spot
+from fidgpt.graph.selecting.narrowing import KINDS, carriers, tags_of
+from fidgpt.graph.selecting.paths import find_place, follow, key_at
+from fidgpt.graph.selecting.place import Place, describe
+from fidgpt.graph.selecting.spots import Spot
 from fidgpt.graph.walk import is_node
 
 _WILD = re.compile(

@@ -18,7 +18,7 @@ from fidgpt.graph.arguments import (
 )
 from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
 from fidgpt.graph.hints import can_be_typed, element_hint, hint_of
-from fidgpt.graph.place import Opened, Place, Within, describe, inside_of
+from fidgpt.graph.selecting.place import Opened, Place, Within, describe, inside_of
 from fidgpt.graph.walk import is_node, join, parts, step_to, title
 
 _TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""

@@ -7,9 +7,9 @@ import fiddle as fdl
 
 from fidgpt.graph.arguments import Key, every
 from fidgpt.graph.errors import suggest
-from fidgpt.graph.paths import own_key
-from fidgpt.graph.place import describe
-from fidgpt.graph.spots import Spot, below, inside
+from fidgpt.graph.selecting.paths import own_key
+from fidgpt.graph.selecting.place import describe
+from fidgpt.graph.selecting.spots import Spot, below, inside
 from fidgpt.graph.walk import title
 
 

@@ -13,8 +13,15 @@ import fiddle as fdl
 
 from fidgpt.graph.arguments import Key
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.sayings import Memory, Remembered, Saying, record_item, said_by, sayings_of
-from fidgpt.graph.story import Source, Story, short_text, story, why_text
+from fidgpt.graph.history.sayings import (
+    Memory,
+    Remembered,
+    Saying,
+    record_item,
+    said_by,
+    sayings_of,
+)
+from fidgpt.graph.history.story import Source, Story, short_text, story, why_text
 from fidgpt.graph.walk import join, parts, step_to
 
 __all__ = [

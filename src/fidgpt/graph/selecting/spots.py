@@ -9,7 +9,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.arguments import Key, given
 from fidgpt.graph.hints import element_hint, hint_of
-from fidgpt.graph.place import Place
+from fidgpt.graph.selecting.place import Place
 from fidgpt.graph.walk import is_node, step_to
 
 

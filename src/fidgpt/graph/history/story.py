@@ -13,9 +13,9 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph.arguments import Key, default_of, every, given, parameter_of
 from fidgpt.graph.bind import Heard, bind, resolve
 from fidgpt.graph.formula import is_formula
-from fidgpt.graph.paths import Place, find_place
+from fidgpt.graph.history.sayings import Saying, left_open_by, sayings_of
 from fidgpt.graph.quantities import computed, is_quantity
-from fidgpt.graph.sayings import Saying, left_open_by, sayings_of
+from fidgpt.graph.selecting.paths import Place, find_place
 from fidgpt.graph.text import leaf_text
 from fidgpt.graph.walk import is_node, join, step_to, title
 
