@@ -12,7 +12,7 @@ from fidgpt.graph.difference.patch import Patch, outside, patch_of, read_patch
 from fidgpt.graph.errors import ConfigError, at, raise_all
 from fidgpt.graph.selecting.paths import parse_path
 from fidgpt.graph.storage.codec import decode
-from fidgpt.graph.storage.names import find_name, is_tag
+from fidgpt.graph.storage.names import find_name, find_tag, is_tag
 from fidgpt.graph.storage.reading import key_of
 from fidgpt.graph.storage.writing import KINDS, TAGGED
 from fidgpt.graph.walk import nodes
@@ -157,8 +157,8 @@ class _Applying:
         holder, key = place
         if "tags" in change:
             for name in change["tags"][0]:
-                if self._tag(name) in holder.__argument_tags__.get(key, ()):
-                    fdl.remove_tag(holder, key, self._tag(name))
+                if find_tag(name, self._find) in holder.__argument_tags__.get(key, ()):
+                    fdl.remove_tag(holder, key, find_tag(name, self._find))
         if "old" in change and "new" not in change:
             if not isinstance(holder, fdl.Buildable):
                 del holder[key]
@@ -182,14 +182,14 @@ class _Applying:
             else:
                 holder[key] = value
         for name in change["tags"][1] if "tags" in change else ():
-            fdl.add_tag(holder, key, self._tag(name))
+            fdl.add_tag(holder, key, find_tag(name, self._find))
 
     def _start(self, entry: dict[str, Any]) -> Any:
         kinds = [kind for kind in (*KINDS, TAGGED) if kind in entry]
         if len(kinds) != 1:
             raise ConfigError("it does not say what it calls just once.")
         if kinds == [TAGGED]:
-            return TaggedValue(tags=[self._tag(name) for name in entry["tags"]["value"]])
+            return TaggedValue(tags=[find_tag(name, self._find) for name in entry["tags"]["value"]])
         called = self._find(entry[kinds[0]])
         if not callable(called) or is_tag(called):
             raise ConfigError(f"{entry[kinds[0]]!r:.80} is no constructor.")
@@ -198,31 +198,13 @@ class _Applying:
     def _fill(self, part: Any, entry: dict[str, Any]) -> None:
         for name, tags in entry.get("tags", {}).items():
             for tag in tags:
-                fdl.add_tag(part, key_of(part, name), self._tag(tag))
+                fdl.add_tag(part, key_of(part, name), find_tag(tag, self._find))
         for name, value in entry.get("set", {}).items():
             assign(part, key_of(part, name), self._value(value))
 
     def _value(self, written: Any) -> Any:
-        if isinstance(written, list):
-            return [self._value(item) for item in written]
-        if not isinstance(written, dict):
-            return written
-        match [*written.items()]:
-            case [("keep", str(path))]:
-                return self._kept[path]
-            case [("part", str(path))]:
-                return self._made[path]
-            case [("tuple", list(items))]:
-                return tuple(self._value(item) for item in items)
-            case [("dict", dict(items))]:
-                return {key: self._value(item) for key, item in items.items()}
-        return decode(written, self._find)
-
-    def _tag(self, name: str) -> Any:
-        tag = self._find(name)
-        if not is_tag(tag):
-            raise ConfigError(f"{name!r:.80} is no tag.")
-        return tag
+        refer = {"keep": self._kept.__getitem__, "part": self._made.__getitem__}
+        return decode(written, self._find, refer)
 
     def _find(self, name: str) -> Any:
         known = self._patch.known

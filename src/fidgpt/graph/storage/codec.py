@@ -14,6 +14,8 @@ from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.walk import title
 
+_NOTHING: Mapping[str, Callable[[str], Any]] = {}
+
 
 def encode(value: Any, paths: Mapping[int, str]) -> Any:
     """A value as JSON; a part as the path that `paths` has for its identity.
@@ -62,29 +64,33 @@ def encode_default(value: Any) -> Any:
         return {"default": type(value).__name__}
 
 
-def decode(value: Any, find: Callable[[str], Any]) -> Any:
-    """The value without parts that `encode` wrote.
+def decode(
+    value: Any, find: Callable[[str], Any], refer: Mapping[str, Callable[[str], Any]] = _NOTHING
+) -> Any:
+    """The value that `encode` wrote.
 
     Args:
       value: what stands in the file.
       find: gives the class or function of a name.
+      refer: gives the part that `{word: path}` stands for, by the word; parts may stand in lists,
+        tuples and dicts, and nowhere else.
 
     Raises:
       ConfigError: it is none.
     """
-
-    def inside(item: Any) -> Any:
-        return decode(item, find)
-
     if isinstance(value, list):
-        return [inside(item) for item in value]
+        return [decode(item, find, refer) for item in value]
     if not isinstance(value, dict):
         return value
+    if len(value) == 1:
+        [(word, path)] = value.items()
+        if word in refer and isinstance(path, str):
+            return refer[word](path)
     match [*value.items()]:
         case [("tuple", list(items))]:
-            return tuple(inside(item) for item in items)
+            return tuple(decode(item, find, refer) for item in items)
         case [("dict", dict(items))]:
-            return {key: inside(item) for key, item in items.items()}
+            return {key: decode(item, find, refer) for key, item in items.items()}
         case [("float", "inf" | "-inf" | "nan" as text)]:
             return float(text)
         case [("path", str(text))]:
@@ -92,7 +98,8 @@ def decode(value: Any, find: Callable[[str], Any]) -> Any:
         case [("name", str(name))]:
             return find(name)
         case [("object", [str(name), dict(fields)])]:
-            return _dataclass(name, find)(**{key: inside(item) for key, item in fields.items()})
+            held = {key: decode(item, find) for key, item in fields.items()}
+            return _dataclass(name, find)(**held)
         case [("enum", [str(name), str(member)])]:
             return _member(name, member, find)
         case [("dtype", str(text))]:

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import fiddle as fdl
@@ -118,3 +119,15 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
 def is_tag(value: Any) -> bool:
     """Whether a value is a quantity's tag."""
     return isinstance(value, type) and issubclass(value, fdl.Tag) and value is not fdl.Tag
+
+
+def find_tag(name: str, find: Callable[[str], Any]) -> Any:
+    """The tag of a name.
+
+    Raises:
+      ConfigError: what `find` gives for the name is none.
+    """
+    tag = find(name)
+    if not is_tag(tag):
+        raise ConfigError(f"{name!r:.80} is no tag.")
+    return tag

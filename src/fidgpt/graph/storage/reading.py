@@ -1,6 +1,7 @@
 """From the document that a file holds to the graph: written once, made as often as held."""
 
 import contextlib
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from fidgpt.graph.clone import copy_part
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.storage.codec import decode, encode_default
 from fidgpt.graph.storage.migrations import Migration
-from fidgpt.graph.storage.names import find_name, is_tag
+from fidgpt.graph.storage.names import find_name, find_tag, is_tag
 from fidgpt.graph.storage.plan import plan
 from fidgpt.graph.storage.writing import KINDS, TAGGED
 
@@ -75,9 +76,13 @@ class Reading:
         root = self._copy("", {})
         while self._todo:
             part, model, owned, path = self._todo.pop()
+            refer = {
+                "part": functools.partial(self._copy, owned=owned),
+                "shared": functools.partial(self._shared, owned=owned),
+            }
             with at(path[:80] or "the root"):
                 for key, written in model.own.items():
-                    value = part.__arguments__[key] = self._value(written, owned)
+                    value = part.__arguments__[key] = decode(written, self._find, refer)
                     if isinstance(value, TaggedValueCls):
                         raise ConfigError(f"{key}: a {TAGGED} stands in lists only.")
                     part.__argument_history__.add_new_value(key, value)
@@ -101,29 +106,6 @@ class Reading:
             made[path] = self._copy(path, owned)
         return made[path]
 
-    def _value(self, written: Any, owned: _Owned) -> Any:
-        """A value inside of which parts may be named."""
-        if isinstance(written, list):
-            return [self._value(item, owned) for item in written]
-        if not isinstance(written, dict):
-            return written
-        match [*written.items()]:
-            case [("part", str(path))]:
-                return self._copy(path, owned)
-            case [("shared", str(path))]:
-                return self._shared(path, owned)
-            case [("tuple", list(items))]:
-                return tuple(self._value(item, owned) for item in items)
-            case [("dict", dict(items))]:
-                return {key: self._value(item, owned) for key, item in items.items()}
-        return decode(written, self._find)
-
-    def _tag(self, name: str) -> Any:
-        tag = self._find(name)
-        if not is_tag(tag):
-            raise ConfigError(f"{name!r:.80} is no tag.")
-        return tag
-
     def _find(self, name: str) -> Any:
         if name not in self._found:
             self._found[name] = find_name(name, allowed=self._allowed)
@@ -136,7 +118,7 @@ class Reading:
         migration = Migration(fdl.get_callable(part), _names_of(named), path=path)
         for name, tags in migration.section(entry.get("tags", {})).items():
             for tag in tags:
-                fdl.add_tag(part, key_of(part, name), self._tag(tag))
+                fdl.add_tag(part, key_of(part, name), find_tag(tag, self._find))
         for name, value in migration.section(entry.get("set", {}), is_value=True).items():
             self._set(model, name if named and name in named else key_of(part, name), value)
         defaults = migration.section(entry.get("defaults", {}), is_value=True)
@@ -155,7 +137,7 @@ class Reading:
             known = f"{', '.join(KINDS)}, with {', '.join(_SECTIONS)}"
             raise ConfigError(f"{what}, and a part is one of {known}.")
         if kinds == [TAGGED]:
-            tags = [self._tag(name) for name in entry["tags"]["value"]]
+            tags = [find_tag(name, self._find) for name in entry["tags"]["value"]]
             return TaggedValue(tags=tags), TAGGED
         name = entry[kinds[0]]
         called = self._find(name)
