@@ -229,3 +229,30 @@ def test_parts(value: Any, hint: Any, expected: bool) -> None:
 )
 def test_the_annotation_of_a_parameter(part: fdl.Buildable, key: Any, hint: Any) -> None:
     assert hint_of(part, key) == hint
+
+
+class Steps(Protocol):
+    """What is asked for a step at a time."""
+
+    def __call__(self, step: int, /) -> float: ...
+
+
+class OneStep:
+    def __call__(self, step: int) -> float:
+        return float(step)
+
+
+class TwoThings:
+    def __call__(self, features: int, targets: int) -> float:
+        return 0.0
+
+
+class NamedThing:
+    def __call__(self, step: int, *, theta: float) -> float:
+        return theta
+
+
+def test_a_method_that_takes_something_else_is_not_the_one_that_is_asked() -> None:
+    assert fits(fdl.Config(OneStep), Steps)
+    assert not fits(fdl.Config(TwoThings), Steps)
+    assert not fits(fdl.Config(NamedThing), Steps)

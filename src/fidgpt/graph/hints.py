@@ -192,15 +192,38 @@ def _is_protocol(hint: Any) -> bool:
 def _has_methods(kind: type, protocol: Any) -> bool:
     """Whether instances of a class have the methods of a Protocol, as far as anybody can know."""
     asked = {
-        name
-        for one in protocol.__mro__
+        name: member
+        for one in reversed(protocol.__mro__)
         if _is_protocol(one)
         for name, member in vars(one).items()
         if inspect.isfunction(member) and (name == "__call__" or name[0] != "_")
     }
     looked_up = getattr(kind, "__getattr__", None)
     is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
-    return bool(is_anything) or all(hasattr(kind, name) or _sets(kind, name) for name in asked)
+    if not is_anything and not all(hasattr(kind, name) or _sets(kind, name) for name in asked):
+        return False
+    return all(
+        _can_be_called_as(inspect.getattr_static(kind, name, None), method)
+        for name, method in asked.items()
+    )
+
+
+def _can_be_called_as(own: Any, asked: Any) -> bool:
+    """Whether a method takes what is given to the one that a Protocol asks for."""
+    parameters = inspect.signature(asked).parameters.values()
+    kinds = {one.kind for one in parameters}
+    if not inspect.isfunction(own) or kinds & {
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    }:
+        return True
+    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    try:
+        in_order = [None] * (len(parameters) - len(by_name))
+        inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
+    except TypeError:
+        return False
+    return True
 
 
 def _sets(kind: type, name: str) -> bool:
