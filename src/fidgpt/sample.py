@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> None:
     # Late: --help loads no torch.
     import torch
 
+    from fidgpt.cli.catalogue import own_catalogue
     from fidgpt.cli.runs import build_trainer, load_run
     from fidgpt.data import load_tokenizer
     from fidgpt.graph import ConfigError
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> None:
     if any("\ud800" <= character <= "\udfff" for character in FLAGS.prompt):
         raise ConfigError("--prompt is not UTF-8 text.")
     path = Path(arguments[0])
-    trainer = build_trainer(load_run(path))
+    trainer = build_trainer(load_run(path, allowed=(*own_catalogue().packages, *FLAGS.allow)))
     model, device = trainer.model, trainer.parallel.device
     materialize(model, device=device, seed=0)
     trainer.checkpoints.restore(path, model=model, optimizer=None, step=FLAGS.step)

@@ -29,6 +29,9 @@ class _Help(flags.BooleanFlag):
 
 flags.DEFINE_flag(_Help())
 flags.DEFINE_bool("debug", False, "Show where in the code a mistake was found.")
+flags.DEFINE_multi_string(
+    "allow", [], "A package of your own whose functions and classes a saved config may name."
+)
 
 
 class OptionalText(flags.Flag):

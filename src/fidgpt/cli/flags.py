@@ -24,9 +24,6 @@ flags.DEFINE_flag(
         "its base or from the defaults.",
     )
 )
-flags.DEFINE_multi_string(
-    "allow", [], "A package of your own whose functions and classes a saved config may name."
-)
 flags.DEFINE_string("run_dir", None, "Directory of the new run; runs/NAME-TIME unless said.")
 
 

@@ -28,7 +28,9 @@ class Point:
     fingerprint: str
 
 
-def points_of(directives: list[str], axes: list[str]) -> list[Point]:
+def points_of(
+    directives: list[str], axes: list[str], *, allowed: tuple[str, ...] = ()
+) -> list[Point]:
     """The points of a sweep, composed and built, each fingerprint once.
 
     Raises:
@@ -38,7 +40,7 @@ def points_of(directives: list[str], axes: list[str]) -> list[Point]:
     points: dict[str, Point] = {}
     identities: dict[tuple[str, ...], str] = {}
     mistakes: list[str] = []
-    catalogue = own_catalogue()
+    catalogue = own_catalogue(allowed)
     for varied in itertools.product(*(axis_values(axis) for axis in axes)):
         directives_of_point = (*directives, *varied)
         try:

@@ -39,23 +39,27 @@ def main(arguments: list[str]) -> int | None:
 
     if not FLAGS.sweep:
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
-    points = points_of(FLAGS.config, FLAGS.sweep)
+    allowed = tuple(FLAGS.allow)
+    points = points_of(FLAGS.config, FLAGS.sweep, allowed=allowed)
     if FLAGS.print:
         _print_table(points, {})
         return None
     name = f"sweep-{name_of_base(FLAGS.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = Path(FLAGS.run_dir or Path("runs") / name)
-    results = {point.fingerprint: _train(point, directory) for point in points}
+    results = {point.fingerprint: _train(point, directory, allowed) for point in points}
     _print_table(points, results)
     return 1 if None in results.values() else 0
 
 
-def _train(point: "Point", directory: Path) -> dict[str, float] | None:
+def _train(
+    point: "Point", directory: Path, allowed: tuple[str, ...]
+) -> dict[str, float] | None:
     """The last row of a point's metrics; trains it first, or to its end, unless that was done."""
     from fidgpt.train.trackers import read_rows
 
     path = directory / point.fingerprint[:12]
     command = [sys.executable, "-m", "fidgpt.cli.train"]
+    command += [f"--allow={package}" for package in allowed]
     if (path / "done.json").exists():
         return json.loads((path / "done.json").read_text())
     if (path / "config.json").exists():
