@@ -24,8 +24,36 @@ class NumLayers(fdl.Tag):
     """Depth of the model, in blocks."""
 
 
+class Window(fdl.Tag):
+    """How far attention looks back, in tokens, the one that looks among them."""
+
+
+class Theta(fdl.Tag):
+    """Base of RoPE's wavelengths."""
+
+
+class ScoreCap(fdl.Tag):
+    """Bound of attention's scores before the softmax."""
+
+
+class LogitCap(fdl.Tag):
+    """Bound of the logits."""
+
+
+class Rank(fdl.Tag):
+    """Width of low-rank adapters, in elements."""
+
+
 class NumKVHeads(fdl.Tag):
     """Key and value heads of an attention, a count that divides its query heads."""
+
+
+class NumExperts(fdl.Tag):
+    """Experts of a mixture, of which a token goes through a few."""
+
+
+class TopK(fdl.Tag):
+    """Experts that a token goes through."""
 
 
 class VocabSize(fdl.Tag):

@@ -6,49 +6,97 @@ The text is that of `base`, and so is the tokenizer, trained on it up to GPT-2's
 import fiddle as fdl
 
 from fidgpt.configs.base import base
-from fidgpt.fiddlers import (
-    make_large,
-    make_medium,
-    make_small,
-    make_xl,
-    use_gelu,
-    use_layer_norm,
-    use_learned_positions,
-)
+from fidgpt.configs.hub import Family, Joined, Transposed
+from fidgpt.fiddlers import untie_embeddings, use_gelu, use_layer_norm, use_learned_positions
 from fidgpt.graph import find
 from fidgpt.model import GELU, Attention
 from fidgpt.train import Trainer
 
 
+def gpt2(
+    *,
+    hidden_dim: int = 768,
+    num_layers: int = 12,
+    num_heads: int = 12,
+    ffn_dim: int | None = None,
+    vocab_size: int = 50_257,
+    seq_len: int = 1024,
+    eps: float = 1e-5,
+    tied: bool = True,
+) -> fdl.Config[Trainer]:
+    """A decoder like GPT-2, the smallest unless said; MLPs are four times as wide as the stream."""
+    cfg = base()
+    cfg.model.hidden_dim, cfg.model.num_layers = hidden_dim, num_layers
+    cfg.vocab_size, cfg.seq_len = vocab_size, seq_len
+    cfg.optimizer.lr = 6e-4
+    use_learned_positions(cfg)
+    use_layer_norm(cfg, eps=eps)
+    use_gelu(cfg)
+    for part in find(cfg, Attention, GELU):
+        part.bias = True
+    cfg.model.blocks[0].attention.head_dim = hidden_dim // num_heads
+    if ffn_dim not in (None, 4 * hidden_dim):
+        cfg.model.blocks[0].mlp.ffn_dim = ffn_dim
+    if not tied:
+        untie_embeddings(cfg)
+    return cfg
+
+
+_LAYER = "transformer.h.*"
+HUB = Family(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    config=gpt2,
+    settings={
+        "hidden_dim": "n_embd",
+        "num_layers": "n_layer",
+        "num_heads": "n_head",
+        "ffn_dim": "n_inner",
+        "vocab_size": "vocab_size",
+        "seq_len": "n_positions",
+        "eps": "layer_norm_epsilon",
+        "tied": "tie_word_embeddings",
+    },
+    tensors={
+        "embedding": "transformer.wte",
+        "embedding.positions": "transformer.wpe",
+        "blocks.*.attention_norm": f"{_LAYER}.ln_1",
+        "blocks.*.attention.query": Transposed(Joined(f"{_LAYER}.attn.c_attn", 0, of=3)),
+        "blocks.*.attention.key": Transposed(Joined(f"{_LAYER}.attn.c_attn", 1, of=3)),
+        "blocks.*.attention.value": Transposed(Joined(f"{_LAYER}.attn.c_attn", 2, of=3)),
+        "blocks.*.attention.out": Transposed(f"{_LAYER}.attn.c_proj"),
+        "blocks.*.mlp_norm": f"{_LAYER}.ln_2",
+        "blocks.*.mlp.up": Transposed(f"{_LAYER}.mlp.c_fc"),
+        "blocks.*.mlp.down": Transposed(f"{_LAYER}.mlp.c_proj"),
+        "norm": "transformer.ln_f",
+        "unembedding": "lm_head",
+    },
+    fixed={
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of one function
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "add_cross_attention": (False,),
+    },
+    says={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    spare=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
+)
+
+
 def gpt2_124m() -> fdl.Config[Trainer]:
     """The smallest, 124 million parameters."""
-    return _gpt2(make_small)
+    return gpt2(hidden_dim=768, num_layers=12, num_heads=12)
 
 
 def gpt2_355m() -> fdl.Config[Trainer]:
     """Medium, 355 million parameters."""
-    return _gpt2(make_medium)
+    return gpt2(hidden_dim=1024, num_layers=24, num_heads=16)
 
 
 def gpt2_774m() -> fdl.Config[Trainer]:
     """Large, 774 million parameters."""
-    return _gpt2(make_large)
+    return gpt2(hidden_dim=1280, num_layers=36, num_heads=20)
 
 
 def gpt2_1558m() -> fdl.Config[Trainer]:
     """XL, 1,558 million parameters."""
-    return _gpt2(make_xl)
-
-
-def _gpt2(make_size) -> fdl.Config[Trainer]:
-    cfg = base()
-    make_size(cfg)
-    use_learned_positions(cfg)
-    use_layer_norm(cfg)
-    use_gelu(cfg)
-    for part in find(cfg, Attention, GELU):
-        part.bias = True
-    cfg.vocab_size = 50_257
-    cfg.seq_len = 1024
-    cfg.optimizer.lr = 6e-4
-    return cfg
+    return gpt2(hidden_dim=1600, num_layers=48, num_heads=25)

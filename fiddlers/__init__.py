@@ -1,41 +1,154 @@
 """How to change a run: each function changes the graph that it is given, in one concern."""
 
-from fidgpt.fiddlers.attention import use_gqa
-from fidgpt.fiddlers.blocks import unroll, use_gelu, use_layer_norm, use_rms_norm, use_swiglu
+from fidgpt.fiddlers.adapters import use_lora
+from fidgpt.fiddlers.attention import (
+    use_document_mask,
+    use_gqa,
+    use_qk_norm,
+    use_sinks,
+    use_sliding_window,
+    use_softcap,
+    use_value_embeddings,
+)
+from fidgpt.fiddlers.blocks import (
+    share_blocks,
+    unroll,
+    use_geglu,
+    use_gelu,
+    use_layer_norm,
+    use_offset_norm,
+    use_parallel_block,
+    use_post_norm,
+    use_pre_norm,
+    use_rms_norm,
+    use_sandwich_norm,
+    use_squared_relu,
+    use_swiglu,
+)
+from fidgpt.fiddlers.data import (
+    shuffle_documents,
+    use_fim,
+    use_mixture,
+    use_packing,
+    use_prefetch,
+)
 from fidgpt.fiddlers.embeddings import tie_embeddings, untie_embeddings
+from fidgpt.fiddlers.experts import (
+    use_expert_capacity,
+    use_loss_free_balancing,
+    use_moe,
+    use_shared_expert,
+    use_sigmoid_router,
+)
 from fidgpt.fiddlers.hardware import for_hardware, set_micro_batch_size
-from fidgpt.fiddlers.positions import use_learned_positions, use_rope
+from fidgpt.fiddlers.heads import use_mtp
+from fidgpt.fiddlers.latent import use_mla
+from fidgpt.fiddlers.optimizers import (
+    use_adafactor,
+    use_adamw,
+    use_lion,
+    use_muon,
+    use_sgd,
+)
+from fidgpt.fiddlers.positions import (
+    use_alibi,
+    use_learned_positions,
+    use_no_positions,
+    use_rope,
+    use_sinusoidal_positions,
+)
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
     use_bytes,
     use_float32,
     use_text,
+    use_z_loss,
+)
+from fidgpt.fiddlers.scaling import make_depth, scale_depth, use_mup
+from fidgpt.fiddlers.schedules import (
+    set_warmup,
+    use_constant,
+    use_cosine,
+    use_cycles,
+    use_inverse,
+    use_inverse_sqrt,
+    use_linear,
+    use_polynomial,
     use_wsd,
+    use_wsd_s,
 )
 from fidgpt.fiddlers.sizes import make_large, make_medium, make_small, make_xl
 
 __all__ = [
     "for_hardware",
+    "make_depth",
     "make_large",
     "make_medium",
     "make_small",
     "make_xl",
+    "scale_depth",
     "scale_learning_rate",
     "set_micro_batch_size",
+    "set_warmup",
+    "share_blocks",
+    "shuffle_documents",
     "smoke_test",
     "tie_embeddings",
     "unroll",
     "untie_embeddings",
+    "use_adafactor",
+    "use_adamw",
+    "use_alibi",
     "use_bytes",
+    "use_constant",
+    "use_cosine",
+    "use_cycles",
+    "use_document_mask",
+    "use_expert_capacity",
+    "use_fim",
     "use_float32",
+    "use_geglu",
     "use_gelu",
     "use_gqa",
+    "use_inverse",
+    "use_inverse_sqrt",
     "use_layer_norm",
     "use_learned_positions",
+    "use_linear",
+    "use_lion",
+    "use_lora",
+    "use_loss_free_balancing",
+    "use_mixture",
+    "use_mla",
+    "use_moe",
+    "use_mtp",
+    "use_muon",
+    "use_mup",
+    "use_no_positions",
+    "use_offset_norm",
+    "use_packing",
+    "use_parallel_block",
+    "use_polynomial",
+    "use_post_norm",
+    "use_pre_norm",
+    "use_prefetch",
+    "use_qk_norm",
     "use_rms_norm",
     "use_rope",
+    "use_sandwich_norm",
+    "use_sgd",
+    "use_shared_expert",
+    "use_sigmoid_router",
+    "use_sinks",
+    "use_sinusoidal_positions",
+    "use_sliding_window",
+    "use_softcap",
+    "use_squared_relu",
     "use_swiglu",
     "use_text",
+    "use_value_embeddings",
     "use_wsd",
+    "use_wsd_s",
+    "use_z_loss",
 ]

@@ -1,14 +1,109 @@
 """How tokens look at each other."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import fiddle as fdl
 
+from fidgpt.data import end_of_text
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.fiddlers.texts import own_corpus
 from fidgpt.graph import find
-from fidgpt.model import Attention
-from fidgpt.tags import NumKVHeads
+from fidgpt.model import (
+    ALiBi,
+    Attention,
+    LatentAttention,
+    PackedDocuments,
+    RMSNorm,
+    Softcap,
+    Transformer,
+    Unembedding,
+    ValueEmbedding,
+    attention_sinks,
+    heads_that_fit,
+)
+from fidgpt.tags import HeadDim, HiddenDim, LogitCap, NumKVHeads, ScoreCap, VocabSize, Window
 from fidgpt.train import Trainer
+
+ATTENTIONS = (Attention, LatentAttention)
 
 
 def use_gqa(cfg: fdl.Config[Trainer], num_kv_heads: int = 2) -> None:
     """Neighbouring query heads share a key and a value head, `num_kv_heads` of each in a layer."""
     for attention in find(cfg.model, Attention):
         attention.num_kv_heads = NumKVHeads.new(num_kv_heads)
+
+
+def use_qk_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
+    """Queries and keys are normalised head by head before they meet (arXiv:2302.05442)."""
+    for attention in find(cfg.model, Attention):
+        attention.query_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
+        attention.key_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
+
+
+def use_softcap(
+    cfg: fdl.Config[Trainer], cap: float = 50.0, logit_cap: float | None = 30.0
+) -> None:
+    """Scores stay within `cap`, and logits within `logit_cap`, unless that is None (Gemma 2)."""
+    capped = fdl.Config(Softcap, cap=ScoreCap.new(cap))
+    for attention in find(cfg.model, *ATTENTIONS):
+        attention.scores = [capped, *_without(attention.scores, Softcap)]
+    for unembedding in find(cfg.model, Unembedding):
+        unembedding.softcap = None if logit_cap is None else LogitCap.new(logit_cap)
+
+
+def use_sinks(cfg: fdl.Config[Trainer]) -> None:
+    """A head may look at nothing, by a learned score of its own (gpt-oss)."""
+    for attention in find(cfg.model, *ATTENTIONS):
+        attention.sinks = fdl.Partial(attention_sinks)
+
+
+def use_value_embeddings(cfg: fdl.Config[Trainer]) -> None:
+    """Each attention adds to its values what a table of its own has for the token."""
+    for attention in find(cfg.model, Attention):
+        num_heads = attention.num_kv_heads or attention.num_heads
+        if num_heads is None:
+            num_heads = fdl.Config(
+                heads_that_fit, hidden_dim=HiddenDim.new(), head_dim=HeadDim.new()
+            )
+        attention.num_kv_heads = NumKVHeads.new(num_heads)
+        attention.value_embedding = fdl.ArgFactory(
+            ValueEmbedding,
+            vocab_size=VocabSize.new(),
+            num_kv_heads=NumKVHeads.new(),
+            head_dim=HeadDim.new(),
+            init=cfg.model.embedding.weight.init,
+        )
+
+
+def use_sliding_window(cfg: fdl.Config[Trainer], window: int = 1024, every: int = 2) -> None:
+    """Attention looks at the last `window` tokens, but in each `every`-th layer at all of them.
+
+    Gemma 3 has five layers with a window before one without: `every=6`. With 0, all have it.
+    """
+    for model in find(cfg, Transformer):
+        model.blocks = repeated(model.blocks, max(every, 1))
+        numbered = [*enumerate(model.first_blocks), *enumerate(model.blocks)]
+        for index, block in numbered:
+            sees_all = every > 0 and (index + 1) % every == 0
+            for attention in find(block, *ATTENTIONS):
+                attention.window = None if sees_all else Window.new(window)
+
+
+def use_document_mask(cfg: fdl.Config[Trainer]) -> None:
+    """Tokens of one document do not see another, and each document's positions begin at 0."""
+    cfg.model.layout = fdl.Config(
+        PackedDocuments, end_of_text=fdl.Config(end_of_text, tokenizer=own_corpus(cfg).tokenizer)
+    )
+
+
+def forget_alibi(attention: Any) -> None:
+    """Scores no longer fall with the distance."""
+    kept = _without(attention.scores, ALiBi)
+    if len(kept) < len(attention.scores):
+        attention.scores = kept
+
+
+def _without(scores: Sequence[Any], kind: type) -> list[Any]:
+    """The changes of scores that are of another kind."""
+    return [change for change in scores if fdl.get_callable(change) is not kind]

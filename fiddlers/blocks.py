@@ -5,22 +5,50 @@ from collections.abc import Callable
 import fiddle as fdl
 from torch import nn
 
-from fidgpt.graph import ConfigError, clone_part, find, swapped
-from fidgpt.model import GELU, Block, RMSNorm, SwiGLU, Transformer
+from fidgpt.fiddlers.experts import with_mlp
+from fidgpt.graph import ConfigError, clone_part, find, swap_all
+from fidgpt.model import (
+    GELU,
+    Block,
+    GeGLU,
+    OffsetRMSNorm,
+    ParallelBlock,
+    PostNormBlock,
+    RMSNorm,
+    SandwichBlock,
+    Shared,
+    SquaredReLU,
+    SwiGLU,
+    Transformer,
+)
 from fidgpt.tags import HiddenDim
 from fidgpt.train import Trainer
+
+_NORMS = {"attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm"}
 
 
 def use_swiglu(cfg: fdl.Config[Trainer]) -> None:
     """MLPs are gated by a SiLU."""
     for block in find(cfg.model, Block):
-        block.mlp = swapped(block.mlp, SwiGLU)
+        block.mlp = with_mlp(block.mlp, SwiGLU)
 
 
 def use_gelu(cfg: fdl.Config[Trainer]) -> None:
     """MLPs are plain, with GPT-2's GELU."""
     for block in find(cfg.model, Block):
-        block.mlp = swapped(block.mlp, GELU)
+        block.mlp = with_mlp(block.mlp, GELU)
+
+
+def use_geglu(cfg: fdl.Config[Trainer]) -> None:
+    """MLPs are gated by a GELU."""
+    for block in find(cfg.model, Block):
+        block.mlp = with_mlp(block.mlp, GeGLU)
+
+
+def use_squared_relu(cfg: fdl.Config[Trainer]) -> None:
+    """MLPs are plain, with the square of a ReLU."""
+    for block in find(cfg.model, Block):
+        block.mlp = with_mlp(block.mlp, SquaredReLU)
 
 
 def use_rms_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
@@ -33,6 +61,42 @@ def use_layer_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
     _use_norm(cfg, lambda kind: kind(nn.LayerNorm, normalized_shape=HiddenDim.new(), eps=eps))
 
 
+def use_offset_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
+    """Every norm divides by the root mean square, and its weights count from one (Gemma)."""
+    _use_norm(cfg, lambda kind: kind(OffsetRMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
+
+
+def use_pre_norm(cfg: fdl.Config[Trainer]) -> None:
+    """Each branch reads a normalised stream (GPT-2)."""
+    swap_all(cfg.model, Block, by=Block)
+
+
+def use_post_norm(cfg: fdl.Config[Trainer]) -> None:
+    """What each branch gives is normalised, and not what it reads (OLMo 2)."""
+    swap_all(cfg.model, Block, by=PostNormBlock)
+
+
+def use_parallel_block(cfg: fdl.Config[Trainer]) -> None:
+    """Attention and MLP read the same stream (GPT-J, PaLM)."""
+    swap_all(cfg.model, Block, by=ParallelBlock)
+
+
+def use_sandwich_norm(cfg: fdl.Config[Trainer]) -> None:
+    """Each branch reads a normalised stream, and what it gives is normalised too (Gemma 2)."""
+    for block in swap_all(cfg.model, Block, by=SandwichBlock):
+        block.attention_out_norm = clone_part(block.attention_norm)
+        block.mlp_out_norm = clone_part(block.mlp_norm)
+
+
+def share_blocks(cfg: fdl.Config[Trainer]) -> None:
+    """All layers of a kind are one block with one set of weights (ALBERT, arXiv:1909.11942)."""
+    for model in find(cfg, Transformer):
+        model.blocks = [
+            block if fdl.get_callable(block) is Shared else fdl.Config(Shared, block=block)
+            for block in model.blocks
+        ]
+
+
 def unroll(cfg: fdl.Config[Trainer]) -> None:
     """Every layer gets a block of its own in the graph, so that one of them can be changed.
 
@@ -42,7 +106,11 @@ def unroll(cfg: fdl.Config[Trainer]) -> None:
         pattern, num_layers = model.blocks, model.num_layers
         if not isinstance(num_layers, int):
             raise ConfigError("unroll needs to know model.num_layers as a number.")
-        model.blocks = [clone_part(pattern[i % len(pattern)]) for i in range(num_layers)]
+        first = list(model.first_blocks)[:num_layers]
+        rest = [pattern[i % len(pattern)] for i in range(len(first), num_layers)]
+        model.blocks = [clone_part(block) for block in [*first, *rest]]
+        if first:
+            model.first_blocks = ()
 
 
 def _use_norm(
@@ -50,7 +118,7 @@ def _use_norm(
 ) -> None:
     """Puts a norm, given how to make one of a kind, before each branch and at the end."""
     for block in find(cfg.model, Block):
-        block.attention_norm = norm(fdl.ArgFactory)
-        block.mlp_norm = norm(fdl.ArgFactory)
+        for key in _NORMS.intersection(block.__signature_info__.valid_param_names):
+            setattr(block, key, norm(fdl.ArgFactory))
     for model in find(cfg, Transformer):
         model.norm = norm(fdl.Config)

@@ -3,11 +3,11 @@
 import fiddle as fdl
 
 from fidgpt.data import ByteTokenizer, HeldOut, TextFiles
-from fidgpt.graph import find, tagged
+from fidgpt.fiddlers.texts import own_corpus
+from fidgpt.graph import find, swap_all, swapped, tagged
 from fidgpt.graph.arguments import assign
-from fidgpt.optim import WarmupStableDecay, fraction
-from fidgpt.tags import LearningRate, NumSteps, WarmupSteps
-from fidgpt.train import Float32, Samples, Trainer
+from fidgpt.tags import LearningRate
+from fidgpt.train import Float32, Samples, Trainer, ZLoss
 
 
 def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
@@ -29,29 +29,23 @@ def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
             assign(part, key, given[key] * factor)
 
 
-def use_wsd(cfg: fdl.Config[Trainer], decay_ratio: float = 0.2) -> None:
-    """The learning rate rises, stays, and falls to zero over the last part of the run."""
-    decay_steps = fdl.Config(fraction, of=NumSteps.new(), ratio=decay_ratio)
-    warmup_steps = cfg.schedule.warmup_steps
-    cfg.schedule = fdl.Config(
-        WarmupStableDecay,
-        num_steps=NumSteps.new(),
-        warmup_steps=WarmupSteps.new(warmup_steps),
-        decay_steps=decay_steps,
-    )
-
-
 def use_float32(cfg: fdl.Config[Trainer]) -> None:
     """Everything is computed in float32, whatever the machine could do."""
     cfg.precision = fdl.Config(Float32)
 
 
+def use_z_loss(cfg: fdl.Config[Trainer], weight: float = 1e-4) -> None:
+    """The normaliser of the logits is kept near one (PaLM)."""
+    cfg.loss = swapped(cfg.loss, ZLoss)
+    cfg.loss.weight = weight
+
+
 def use_bytes(cfg: fdl.Config[Trainer]) -> None:
     """Tokens are bytes: no tokenizer is trained."""
-    cfg.data.corpus.tokenizer = fdl.Config(ByteTokenizer)
-    cfg.vocab_size = 257
+    swap_all(cfg, fdl.get_callable(own_corpus(cfg).tokenizer), by=ByteTokenizer)
+    cfg.vocab_size = 257 + len(own_corpus(cfg).tokenizer.special_tokens)
 
 
 def use_text(cfg: fdl.Config[Trainer], path: str, text_field: str = "text") -> None:
     """Learns from files of your own: text, JSON lines, Parquet, or a folder of them."""
-    cfg.data.corpus.source = fdl.Config(TextFiles, path, text_field=text_field)
+    own_corpus(cfg).source = fdl.Config(TextFiles, path, text_field=text_field)

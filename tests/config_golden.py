@@ -6,6 +6,7 @@ changes moves one line of one golden, and not of all.
 
 import re
 from collections.abc import Callable
+from functools import cache
 
 import fiddle as fdl
 from parameter_listing import list_parameters
@@ -15,15 +16,34 @@ from fidgpt.cli.runs import build_trainer
 from fidgpt.graph.history.story import story
 from fidgpt.graph.text import Row, rows
 
-PARENTS = {
-    "debug": "base",
-    "gpt2_124m": "base",
-    "gpt2_355m": "gpt2_124m",
-    "gpt2_774m": "gpt2_124m",
-    "gpt2_1558m": "gpt2_124m",
+# The first of a family differs from base, its other sizes from the first.
+FAMILIES = {
+    "debug": (),
+    "gpt2_124m": ("gpt2_355m", "gpt2_774m", "gpt2_1558m"),
+    "llama2_7b": ("llama2_13b", "llama2_70b"),
+    "llama3_2_1b": ("llama3_2_3b", "llama3_1_8b", "llama3_1_70b", "llama3_1_405b"),
+    "llama3_8b": ("llama3_70b",),
+    "mistral_7b": ("mistral_7b_v0_3", "mistral_nemo_12b", "mistral_small_24b"),
+    "qwen2_5_0_5b": tuple(f"qwen2_5_{size}" for size in ("1_5b", "3b", "7b", "14b", "32b", "72b")),
+    "qwen3_0_6b": tuple(f"qwen3_{size}" for size in ("1_7b", "4b", "8b", "14b", "32b")),
+    "gemma2_2b": ("gemma2_9b", "gemma2_27b"),
+    "gemma3_270m": tuple(f"gemma3_{size}" for size in ("1b", "4b", "12b", "27b")),
+    "olmo2_1b": ("olmo2_7b", "olmo2_13b", "olmo2_32b"),
+    "smollm_135m": ("smollm_360m", "smollm_1_7b"),
+    "smollm2_135m": ("smollm2_360m", "smollm2_1_7b"),
+    "smollm3_3b": (),
+    "mixtral_8x7b": ("mixtral_8x22b",),
+    "qwen3_30b_a3b": ("qwen3_235b_a22b",),
+    "deepseek_v2_lite": (),
+    "deepseek_v3": (),
+    "gpt_oss_20b": ("gpt_oss_120b",),
+}
+PARENTS = dict.fromkeys(FAMILIES, "base") | {
+    size: first for first, others in FAMILIES.items() for size in others
 }
 
 Lines = dict[str, str]
+_BLOCK = re.compile(r"model\.(?:first_)?blocks\[\d+\]")
 _LAYERS = re.compile(r"(?<=\.)\d+(?:[.,]+\d+)*(?=\.)")
 
 
@@ -38,11 +58,12 @@ def golden_text(name: str) -> str:
     return "".join([f"differs from {parent} in\n", *gone, *new])
 
 
+@cache
 def lines_of(name: str) -> Lines:
     """Every line of a config's graph and of its model's parameters, by what stands before it."""
     cfg = getattr(configs, name)()
     graph = {row.path or "the root": _text(row) for row in rows(cfg, defaults=True) if row.text}
-    return graph | _parameters(cfg)
+    return _folded(graph) | _parameters(cfg)
 
 
 def causes(name: str, changed: list[str]) -> list[str]:
@@ -64,6 +85,26 @@ def causes(name: str, changed: list[str]) -> list[str]:
 def moved(read: Callable[[str], str]) -> list[str]:
     """The configs whose golden, as `read` gives it, is not what it would be now."""
     return [name for name in configs.__all__ if read(name) != golden_text(name)]
+
+
+def _folded(lines: Lines) -> Lines:
+    """Blocks of a pattern that say what one before them says are a line each."""
+    blocks: dict[str, Lines] = {}
+    for key, text in lines.items():
+        if block := _BLOCK.match(key):
+            own = blocks.setdefault(block[0], {})
+            own[key.removeprefix(block[0])] = text.replace(block[0], "itself")
+    first = {
+        name: next(other for other in blocks if blocks[other] == blocks[name]) for name in blocks
+    }
+    folded: Lines = {}
+    for key, text in lines.items():
+        block = _BLOCK.match(key)
+        if block is None or first[block[0]] == block[0]:
+            folded[key] = text
+        else:
+            folded[block[0]] = f" is like {first[block[0]]}"
+    return folded
 
 
 def _text(row: Row) -> str:

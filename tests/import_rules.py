@@ -33,7 +33,7 @@ OUTSIDE = {
 }
 
 # The same, inside functions only: an extra that may be missing, or too slow for who needs it not.
-LAZY = {"data": {"pyarrow"}, "graph": {"torch"}}
+LAZY = {"data": {"datasets", "huggingface_hub", "pyarrow"}, "graph": {"torch"}}
 
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

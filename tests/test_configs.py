@@ -2,13 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fiddle as fdl
 import psutil
 import pytest
-from config_golden import PARENTS, causes, golden_text, moved
+from config_golden import FAMILIES, PARENTS, causes, golden_text, lines_of, moved
 from golden_text import GOLDENS, compare_with_golden
 from parameter_listing import compress
 
@@ -17,13 +17,6 @@ from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import base
 from fidgpt.fiddlers import make_xl, use_gqa
 from fidgpt.graph import bind, fingerprint, parts
-
-PUBLISHED = {
-    "gpt2_124m": 124_439_808,
-    "gpt2_355m": 354_823_168,
-    "gpt2_774m": 774_030_080,
-    "gpt2_1558m": 1_557_611_200,
-}
 
 
 def leaves(cfg: fdl.Config) -> dict[str, Any]:
@@ -46,6 +39,15 @@ def test_config_is_its_golden(name: str, golden: Callable[..., None]) -> None:
     golden(f"configs/{name}", golden_text(name), explain)
 
 
+@pytest.fixture
+def fresh_lines() -> Iterator[None]:
+    """What a test says of configs that it changes is no other test's."""
+    lines_of.cache_clear()
+    yield
+    lines_of.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_lines")
 def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     def other() -> fdl.Config:
         cfg = base()
@@ -53,6 +55,8 @@ def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) ->
         return cfg
 
     golden = GOLDENS / "configs" / "base.txt"
+    names = ["base", "debug", "gpt2_124m"]
+    monkeypatch.setattr(configs, "__all__", names)
     monkeypatch.setattr(configs, "base", other)
     monkeypatch.setattr(sys.modules["fidgpt.configs.debug"], "base", other)
     with pytest.raises(pytest.fail.Exception) as failed:
@@ -64,22 +68,20 @@ def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) ->
         )
     assert "+model.blocks[0].attention.rope.theta = 500000.0" in str(failed.value)
     assert "theta: said by tests/test_configs.py" in str(failed.value).replace(str(GOLDENS), "")
-    read = {name: (golden.parent / f"{name}.txt").read_text(encoding="utf-8") for name in PARENTS}
-    read["base"] = golden.read_text(encoding="utf-8")
+    read = {name: (golden.parent / f"{name}.txt").read_text(encoding="utf-8") for name in names}
     assert moved(lambda name: read[name]) == ["base"]
 
 
 def test_a_config_is_a_small_difference_from_its_parent() -> None:
-    whole = len(golden_text("base").splitlines())
-    assert all(len(golden_text(name).splitlines()) < whole for name in PARENTS)
+    texts = {
+        name: (GOLDENS / "configs" / f"{name}.txt").read_text(encoding="utf-8")
+        for name in configs.__all__
+    }
+    lengths = {name: len(text.splitlines()) for name, text in texts.items()}
     assert {*PARENTS, "base"} == set(configs.__all__)
-
-
-@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
-def test_gpt2_has_exactly_the_published_parameters(name: str, count: int) -> None:
-    """Those of openai-community's gpt2, gpt2-medium, gpt2-large and gpt2-xl on the hub."""
-    model = build_trainer(getattr(configs, name)()).model
-    assert sum(parameter.numel() for parameter in model.parameters()) == count
+    for first, others in FAMILIES.items():
+        assert lengths[first] < 1.5 * lengths["base"]
+        assert all(lengths[name] < 50 for name in others)
 
 
 def test_a_config_as_large_as_gpt2_xl_costs_no_time_and_no_memory() -> None:

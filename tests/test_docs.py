@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from documents import ROOT, Reader, Step, matches, steps_of
 
+from fidgpt import configs, fiddlers
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
@@ -41,6 +43,21 @@ def test_links_lead_somewhere(page: Path) -> None:
 def _anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_page_of_models_names_every_family_and_feature() -> None:
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    named = {*re.findall(r"`(\w+)`", page)}
+    models = {*configs.__all__} - {"base", "debug"}
+    assert models - named == set()
+    assert {name for name in named if name.startswith("use_")} <= {*fiddlers.__all__}
+    modules = ("attention", "blocks", "experts", "heads", "latent", "positions", "adapters")
+    features = {
+        name
+        for name in fiddlers.__all__
+        if getattr(fiddlers, name).__module__.rpartition(".")[2] in modules
+    }
+    assert features - named <= {"unroll"}
 
 
 def test_what_is_passed_over_says_why_or_cannot_be_run_here() -> None:

@@ -1,112 +1,192 @@
-"""Every fiddler on every config: it applies, changes something, and in any order the same."""
+"""Every fiddler on every family of models: it applies, changes something, in any order the same."""
 
 import inspect
 import itertools
-from pathlib import Path
+from collections.abc import Collection
 
 import fiddle as fdl
 import pytest
+from fiddling import OF_MIXTURES, apply
 
 from fidgpt import configs, fiddlers
 from fidgpt.cli.runs import build_trainer
-from fidgpt.graph import ConfigError, fingerprint
+from fidgpt.graph import ConfigError, clone, fingerprint
 
-GPT2 = ["gpt2_124m", "gpt2_355m", "gpt2_774m", "gpt2_1558m"]
-MODERN = ["base", "debug"]
+# One config of each family, and whether one table reads and scores tokens.
+TIED = {
+    "base": True,
+    "debug": True,
+    "gpt2_124m": True,
+    "llama3_2_1b": True,
+    "mistral_7b": False,
+    "qwen2_5_0_5b": True,
+    "qwen3_0_6b": True,
+    "gemma2_2b": True,
+    "gemma3_270m": True,
+    "olmo2_1b": False,
+    "smollm3_3b": True,
+}
+OWN = {"base", "debug", "gpt2_124m"}
+GEMMA = {"gemma2_2b", "gemma3_270m"}
+PRE_NORM = {*TIED} - GEMMA - {"olmo2_1b"}
 
-# Pairs that change nothing, because the config is so already.
-ALREADY_SO = {
-    *itertools.product(["tie_embeddings"], configs.__all__),
-    *itertools.product(["use_rope", "use_swiglu", "use_rms_norm"], MODERN),
-    *itertools.product(["use_learned_positions", "use_gelu", "use_layer_norm"], GPT2),
-    ("make_small", "gpt2_124m"),
-    ("make_medium", "gpt2_355m"),
-    ("make_large", "gpt2_774m"),
-    ("make_xl", "gpt2_1558m"),
-    ("use_bytes", "debug"),
+# Where a fiddler changes nothing, because the config is so already.
+ALREADY_SO: dict[str, Collection[str]] = {
+    "make_small": {"gpt2_124m"},
+    "tie_embeddings": {name for name in TIED if TIED[name]},
+    "untie_embeddings": {name for name in TIED if not TIED[name]},
+    "use_adamw": {*TIED},
+    "use_bytes": {"debug"},
+    "use_geglu": GEMMA,
+    "use_gelu": {"gpt2_124m"},
+    "use_gqa": {"qwen2_5_0_5b"},
+    "use_layer_norm": {"gpt2_124m"},
+    "use_learned_positions": {"gpt2_124m"},
+    "use_offset_norm": GEMMA,
+    "use_post_norm": {"olmo2_1b"},
+    "use_pre_norm": PRE_NORM,
+    "use_qk_norm": {"qwen3_0_6b"},
+    "use_rms_norm": {"base", "debug", "llama3_2_1b", "mistral_7b"},
+    "use_rope": {"base", "debug", "mistral_7b", "gemma2_2b"},
+    "use_sandwich_norm": GEMMA,
+    "use_softcap": {"gemma2_2b"},
+    "use_swiglu": {*TIED} - GEMMA - {"gpt2_124m"},
 }
 
-# Pairs that do not go together, and what says so.
-REFUSED = {("use_gqa", "gpt2_1558m"): "num_heads=25 .* num_kv_heads=2"}
+# Where a fiddler and a family do not go together: heads do not fill the width, or are not dealt
+# evenly to keys.
+REFUSED: dict[str, Collection[str]] = {
+    "make_small": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b"},
+    "make_medium": {"olmo2_1b"},
+    "make_large": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b"},
+    "make_xl": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b", "qwen2_5_0_5b"},
+}
 
 # Fiddlers that speak of one thing; of two that speak of different things, the order is free.
 CONCERNS = [
-    ["make_small", "make_large"],
-    ["use_gqa"],
-    ["use_swiglu", "use_gelu"],
-    ["use_rms_norm", "use_layer_norm"],
-    ["use_rope", "use_learned_positions"],
-    ["tie_embeddings", "untie_embeddings"],
-    ["smoke_test"],
-    ["scale_learning_rate"],
-    ["use_wsd"],
-    ["use_float32"],
-    ["use_bytes"],
-    ["use_text"],
-    ["unroll"],
-    ["for_hardware", "set_micro_batch_size"],
+    {"make_small", "make_medium", "make_large", "make_xl", "make_depth", "scale_depth"},
+    {"use_swiglu", "use_gelu", "use_geglu", "use_squared_relu"},
+    {"use_rms_norm", "use_layer_norm", "use_offset_norm"},
+    {"use_pre_norm", "use_post_norm", "use_sandwich_norm", "use_parallel_block"},
+    {
+        "use_alibi",
+        "use_learned_positions",
+        "use_no_positions",
+        "use_rope",
+        "use_sinusoidal_positions",
+    },
+    {"use_gqa", "use_mla"},
+    {"use_value_embeddings", "use_mla"},
+    {"use_qk_norm", "use_mla"},
+    {"tie_embeddings", "untie_embeddings"},
+    {"for_hardware", "set_micro_batch_size"},
+    {"shuffle_documents", "use_packing"},
+    {"use_adafactor", "use_adamw", "use_lion", "use_muon", "use_sgd"},
+    {
+        "use_constant",
+        "use_cosine",
+        "use_inverse",
+        "use_inverse_sqrt",
+        "use_linear",
+        "use_polynomial",
+        "use_wsd",
+        "use_wsd_s",
+    },
+    {"use_cycles", "use_wsd_s"},
 ]
-# It repeats the pattern over the depth of the moment, so a size comes before it.
-ORDERED = {frozenset({"make_small", "unroll"}), frozenset({"make_large", "unroll"})}
+# What repeats the pattern over the depth of the moment comes after the depth; what multiplies, or
+# is derived from, a number comes after what says it; adapters stand beside the MLPs that there are.
+ORDERED = {
+    *itertools.product(CONCERNS[0], ["unroll"]),
+    ("use_shared_expert", "use_lora"),
+    *itertools.product(["make_depth"], ["smoke_test", "scale_learning_rate", "use_gqa"]),
+}
 
 
-def apply(cfg: fdl.Config, name: str) -> None:
-    """With the default arguments; a path is that of this file."""
-    fiddler = getattr(fiddlers, name)
-    needs_path = "path" in inspect.signature(fiddler).parameters
-    result = fiddler(cfg, path=str(Path(__file__))) if needs_path else fiddler(cfg)
-    assert result is None
+def family(name: str) -> fdl.Config:
+    """A named config; those of published models are cut to two rounds of their pattern."""
+    cfg = getattr(configs, name)()
+    if name not in OWN:
+        cfg.model.num_layers = 2 * len(cfg.model.blocks)
+    return cfg
 
 
-def fiddled(config: str, *names: str) -> fdl.Config:
-    cfg = getattr(configs, config)()
+def fiddled(cfg: fdl.Config, *names: str) -> fdl.Config:
+    """A copy that some fiddlers were applied to."""
+    cfg = clone(cfg)
     for name in names:
         apply(cfg, name)
     return cfg
 
 
-@pytest.mark.parametrize("config", configs.__all__)
+def start(name: str, config: str) -> fdl.Config:
+    """What a fiddler is tried on."""
+    cfg = family(config)
+    return fiddled(cfg, "use_moe") if name in OF_MIXTURES else cfg
+
+
+@pytest.mark.parametrize("config", TIED)
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_and_changes_something(name: str, config: str) -> None:
-    cfg = fiddled(config, name)
-    if (name, config) in REFUSED:
-        with pytest.raises(ConfigError, match=REFUSED[name, config]):
+    before = start(name, config)
+    cfg = fiddled(before, name)
+    assert (fingerprint(cfg) == fingerprint(before)) == (config in ALREADY_SO.get(name, ()))
+    if config in REFUSED.get(name, ()):
+        with pytest.raises(ConfigError, match="num_kv_heads|whole number of heads"):
             build_trainer(cfg)
-        return
-    model = build_trainer(cfg).model
-    assert all(parameter.is_meta for parameter in model.parameters())
-    changed = fingerprint(cfg) != fingerprint(getattr(configs, config)())
-    assert changed == ((name, config) not in ALREADY_SO)
+    else:
+        model = build_trainer(cfg).model
+        assert all(parameter.is_meta for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("name", OF_MIXTURES)
+def test_what_changes_a_mixture_needs_one(name: str) -> None:
+    with pytest.raises(ConfigError, match="no MoE"):
+        fiddled(family("base"), name)
+
+
+@pytest.mark.parametrize("config", TIED)
 @pytest.mark.parametrize("name", fiddlers.__all__)
-def test_twice_is_once(name: str) -> None:
-    once, twice = fiddled("base", name), fiddled("base", name, name)
-    assert (fingerprint(once) == fingerprint(twice)) == (name != "scale_learning_rate")
+def test_twice_is_once(name: str, config: str) -> None:
+    once = fiddled(start(name, config), name)
+    again = fingerprint(fiddled(once, name))
+    assert (again == fingerprint(once)) == (name not in {"scale_learning_rate", "scale_depth"})
 
 
-def free_pairs() -> list[tuple[str, str]]:
-    """Every two fiddlers of different concerns."""
-    return [
-        pair
-        for one, other in itertools.combinations(CONCERNS, 2)
-        for pair in itertools.product(one, other)
-        if frozenset(pair) not in ORDERED
+def outcome(cfg: fdl.Config, name: str) -> str:
+    """The graph after a fiddler, or that it refuses."""
+    try:
+        return fingerprint(fiddled(cfg, name))
+    except ConfigError:
+        return "refused"
+
+
+def is_free(one: str, other: str) -> bool:
+    """Whether two fiddlers speak of different things."""
+    together = any({one, other} <= concern for concern in CONCERNS)
+    return not together and not {(one, other), (other, one)} & ORDERED
+
+
+@pytest.mark.parametrize("mixture", [False, True], ids=["dense", "mixture"])
+@pytest.mark.parametrize("config", ["base", "gpt2_124m", "qwen2_5_0_5b", "gemma3_270m", "olmo2_1b"])
+def test_the_order_of_fiddlers_does_not_matter(config: str, mixture: bool) -> None:
+    before = fiddled(family(config), "use_moe") if mixture else family(config)
+    names = OF_MIXTURES if mixture else [n for n in fiddlers.__all__ if n not in OF_MIXTURES]
+    once = {name: fiddled(before, name) for name in fiddlers.__all__ if mixture or name in names}
+    differ = [
+        f"{one} and {other}"
+        for one, other in itertools.combinations(once, 2)
+        if {one, other} & {*names}
+        and is_free(one, other)
+        and outcome(once[one], other) != outcome(once[other], one)
     ]
+    assert not differ, "\n".join(differ)
 
 
-@pytest.mark.parametrize("config", ["base", "gpt2_124m"])
-@pytest.mark.parametrize("first", sorted({first for first, _ in free_pairs()}))
-def test_the_order_of_fiddlers_does_not_matter(config: str, first: str) -> None:
-    for one, second in free_pairs():
-        if one == first:
-            there, back = fiddled(config, first, second), fiddled(config, second, first)
-            assert fingerprint(there) == fingerprint(back), f"{first} and {second}"
-
-
-def test_every_fiddler_has_a_concern() -> None:
-    named = {name for concern in CONCERNS for name in concern}
-    assert set(fiddlers.__all__) - named == {"make_medium", "make_xl"}  # as make_small
+def test_every_config_that_is_named_here_is_there() -> None:
+    assert {*TIED} <= {*configs.__all__}
+    names = {*ALREADY_SO, *REFUSED, *OF_MIXTURES, *itertools.chain(*CONCERNS, *ORDERED)}
+    assert names <= {*fiddlers.__all__}
     assert all(getattr(fiddlers, name).__doc__ for name in fiddlers.__all__)
 
 
@@ -118,4 +198,4 @@ def test_arguments_are_literals_with_defaults() -> None:
         for parameter in list(inspect.signature(getattr(fiddlers, name)).parameters.values())[1:]
         if parameter.default is inspect.Parameter.empty
     }
-    assert required == {("use_text", "path")}
+    assert required == {("use_text", "path"), ("use_mixture", "texts")}

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from fidgpt.cli import app
+from fidgpt.cli import app, train
 from fidgpt.cli.index.build import build_index
 from fidgpt.cli.index.store import Index, write
 
@@ -51,3 +52,12 @@ def kept_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
         index = build_index() | {"roots": [], "stamps": {}}
         assert write(index)
         yield index
+
+
+@pytest.fixture
+def run_directory(command: Callable[..., Any], tmp_path: Path) -> Path:
+    """A run of two steps, with its seed changed."""
+    path = tmp_path / "run"
+    flags = ("--config=set:num_steps=2", "--config=set:samples=None", "--config=set:seed=7")
+    assert command(train.main, "--config=config:debug", *flags, f"--run_dir={path}").status == 0
+    return path

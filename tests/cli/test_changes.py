@@ -10,6 +10,7 @@ from torch import nn
 
 from fidgpt.cli.catalogue import Catalogue, own_catalogue
 from fidgpt.cli.directives import apply_fiddlers, compose, composed
+from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_large, use_gqa
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
@@ -100,7 +101,7 @@ def test_tie_and_untie() -> None:
 def test_a_config_as_text() -> None:
     cfg = compose([f"config_str:{dump(debug())}", "set:seed=4"], OWN)
     assert cfg.seed == 4
-    with pytest.raises(ConfigError, match="the text is not JSON|the text"):
+    with pytest.raises(ConfigError, match="the text is not a fidgpt config"):
         compose(["config_str:no"], OWN)
 
 
@@ -128,6 +129,23 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("set:@LerningRate=1", "@LerningRate selects nothing: "),
         ("set:num_steps={num_stps}*2", "") ,
         ("set:num_steps*=fast", "num_steps*=fast: it is no arithmetic"),
+        ("tag:LearningRate=*0.5", "optimizer.lr: '*0.5' is not a float. To change what is there, "
+         "write tag:LearningRate*=0.5."),
+        ("set:optimizer.lr=*=2", "optimizer.lr: '*=2' is not a float. To change what is there, "
+         "write set:optimizer.lr*=2."),
+        ("set:seed=/ 2", "seed: '/ 2' is not an int. To change what is there, write set:seed*=1/2"),
+        ("set:seed=x*2", "seed: 'x*2' is not an int."),
+        ("set:optimizer.lr/=2", "there is no /=: a number is changed by *=, += and -=, so that "
+         "optimizer.lr*=1/2 halves it."),
+        ("tag:LearningRate **= 2", "there is no **=: a number is changed"),
+        ("use:model.norm=torch.load", "there is no part 'torch.load'. Name a part that fits, such "
+         "as "),
+        ("use:optimizer=torch.load", "there is no part 'torch.load'. Name a part that fits, such "
+         "as adamw, Lion, Muon."),
+        ("use:loss=fidgpt.graph.formula.make_formula", "there is no part 'fidgpt.graph.formula."),
+        ("use:loss=numpy.load", "numpy.load is no part: numpy is installed, and does not say that"),
+        ("use:schedule=fraction", "schedule takes Schedule, not the part fraction."),
+        ("use:groups=Normal", "groups: 'Normal' is no Callable[[Module], list[dict[str, Any]]]."),
         ("tag:HiddenDim*=1.3", "model.hidden_dim*=1.3: 32 * 1.3 is 41.6, and it takes int."),
         ("set:model.num_layers={model.num_layers}*2", "model.num_layers: it cannot be computed"),
     ],
@@ -138,6 +156,47 @@ def test_mistakes(directive: str, message: str) -> None:
             made(directive)
         return
     assert refused(directive).startswith(message)
+
+
+def test_what_a_word_that_begins_with_a_star_means_is_for_its_place_to_tell() -> None:
+    assert made("set:samples.prompts=['*0.5']").samples.prompts == ["*0.5"]
+    assert made("set:optimizer.lr=+0.5").optimizer.lr == 0.5
+
+
+def test_an_empty_patch_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.patch").write_text("\n")
+    assert refused(f"patch:{tmp_path / 'empty.patch'}").endswith("is empty: it holds no patch.")
+
+
+def test_a_mark_before_the_text_is_no_mistake(tmp_path: Path) -> None:
+    texts = {"c.json": dump(debug()), "c.yaml": dump(debug(), form="yaml")}
+    texts["p.patch"] = patch_of(debug(), made("set:seed=3")).text()
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    for name in ("c.json", "c.yaml"):
+        cfg = compose([f"config_file:{tmp_path / name}", f"patch:{tmp_path / 'p.patch'}"], OWN)
+        assert fingerprint(cfg) == fingerprint(made("set:seed=3"))
+
+
+def test_a_patch_is_no_config_nor_a_config_a_patch(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(patch_of(debug(), made("set:seed=3")).text())
+    (tmp_path / "c.json").write_text(dump(debug()))
+    assert refused(f"patch:{tmp_path / 'c.json'}").endswith("is a whole config.")
+    with pytest.raises(ConfigError, match="is not a fidgpt config: it is a patch, which changes"):
+        compose([f"config_file:{tmp_path / 'p.json'}"], OWN)
+
+
+def test_a_model_that_cannot_be_called_is_no_traceback() -> None:
+    with pytest.raises(ConfigError, match="the model cannot read a sequence of seq_len=32"):
+        build_trainer(made("use:model=LanguageModel"))
+
+
+def test_parts_of_packages_that_are_allowed() -> None:
+    parts = own_catalogue(("numpy",)).parts
+    assert "numpy.linalg.norm" in parts
+    assert "torch.optim.sgd.SGD" in parts
+    assert "fidgpt.optim.adamw" in parts
+    assert "fidgpt.cli.train.run" not in parts
 
 
 class TestEffects:

@@ -35,7 +35,7 @@ class TestNames:
 
     def test_are_those_that_the_modules_list(self) -> None:
         found = names()
-        assert list(found["configs"]) == configs.__all__
+        assert list(found["configs"]) == [*configs.__all__, "from_hf"]
         assert list(found["fiddlers"]) == fiddlers.__all__
         kinds = [one for one in vars(tags).values() if isinstance(one, type)]
         assert set(found["tags"]) == {one.__name__ for one in kinds}
@@ -150,20 +150,26 @@ class TestFits:
 
     def test_by_type(self, kept_index: Index) -> None:
         fits = kept_index["fits"]
-        assert fits["Callable[..., Optimizer]"] == ["adamw"]
+        assert fits["Callable[..., Optimizer]"] == ["Lion", "Muon", "adamw"]
         assert fits["Precision"] == ["BFloat16", "Float32", "native_precision"]
         assert "Attention" in fits["Module"] and "adamw" not in fits["Module"]
         assert "bool" not in fits and "str" not in fits
 
     def test_a_protocol_asks_for_its_methods(self, kept_index: Index) -> None:
         schedules = sorted(kept_index["fits"]["Schedule"])
-        assert schedules == ["WarmupCosine", "WarmupStableDecay", "optim.Constant"]
-        assert sorted(kept_index["fits"]["Init"]) == ["DepthScaled", "Normal", "model.Constant"]
+        assert schedules == ["Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"]
+        starts = {"DepthScaled", "FanIn", "MuP", "Normal", "TruncatedNormal", "model.Constant"}
+        assert set(kept_index["fits"]["Init"]) == starts
+
+    def test_a_torch_module_is_asked_for_its_forward(self, kept_index: Index) -> None:
+        mixers = kept_index["fits"]["Mixer"]
+        assert {"Attention", "LatentAttention"} <= {*mixers}
+        assert not {"Linear", "Embedding", "Transformer", "MoE", "RMSNorm"} & {*mixers}
 
     def test_a_function_takes_as_many_arguments(self) -> None:
         kernel = Attention.__init__.__annotations__["kernel"]
         offered = parts_on_offer(own_catalogue().parts)
-        assert fitting(kernel, offered) == ["causal_attention", "sdpa"]
+        assert sorted(fitting(kernel, offered)) == ["blockwise", "dense", "fastest", "flex", "sdpa"]
 
 
 class TestKept:

@@ -31,7 +31,8 @@ class TestList:
         status, out, err = command(main, "--list=configs")
         assert (status, err) == (0, "")
         assert out.startswith("Configs\n")
-        assert [row[0] for row in rows(out)] == [f"config:{name}" for name in configs.__all__]
+        listed = [*configs.__all__, "from_hf(directory=...)"]
+        assert [row[0] for row in rows(out)] == [f"config:{name}" for name in listed]
         assert "3.5 million parameters" in out
 
     def test_fiddlers_with_their_arguments(self, command: Command) -> None:
@@ -57,7 +58,7 @@ class TestList:
         out = command(train.main, "--list=parts:schedule").out
         assert out.startswith("Parts that fit schedule (Schedule), which is WarmupCosine\n")
         names = [row[0] for row in rows(out)]
-        assert names == ["WarmupCosine", "WarmupStableDecay", "optim.Constant"]
+        assert names == ["Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"]
         assert "none of fidgpt's own" in command(train.main, "--list=parts:samples.prompts").out
 
     def test_parts_are_those_that_fit_somewhere(self, command: Command) -> None:

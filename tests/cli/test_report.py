@@ -50,6 +50,20 @@ def test_a_change_that_changes_nothing_is_a_mistake_unless_a_script_asks() -> No
     assert line.startswith("warning: fiddler:tie_embeddings changes nothing")
 
 
+def test_a_part_in_place_of_the_same_changes_nothing() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        told("use:model.norm=RMSNorm", "use:optimizer=adamw(lr=0.001)")
+    assert [message.splitlines()[0] for message in caught.value.messages] == [
+        "use:model.norm=RMSNorm (directive 1) changes nothing: the config is so already.",
+        "use:optimizer=adamw(lr=0.001) (directive 2) changes nothing: the config is so already.",
+    ]
+    formula = "set:schedule.warmup_steps={num_steps} // 5"
+    assert told(formula, formula) == [
+        f"{formula}: 1 value",
+        f"warning: {formula} changes nothing: it is so already.",
+    ]
+
+
 def test_what_is_overruled_is_named() -> None:
     *_, warning = told("set:model.hidden_dim=128", "fiddler:make_large")
     assert warning == (

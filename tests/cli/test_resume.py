@@ -60,3 +60,16 @@ def test_a_change_can_be_looked_at_first(command: Command, run_directory: Path) 
     status, out, _ = command(train.main, *flags, f"--diff={run_directory}")
     assert status in (0, None)
     assert out == "~ num_steps: 2 -> 4, heard by 2 parameters\n"
+
+
+def test_what_it_went_on_with_is_told_after_what_it_began_with(
+    command: Command, run_directory: Path
+) -> None:
+    flags = ["--config=set:samples.num_tokens=8", "--config=set:num_steps=3"]
+    assert command(train.main, f"--resume={run_directory}", *flags).status in (0, None)
+    file = f"--config=config_file:{run_directory / 'config.json'}"
+    _, out, _ = command(train.main, file, "--repro")
+    assert out.startswith("python train.py --config=config:debug ")
+    assert "--config=set:num_steps=3" in out and "num_steps=2" not in out
+    _, out, _ = command(train.main, file, "--print=base")
+    assert out.startswith("config:debug, but\n")

@@ -1,6 +1,5 @@
-"""`--print` in its forms, `--why`, `--diff` and `--repro`: they show, and train nothing."""
+"""`--print` in its forms, `--why` and `--diff`: they show, and train nothing."""
 
-import dataclasses
 import json
 import shlex
 import sys
@@ -8,13 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 import pytest
-from torch import nn
 
-from fidgpt import configs, model, optim
+from fidgpt import configs
 from fidgpt.cli import train
-from fidgpt.cli.again import command_for, part_name
 from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.directives import compose
 from fidgpt.graph import dump, fingerprint, load, outline
@@ -23,14 +19,6 @@ from fidgpt.graph.views.python import python
 
 DEBUG = "--config=config:debug"
 Command = Callable[..., Any]
-
-
-@pytest.fixture
-def run_directory(command: Command, tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    flags = ("--config=set:num_steps=2", "--config=set:samples=None", "--config=set:seed=7")
-    assert command(train.main, DEBUG, *flags, f"--run_dir={path}").status == 0
-    return path
 
 
 class TestPrint:
@@ -120,6 +108,28 @@ class TestWhy:
         assert out.startswith("seed = 0\n")
         assert "\n\nnum_steps = 10\n" in out
 
+    def test_a_selector_asks_for_each_of_its_places(self, command: Command) -> None:
+        out = command(train.main, DEBUG, "--why=**.dropout").out
+        heads = [text.split(" = ")[0] for text in out.split("\n\n")]
+        assert sorted(heads) == [
+            "model.blocks[0].attention.dropout",
+            "model.blocks[0].dropout",
+            "model.dropout",
+        ]
+        err = command(train.main, DEBUG, "--why=@LerningRate").err
+        assert err.startswith("error: --why=@LerningRate: @LerningRate selects nothing: no param")
+
+    def test_all_paths_that_lead_nowhere_are_named_in_one_go(self, command: Command) -> None:
+        flags = ("--why=model.hiden", "--why=seed", "--why=modl", "--print")
+        status, out, err = command(train.main, DEBUG, *flags)
+        assert (status, out) == (2, "")
+        assert err.splitlines() == [
+            "error: --why=model.hiden: model (Transformer) has no parameter 'hiden'. "
+            "Did you mean hidden_dim?",
+            "",
+            "--why=modl: Trainer has no parameter 'modl'. Did you mean model?",
+        ]
+
     @pytest.mark.parametrize("how", ["--resume={}", "--config=config_file:{}/config.json"])
     def test_of_a_run_that_was_saved(self, command: Command, run_directory: Path, how: str) -> None:
         out = command(train.main, how.format(run_directory), "--why=seed").out
@@ -143,6 +153,14 @@ class TestWhy:
         status, out, err = command(train.main, f"--resume={run_directory}", "--why=seed")
         assert (status, err) == (0, "")
         assert out.splitlines()[1] == f"  7  said by {run_directory}/config.json"
+
+    def test_a_history_that_is_no_file_is_said_aloud_and_left_aside(
+        self, command: Command, run_directory: Path
+    ) -> None:
+        (run_directory / "provenance.json").unlink()
+        (run_directory / "provenance.json").mkdir()
+        err = command(train.main, f"--resume={run_directory}", "--why=seed").err
+        assert err == f"{run_directory}/provenance.json is left aside: Is a directory\n"
 
     def test_a_damaged_history_is_said_aloud_and_left_aside(
         self, command: Command, run_directory: Path
@@ -201,7 +219,7 @@ class TestDiff:
             ("debgu", "Did you mean debug?"),
             ("config:debgu", "there is no config 'debgu'. Did you mean debug?"),
             ("nowhere/at/all", "there is no config, file or run directory of that name."),
-            ("", "this directory holds no run"),
+            ("", "names nothing"),
         ],
     )
     def test_mistakes(
@@ -222,54 +240,22 @@ class TestDiff:
         assert command(train.main, DEBUG, "--diff=base", "--diff_form=poem").status == 2
 
 
-class TestRepro:
-    """The fewest directives that make a graph again."""
-
-    def test_the_command_makes_the_same_graph(self, command: Command) -> None:
-        flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
-        status, out, _ = command(train.main, *flags, "--repro")
-        assert status == 0
-        program, *found = shlex.split(out)[1:]
-        assert program == "train.py"
-        assert found[0] == DEBUG
-        assert len(found) == 3
-        again = command(train.main, *found, "--print=json").out
-        assert again == command(train.main, *flags, "--print=json").out
-
-    def test_it_begins_where_the_graph_began(self, command: Command) -> None:
-        own = "--config=config:fidgpt.configs.debug"
-        out = command(train.main, own, "--config=set:seed=3", "--repro").out
-        assert shlex.split(out)[2:] == ["--config=config:debug", "--config=set:seed=3"]
-        cfg = fdl.Config(dict, seed=1)
-        known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
-        assert command_for(cfg, known, begun_with="config:mine").endswith("=config:mine\n")
-
-    def test_of_a_run(self, command: Command, run_directory: Path) -> None:
-        out = command(train.main, f"--resume={run_directory}", "--repro").out
-        found = [word.removeprefix("--config=") for word in shlex.split(out)[2:]]
-        expected = load((run_directory / "config.json").read_text())
-        assert fingerprint(compose(found, own_catalogue())) == fingerprint(expected)
-        assert len(found) == 4
-
-    @pytest.mark.parametrize(
-        ("function", "name"),
-        [
-            (model.GELU, "GELU"),
-            (nn.LayerNorm, "LayerNorm"),
-            (optim.Constant, "optim.Constant"),
-            (print, "print"),
-        ],
-    )
-    def test_parts_are_called_as_directives_call_them(self, function: Any, name: str) -> None:
-        assert part_name(function, own_catalogue()) == name
-
-    def test_what_no_directive_says_is_told(self) -> None:
-        cfg = configs.debug()
-        cfg.trackers = cfg.trackers[::-1]
-        first, *rest = command_for(cfg, own_catalogue()).splitlines()
-        assert first == "python train.py --config=config:debug"
-        assert rest[0] == "# No directive says the rest:"
-        assert "trackers[" in rest[1]
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("", "--diff= names nothing: give it a value"),
+        ("empty.yaml", "--diff=empty.yaml: {}/empty.yaml is empty: it holds no config."),
+        ("config:nothing", "--diff=config:nothing: there is no config 'nothing'."),
+    ],
+)
+def test_what_nothing_can_be_compared_with(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.yaml").touch()
+    status, out, err = command(train.main, DEBUG, f"--diff={other}")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {message.replace('{}/', '')}")
 
 
 def test_nothing_is_written(

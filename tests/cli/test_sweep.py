@@ -1,7 +1,5 @@
 """The command `sweep.py`: every combination once, none if one is wrong, none a second time."""
 
-import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +7,44 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import sweep, train
-from fidgpt.cli.points import axis_values, points_of
 from fidgpt.graph import ConfigError, ConfigErrors, load
+from fidgpt.sweep import Point, axis, axis_values, local, plan
 from fidgpt.train.trackers import read_rows
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
 FLAGS = [f"--config={directive}" for directive in QUICK]
 Command = Callable[..., Any]
+
+
+def points_of(directives: list[str], axes: list[str]) -> list[Point]:
+    return plan([*directives, *map(axis, axes)]).points
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "Popen", None)
+
+
+@pytest.fixture
+def processes(command: Command, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines of the processes that were started; each runs at once, in this one."""
+    lines: list[list[str]] = []
+
+    class Process:
+        def __init__(self, line: list[str], **options: Any) -> None:
+            assert line[1:3] == ["-m", "fidgpt.cli.train"]
+            lines.append(line)
+            outcome = command(train.main, *line[3:])
+            options["stdout"].write(outcome.err.encode())
+            options["stdout"].flush()
+            self._status = outcome.status
+
+        def poll(self) -> int:
+            return self._status
+
+    monkeypatch.setattr(local, "Popen", Process)
+    monkeypatch.setattr(local, "_PAUSE", 0.0)
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -102,10 +131,8 @@ def test_every_wrong_point_is_named() -> None:
     ]
 
 
-def test_one_wrong_point_starts_none(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subprocess, "run", None)
+@pytest.mark.usefixtures("no_process")
+def test_one_wrong_point_starts_none(command: Command, tmp_path: Path) -> None:
     axis = "--sweep=tag:LearningRate=1e-3,fast"
     status, out, err = command(sweep.main, *FLAGS, axis, f"--run_dir={tmp_path / 'sweep'}")
     assert (status, out) == (2, "")
@@ -123,7 +150,7 @@ def test_one_wrong_point_starts_none(
         ),
         (["--sweep=set:seed=1", "stray"], "error: 'stray' is no flag."),
         (
-            ["--sweep=config:debug", "--config=set:seed=1"],
+            ["--config=set:seed=1", "--sweep=config:debug"],
             "error: directive 2 is wrong:\n  --config=config:debug",
         ),
     ],
@@ -134,34 +161,43 @@ def test_mistakes(command: Command, flags: list[str], message: str) -> None:
     assert err.startswith(message)
 
 
-def test_print_shows_the_points_and_runs_none(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subprocess, "run", None)
+@pytest.mark.usefixtures("no_process")
+def test_print_shows_the_points_and_runs_none(command: Command, tmp_path: Path) -> None:
     axes = ["--sweep=tag:LearningRate=1e-3,3e-3,0.003", "--sweep=set:seed=0,1"]
-    status, out, _ = command(sweep.main, *FLAGS, *axes, "--print")
+    flags = (*axes, "--print", f"--run_dir={tmp_path / 'sweep'}")
+    status, out, _ = command(sweep.main, *FLAGS, *flags)
     head, *rows = out.splitlines()
     assert status == 0
-    assert head.split() == ["point", "fingerprint"]
+    assert head.split() == ["point", "fingerprint", "parameters", "FLOPs", "about"]
     points = points_of(QUICK, ["tag:LearningRate=1e-3,3e-3", "set:seed=0,1"])
-    assert [row.split() for row in rows] == [
-        [*point.varied, point.fingerprint[:12]] for point in points
+    assert [row.split()[:4] for row in rows[:4]] == [
+        [*point.name.split(), point.short, "41,152"] for point in points
     ]
+    assert rows[4].startswith("4 points, about ")
+    assert [row.strip() for row in rows[5:]] == [
+        "2 more are the same runs as some of these",
+        "tag:LearningRate moves 1 parameter",
+        "set:seed moves 2 parameters",
+    ]
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.usefixtures("no_process")
+def test_flags_keep_their_places(command: Command) -> None:
+    flags = ["--config=config:debug", "--sweep=set:seq_len=16,32", "--config=set:samples=None"]
+    more = ["--zip=set:batch_size=1,2;tag:LearningRate=1,2", "--sweep=tag:WeightDecay=0,1"]
+    rest = ["--repeat=seed:2", "--ablate=fiddler:use_gelu,use_gqa(1)", "--config=set:num_steps=3"]
+    assert command(sweep.main, *flags, *more, *rest, "--print").out.splitlines()[-1] == (
+        "fiddler:use_gqa(1) moves 1 parameter"
+    )
+    late = command(sweep.main, *flags, *more, "--config=set:seq_len=64", "--print")
+    assert late.status == 2
+    assert "set:seq_len=64 (directive 7) overwrites" in late.err
 
 
 def test_a_learning_rate_sweep_trains_and_what_is_done_is_done(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, processes: list[list[str]]
 ) -> None:
-    really = subprocess.run
-
-    def in_this_process(line: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        if line[1:3] != ["-m", "fidgpt.cli.train"]:
-            return really(line, **options)
-        outcome = command(train.main, *line[3:])
-        assert outcome.status == 0, outcome.err
-        return subprocess.CompletedProcess(line, 0)
-
-    monkeypatch.setattr(subprocess, "run", in_this_process)
     flags = [*FLAGS, "--sweep=tag:LearningRate=1e-3,3e-3", f"--run_dir={tmp_path}"]
     status, out, _ = command(sweep.main, *flags)
     assert status == 0
@@ -173,32 +209,21 @@ def test_a_learning_rate_sweep_trains_and_what_is_done_is_done(
     assert [len(one) for one in rows] == [2, 2]
     assert rows[0][-1]["loss"] != rows[1][-1]["loss"]
     assert f"{rows[1][-1]['loss']:.4f}" in out
-    monkeypatch.setattr(subprocess, "run", None)
     again = command(sweep.main, *flags)
     assert again.status == 0
     assert f"{rows[1][-1]['loss']:.4f}" in again.out
+    assert len(processes) == 2
 
 
 def test_a_point_that_failed_is_tried_again_and_the_others_go_on(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, processes: list[list[str]]
 ) -> None:
-    ran = []
-
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        ran.append(command)
-        path = Path(next(flag for flag in command if "run_dir" in flag).partition("=")[2])
-        succeeds = "--config=set:seed=2" in command
-        if succeeds:
-            path.mkdir(parents=True)
-            (path / "metrics.jsonl").write_text(json.dumps({"step": 2, "loss": 1.5}) + "\n")
-        return subprocess.CompletedProcess(command, 0 if succeeds else 1)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    flags = [*FLAGS, "--sweep=set:seed=1,2", f"--run_dir={tmp_path}"]
-    status, out, _ = command(sweep.main, *flags)
+    flags = [*FLAGS, "--sweep=tag:LearningRate=1e30,1e-3", f"--run_dir={tmp_path}"]
+    status, out, _ = command(sweep.main, *flags, "--config=set:num_steps=4")
     assert status == 1
-    assert "1.5000" in out
-    assert len(ran) == 2
-    command(sweep.main, *flags)
-    assert [flag for flag in ran[2] if "seed" in flag] == ["--config=set:seed=1"]
-    assert len(ran) == 3
+    assert "finished" in out
+    assert "diverged" in out
+    assert len(processes) == 2
+    command(sweep.main, *flags, "--config=set:num_steps=4", "--retries=1")
+    assert len(processes) == 4
+    assert all("--resume" in line[-1] for line in processes[2:])

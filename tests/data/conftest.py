@@ -1,10 +1,12 @@
 """A small corpus of real text for the data tests, and a source that is a list."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fidgpt.data import StandardLibrary
+from fidgpt.data import ByteTokenizer, Corpus, StandardLibrary, TokenizerSpec, TokenStream
 
 
 class Documents:
@@ -39,3 +41,29 @@ def modules() -> list[str]:
 def documents() -> type[Documents]:
     """The class of a source that is a list."""
     return Documents
+
+
+@pytest.fixture
+def stream_of(tmp_path: Path) -> Callable[..., TokenStream]:
+    """`stream_of(texts, ...)`: a stream of some texts, all of them to learn from, prepared."""
+
+    def make(
+        texts: Sequence[str],
+        *,
+        tokenizer: TokenizerSpec | None = None,
+        prepare: bool = True,
+        **options: Any,
+    ) -> TokenStream:
+        corpus = Corpus(
+            Documents(texts, name=str(hash(tuple(texts)))),
+            tokenizer=tokenizer or ByteTokenizer(),
+            validation_fraction=0.0,
+            cache_dir=tmp_path / "cache",
+        )
+        sizes: dict[str, Any] = {"seq_len": 32, "batch_size": 8, "seed": 1}
+        stream = TokenStream(corpus, **sizes | options)
+        if prepare:
+            stream.prepare(show_progress=False)
+        return stream
+
+    return make

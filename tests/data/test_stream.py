@@ -203,8 +203,8 @@ def test_batches_that_cannot_be_dealt_or_asked_for(case: Case) -> None:
         stream.batch(0, rank=2, world_size=2)
     with pytest.raises(ValueError, match="step=-1"):
         stream.batch(-1)
-    for sizes in ({"seq_len": 0, "batch_size": 1}, {"seq_len": 1, "batch_size": 0}):
+    for seq_len, batch_size in ((0, 1), (1, 0)):
         with pytest.raises(DataError, match="=0 must be at least 1"):
-            TokenStream(case.corpus, **sizes, seed=0)
+            TokenStream(case.corpus, seq_len=seq_len, batch_size=batch_size, seed=0)
     with pytest.raises(DataError, match="num_batches=0 must be at least 1"):
         HeldOut(case.corpus, seq_len=1, batch_size=1, num_batches=0)

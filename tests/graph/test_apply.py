@@ -6,6 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, diff, dump, fingerprint
@@ -14,7 +15,7 @@ from fidgpt.graph.difference.merge import merge
 
 from . import parts
 from .parts import Outer, Part, Rate, Square, Wide, Width, holding, pair, positional, product
-from .test_diff_whole import ARGUMENTS, change_something, random_graph
+from .test_diff_whole import change_something, random_graph
 
 ALLOWED = (parts.__name__,)
 
@@ -45,7 +46,7 @@ def test_the_difference_of_random_graphs_makes_one_of_the_other(seed: int) -> No
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_the_difference_that_a_fiddler_makes(name: str) -> None:
     old, new = configs.gpt2_124m(), configs.gpt2_124m()
-    getattr(fiddlers, name)(new, *ARGUMENTS.get(name, []))
+    apply_to_any(new, name)
     assert_becomes(old, new)
     assert_becomes(new, old)
 

@@ -236,3 +236,16 @@ def test_a_formula_reads_as_it_was_written() -> None:
     new.width = make_formula(new, "{depth} * 2")
     assert "{depth} * 2" in diff_text(diff(old, new))
     assert "formula" not in diff_text(diff(old, new))
+
+
+def test_twins_that_say_a_quantity_hear_themselves() -> None:
+    """Of equal parts, each hears what it says itself, not what the first of them says."""
+    old = fdl.Config(
+        Outer, child=[fdl.Config(Part, Width.new(), other=Width.new(3)) for _ in range(3)]
+    )
+    new = clone(old)
+    new.child[1].width = 3
+    new.child[2].width = 4
+    assert [str(change) for change in diff(old, new)] == [
+        "~ child[2].width: 3 (heard from child[2].other) -> 4"
+    ]

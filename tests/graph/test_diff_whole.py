@@ -5,6 +5,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import (
@@ -15,8 +16,6 @@ from fidgpt.graph import (
 )
 
 from .parts import Outer, Part, Rate, Square, Wide, Width, holding, pair
-
-ARGUMENTS = {"use_text": ["some/text"]}
 
 
 def test_diamonds_and_chains_are_walked_once() -> None:
@@ -50,7 +49,7 @@ def test_diamonds_and_chains_are_walked_once() -> None:
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_every_fiddler_makes_a_difference_exactly_if_the_fingerprint_differs(name: str) -> None:
     old, new = configs.gpt2_124m(), configs.gpt2_124m()
-    getattr(fiddlers, name)(new, *ARGUMENTS.get(name, []))
+    apply_to_any(new, name)
     assert (
         (diff(old, new) == []) is (diff(new, old) == []) is (fingerprint(old) == fingerprint(new))
     )

@@ -167,11 +167,15 @@ def test_parts_that_hold_each_other_or_are_held_by_none() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is not JSON"),
+        ("", "is empty"),
+        ("\ufeff\n \t\n", "is empty"),
+        ("# nothing yet\n---\n# but a plan", "is empty"),
+        ("#" * 100_000 + "\n" * 100_000 + "a", "is not a fidgpt config, neither JSON nor YAML"),
         ("{", "is not JSON"),
-        ("9" * 5000, "is not JSON"),
+        ("9" * 5000, "is not a fidgpt config, neither JSON nor YAML"),
+        ("- a\n- b\n", "is not a fidgpt config, neither JSON nor YAML"),
         ("[" * 100_000, "is not JSON"),
-        ("\0", "is not JSON"),
+        ("\0", "is not a fidgpt config, neither JSON nor YAML"),
         ("null", "is not a fidgpt config"),
         ("[]", "is not a fidgpt config"),
         ("{}", "is not a fidgpt config"),
@@ -185,7 +189,7 @@ def test_parts_that_hold_each_other_or_are_held_by_none() -> None:
         ({"format": "fidgpt.config", "version": 1, "parts": {"": "Config"}}, "a part is one of"),
         ({"format": "fidgpt.config", "version": 1, "parts": {"": ["Config"]}}, "is damaged"),
     ],
-    ids=range(17),
+    ids=range(21),
 )
 def test_texts_that_are_no_file(content: Any, message: str) -> None:
     assert message in refused(content)

@@ -154,9 +154,8 @@ def test_what_is_inside_a_block_does_not_depend_on_what_is_around() -> None:
         return fdl.Config(pair, own, [own])
 
     cfg = fdl.Config(pair, block(), block())
-    order = Order(cfg)
-    numbers = Merkle(order, Table()).numbers
-    assert numbers[id(cfg.first)] == numbers[id(cfg.second)]
+    merkle = Merkle(Order(cfg), Table())
+    assert merkle.number(cfg.first) == merkle.number(cfg.second)
     assert equal(cfg, clone(cfg))
     cfg.second.second[0] = cfg.first.first
     assert len({fingerprint(one) for one in (cfg, fdl.Config(pair, block(), block()))}) == 2

@@ -189,3 +189,21 @@ def test_inside_a_default_that_has_no_places(path: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find_place(fdl.Config(Fresh), path)
     assert str(caught.value).endswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("child.0.width", "An item is written [0]."),
+        ("child[name].width", "An entry of a dict is written ['name'], or .name."),
+        ("child/width", "Steps are joined by dots."),
+        ("child[0]width", "A dot is missing."),
+        ("child.", "A name is missing."),
+        ("**", "Any depth is written **.name, with a name after it."),
+        ("child.*", "All items are written [*], all depths **.name."),
+    ],
+)
+def test_what_is_no_path_is_told_how_to_write_it(path: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_path(path)
+    assert str(caught.value).endswith(f". {remedy}")

@@ -1,5 +1,6 @@
 """The fewest directives that make a graph again, checked by making it."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,9 @@ from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, optim, tags, train
 from fidgpt.graph import ConfigError, clone, fingerprint
-from fidgpt.graph.edits import delete, set_text, tag_text, tie, untie, use
+from fidgpt.graph.edits import change_by, delete, set_text, tag_text, tie, untie, use
 from fidgpt.graph.repro import Repro, nearest, repro
-from fidgpt.graph.sayable import value_text
+from fidgpt.graph.spoken import value_text
 
 from .parts import Color, Outer, Part, Width
 
@@ -25,8 +26,11 @@ def compose(directives: Sequence[str]) -> Any:
     root: Any = None
     for directive in directives:
         kind, _, rest = directive.partition(":")
-        left, _, right = rest.partition("=")
+        match = re.fullmatch(r"(.*?)([*+-]?)=(.*)", rest)
+        left, sign, right = match.groups() if match else (rest, "", "")
         match kind:
+            case "set" if sign:
+                change_by(root, left, sign, right)
             case "config":
                 root = clone(BASES[directive])
             case "fiddler":
@@ -153,11 +157,53 @@ def test_fiddlers_are_used_where_they_save_something() -> None:
 
 def test_what_cannot_be_said_is_told_and_the_rest_is_said() -> None:
     cfg = compose(["config:base", "set:seed=3"])
-    cfg.trackers.append(fdl.Config(train.JSONLines))
+    fdl.add_tag(cfg.optimizer, "betas", tags.WarmupSteps)
     done = repro(cfg, BASES, compose=compose)
     assert done.directives == ["config:base", "set:seed=3"]
     assert not done.is_same
-    assert ["JSONLines" in str(change) for change in done.left] == [True]
+    assert list(map(str, done.left)) == ["~ optimizer.betas: tagged WarmupSteps"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["set:trackers=[JSONLines(), Console()]"],
+        ["set:trackers=[Console(), JSONLines(), JSONLines()]"],
+        ["set:evaluators={'again': Validation(every=7, data=HeldOut(num_batches=2))}"],
+        ["use:schedule=WarmupStableDecay", "use:schedule.decay_steps=fraction(ratio=0.4)"],
+        ["use:micro_batch_size=fraction(of={seed} + 3, ratio=2.0)"],
+        ["use:num_steps=fraction(of=40, ratio=2.0)"],
+        ["set:schedule.warmup_steps*=2"],
+        ["set:schedule.warmup_steps-=({seed} + 1) * 2"],
+    ],
+)
+def test_lists_of_parts_and_what_is_computed(more: list[str]) -> None:
+    cfg = compose(["config:base", *more])
+    done = repro(cfg, BASES, compose=compose)
+    assert done.is_same
+    assert fingerprint(compose(done.directives)) == fingerprint(cfg)
+    assert [one for one in more if one not in done.directives] in ([], more)  # or said otherwise
+    assert len(done.directives) <= len(more) + 1 + ("evaluators" in more[0])
+
+
+def test_a_fiddler_may_come_after_what_is_set() -> None:
+    more = ["set:model.num_layers=6", "fiddler:unroll", "set:model.blocks[4].dropout=0.2"]
+    done = found("config:base", *more, fiddlers=["fiddler:use_gelu", "fiddler:unroll"])
+    assert done == Repro(["config:base", *more], [], True)
+
+
+def test_a_fiddler_with_its_arguments_is_found_where_it_is_known() -> None:
+    said = ["config:base", "fiddler:use_gqa", "set:seed=1", "set:seed=3"]
+    cfg = compose(said)
+    assert not repro(cfg, BASES, compose=compose).is_same
+    done = repro(cfg, BASES, compose=compose, known=said)
+    assert done.directives == ["config:base", "fiddler:use_gqa", "set:seed=3"]
+    assert done.is_same
+
+
+def test_what_is_known_and_makes_another_graph_is_not_believed() -> None:
+    done = repro(compose(["config:base"]), BASES, compose=compose, known=["config:debug"])
+    assert done == Repro(["config:base"], [], True)
 
 
 def test_what_is_found_makes_the_very_graph() -> None:
@@ -207,4 +253,4 @@ def test_what_is_in_a_part_that_is_put_first_is_no_mistake() -> None:
     said = ["config:base", "use::RMSNorm=LayerNorm(normalized_shape={HiddenDim})"]
     done = found(*said)
     assert done.is_same
-    assert "use:model.norm=LayerNorm" in done.directives
+    assert "use:model.norm=LayerNorm(normalized_shape={HiddenDim})" in done.directives

@@ -8,6 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, find_place, fingerprint, nodes, outline
@@ -115,8 +116,7 @@ class TestPython:
     @pytest.mark.parametrize("name", fiddlers.__all__)
     def test_so_is_every_fiddled_config(self, name: str) -> None:
         cfg = configs.base()
-        fiddler = getattr(fiddlers, name)
-        fiddler(cfg, "*.txt") if name == "use_text" else fiddler(cfg)
+        apply_to_any(cfg, name)
         assert outline(run(python(cfg))) == outline(cfg)
 
     def test_everything_that_a_file_can_hold(self) -> None:

@@ -1,4 +1,4 @@
-"""Small GPT-2s: our model from a config, and a directory as Hugging Face would lay it out."""
+"""Small models of the hub's families: ours from a config, and a directory that we wrote."""
 
 import json
 from collections.abc import Callable
@@ -9,9 +9,10 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.cli.runs import build_trainer
-from fidgpt.interop import gpt2_from_hf, load_gpt2, save_gpt2
-from fidgpt.model import Transformer, materialize, sdpa
+from fidgpt.graph import bind
+from fidgpt.graph import build as build_graph
+from fidgpt.interop import from_hf, load_hf, save_hf
+from fidgpt.model import LanguageModel, materialize
 
 SETTINGS = {
     "vocab_size": 300,
@@ -33,14 +34,12 @@ def settings() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def build() -> Callable[[fdl.Config], Transformer]:
+def build() -> Callable[[fdl.Config], LanguageModel]:
     """`build(cfg)`: its model with memory, in float32."""
 
-    def build(cfg: fdl.Config) -> Transformer:
-        for block in cfg.model.blocks:
-            block.attention.kernel = sdpa
-        model = build_trainer(cfg).model
-        assert isinstance(model, Transformer)
+    def build(cfg: fdl.Config) -> LanguageModel:
+        with torch.device("meta"):
+            model = build_graph(bind(cfg).model)
         materialize(model, device=torch.device("cpu"), seed=0)
         return model.eval()
 
@@ -48,22 +47,22 @@ def build() -> Callable[[fdl.Config], Transformer]:
 
 
 @pytest.fixture(scope="session")
-def load(build: Callable[[fdl.Config], Transformer]) -> Callable[[Path], Transformer]:
+def load(build: Callable[[fdl.Config], LanguageModel]) -> Callable[[Path], LanguageModel]:
     """`load(directory)`: the model of a directory, with the weights of it."""
 
-    def load(directory: Path) -> Transformer:
-        model = build(gpt2_from_hf(directory))
-        load_gpt2(model, directory)
+    def load(directory: Path) -> LanguageModel:
+        model = build(from_hf(str(directory)))
+        load_hf(model, directory)
         return model
 
     return load
 
 
 @pytest.fixture
-def directory(build: Callable[[fdl.Config], Transformer], tmp_path: Path) -> Path:
+def directory(build: Callable[[fdl.Config], LanguageModel], tmp_path: Path) -> Path:
     """A directory that we wrote ourselves, to spoil."""
     path = tmp_path / "gpt2"
     path.mkdir()
     (path / "config.json").write_text(json.dumps(SETTINGS | {"model_type": "gpt2"}))
-    save_gpt2(build(gpt2_from_hf(path)), path)
+    save_hf(build(from_hf(str(path))), path, seq_len=24)
     return path

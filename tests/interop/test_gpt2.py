@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fidgpt.graph import ConfigError
-from fidgpt.interop import load_gpt2, save_gpt2
+from fidgpt.interop import load_hf, save_hf
 
 pytestmark = pytest.mark.xdist_group("transformers")  # whose import takes seconds
 
@@ -88,7 +88,7 @@ def test_weights_come_back_bit_by_bit(theirs, saved, settings, load, tmp_path):
     ours = in_our_names(dict(theirs.named_parameters()))
     assert all(torch.equal(p, ours[name]) for name, p in model.named_parameters())
     assert model.unembedding.weight is model.embedding.weight
-    save_gpt2(model, tmp_path / "new" / "ours")
+    save_hf(model, tmp_path / "new" / "ours", seq_len=24)
     back, report = GPT2LMHeadModel.from_pretrained(
         tmp_path / "new" / "ours", output_loading_info=True
     )
@@ -102,7 +102,7 @@ def test_weights_come_back_bit_by_bit(theirs, saved, settings, load, tmp_path):
 
 
 def test_the_files_are_like_those_of_transformers(saved, load, tmp_path):
-    save_gpt2(load(saved), tmp_path)
+    save_hf(load(saved), tmp_path, seq_len=24)
     settings, weights = sorted(tmp_path.iterdir())
     assert (settings.name, weights.name) == ("config.json", "model.safetensors")
     assert settings.stat().st_mode == weights.stat().st_mode
@@ -122,7 +122,7 @@ def test_an_untied_head_is_a_tensor_of_its_own(theirs, load, tmp_path):
     model = load(tmp_path / "theirs")
     tokens = torch.arange(24)[None]
     torch.testing.assert_close(model(tokens), untied(tokens).logits, atol=1e-5, rtol=1e-5)
-    save_gpt2(model, tmp_path / "ours")
+    save_hf(model, tmp_path / "ours", seq_len=24)
     back = GPT2LMHeadModel.from_pretrained(tmp_path / "ours")
     assert torch.equal(back.lm_head.weight, untied.lm_head.weight)
     assert torch.equal(back.transformer.wte.weight, untied.transformer.wte.weight)
@@ -135,4 +135,4 @@ def test_shards_are_read_by_their_index(theirs, saved, load, tmp_path):
     assert all(map(torch.equal, load(tmp_path).parameters(), expected.parameters()))
     next(tmp_path.glob("model-00002*")).unlink()
     with pytest.raises(ConfigError, match=r"model-00002\S+ cannot be read: No such file"):
-        load_gpt2(expected, tmp_path)
+        load_hf(expected, tmp_path)

@@ -1,4 +1,4 @@
-"""Hugging Face directories and models that do not fit each other, and configs made from them."""
+"""Hugging Face directories and models that do not fit each other, with GPT-2 for all families."""
 
 import json
 from collections.abc import Callable
@@ -11,13 +11,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import gpt2_124m
-from fidgpt.data import TokenizerFile
+from fidgpt.data import DataError, TokenizerFile
 from fidgpt.fiddlers import unroll, use_gqa, use_rms_norm, use_rope, use_swiglu
-from fidgpt.graph import ConfigError, fingerprint
-from fidgpt.interop import gpt2_from_hf, load_gpt2, save_gpt2
-from fidgpt.model import Transformer
+from fidgpt.graph import ConfigError, bind, fingerprint
+from fidgpt.graph import build as build_graph
+from fidgpt.interop import from_hf, load_hf, save_hf
 
 
 def spoil(directory: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
@@ -47,21 +46,39 @@ def test_files_of_the_bare_model_and_old_masks_are_read(directory, load):
     assert all(map(torch.equal, load(directory).parameters(), expected.parameters()))
 
 
+def test_files_of_a_model_that_also_sees_are_read(tmp_path, build, load):
+    settings = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"model_type": "gemma3_text"}))
+    cfg = from_hf(str(tmp_path))
+    cfg.vocab_size = 97
+    model = build(cfg)
+    save_hf(model, tmp_path, seq_len=24)
+
+    def rename(tensors: dict[str, Tensor]) -> None:
+        for name in list(tensors):
+            tensors[f"language_model.{name}"] = tensors.pop(name)
+        tensors["vision_tower.patch.weight"] = torch.ones(3)
+        tensors["multi_modal_projector.norm.weight"] = torch.ones(2)
+
+    spoil(tmp_path, rename)
+    assert all(map(torch.equal, load(tmp_path).parameters(), model.parameters()))
+
+
 def test_every_tensor_that_does_not_fit_is_listed_and_nothing_is_loaded(directory, build):
     def change(tensors: dict[str, Tensor]) -> None:
         del tensors["transformer.h.1.attn.c_attn.weight"]
         tensors["transformer.h.2.ln_1.bias"] = torch.zeros(47)
         tensors["transformer.h.3.ln_1.bias"] = torch.zeros(48)
 
-    model = build(gpt2_from_hf(directory))
+    model = build(from_hf(str(directory)))
     before = [parameter.clone() for parameter in model.parameters()]
     spoil(directory, change)
     with pytest.raises(ValueError) as error:
-        load_gpt2(model, directory)
+        load_hf(model, directory)
     assert str(error.value).splitlines()[1:] == [
-        "  h.1.attn.c_attn.weight: absent there, [48, 144] in the model",
-        "  h.2.ln_1.bias: [47] there, [48] in the model",
-        "  h.3.ln_1.bias: [48] there, absent in the model",
+        "  transformer.h.1.attn.c_attn.weight: absent there, [48, 144] in the model",
+        "  transformer.h.2.ln_1.bias: [47] there, [48] in the model",
+        "  transformer.h.3.ln_1.bias: [48] there, absent in the model",
     ]
     assert all(map(torch.equal, model.parameters(), before))
 
@@ -77,7 +94,7 @@ def test_a_second_table_that_differs_from_the_tied_one_is_refused(directory, loa
         tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
 
     spoil(directory, change)
-    with pytest.raises(ValueError, match=r"lm_head.weight differs from wte.weight"):
+    with pytest.raises(ValueError, match=r"lm_head.weight differs from transformer.wte.weight"):
         load(directory)
 
 
@@ -91,51 +108,80 @@ def test_a_second_table_that_differs_from_the_tied_one_is_refused(directory, loa
     ],
 )
 def test_other_settings_than_the_models_are_refused(directory, build, changed, line):
-    model = build(gpt2_from_hf(directory))
+    model = build(from_hf(str(directory)))
     configure(directory, **changed)
     with pytest.raises(ValueError, match=line):
-        load_gpt2(model, directory)
+        load_hf(model, directory)
 
 
 @pytest.mark.parametrize(
     "change", [use_rope, use_swiglu, use_gqa, use_rms_norm], ids=lambda change: change.__name__
 )
 def test_a_model_that_is_no_gpt2_is_refused(directory, build, tmp_path, change):
-    cfg = gpt2_from_hf(directory)
+    cfg = from_hf(str(directory))
     change(cfg)
     model = build(cfg)
-    for move in (lambda: load_gpt2(model, directory), lambda: save_gpt2(model, tmp_path / "ours")):
-        with pytest.raises(ValueError, match="GPT-2"):
-            move()
+    with pytest.raises(ConfigError, match=r"config.json is of another model:\n  \S"):
+        load_hf(model, directory)
+    with pytest.raises(ConfigError, match=r"no family of the hub[\s\S]* Nearest is \w+:\n  \S"):
+        save_hf(model, tmp_path / "ours", seq_len=24)
     assert not (tmp_path / "ours").exists()
 
 
 def test_layers_must_be_alike(directory, build, tmp_path):
-    cfg = gpt2_from_hf(directory)
+    cfg = from_hf(str(directory))
     unroll(cfg)
     cfg.model.blocks[1].attention.head_dim = 8
-    with pytest.raises(ValueError, match=r"layers differ in num_heads \({4, 6}\)"):
-        save_gpt2(build(cfg), tmp_path / "ours")
+    with pytest.raises(ValueError, match=r"blocks.1.attention.num_heads is 6, there 4"):
+        save_hf(build(cfg), tmp_path / "ours", seq_len=24)
 
 
 def test_a_model_without_memory_is_refused(directory, tmp_path):
-    model = build_trainer(gpt2_from_hf(directory)).model
-    assert isinstance(model, Transformer)
+    with torch.device("meta"):
+        model = build_graph(bind(from_hf(str(directory))).model)
     with pytest.raises(ValueError, match="materialize"):
-        load_gpt2(model, directory)
+        load_hf(model, directory)
     with pytest.raises(ValueError, match="materialize"):
-        save_gpt2(model, tmp_path / "ours")
+        save_hf(model, tmp_path / "ours", seq_len=24)
 
 
 def test_a_published_config_gives_the_named_one(tmp_path):
     published = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_ctx": 1024}
     (tmp_path / "config.json").write_text(json.dumps(published))
-    assert fingerprint(gpt2_from_hf(tmp_path)) == fingerprint(gpt2_124m())
+    assert fingerprint(from_hf(str(tmp_path))) == fingerprint(gpt2_124m())
+
+
+@pytest.mark.parametrize(
+    "name", ["model-00001-of-00002.safetensors", "pytorch_model.bin", "pytorch_model-1-of-2.bin"]
+)
+def test_weights_that_nothing_names_are_not_passed_over(directory, name):
+    """Training would begin anew, and nobody would know."""
+    (directory / "model.safetensors").rename(directory / name)
+    with pytest.raises(ConfigError, match=r"holds no model.safetensors and no .*index.json"):
+        from_hf(str(directory))
+
+
+def test_weights_do_not_get_a_tokenizer_that_they_do_not_know(directory):
+    assert not (directory / "tokenizer.json").exists()
+    spec = fdl.build(from_hf(str(directory)).data.corpus.tokenizer)
+    assert isinstance(spec, TokenizerFile)
+    with pytest.raises(DataError, match="Cannot read the tokenizer"):
+        spec.build([])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_weights_in_a_code_are_refused(directory, load, dtype):
+    spoil(
+        directory,
+        lambda t: t.update({"transformer.wpe.weight": t["transformer.wpe.weight"].to(dtype)}),
+    )
+    with pytest.raises(ConfigError, match=r"wpe.weight: numbers of type (I8|F8_E4M3) there"):
+        load(directory)
 
 
 def test_a_tokenizer_comes_along(directory):
     (directory / "tokenizer.json").write_text("{}")
-    spec = fdl.build(gpt2_from_hf(directory).data.corpus.tokenizer)
+    spec = fdl.build(from_hf(str(directory)).data.corpus.tokenizer)
     assert isinstance(spec, TokenizerFile)
     assert spec.path == str(directory / "tokenizer.json")
 
@@ -143,7 +189,7 @@ def test_a_tokenizer_comes_along(directory):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"model_type": "llama"}, "model_type='llama'; gpt2 is needed"),
+        ({"model_type": "gpt3"}, "model_type='gpt3' is none that fidgpt knows"),
         ({"activation_function": "relu"}, "activation_function is 'relu'"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"n_embd": 50}, "n_embd=50 is no whole number of n_head=4 heads"),
@@ -154,24 +200,24 @@ def test_a_tokenizer_comes_along(directory):
 def test_a_config_of_something_else_is_refused(directory, changed, message):
     configure(directory, **changed)
     with pytest.raises(ConfigError, match=message):
-        gpt2_from_hf(directory)
+        from_hf(str(directory))
 
 
 def test_a_directory_of_something_else_is_refused(directory, build):
-    model = build(gpt2_from_hf(directory))
+    model = build(from_hf(str(directory)))
     weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ConfigError, match=r"model.safetensors cannot be read: "):
-        load_gpt2(model, directory)
+        load_hf(model, directory)
     weights.unlink()
     with pytest.raises(ConfigError, match=r"holds no model.safetensors"):
-        load_gpt2(model, directory)
+        load_hf(model, directory)
     (directory / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}')
     with pytest.raises(ConfigError, match=r"index.json cannot be read: it holds no weight_map"):
-        load_gpt2(model, directory)
+        load_hf(model, directory)
     for text in ("{", "[]", "\xff"):
         (directory / "config.json").write_text(text, encoding="latin-1")
         with pytest.raises(ConfigError, match=r"config.json cannot be read"):
-            gpt2_from_hf(directory)
+            from_hf(str(directory))
     with pytest.raises(ConfigError, match=r"no/config.json cannot be read: No such file"):
-        gpt2_from_hf(directory / "no")
+        from_hf(str(directory / "no"))

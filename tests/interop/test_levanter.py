@@ -10,7 +10,6 @@ from fidgpt.cli.directives import compose
 from fidgpt.configs import base, gpt2_124m
 from fidgpt.graph import ConfigError, bind, checked
 from fidgpt.interop import Mapped, read_levanter
-from fidgpt.optim import Constant, WarmupStableDecay
 from fidgpt.train import BFloat16, Float32
 
 SMALL_LLAMA = """
@@ -127,31 +126,6 @@ def test_gpt2_small_needs_no_size() -> None:
     assert graph_of(mapped).model.hidden_dim == bind(gpt2_124m()).model.hidden_dim
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "values"),
-    [
-        ("lr_schedule: constant, warmup: 0", Constant, {"warmup_steps": 0}),
-        ("lr_schedule: {type: constant}, warmup: 0.5", Constant, {"warmup_steps": 50}),
-        (
-            "lr_schedule: linear, warmup: 10",
-            WarmupStableDecay,
-            {"warmup_steps": 10, "decay_steps": 90, "min_ratio": 0.1},
-        ),
-        (
-            "lr_schedule: linear, decay: 0.2, min_lr_ratio: 0",
-            WarmupStableDecay,
-            {"warmup_steps": 1, "decay_steps": 20, "min_ratio": 0.0},
-        ),
-    ],
-)
-def test_schedules_are_mapped(text: str, kind: Any, values: dict[str, Any]) -> None:
-    mapped = read(f"trainer: {{num_train_steps: 100}}\noptimizer: {{{text}}}")
-    schedule = graph_of(mapped).schedule
-    assert schedule.__fn_or_cls__ is kind
-    assert {name: getattr(schedule, name) for name in values} == values
-    assert len(mapped.unmapped) == 1
-
-
 def assert_listed(mapped: Mapped, *paths: str) -> None:
     listed = [one.partition(":")[0] for one in mapped.unmapped]
     assert [path for path in paths if path not in listed] == []
@@ -164,7 +138,7 @@ def test_whatever_cannot_be_said_is_listed() -> None:
           type: gemma
           rope: {type: yarn, beta_fast: 32}
           brand_new: {deep: {deeper: 1}}
-        optimizer: {type: muon, lr_schedule: inv, decay: 0.1, cycle_length: 10, nesterov: true}
+        optimizer: {type: soap, lr_schedule: power, cooldown: 0.1, nesterov: true}
         trainer:
           mp: bfloat16
           train_batch_size: [{start: 0, value: 8}]
@@ -179,7 +153,7 @@ def test_whatever_cannot_be_said_is_listed() -> None:
         mapped,
         *("data", "model.type", "model.activation_function", "model.rope.type"),
         *("model.rope.beta_fast", "model.brand_new", "optimizer.type", "optimizer.lr_schedule"),
-        *("optimizer.decay", "optimizer.cycle_length", "optimizer.nesterov", "trainer.mp"),
+        *("optimizer.cooldown", "optimizer.nesterov", "trainer.mp"),
         *("trainer.train_batch_size", "trainer.tracker", "trainer.checkpointer.base_path"),
         *("trainer.checkpointer.keep", "trainer.fsdp_axis", "z_loss_weight", "eval_harness_steps"),
     )
@@ -204,7 +178,7 @@ def test_mistakes_are_named_in_one_go() -> None:
     with pytest.raises(ConfigError) as error:
         read("""
             model: {type: llama, hidden_dim: wide, num_heads: 3}
-            optimizer: {warmup: 1.5, learning_rate: true}
+            optimizer: {warmup: 1.5, learning_rate: true, cycles: 2, cycle_length: [a]}
             trainer: 5
             train_seq_len: 1.5
         """)
@@ -212,6 +186,8 @@ def test_mistakes_are_named_in_one_go() -> None:
         "model.hidden_dim is wide, and a whole number is asked",
         "model.hidden_dim=4096 is not a whole number of times num_heads=3",
         "optimizer.warmup is 1.5",
+        "optimizer: cycles and cycle_length say the same thing",
+        "optimizer.cycle_length is 1 entry, and a number or a list of steps is asked",
         "optimizer.learning_rate is true, and a number is asked",
         "trainer is 5, and a mapping is asked",
         "train_seq_len is 1.5",

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.model import Attention, RoPE, sdpa
+from fidgpt.model import Attention, RoPE, Scoring, causal, sdpa
+from fidgpt.model.layout import Layout, counted
 
 HIDDEN, HEAD_DIM, HEADS, SEQ = 32, 8, 4, 11
 
@@ -28,8 +29,8 @@ def test_equals_torchs_multihead_attention():
     theirs = nn.MultiheadAttention(HIDDEN, HEADS, batch_first=True)
     with torch.no_grad():
         projections = (ours.query, ours.key, ours.value)
-        theirs.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
-        theirs.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
+        theirs.in_proj_weight.copy_(torch.cat([p.get_parameter("weight") for p in projections]))
+        theirs.in_proj_bias.copy_(torch.cat([p.get_parameter("bias") for p in projections]))
         theirs.out_proj.load_state_dict(ours.out.state_dict())
     x = stream()
     mask = nn.Transformer.generate_square_subsequent_mask(SEQ)
@@ -58,13 +59,17 @@ def test_the_kernel_is_a_causal_softmax_of_scaled_scores(num_kv_heads):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, HEADS, SEQ, HEAD_DIM, generator=generator)
     key, value = torch.randn(2, 2, num_kv_heads, SEQ, HEAD_DIM, generator=generator)
+    places = counted(SEQ, query.device)
+    scoring = Scoring(
+        scale=HEAD_DIM**-0.5, mask=causal, queries=places, keys=places, layout=Layout(places)
+    )
     for head in range(HEADS):
         shared = head // (HEADS // num_kv_heads)
         scores = query[:, head].double() @ key[:, shared].double().mT / math.sqrt(HEAD_DIM)
         future = torch.ones(SEQ, SEQ, dtype=torch.bool).triu(1)
         weights = scores.masked_fill(future, -math.inf).softmax(-1)
         expected = weights @ value[:, shared].double()
-        mixed = sdpa(query, key, value)[:, head]
+        mixed = sdpa(query, key, value, scoring)[:, head]
         torch.testing.assert_close(mixed.double(), expected, atol=1e-6, rtol=1e-5)
 
 
@@ -109,8 +114,8 @@ def test_weights_are_dropped_in_training_only():
 
 def test_any_kernel_can_be_passed():
     x = stream()
-    first = attention(kernel=lambda query, key, value, dropout: torch.zeros_like(query))
-    torch.testing.assert_close(first(x), first.out.bias.expand_as(x))
+    first = attention(kernel=lambda query, key, value, scoring: torch.zeros_like(query))
+    torch.testing.assert_close(first(x), first.out.get_parameter("bias").expand_as(x))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""Counts of operations against torch's own counter, and shared parameters by name."""
+"""Counts of operations and parameters against torch's own counter and closed forms."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -7,67 +11,122 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.model import (
     GELU,
+    ALiBi,
     Attention,
     Block,
     Embedding,
     LearnedPositions,
-    RoPE,
+    RMSNorm,
+    Softcap,
     SwiGLU,
     Transformer,
     Unembedding,
-    sdpa,
+    attention_sinks,
     token_table,
 )
-from fidgpt.model.attention import Kernel
-from fidgpt.model.cost import TRAINING_PASSES, flops_per_token, shared_parameters
+from fidgpt.model.activations import gelu
+from fidgpt.model.cost import (
+    TRAINING_PASSES,
+    cost_by_place,
+    count_parameters,
+    flops_per_token,
+    shared_parameters,
+    unsaid_flops,
+)
+from fidgpt.model.lora import LoRALinear
+from fidgpt.model.mla import LatentAttention
+from fidgpt.model.mlp import MLP, GatedMLP, GeGLU, SquaredReLU
+from fidgpt.model.moe import (
+    Capacity,
+    Experts,
+    GatedExperts,
+    GatedShared,
+    MoE,
+    PlainExperts,
+    Router,
+    SigmoidRouter,
+    SoftmaxRouter,
+)
 
-SEQ, BATCH = 128, 2
+SEQ, BATCH, HIDDEN, LAYERS = 128, 2, 256, 3
+SIZES: dict[str, Any] = {"hidden_dim": HIDDEN, "head_dim": 64}
+Make = Callable[[], nn.Module]
 
 
-def model(
-    mlp: type[nn.Module],
-    *,
-    num_kv_heads: int | None = None,
-    rope: RoPE | None = None,
-    kernel: Kernel = sdpa,
-) -> Transformer:
-    table = token_table(vocab_size=1000, hidden_dim=256)
+def moe(*, router: Callable[..., Router], experts: Callable[..., Experts], **options: Any) -> MoE:
+    sizes = {"hidden_dim": HIDDEN, "num_experts": 8}
+    return MoE(
+        num_experts=8,
+        router=router(**sizes, top_k=2),
+        experts=experts(**sizes, ffn_dim=128),
+        **options,
+    )
+
+
+def gated_shared() -> GatedShared:
+    return GatedShared(hidden_dim=HIDDEN, mlp=SwiGLU(hidden_dim=HIDDEN, ffn_dim=64))
+
+
+ATTENTIONS: dict[str, Make] = {
+    "multi-head": partial(Attention, **SIZES),
+    "grouped-query": partial(Attention, **SIZES, num_kv_heads=2, bias=True),
+    "multi-query": partial(Attention, **SIZES, num_kv_heads=1),
+    "more heads than fit": partial(Attention, **SIZES, num_heads=8),
+    "wide window": partial(Attention, **SIZES, window=SEQ),
+    "softcap": partial(Attention, **SIZES, scores=[Softcap(cap=30.0)]),
+    "alibi": partial(Attention, **SIZES, scores=[ALiBi()]),
+    "sinks": partial(Attention, **SIZES, sinks=attention_sinks),
+    "qk-norm": partial(Attention, **SIZES, query_norm=RMSNorm(hidden_dim=64)),
+    "adapters": partial(Attention, **SIZES, linear=partial(LoRALinear, rank=8)),
+    "latent": partial(LatentAttention, **SIZES, kv_rank=96, rope_head_dim=32, rope=None),
+    "latent queries": partial(
+        LatentAttention, **SIZES, kv_rank=96, query_rank=48, value_head_dim=32, rope_head_dim=32
+    ),
+}
+MLPS: dict[str, Make] = {
+    "gelu": partial(GELU, hidden_dim=HIDDEN, bias=True),
+    "exact gelu": partial(MLP, hidden_dim=HIDDEN, activation=gelu),
+    "squared relu": partial(SquaredReLU, hidden_dim=HIDDEN),
+    "swiglu": partial(SwiGLU, hidden_dim=HIDDEN),
+    "geglu": partial(GeGLU, hidden_dim=HIDDEN),
+    "gated by exact gelu": partial(GatedMLP, hidden_dim=HIDDEN, activation=gelu),
+    "mixture": partial(moe, router=SoftmaxRouter, experts=GatedExperts),
+    "mixture with shared": partial(
+        moe, router=SigmoidRouter, experts=PlainExperts, shared=gated_shared()
+    ),
+    "mixture with even room": partial(
+        moe, router=SoftmaxRouter, experts=GatedExperts, dispatch=Capacity(factor=1.0)
+    ),
+}
+
+
+def model(attention: Make = ATTENTIONS["multi-head"], mlp: Make = MLPS["gelu"]) -> Transformer:
+    table = token_table(vocab_size=1000, hidden_dim=HIDDEN)
 
     def block() -> Block:
         return Block(
-            attention_norm=nn.LayerNorm(256),
-            attention=Attention(
-                hidden_dim=256,
-                head_dim=64,
-                num_kv_heads=num_kv_heads,
-                rope=rope,
-                kernel=kernel,
-                bias=True,
-            ),
-            mlp_norm=nn.LayerNorm(256),
-            mlp=mlp(hidden_dim=256, bias=True),
+            attention_norm=nn.LayerNorm(HIDDEN),
+            attention=attention(),
+            mlp_norm=nn.LayerNorm(HIDDEN),
+            mlp=mlp(),
         )
 
-    positions = LearnedPositions(seq_len=SEQ, hidden_dim=256) if rope is None else None
     return Transformer(
-        hidden_dim=256,
-        num_layers=3,
-        embedding=Embedding(table, positions=positions),
+        hidden_dim=HIDDEN,
+        num_layers=LAYERS,
+        embedding=Embedding(table, positions=LearnedPositions(seq_len=SEQ, hidden_dim=HIDDEN)),
         blocks=[block],
-        norm=nn.LayerNorm(256),
+        norm=nn.LayerNorm(HIDDEN),
         unembedding=Unembedding(table),
     )
 
 
-def like_gpt2() -> Transformer:
-    return model(GELU)
+def on_meta(make: Callable[[], Transformer]) -> Transformer:
+    with torch.device("meta"):
+        return make().to("meta")
 
 
-def like_base() -> Transformer:
-    return model(SwiGLU, num_kv_heads=2, rope=RoPE(head_dim=64))
-
-
-def counted(module: Transformer, *, backward: bool) -> float:
+def counted(module: Transformer, *, backward: bool = False) -> float:
     """By torch, per token. It counts all scores of a causal attention, as we do."""
     with FlopCounterMode(display=False) as counter:
         logits = module(torch.zeros(BATCH, SEQ, dtype=torch.long, device="meta"))
@@ -76,24 +135,39 @@ def counted(module: Transformer, *, backward: bool) -> float:
     return counter.get_total_flops() / (BATCH * SEQ)
 
 
-@pytest.mark.parametrize("build", [like_gpt2, like_base])
-def test_the_forward_pass_costs_what_torch_counts(build):
-    with torch.device("meta"):
-        module = build()
-    assert flops_per_token(module, seq_len=SEQ) == pytest.approx(
-        counted(module, backward=False), rel=1e-2
-    )
+@pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
+def test_attentions_cost_what_torch_counts(attention: Make) -> None:
+    module = on_meta(lambda: model(attention))
+    assert flops_per_token(module, seq_len=SEQ) == pytest.approx(counted(module), rel=1e-2)
+    assert not unsaid_flops(module, seq_len=SEQ)
 
 
-def test_a_training_step_costs_three_times_as_much():
+@pytest.mark.parametrize("mlp", MLPS.values(), ids=MLPS)
+def test_mlps_cost_what_torch_counts(mlp: Make) -> None:
+    module = on_meta(lambda: model(mlp=mlp))
+    assert flops_per_token(module, seq_len=SEQ) == pytest.approx(counted(module), rel=1e-2)
+    assert not unsaid_flops(module, seq_len=SEQ)
+
+
+@pytest.mark.parametrize("kind", [Attention, partial(LatentAttention, kv_rank=96)])
+def test_a_window_costs_what_a_sequence_as_long_does(kind: Callable[..., nn.Module]) -> None:
+    windowed = on_meta(partial(model, partial(kind, **SIZES, window=32)))
+    whole = on_meta(partial(model, partial(kind, **SIZES)))
+    assert flops_per_token(windowed, seq_len=SEQ) == flops_per_token(whole, seq_len=32)
+
+
+def test_a_training_step_costs_three_times_as_much() -> None:
     """Of attention's own share the fused backward does 5 products for 2, so it is left out here."""
-    with torch.device("meta"):
-        module = model(GELU, kernel=lambda query, key, value, dropout: query + key + value)
+
+    def without_scores() -> Attention:
+        return Attention(**SIZES, kernel=lambda query, key, value, scoring: query + key + value)
+
+    module = on_meta(lambda: model(without_scores))
     products = flops_per_token(module, seq_len=0)
     assert TRAINING_PASSES * products == pytest.approx(counted(module, backward=True), rel=1e-2)
 
 
-def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores():
+def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
     """Closed form: 2 (12 layers * 12 * 768^2 + 50,257 * 768) + 12 layers * 4 * 1,024 * 768."""
     from fidgpt.cli.runs import build_trainer
     from fidgpt.configs import gpt2_124m
@@ -103,20 +177,84 @@ def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores():
     assert flops_per_token(module, seq_len=1024) == 2 * weights + 12 * 4 * 1024 * 768
 
 
-def test_a_module_that_every_layer_holds_computes_in_every_layer():
+def test_a_module_that_every_layer_holds_computes_in_every_layer() -> None:
     layer = nn.Linear(8, 8)
     assert flops_per_token(nn.Sequential(layer, layer, layer), seq_len=1) == 3 * 2 * 64
 
 
-def test_shared_parameters_are_named_once_with_their_other_names():
+class Summing(nn.Module):
+    """An attention of somebody's own, which says nothing of the products it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, x: torch.Tensor, layout: object) -> torch.Tensor:
+        x = self.project(x)
+        return (x @ x.mT).tril() @ x
+
+
+class Saying(Summing):
+    """The same, which says it."""
+
+    def own_flops_per_token(self, seq_len: int) -> int:
+        return 4 * seq_len * HIDDEN
+
+
+def test_what_a_part_does_not_say_is_measured() -> None:
+    mute, saying = (on_meta(partial(model, kind)) for kind in (Summing, Saying))
+    own = 4 * SEQ * HIDDEN
+    paths = [f"blocks.{layer}.attention" for layer in range(LAYERS)]
+    assert unsaid_flops(mute, seq_len=SEQ) == dict.fromkeys(paths, own)
+    assert unsaid_flops(saying, seq_len=SEQ) == {}
+    difference = flops_per_token(saying, seq_len=SEQ) - flops_per_token(mute, seq_len=SEQ)
+    assert difference == LAYERS * own
+
+
+def test_a_model_that_says_something_itself_speaks_for_none_of_its_parts() -> None:
+    class Speaking(Transformer):
+        def own_flops_per_token(self, seq_len: int) -> int:
+            return 1
+
+    module = on_meta(partial(model, Summing))
+    module.__class__ = Speaking
+    assert len(unsaid_flops(module, seq_len=SEQ)) == LAYERS
+
+
+def test_places_add_up_to_the_model() -> None:
+    module = on_meta(partial(model, Summing, MLPS["mixture"]))
+    unsaid = unsaid_flops(module, seq_len=SEQ)
+    places = cost_by_place(module, seq_len=SEQ, measured=unsaid)
+    total = flops_per_token(module, seq_len=SEQ) + sum(unsaid.values())
+    assert sum(place.flops for place in places) == total
+    assert sum(place.parameters for place in places) == count_parameters(module).total
+    attention = next(place for place in places if place.place == "blocks.*.attention")
+    assert (attention.kind, attention.count) == ("Summing", LAYERS)
+    assert (attention.linear, attention.own) == (LAYERS * 2 * HIDDEN**2, LAYERS * 4 * SEQ * HIDDEN)
+    assert attention.measured == attention.own
+
+
+def test_parameters_by_their_use() -> None:
+    module = on_meta(partial(model, mlp=MLPS["mixture"]))
+    count = count_parameters(module)
+    assert count.total == sum(parameter.numel() for parameter in module.parameters())
+    expert = 3 * HIDDEN * 128
+    assert count.active == count.total - LAYERS * (8 - 2) * expert
+    assert count.embedding == (1000 + SEQ) * HIDDEN
+    assert count.without_embedding == count.total - count.embedding
+    module.unembedding = Unembedding(token_table(vocab_size=1000, hidden_dim=HIDDEN))
+    assert count_parameters(module).embedding == (2 * 1000 + SEQ) * HIDDEN
+
+
+def test_shared_parameters_are_named_once_with_their_other_names() -> None:
     with torch.device("meta"):
-        module = like_gpt2()
+        module = model()
         assert shared_parameters(module) == {"embedding.weight": ["unembedding.weight"]}
-        module.unembedding = Unembedding(token_table(vocab_size=1000, hidden_dim=256))
+        module.unembedding = Unembedding(token_table(vocab_size=1000, hidden_dim=HIDDEN))
         assert shared_parameters(module) == {}
         for block in module.blocks:
             block.attention_norm = module.norm
-    names = [f"blocks.{i}.attention_norm" for i in range(3)] + ["norm"]
+    names = [f"blocks.{i}.attention_norm" for i in range(LAYERS)] + ["norm"]
     assert shared_parameters(module) == {
         f"{names[0]}.{kind}": [f"{name}.{kind}" for name in names[1:]]
         for kind in ("weight", "bias")

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from fidgpt.model import Embedding, LearnedPositions, Unembedding, token_table
+from fidgpt.model import (
+    Attention,
+    Embedding,
+    LearnedPositions,
+    SinusoidalPositions,
+    Unembedding,
+    one_document,
+    token_table,
+)
+from fidgpt.model.embedding import ValueEmbedding
 
 
 def test_a_token_reads_its_row_and_a_position_adds_its_own():
@@ -33,6 +42,56 @@ def test_one_table_for_both_learns_from_both():
 
 def test_a_sequence_past_the_last_position_is_refused():
     positions = LearnedPositions(seq_len=5, hidden_dim=4)
-    assert positions(torch.zeros(1, 5, 4)).shape == (1, 5, 4)
+    assert positions(torch.arange(5).unsqueeze(0)).shape == (1, 5, 4)
     with pytest.raises(ValueError, match="6 tokens .* 5 learned positions"):
-        positions(torch.zeros(1, 6, 4))
+        positions(torch.arange(6).unsqueeze(0))
+
+
+def test_sines_tell_positions_apart_and_shift_alike():
+    """The product of two depends on their distance alone (Vaswani et al., 2017, section 3.5)."""
+    positions = SinusoidalPositions(hidden_dim=16)
+    table = positions(torch.arange(40).unsqueeze(0))[0]
+    torch.testing.assert_close(table[:, 0], torch.arange(40.0).sin())
+    products = table @ table.T
+    torch.testing.assert_close(products[5, 9], products[25, 29])
+    assert products.argmax(1).tolist() == list(range(40))
+    with pytest.raises(ValueError, match="hidden_dim=7 is odd"):
+        SinusoidalPositions(hidden_dim=7)
+
+
+def test_scales_and_the_cap_are_those_of_the_formula():
+    table = token_table(vocab_size=7, hidden_dim=4)
+    tokens = torch.tensor([[3, 0]])
+    torch.testing.assert_close(Embedding(table, scale=2.0)(tokens), 2 * table[tokens])
+    x = 100 * torch.randn(2, 3, 4)
+    logits = x @ table.T / 4
+    expected = 30 * torch.tanh(logits / 30)
+    torch.testing.assert_close(Unembedding(table, scale=0.25, softcap=30.0)(x), expected)
+
+
+def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
+    own = ValueEmbedding(vocab_size=7, num_kv_heads=2, head_dim=8)
+    plain = Attention(hidden_dim=32, head_dim=8, num_kv_heads=2)
+    part = Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, value_embedding=own)
+    part.load_state_dict(plain.state_dict(), strict=False)
+    x, tokens = torch.randn(2, 3, 32), torch.tensor([[3, 0, 6], [1, 1, 1]])
+    layout = one_document(tokens)
+    rows = 0.5 * own.weight[tokens]  # the gate starts at a half
+    seen = rows.cumsum(1) / torch.arange(1, 4).view(1, 3, 1)
+    with torch.no_grad():
+        for one in (plain, part):  # every token looks at all before it alike
+            one.get_parameter("query.weight").zero_()
+    heads = seen.unflatten(-1, (2, 8)).repeat_interleave(2, dim=-2).flatten(-2)
+    expected = plain(x, layout) + plain.out(heads)
+    torch.testing.assert_close(part(x, layout), expected)
+    part(x, layout).sum().backward()
+    assert own.gate.grad is not None and own.gate.grad != 0
+    assert own.weight.grad is not None
+    assert own.weight.grad.any(-1).tolist() == [True, True, False, True, False, False, True]
+
+
+def test_a_value_embedding_without_tokens_says_so():
+    own = ValueEmbedding(vocab_size=7, num_kv_heads=4, head_dim=8)
+    part = Attention(hidden_dim=32, head_dim=8, value_embedding=own)
+    with pytest.raises(ValueError, match="ValueEmbedding looks tokens up, and the layout"):
+        part(torch.randn(2, 3, 32))

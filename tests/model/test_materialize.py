@@ -21,6 +21,7 @@ from fidgpt.model import (
     token_table,
 )
 from fidgpt.model.init import carry
+from fidgpt.model.materialize import check_starts
 
 CPU = torch.device("cpu")
 M = TypeVar("M", bound=nn.Module)
@@ -198,7 +199,9 @@ class Bare(nn.Module):
 
 
 def test_a_parameter_that_nobody_starts_is_an_error():
-    with pytest.raises(ValueError, match=r"0 \(Bare\) .* reset_parameters\(\), or its parameters"):
+    with pytest.raises(
+        ValueError, match=r"0 \(Bare\) .* scale .* reset_parameters\(\) that fills it, or its"
+    ):
         started(lambda: nn.Sequential(Bare()))
     bare = on_meta(Bare)
     carry(bare.scale, Constant(2.0))
@@ -222,6 +225,27 @@ class Buffered(nn.Module):
         self.table[: self.entries] = 1
 
 
+def test_a_parameter_that_a_reset_forgets_is_an_error():
+    def build():
+        class Forgetful(Bare):
+            def reset_parameters(self) -> None:
+                self.other = 1
+
+        return nn.Sequential(Forgetful())
+
+    with pytest.raises(ValueError, match=r"0 \(Forgetful\) leaves scale without values"):
+        started(build)
+
+
+def test_what_will_not_start_shows_without_memory():
+    def build():
+        return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Bare())
+
+    with pytest.raises(ValueError, match=r"^2 \(Bare\) does not say how scale starts"):
+        check_starts(on_meta(build))
+    check_starts(on_meta(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))))
+
+
 def test_buffers_are_filled_by_the_module_that_lost_them():
     norm = started(lambda: nn.Sequential(nn.BatchNorm1d(5)))[0]
     assert (norm.get_buffer("running_mean") == 0).all()
@@ -243,7 +267,7 @@ def test_a_buffer_without_a_reset_is_an_error():
         model[0].register_buffer("table", torch.arange(4))
         return model
 
-    with pytest.raises(ValueError, match=r"0 \(Identity\) .* fill table"):
+    with pytest.raises(ValueError, match=r"0 \(Identity\) .* table .*that fills it\.$"):
         started(build)
     with_memory = build()
     materialize(with_memory, device=CPU, seed=0)

@@ -86,3 +86,10 @@ def test_dimensions_that_cannot_be_paired(rotary_dim: int) -> None:
     with pytest.raises(ValueError, match=f"rotary_dim={rotary_dim} of head_dim=16"):
         RoPE(head_dim=16, rotary_dim=rotary_dim)
     RoPE(head_dim=15, rotary_dim=8)
+
+
+@pytest.mark.parametrize("kind", [LinearScaling, NTKScaling])
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan")])
+def test_waves_have_a_length(kind, factor):
+    with pytest.raises(ValueError, match="factor=.* above 0"):
+        kind(factor=factor)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.model import Block, Embedding, Transformer, Unembedding, token_table
+from fidgpt.model import Block, Embedding, Layout, Transformer, Unembedding, token_table
 
 
 class Numbered(nn.Module):
@@ -14,8 +14,19 @@ class Numbered(nn.Module):
         super().__init__()
         self.number = number
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
         return x + self.number
+
+
+class Mixing(nn.Module):
+    """Stands where attention does."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+        return self.linear(x)
 
 
 def transformer(blocks, num_layers: int, hidden_dim: int = 4, width: int = 4) -> Transformer:
@@ -57,12 +68,12 @@ def test_a_factory_that_returns_one_block_shares_it():
 def test_a_block_adds_both_branches_to_the_stream():
     block = Block(
         attention_norm=nn.LayerNorm(4, bias=False),
-        attention=nn.Linear(4, 4),
+        attention=Mixing(4),
         mlp_norm=nn.RMSNorm(4),
         mlp=nn.Linear(4, 4),
     )
     x = torch.randn(2, 3, 4)
-    middle = x + block.attention(block.attention_norm(x))
+    middle = x + block.attention(block.attention_norm(x), None)
     assert torch.equal(block(x), middle + block.mlp(block.mlp_norm(middle)))
 
 

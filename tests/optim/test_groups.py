@@ -1,9 +1,13 @@
 """Who decays and who does not."""
 
+import fiddle as fdl
 import torch
 from torch import nn
 
-from fidgpt.optim import decay_matrices
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import untie_embeddings
+from fidgpt.optim import decay_matrices, mup_groups
 
 
 def test_matrices_decay_and_vectors_do_not():
@@ -28,3 +32,21 @@ def test_frozen_parameters_and_empty_groups_are_left_out():
     assert [group["name"] for group in decay_matrices(model)] == ["matrices"]
     model.weight.requires_grad_(False)
     assert decay_matrices(model) == []
+
+
+def untied(cfg: fdl.Config) -> fdl.Config:
+    untie_embeddings(cfg)
+    return cfg
+
+
+def test_hidden_matrices_alone_learn_by_their_width():
+    model = build_trainer(untied(debug())).model
+    groups = {group["name"]: group for group in mup_groups(model, base_dim=8)}
+    assert groups["hidden matrices"]["lr_scale"] == 8 / 32
+    assert all("lr_scale" not in groups[name] for name in ("matrices", "vectors"))
+    tables = {id(model.get_parameter(f"{name}.weight")) for name in ("embedding", "unembedding")}
+    assert {id(p) for p in groups["matrices"]["params"]} == tables
+    assert groups["vectors"]["weight_decay"] == 0.0
+    grouped = [p for group in groups.values() for p in group["params"]]
+    assert {id(p) for p in grouped} == {id(p) for p in model.parameters()}
+    assert len(grouped) == len({id(p) for p in grouped})

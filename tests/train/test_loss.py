@@ -1,5 +1,7 @@
 """The chunked cross-entropy, against torch's on the whole batch."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt.model import Unembedding, token_table
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.model.reports import collecting
+from fidgpt.train.loss import CrossEntropy, ZLoss
 
 ROWS, HIDDEN, VOCAB = 70, 16, 101
 
@@ -64,6 +67,36 @@ def test_loss_and_gradients_are_those_of_torch(features, unembedding, targets, c
         _gradients(3 * loss, *inputs), _gradients(3 * expected, *inputs), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=6e-8)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 32, 1000])
+def test_the_z_loss_pulls_as_its_formula_says(features, unembedding, targets, chunk_size):
+    inputs = [features, *unembedding.parameters()]
+    extra = 0.1 * unembedding(features).logsumexp(-1).square().mean()
+    expected = plain(features, unembedding, targets)
+    with collecting() as reports:
+        loss = ZLoss(weight=0.1, chunk_size=chunk_size)(features, unembedding, targets)
+    torch.testing.assert_close(loss, expected, rtol=5e-7, atol=0)
+    torch.testing.assert_close(reports.losses["z_loss"], extra, rtol=1e-6, atol=0)
+    for ours, theirs in zip(
+        _gradients(3 * loss, *inputs), _gradients(3 * (expected + extra), *inputs), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=5e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [CrossEntropy, partial(ZLoss, weight=0.1)])
+def test_what_is_not_counted_is_as_if_it_were_not_there(features, unembedding, targets, kind):
+    counted = torch.rand(ROWS, generator=torch.Generator().manual_seed(5)) < 0.6
+    inputs, loss = [features, *unembedding.parameters()], kind(chunk_size=32)
+    some = loss(features, unembedding, targets, counted)
+    only = loss(features[counted], unembedding, targets[counted])
+    torch.testing.assert_close(some, only)
+    gradients = (_gradients(one, *inputs) for one in (some, only))
+    torch.testing.assert_close(*gradients, rtol=2e-6, atol=6e-8)
+    with torch.no_grad():
+        torch.testing.assert_close(loss(features, unembedding, targets, counted), some)
+    nothing = loss(features, unembedding, targets, torch.zeros(ROWS, dtype=torch.bool))
+    assert nothing.item() == 0 and not _gradients(nothing, *inputs)[0].any()
 
 
 def test_a_tied_table_gets_both_of_its_gradients(targets):

@@ -15,12 +15,15 @@ from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
 from fidgpt.train.console import Console
 from fidgpt.train.device import peak_flops
 from fidgpt.train.facts import Facts
+from fidgpt.train.footprint import Footprint
 from fidgpt.train.run import resume_flag
 from fidgpt.train.stop import StopSignals
 from fidgpt.train.trackers import Trackers, read_rows
 
 FACTS = Facts(
     parameters=10,
+    trained_parameters=10,
+    active_parameters=10,
     shared={"a": ["b"]},
     flops_per_token=60,
     tokens=80,
@@ -30,6 +33,16 @@ FACTS = Facts(
     world_size=1,
     precision="Float32",
     peak_flops=1e9,
+    memory=Footprint(
+        weights=40,
+        copy=0,
+        gradients=40,
+        full_gradients=40,
+        optimizer=80,
+        activations=None,
+        num_sequences=2,
+        is_split=False,
+    ),
 )
 
 
@@ -101,6 +114,21 @@ def test_what_changed_on_resume_is_journaled_and_the_old_texts_kept(tmp_path):
     assert (path / "config.until_step_9.json").read_text() == "new"
     rows = [json.loads(line) for line in (path / "changes.jsonl").read_text().splitlines()]
     assert [(row["after_step"], row["new"]) for row in rows] == [(5, "new"), (9, "newest")]
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "changes.jsonl"])
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_path, name, content):
+    path = tmp_path / "run"
+    texts = {"config.json": "one", "provenance.json": "two"}
+    RunDirectory(path, texts=texts).create()
+    (path / name).unlink(missing_ok=True)
+    (path / name).mkdir() if content is None else (path / name).write_bytes(content)
+    run = RunDirectory(path, texts=dict.fromkeys(texts, "new"), changes=[{"path": "seed"}])
+    with pytest.raises(RunError, match=rf"{name} cannot be read .*: move it out of the way"):
+        run.go_on(step=3)
+    assert (path / "config.json").read_text() == "one"
+    assert sorted(one.name for one in path.iterdir()) == sorted({*texts, name})
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path):

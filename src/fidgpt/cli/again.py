@@ -1,38 +1,83 @@
 """How to make a graph again, and which graph somebody means: between directives and names."""
 
 import inspect
+import re
 import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.directives import compose, is_by_machine, split_directive
-from fidgpt.graph import ConfigError, diff_text, suggest
+from fidgpt.cli.directives import DEFAULT_CONFIG, compose, is_by_machine, split_directive
+from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.errors import at
+from fidgpt.graph.history.sayings import speakers
 from fidgpt.graph.repro import Repro, repro
 from fidgpt.graph.views.imports import shortest
 
+_FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else may have
+_TOLD = re.compile(r"(.*: )?directive (\d+): (.+)", re.DOTALL)
 
-def command_for(cfg: fdl.Config, catalogue: Catalogue, *, begun_with: str = "") -> str:
+
+def command_for(cfg: fdl.Config, catalogue: Catalogue, *, directives: Sequence[str] = ()) -> str:
     """The shortest command found that makes a graph, and what it cannot make.
 
     Args:
       cfg: the graph.
       catalogue: what has a name.
-      begun_with: the directive that the graph began with, which may name a config of somebody's
-        own, or give arguments to one; "" where it is not known.
+      directives: those that made it, which may name a config of somebody's own, or give arguments;
+        where they are not known, what the graph remembers of them is tried.
 
     Raises:
       ConfigError: the graph holds what has no name.
     """
-    bases = named_graphs(catalogue)
-    if split_directive(begun_with)[0] == "config":
-        bases |= {begun_with: compose([begun_with], catalogue)}
-    found = _found(cfg, bases, catalogue)
-    words = ["python", "train.py", *(f"--config={one}" for one in found.directives)]
-    return f"{shlex.join(words)}\n{_rest(found)}"
+    begins_with_file = not directives or split_directive(directives[0])[0] in _FILES
+    said = _remembered(cfg) if begins_with_file else list(directives)
+    bases = named_graphs(catalogue) | _own_base(said, catalogue)
+    found = _found(cfg, bases, catalogue, said=said)
+    if found.is_same:
+        return f"{_command(found.directives)}\n"
+    text = f"{_command(found.directives)}\n{_rest(found)}"
+    if directives and fingerprint(compose(directives, catalogue)) == fingerprint(cfg):
+        text += f"# As it was said, the very same:\n#   {_command(directives)}\n"
+    return text
+
+
+def _command(directives: Sequence[str]) -> str:
+    return shlex.join(["python", "train.py", *(f"--config={one}" for one in directives)])
+
+
+def _remembered(cfg: fdl.Config) -> list[str]:
+    """The directives that a graph remembers, in order, as far as something of each is left."""
+    told = [_TOLD.fullmatch(one) for one in speakers(node.value for node in parts(cfg))]
+    said: dict[tuple[bool, int], list[str]] = {}
+    for found in filter(None, told):
+        said.setdefault((not found[1], int(found[2])), []).append(found[3])
+    # What was said of an earlier run, which has its name before it, goes before what is new; and
+    # a run that went on with directives counts them from 1 again.
+    ordered = sorted(
+        (is_new, nth, number, one)
+        for (is_new, number), all_of_it in said.items()
+        for nth, one in enumerate(all_of_it)
+    )
+    return [one for *_, one in ordered if split_directive(one)[0] not in _FILES]
+
+
+def begun_with(cfg: fdl.Config, catalogue: Catalogue) -> str | None:
+    """The config that a graph remembers to have begun with, as a directive; None: it knows none."""
+    return next(iter(_own_base(_remembered(cfg), catalogue)), None)
+
+
+def _own_base(said: list[str], catalogue: Catalogue) -> dict[str, Any]:
+    """The graph that some directives begin with, where a config's name makes it."""
+    if not said or split_directive(said[0])[0] != "config":
+        return {}
+    try:
+        return {said[0]: compose(said[:1], catalogue)}
+    except ConfigError:  # of an old run, whose config has another name today
+        return {}
 
 
 def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
@@ -93,14 +138,46 @@ def other_directive(text: str, catalogue: Catalogue) -> str:
         )
 
 
-def _found(cfg: fdl.Config, bases: dict[str, Any], catalogue: Catalogue) -> Repro:
+def _found(
+    cfg: fdl.Config, bases: dict[str, Any], catalogue: Catalogue, *, said: Sequence[str] = ()
+) -> Repro:
+    portable = [one for one in said if split_directive(one)[0] not in _FILES]
+    portable = [one for one in portable if not is_by_machine(one)]
+    own = [one for one in portable if split_directive(one)[0] == "fiddler"]
     return repro(
         cfg,
         bases,
-        compose=lambda said: compose(said, catalogue),
-        fiddlers=_plain_fiddlers(catalogue),
+        compose=_composing(catalogue),
+        fiddlers=dict.fromkeys([*_plain_fiddlers(catalogue), *own]),
+        known=_with_base(portable) if len(portable) == len(said) else (),
         part_name=lambda function: part_name(function, catalogue),
     )
+
+
+def _composing(catalogue: Catalogue) -> Callable[[Sequence[str]], Any]:
+    """Makes the graphs of directives; of those that differ in the last one, the rest but once."""
+    begun: dict[tuple[str, ...], Any] = {}
+    asked: set[tuple[str, ...]] = set()
+
+    def make(said: Sequence[str]) -> Any:
+        *first, last = said
+        head = tuple(first)
+        if head in asked and head not in begun and head:
+            begun[head] = compose(head, catalogue)
+        asked.add(head)
+        return (
+            compose([last], catalogue, base=begun[head])
+            if head in begun
+            else compose(said, catalogue)
+        )
+
+    return make
+
+
+def _with_base(said: list[str]) -> list[str]:
+    """Directives with the config that they begin with unless they say so."""
+    is_said = not said or split_directive(said[0])[0] == "config"
+    return said if is_said else [f"config:{DEFAULT_CONFIG}", *said]
 
 
 def part_name(function: Any, catalogue: Catalogue) -> str:

@@ -64,13 +64,16 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
       ConfigError: an installed project cannot be imported.
     """
     from fidgpt import configs, fiddlers, tags
+    from fidgpt.interop.hugging_face import from_hf
 
     projects = installed_projects()
     return Catalogue(
-        configs=_with_projects(_listed(configs), [project.configs for project in projects]),
+        configs=_with_projects(
+            _listed(configs) | {"from_hf": from_hf}, [project.configs for project in projects]
+        ),
         fiddlers=_with_projects(_listed(fiddlers), [project.fiddlers for project in projects]),
         tags=_with_projects(_tags(tags), [project.tags for project in projects]),
-        parts=KnownParts(tuple(project.package for project in projects)),
+        parts=KnownParts(tuple(project.package for project in projects), allowed),
         packages=(*(project.package for project in projects), *allowed),
     )
 

@@ -1,7 +1,8 @@
 """Directives that change a graph: `set:`, `tag:`, `del:`, `use:`, `tie:`, `untie:`, `patch:`."""
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fiddle as fdl
@@ -15,6 +16,8 @@ from fidgpt.graph.edits import Edit
 
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED})*?)\s*([*+-]?)=(.*)", re.DOTALL)
+_AMOUNT = re.compile(r"\s*([*+/-])=?\s*([\w.({][^*/+-]*)")
+_OTHER_SIGN = re.compile(r"(?<=[\w\]])\s*([/*%^]+)$")
 Change = Callable[[str, fdl.Config, Catalogue], list[Edit]]
 
 
@@ -27,7 +30,8 @@ def change_set(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
     selector, sign, value = assignment(text, "set:model.num_layers=6")
     if sign:
         return edits.change_by(root, selector, sign, value)
-    return edits.set_text(root, selector, value, parts=catalogue.parts)
+    with _sign_before(f"set:{selector}", value):
+        return edits.set_text(root, selector, value, parts=catalogue.parts)
 
 
 def change_tag(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
@@ -40,7 +44,8 @@ def change_tag(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
     tag = catalogue.find("tag", name)
     if sign:
         return edits.change_tag_by(root, tag, sign, value)
-    return edits.tag_text(root, tag, value, parts=catalogue.parts)
+    with _sign_before(f"tag:{name}", value):
+        return edits.tag_text(root, tag, value, parts=catalogue.parts)
 
 
 def change_del(text: str, root: fdl.Config, _: Catalogue) -> list[Edit]:
@@ -139,6 +144,19 @@ def _plain_assignment(text: str, example: str) -> tuple[str, str]:
     return left, right
 
 
+@contextlib.contextmanager
+def _sign_before(what: str, value: str) -> Iterator[None]:
+    """Where a value is refused that begins with a sign, tells where the sign belongs."""
+    try:
+        yield
+    except ConfigError as error:
+        match = _AMOUNT.fullmatch(value)
+        if match is None:
+            raise
+        how = f"*=1/{match[2]}" if match[1] == "/" else f"{match[1]}={match[2]}"
+        raise ConfigError(f"{error} To change what is there, write {what}{how}.") from error
+
+
 def assignment(text: str, example: str) -> tuple[str, str, str]:
     """What is left of `=`, the sign before it, and what is right of it.
 
@@ -148,4 +166,10 @@ def assignment(text: str, example: str) -> tuple[str, str, str]:
     match = _ASSIGNMENT.fullmatch(text)
     if match is None or not match[1].strip():
         raise ConfigError(f"there is no '=' with a name before it. Write, for example, {example}.")
-    return match[1].strip(), match[2], match[3]
+    left = match[1].strip()
+    if other := _OTHER_SIGN.search(left):
+        raise ConfigError(
+            f"there is no {other[1]}{match[2]}=: a number is changed by *=, += and -=, so that "
+            f"{left[: other.start()].rstrip()}*=1/2 halves it."
+        )
+    return left, match[2], match[3]

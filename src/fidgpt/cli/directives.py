@@ -61,9 +61,13 @@ def compose(
 
 
 def composed(
-    directives: Sequence[str], catalogue: Catalogue, *, base: fdl.Config | None = None
+    directives: Sequence[str],
+    catalogue: Catalogue,
+    *,
+    base: fdl.Config | None = None,
+    first: int = 1,
 ) -> Composed:
-    """The same graph, with what each directive changed.
+    """The same graph, with what each directive changed; `first` is the first one's number.
 
     Raises:
       ConfigErrors: as `compose` does.
@@ -72,12 +76,12 @@ def composed(
     if base is None and (not directives or split_directive(directives[0])[0] not in _BASES):
         graph.begin(0, f"config:{DEFAULT_CONFIG}")
     mistakes: list[tuple[str, ConfigError]] = []
-    for number, directive in enumerate(directives, start=1):
+    for number, directive in enumerate(directives, start=first):
         try:
             with said_by(f"directive {number}: {directive}"):
                 graph.apply(number, directive)
         except ConfigError as error:
-            mistakes.append((blamed(number, directive, str(error)), error))
+            mistakes.append((blamed(number, directive, graph.told(error)), error))
             if not graph.has_begun:  # all that follows would fail for this reason alone
                 break
     if mistakes:
@@ -134,6 +138,12 @@ class _Graph:
     def root(self) -> fdl.Config:
         assert self._root is not None  # the first directive begins it, or the default does
         return self._root
+
+    def told(self, error: ConfigError) -> str:
+        """What a user reads of a mistake, with what this graph has to do with it."""
+        from fidgpt.cli.layers import remedy  # late, as it knows the model
+
+        return f"{error}{remedy(self._root, str(error)) if self.has_begun else ''}"
 
     def apply(self, number: int, directive: str) -> None:
         kind, rest = split_directive(directive)

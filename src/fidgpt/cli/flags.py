@@ -18,10 +18,13 @@ flags.DEFINE_flag(
     OptionalText(
         "print",
         alone="text",
-        choices=["text", "flat", "yaml", "json", "python", "html", "svg", "base", "defaults"],
+        choices=[
+            *("text", "flat", "yaml", "json", "python", "html", "svg"),
+            *("base", "defaults", "summary", "schedule"),
+        ],
         help_text="Print what would run, and train nothing: as text, as lines `path = value`, as "
-        "yaml, json, python code, a page for a browser or a drawing, or only what differs from "
-        "its base or from the defaults.",
+        "yaml, json, python code, a page for a browser or a drawing, only what differs from "
+        "its base or from the defaults, what it costs, or how its learning rate goes.",
     )
 )
 flags.DEFINE_string("run_dir", None, "Directory of the new run; runs/NAME-TIME unless said.")

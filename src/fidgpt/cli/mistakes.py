@@ -2,7 +2,8 @@
 
 from fidgpt.data import DataError
 from fidgpt.graph import ConfigError
+from fidgpt.model import StartError
 from fidgpt.parallel import ParallelError
 from fidgpt.train import CheckpointError, RunError
 
-MISTAKES = (ConfigError, DataError, CheckpointError, RunError, ParallelError)
+MISTAKES = (ConfigError, DataError, CheckpointError, RunError, ParallelError, StartError)

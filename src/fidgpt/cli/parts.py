@@ -3,14 +3,19 @@
 import collections
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fidgpt.cli.projects import find_dotted
-from fidgpt.graph.storage.names import TORCH_MODULES
+from fidgpt.graph import ConfigError
+from fidgpt.graph.storage.names import TORCH_MODULES, find_name
 
 _WRITTEN_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
+_LIMITED = ("fidgpt", "torch")  # of which not all is for configs
+_INSTALLED = {"site-packages", "dist-packages"}
 _ROOMS = ("model", "optim", "data", "train", "parallel")
 
 
@@ -20,14 +25,18 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
     A bare name stands for what one room of fidgpt exports; where two rooms export it, it is
     written `optim.Constant`. Classes of torch.nn and torch.optim are known by their bare names,
     where nothing of fidgpt has them, and as `nn.LayerNorm`. Dotted names are theirs in full, and
-    what modules of the user's own offer. To ask for one that cannot be imported is a ConfigError.
+    what modules of the user's own offer. What no file could name, such as `torch.load`, is no part.
+    To ask for one that cannot be imported is a ConfigError, and so is one of a package that was
+    installed and neither declares itself nor is allowed.
 
     Args:
       packages: installed projects, whose own exports have bare names too.
+      allowed: more packages whose callables a file may name.
     """
 
-    def __init__(self, packages: tuple[str, ...] = ()) -> None:
+    def __init__(self, packages: tuple[str, ...] = (), allowed: tuple[str, ...] = ()) -> None:
         self._packages = packages
+        self._allowed = (*packages, *allowed)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         room, _, last = name.rpartition(".")
@@ -41,7 +50,22 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
                 return found
         if not room or room in self._rooms or room in TORCH_MODULES:
             raise KeyError(name)
-        return find_dotted(name, "part")
+        return self._dotted(name, room, last)
+
+    def _dotted(self, name: str, module: str, last: str) -> Callable[..., Any]:
+        top = module.partition(".")[0]
+        if top in _LIMITED:
+            try:
+                return find_name(f"{module}:{last}")
+            except ConfigError:
+                raise KeyError(name) from None
+        found = find_dotted(name, "part")
+        if top not in self._allowed and _is_installed(top):
+            raise ConfigError(
+                f"{name} is no part: {top} is installed, and does not say that it has parts for "
+                f"fidgpt. If it has, add --allow={top}."
+            )
+        return found
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -74,6 +98,12 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
             for room, offered in self._rooms.items()
             for name, value in offered.items()
         }
+
+
+def _is_installed(package: str) -> bool:
+    """Whether a package that was imported lies where package managers put what they install."""
+    file = getattr(sys.modules[package], "__file__", None)
+    return file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
 
 
 def _constructors(module: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What is known of a saved graph beside its content: who said what, before it was saved."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,10 +31,11 @@ def recall(cfg: B, file: Path) -> B:
     A history that cannot be read is said aloud, and keeps nobody from the graph.
     """
     beside = file.parent / "provenance.json"
-    if file.name != "config.json" or not beside.is_file():
+    if file.name != "config.json" or not os.path.lexists(beside):
         return cfg
     try:
         restore_provenance(cfg, beside.read_text(encoding="utf-8"), source=str(file.parent))
     except (ConfigError, OSError, UnicodeDecodeError) as error:
-        print(f"{beside} is left aside: {error}", file=sys.stderr)
+        reason = getattr(error, "strerror", None) or error
+        print(f"{beside} is left aside: {reason}", file=sys.stderr)
     return cfg

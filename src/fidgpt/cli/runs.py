@@ -16,6 +16,7 @@ import torch
 
 from fidgpt.cli.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.cli.recall import load_told, recall
+from fidgpt.cli.trial import try_model
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
 from fidgpt.graph.history.provenance import dump_provenance, said_by
@@ -31,26 +32,14 @@ def build_trainer(cfg: fdl.Config) -> Trainer:
     """Builds a graph without giving its tensors memory: any size takes seconds anywhere.
 
     Raises:
-      ConfigError: the graph is wrong, or is no trainer's, or its model's parts do not fit.
+      ConfigError: the graph is wrong, or is no trainer's, or its model cannot read or start.
     """
     with torch.device("meta"):
         trainer = build(cfg, constraints=CONSTRAINTS)
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
-    _read_nothing(trainer)
+    try_model(trainer)
     return trainer
-
-
-def _read_nothing(trainer: Trainer) -> None:
-    """One pass over a sequence without memory: parts that do not fit each other show here."""
-    try:
-        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ConfigError(
-            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
-            f"each other.\n  {str(error).splitlines()[0]:.200}\n"
-            "  --debug shows in which part; --print shows what each of them hears."
-        ) from error
 
 
 def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:

@@ -53,22 +53,42 @@ def show(cfg: "fdl.Config", catalogue: "Catalogue", *, directives: Sequence[str]
 def _texts(
     cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None
 ) -> Iterator[str]:
-    from fidgpt.graph.errors import at
-    from fidgpt.graph.history.provenance import why_text
-
     if FLAGS.print == "base":
         yield _since_base(cfg, catalogue, directives)
     elif FLAGS.print:
         yield _form(FLAGS.print)(cfg)
-    for path in FLAGS.why:
-        with at(f"--why={path}"):
-            yield why_text(cfg, path)
+    yield from _whys(cfg)
     if FLAGS.diff is not None:
         yield _difference(cfg, catalogue)
     if FLAGS.repro:
         from fidgpt.cli.again import command_for
 
-        yield command_for(cfg, catalogue, begun_with=(directives or [""])[0])
+        yield command_for(cfg, catalogue, directives=directives or ())
+
+
+def _whys(cfg: "fdl.Config") -> list[str]:
+    """The stories that are asked for; of paths that lead nowhere all are named."""
+    from fidgpt.graph import ConfigError
+    from fidgpt.graph.errors import raise_all
+    from fidgpt.graph.history.provenance import why_text
+
+    stories: list[str] = []
+    mistakes: list[str] = []
+    for path in FLAGS.why:
+        try:
+            stories += [why_text(cfg, one) for one in _paths_of(cfg, path)]
+        except ConfigError as error:
+            mistakes.append(f"--why={path}: {error}")
+    raise_all(mistakes)
+    return stories
+
+
+def _paths_of(cfg: "fdl.Config", path: str) -> list[str]:
+    """The path itself, or those of all the places that it names."""
+    from fidgpt.graph import places
+
+    names_many = any(sign in path for sign in "*@:")
+    return [place.path for place in places(cfg, path)] if names_many else [path]
 
 
 def _form(name: str) -> "Callable[[fdl.Config], str]":
@@ -91,6 +111,10 @@ def _form(name: str) -> "Callable[[fdl.Config], str]":
             from fidgpt.graph.page import page
 
             return page
+        case "summary":
+            return _summary
+        case "schedule":
+            return _schedule
         case "python":
             from fidgpt.graph.views.python import python
 
@@ -101,9 +125,39 @@ def _form(name: str) -> "Callable[[fdl.Config], str]":
             return flat if name == "flat" else said
 
 
+def _summary(cfg: "fdl.Config") -> str:
+    """What a run would cost, on the machine at hand or on that of --hardware."""
+    from fidgpt.cli.runs import build_trainer
+    from fidgpt.graph import ConfigError
+    from fidgpt.train.device import machine_at_hand, machine_named
+    from fidgpt.train.machine import VARIABLE
+    from fidgpt.train.summary import summarise
+    from fidgpt.train.summary_text import summary_text
+
+    trainer = build_trainer(cfg)
+    dtype, named = trainer.precision.dtype, os.environ.get(VARIABLE)
+    try:
+        machine = machine_named(named, dtype) if named else machine_at_hand(trainer.parallel, dtype)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return summary_text(summarise(trainer, machine), color=color)
+
+
+def _schedule(cfg: "fdl.Config") -> str:
+    """How the learning rate rises and falls, of all groups of parameters."""
+    from fidgpt.cli.runs import build_trainer
+    from fidgpt.train.group_facts import groups_of
+    from fidgpt.train.schedule_text import schedule_text
+
+    trainer = build_trainer(cfg)
+    peaks = [(group.name, group.learning_rate or 1.0) for group in groups_of(trainer)]
+    return schedule_text(trainer.schedule, num_steps=trainer.num_steps, peaks=peaks)
+
+
 def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:
-    """What differs from the config that the directives begin with; of a file, the nearest one."""
-    from fidgpt.cli.again import named_graphs
+    """What differs from the config that it began with; of a file that knows none, the nearest."""
+    from fidgpt.cli.again import begun_with, named_graphs
     from fidgpt.cli.directives import DEFAULT_CONFIG, compose, split_directive
     from fidgpt.graph.repro import nearest
     from fidgpt.graph.views.base import since
@@ -113,19 +167,22 @@ def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[
     if directives and kind == "config":
         first = directives[0]
     elif directives is None or kind in ("config_file", "config_str"):
-        first = nearest(cfg, named_graphs(catalogue))
+        first = begun_with(cfg, catalogue) or nearest(cfg, named_graphs(catalogue))
     return since(compose([first], catalogue), cfg, name=first)
 
 
 def _difference(cfg: "fdl.Config", catalogue: "Catalogue") -> str:
     from fidgpt.cli.again import directives_from, other_directive
     from fidgpt.cli.directives import compose
-    from fidgpt.graph import diff, diff_text, draw
+    from fidgpt.graph import ConfigError, ConfigErrors, diff, diff_text, draw
 
     first = other_directive(FLAGS.diff, catalogue)
     if FLAGS.diff_form == "directives":
         return directives_from(cfg, first, catalogue)
-    other = compose([first], catalogue)
+    try:
+        other = compose([first], catalogue)
+    except ConfigErrors as errors:  # which are told of a directive that nobody typed
+        raise ConfigError(f"--diff={FLAGS.diff}: {errors.__cause__}") from errors
     if FLAGS.diff_form == "html":
         from fidgpt.graph.page import page
 

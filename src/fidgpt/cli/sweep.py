@@ -1,11 +1,6 @@
-"""The command `sweep.py`: every combination of some directives, each trained once, in turn."""
+"""The command `sweep.py`: many configs as one set, each point trained once."""
 
-import json
-import subprocess
-import sys
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
@@ -13,13 +8,60 @@ from fidgpt.cli import app, asked
 from fidgpt.cli.flags import FLAGS, refuse_arguments
 
 if TYPE_CHECKING:
-    from fidgpt.cli.points import Point
+    from fidgpt.sweep import Axis, Sweep
 
-flags.DEFINE_multi_string(
-    "sweep",
-    [],
-    "An axis: a directive with several values, such as tag:LearningRate=1e-3,3e-3 or "
-    "fiddler:use_rope,use_learned_positions. Axes multiply.",
+_AXES = ("sweep", "zip", "repeat", "ablate")
+
+
+class _Placed(NamedTuple):
+    """What a flag said, and how many directives and axes were said before it."""
+
+    place: tuple[int, int]
+    text: str
+
+
+class _InPlace(flags.MultiFlag):
+    """A flag that may be repeated, whose place among the directives counts."""
+
+    def __init__(self, name: str, help_text: str) -> None:
+        super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), name, [], help_text)
+
+    def _parse(self, arguments: Any) -> list[Any]:
+        axes = sum(FLAGS[name].present for name in _AXES if name in FLAGS)
+        place = (FLAGS["config"].present, axes)
+        return [_Placed(place, one) for one in super()._parse(arguments)]
+
+
+flags.DEFINE_flag(
+    _InPlace(
+        "sweep",
+        "An axis: a directive with several values, such as tag:LearningRate=1e-3,3e-3, "
+        "set:seq_len=range(64,256,64), tag:LearningRate=log(1e-4,1e-2,9), lin(0,0.2,3) or "
+        "fiddler:use_rope,use_alibi. Axes multiply; each has its place among the directives.",
+    )
+)
+flags.DEFINE_flag(
+    _InPlace(
+        "zip",
+        "Axes of one length that go in pairs: 'set:seq_len=64,128;tag:LearningRate=3e-3,1e-3'.",
+    )
+)
+flags.DEFINE_flag(
+    _InPlace("repeat", "The same with other seeds: seed:3 is that of the config and the next two.")
+)
+flags.DEFINE_flag(
+    _InPlace(
+        "ablate",
+        "All of some directives, and all but one of them, for each: fiddler:use_gqa,use_moe; of "
+        "several kinds with a ; between them. A run with none of them is no point of it.",
+    )
+)
+flags.DEFINE_integer("jobs", 1, "Points that are trained side by side.", lower_bound=1)
+flags.DEFINE_integer(
+    "retries",
+    0,
+    "How often a point that failed is tried again, on from where it was.",
+    lower_bound=0,
 )
 
 
@@ -33,63 +75,49 @@ def main(arguments: list[str]) -> int | None:
     refuse_arguments(arguments)
     if asked.answered():
         return None
-    from fidgpt.cli.points import points_of  # late: --help and --list load no torch
-    from fidgpt.cli.runs import name_of_base
-    from fidgpt.graph import ConfigError
+    from rich.console import Console  # late: --help and --list load no torch
 
-    if not FLAGS.sweep:
-        raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
-    allowed = tuple(FLAGS.allow)
-    points = points_of(FLAGS.config, FLAGS.sweep, allowed=allowed)
+    sweep = _sweep()
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 1000  # nothing is there to be filled, and a row stays in one line
     if FLAGS.print:
-        _print_table(points, {})
+        console.print(sweep)
         return None
-    name = f"sweep-{name_of_base(FLAGS.config)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory = Path(FLAGS.run_dir or Path("runs") / name)
-    results = {point.fingerprint: _train(point, directory, allowed) for point in points}
-    _print_table(points, results)
-    return 1 if None in results.values() else 0
+    results = sweep.run(jobs=FLAGS.jobs, retries=FLAGS.retries, console=console)
+    console.print(results)
+    statuses = {row["status"] for row in results}
+    if statuses & {"waiting", "running", "stopped"}:
+        console.print(f"Stopped; the same command goes on in {sweep.directory}", soft_wrap=True)
+        return app.INTERRUPTED
+    return 1 if statuses & {"failed", "diverged"} else 0
 
 
-def _train(
-    point: "Point", directory: Path, allowed: tuple[str, ...]
-) -> dict[str, float] | None:
-    """The last row of a point's metrics; trains it first, or to its end, unless that was done."""
-    from fidgpt.train.trackers import read_rows
+def _sweep() -> "Sweep":
+    """The sweep that the flags say, its axes in their places among the directives.
 
-    path = directory / point.fingerprint[:12]
-    command = [sys.executable, "-m", "fidgpt.cli.train"]
-    command += [f"--allow={package}" for package in allowed]
-    if (path / "done.json").exists():
-        return json.loads((path / "done.json").read_text())
-    if (path / "config.json").exists():
-        command += [f"--resume={path}"]
-    else:
-        command += [f"--config={directive}" for directive in point.directives]
-        command += ["--allow_noop"]  # of an axis's values, one may be what the base says already
-        command += [f"--run_dir={path}"]
-    print(f"\n{' '.join(point.varied)}", flush=True)
-    if subprocess.run(command, check=False).returncode != 0:
-        return None
-    last = read_rows(path / "metrics.jsonl")[-1]
-    (path / "done.json").write_text(json.dumps(last) + "\n")
-    return last
+    Raises:
+      ConfigError: there is no axis, or one is wrong.
+    """
+    from fidgpt.graph import ConfigError
+    from fidgpt.sweep import Sweep
+
+    said = [(placed, name) for name in _AXES for placed in FLAGS[name].value or []]
+    if not said:
+        raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
+    directives = list(FLAGS.config)
+    items: list[str | Axis] = []
+    for placed, name in sorted(said):
+        num_before = placed.place[0] - (len(FLAGS.config) - len(directives))
+        items += [*directives[:num_before], _axis(name, placed.text)]
+        directives = directives[num_before:]
+    return Sweep(*items, *directives, directory=FLAGS.run_dir, allowed=tuple(FLAGS.allow))
 
 
-def _print_table(points: list["Point"], results: dict[str, dict[str, float] | None]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _axis(name: str, text: str) -> "Axis":
+    from fidgpt.sweep import ablation, axis, pairs, repeat
 
-    table = Table("point", "fingerprint", box=None, padding=(0, 2, 0, 0))
-    for column in ("loss", "validation/loss") if results else ():
-        table.add_column(column, justify="right")
-    for point in points:
-        last = results.get(point.fingerprint) or {}
-        numbers = [
-            f"{last[key]:.4f}" if key in last else "-" for key in ("loss", "validation/loss")
-        ]
-        table.add_row(" ".join(point.varied), point.fingerprint[:12], *(numbers if results else ()))
-    Console(highlight=False).print(table)
+    return {"sweep": axis, "zip": pairs, "repeat": repeat, "ablate": ablation}[name](text)
 
 
 if __name__ == "__main__":

@@ -59,9 +59,11 @@ def _resumed(catalogue: "Catalogue") -> "fdl.Config":
 
 
 def _show(made: "Composed", catalogue: "Catalogue") -> None:
-    for message in _cannot_run(made.root):
-        print(f"warning: this would not run: {message}", file=sys.stderr)
+    from fidgpt.cli.spare import spare_blocks  # late, as it knows the model
+
+    _warn([f"this would not run: {message}" for message in _cannot_run(made.root)])
     _tell(made, all_of_it=FLAGS.verbose)
+    _warn(spare_blocks(made.root))
     show.show(made.root, catalogue, directives=None if FLAGS.resume else FLAGS.config)
 
 
@@ -88,12 +90,12 @@ def _cannot_run(cfg: "fdl.Config") -> list[str]:
 def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
     from fidgpt.cli.runs import build_trainer, new_run, resumed_run
+    from fidgpt.cli.spare import spare_blocks
     from fidgpt.graph.unread import unread
 
     trainer = build_trainer(made.root)
     _tell(made, all_of_it=True)
-    for line in unread(made.root):
-        print(f"warning: {line}", file=sys.stderr)
+    _warn([*unread(made.root), *spare_blocks(made.root)])
     if old is None:
         directory = new_run(made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed)
     else:
@@ -117,10 +119,20 @@ def _tell(made: "Composed", *, all_of_it: bool) -> None:
             print(line, file=sys.stderr)
 
 
+def _warn(lines: list[str]) -> None:
+    for line in lines:
+        print(f"warning: {line}", file=sys.stderr)
+
+
 def _refuse_contradictions() -> None:
     from fidgpt.graph import ConfigError
 
-    for name in ("resume", "run_dir", "hardware"):  # such as --resume=$RUN where RUN is not set
+    for name in (
+        "resume",
+        "run_dir",
+        "hardware",
+        "diff",
+    ):  # such as --resume=$RUN where RUN is not set
         said = FLAGS[name].value
         if said is not None and not str(said).strip():
             raise ConfigError(f"--{name}= names nothing: give it a value, or leave it out.")
@@ -137,7 +149,8 @@ def _pretend_machine() -> None:
 
     if FLAGS.hardware is None:
         return
-    if not any("for_hardware" in directive for directive in FLAGS.config):
+    asks = any("for_hardware" in directive for directive in FLAGS.config)
+    if not asks and FLAGS.print != "summary":
         raise ConfigError(
             f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
             "machine: say --config=fiddler:for_hardware too."

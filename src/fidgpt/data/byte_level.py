@@ -62,6 +62,11 @@ class ByteLevelTokenizer:
         """The bytes that each id stands for; special tokens stand for none."""
         return list(self._values)
 
+    def special_ids(self) -> dict[str, int]:
+        """The ids of the special tokens, by their names."""
+        added = self._backend.get_added_tokens_decoder().items()
+        return {token.content: number for number, token in added if token.special}
+
     def token_bytes(self) -> list[int]:
         """The number of UTF-8 bytes that each id stands for; 0 for special tokens."""
         return [len(value) for value in self._values]

@@ -13,15 +13,26 @@ from fidgpt.data.tokenizer import END_OF_TEXT
 
 
 class ByteTokenizer:
-    """Ids 0 to 255 are the bytes of UTF-8, and 256 is the end of text."""
+    """Ids 0 to 255 are the bytes of UTF-8, and 256 is the end of text.
+
+    Args:
+      special_tokens: names of further tokens that no text holds; they have the ids from 257 on.
+    """
 
     sample_bytes = 0
-    vocab_size = 257
     end_of_text = 256
 
+    def __init__(self, *, special_tokens: Sequence[str] = ()) -> None:
+        self.special_tokens = tuple(special_tokens)
+        self.vocab_size = 257 + len(self.special_tokens)
+
     def identity(self) -> str:
-        """Always the same."""
-        return "bytes"
+        """Always the same, but for further tokens."""
+        return " ".join(["bytes", *self.special_tokens])
+
+    def end_of_text_id(self) -> int:
+        """The id after those of the bytes."""
+        return self.end_of_text
 
     def build(self, sample: Sequence[str]) -> "ByteTokenizer":
         """Itself: there is nothing to learn."""
@@ -36,30 +47,42 @@ class ByteTokenizer:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
 
     def token_values(self) -> list[bytes]:
-        """Each byte, and nothing for the end of text."""
-        return [bytes([value]) for value in range(256)] + [b""]
+        """Each byte, and nothing for special tokens."""
+        return [bytes([value]) for value in range(256)] + [b""] * (self.vocab_size - 256)
+
+    def special_ids(self) -> dict[str, int]:
+        """The ids from 256 on, by their names."""
+        names = (END_OF_TEXT, *self.special_tokens)
+        return {name: number for number, name in enumerate(names, start=256)}
 
     def token_bytes(self) -> list[int]:
-        """1 for each byte, 0 for the end of text."""
-        return [1] * 256 + [0]
+        """1 for each byte, 0 for special tokens."""
+        return [1] * 256 + [0] * (self.vocab_size - 256)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these bytes; what is no valid UTF-8 becomes U+FFFD."""
-        return bytes(value for value in ids if value != self.end_of_text).decode(errors="replace")
+        return bytes(value for value in ids if value < self.end_of_text).decode(errors="replace")
 
     def save(self, path: str | Path) -> None:
         """Write it as a byte-level BPE without merges, which other programs can read too."""
         backend = Tokenizer(models.BPE(vocab=_vocabulary(), merges=[]))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.decoder = decoders.ByteLevel()
-        backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
+        names = [END_OF_TEXT, *self.special_tokens]
+        backend.add_special_tokens(
+            [AddedToken(name, special=True, normalized=False) for name in names]
+        )
         Path(path).write_text(backend.to_str(pretty=True), encoding="utf-8")
 
 
-def is_byte_tokenizer(text: str) -> bool:
-    """Whether the text of a tokenizer.json is one that `ByteTokenizer.save` wrote."""
-    model = json.loads(text)["model"]
-    return model.get("merges") == [] and model.get("vocab") == _vocabulary()
+def read_byte_tokenizer(text: str) -> ByteTokenizer | None:
+    """What `save` wrote as this text of a tokenizer.json; None where it did not."""
+    content = json.loads(text)
+    model = content["model"]
+    if model.get("merges") != [] or model.get("vocab") != _vocabulary():
+        return None
+    added = sorted((token["id"], token["content"]) for token in content.get("added_tokens", ()))
+    return ByteTokenizer(special_tokens=[name for number, name in added if number > 256])
 
 
 def _vocabulary() -> dict[str, int]:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ FORMAT_VERSION = 1
 INDEX = "index.json"
 TOKENIZER = "tokenizer.json"
 # Hashing runs at 0.5 to 2 GB/s, so a corpus below this is checked whole in a fraction of a second.
-_VERIFIED_BELOW_BYTES = 256 * 1024 * 1024
+VERIFIED_BELOW_BYTES = 256 * 1024 * 1024
 
 
 class Split:
@@ -61,6 +62,18 @@ class Split:
                 number += 1
         return rows
 
+    def document_bounds(self, *, at_once: int) -> Iterator[NDArray[np.int64]]:
+        """The offsets between documents in order, [documents + 1] of at most `at_once` documents.
+
+        Those of a shard begin with the offset at which it begins.
+        """
+        for start, ends in zip(self._starts.tolist(), self._ends, strict=False):
+            before = start
+            for first in range(0, len(ends), at_once):
+                behind = ends[first : first + at_once].astype(np.int64) + start
+                yield np.concatenate([[before], behind])
+                before = int(behind[-1])
+
     def document(self, number: int) -> NDArray[np.int64]:
         """The tokens of a document, its end of text included."""
         if not 0 <= number < self.num_documents:
@@ -88,7 +101,7 @@ class PreparedCorpus:
             self.validation = self._split("validation")
             for file, sha256 in self._index["tokenizer_files"].items():
                 _check_hash(self.directory, file, sha256=sha256)
-            if self.num_bytes_on_disk < _VERIFIED_BELOW_BYTES:
+            if self.num_bytes_on_disk < VERIFIED_BELOW_BYTES:
                 self.verify()
         except DataError:
             raise

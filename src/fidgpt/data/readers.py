@@ -1,4 +1,4 @@
-"""How one file is read as documents: plain text, JSON lines, Parquet."""
+"""How one file is read as documents: plain text, JSON lines, and tables."""
 
 import gzip
 import io
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.data.errors import DataError
+from fidgpt.data.tables import read_table
 
 
 def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[str]:
@@ -18,8 +19,8 @@ def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[s
     try:
         if suffix in (".jsonl", ".ndjson"):
             yield from _read_json_lines(path, text_field=text_field)
-        elif suffix == ".parquet":
-            yield from _read_parquet(path, text_field=text_field)
+        elif suffix in (".parquet", ".arrow"):
+            yield from read_table(path, text_field=text_field)
         else:
             yield from _read_text(path, document_chars=document_chars)
     except (OSError, EOFError, zlib.error) as error:
@@ -83,34 +84,3 @@ def _text_of(row: Any, *, text_field: str, place: str) -> str:
             "\nRemove that line, or write the character whole."
         ) from error
     return text
-
-
-def _read_parquet(path: Path, *, text_field: str) -> Iterator[str]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(
-            f"{path} is a Parquet file, and reading it needs pyarrow, which is not installed.\n"
-            'Install it with: pip install "fidgpt[parquet]"'
-        ) from error
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if text_field not in names:
-                raise DataError(
-                    f"{path} has no column {text_field!r}; it has {', '.join(names)}.\n"
-                    "Name the column with text_field=... (or --text_field)."
-                )
-            for batch in file.iter_batches(batch_size=256, columns=[text_field]):
-                for text in batch.column(0).to_pylist():
-                    if text is not None and not isinstance(text, str):
-                        raise DataError(
-                            f"{path} has {type(text).__name__} in its column {text_field!r}, not "
-                            "text.\nName a column of text with text_field=... (or --text_field)."
-                        )
-                    yield text or ""
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path} is not a readable Parquet file: {error}.\nIt may be cut short; get it again."
-        ) from error

@@ -13,6 +13,8 @@ from fidgpt.data.errors import DataError
 from fidgpt.data.readers import read_file
 
 _TESTS = {"test", "tests", "idle_test"}
+# What a folder of Hugging Face's `save_to_disk` says of itself.
+_ABOUT_DATASETS = {"dataset_dict.json", "dataset_info.json", "state.json"}
 _NOT_CODE = {"encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
 
 
@@ -65,11 +67,13 @@ class StandardLibrary:
 class TextFiles:
     """A file of text, or a folder of such files, searched through in the order of their paths.
 
-    `.jsonl` and `.ndjson` give one document a line and `.parquet` one a row, from `text_field`
-    (Parquet needs the extra `fidgpt[parquet]`). Any other file is plain UTF-8 text: one document,
-    or, beyond `document_chars` characters, several that are cut at line ends, so that a corpus
-    of one large file can be split by document too. `.gz` is unpacked. In a folder only files
-    whose names match one of `patterns` are read; hidden and empty ones are not.
+    `.jsonl` and `.ndjson` give one document a line, `.parquet` and `.arrow` one a row, from
+    `text_field` (tables need the extra `fidgpt[parquet]`). A folder that Hugging Face's
+    `save_to_disk` wrote is such a folder; what it says of itself is not read. Any other file is
+    plain UTF-8 text: one document, or, beyond `document_chars` characters, several that are cut
+    at line ends, so that a corpus of one large file can be split by document too. `.gz` is
+    unpacked. In a folder only files whose names match one of `patterns` are read; hidden and
+    empty ones are not.
     """
 
     def __init__(
@@ -142,7 +146,13 @@ class TextFiles:
 
     def _wanted(self, path: Path) -> bool:
         matches = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.patterns)
-        return matches and path.stat().st_size > 0
+        return matches and path.stat().st_size > 0 and not _is_about_a_dataset(path)
+
+
+def _is_about_a_dataset(path: Path) -> bool:
+    """Whether a file is one of those beside the tables of a dataset that was saved to disk."""
+    beside = ("dataset_info.json", "dataset_dict.json")
+    return path.name in _ABOUT_DATASETS and any(path.with_name(n).is_file() for n in beside)
 
 
 def _give_up(error: OSError) -> None:

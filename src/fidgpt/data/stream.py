@@ -1,41 +1,59 @@
 """Batches of training tokens as a pure function of the step."""
 
+import hashlib
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fidgpt.data.errors import DataError
+from fidgpt.data.packing import Packing, Sequences, concatenate
 from fidgpt.data.permutation import derive_key, permute
 from fidgpt.data.prepared import PreparedCorpus
-from fidgpt.data.streams import TrainingStream
+from fidgpt.data.streams import IndexedStream
 from fidgpt.data.tokenizer import Tokenizer
-from fidgpt.data.windows import (
-    CorpusPart,
-    check_positive,
-    count_windows,
-    read_windows,
-    require_prepared,
-    rows_of_rank,
-)
+from fidgpt.data.transforms import Transform
+from fidgpt.data.windows import CorpusPart, check_positive, require_prepared
 
 
-class TokenStream(TrainingStream):
+class TokenStream(IndexedStream):
     """Endless batches of the training split: every sequence once an epoch, shuffled each time anew.
 
-    A sequence is a window of `seq_len` inputs and one more token; neighbours share one token, so
-    that in an epoch every token but the first is a target once (save a rest shorter than
-    `seq_len`). Windows run on across documents. The order is a keyed permutation of the sequence
-    numbers: a batch costs the same at any step, and there is no state to save. `batch_size`
-    counts sequences over all ranks.
+    The order is a keyed permutation of the sequence numbers, another one in every epoch: a batch
+    costs the same at any step, and there is no state to save.
+
+    Args:
+      corpus: the text.
+      seq_len: inputs of a sequence, which holds one token more.
+      batch_size: sequences of a batch, over all ranks.
+      seed: decides the order, and with it what packing and transforms draw.
+      packing: makes sequences of documents.
+      transforms: change sequences, one after the other.
+
+    Raises:
+      DataError: a size is below one.
     """
 
-    def __init__(self, corpus: CorpusPart, *, seq_len: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        corpus: CorpusPart,
+        *,
+        seq_len: int,
+        batch_size: int,
+        seed: int,
+        packing: Packing = concatenate,
+        transforms: Sequence[Transform] = (),
+    ) -> None:
         self.check_arguments(seq_len=seq_len, batch_size=batch_size)
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.seed = seed
+        self.packing = packing
+        self.transforms = transforms
         self._prepared: PreparedCorpus | None = None
+        self._sequences: Sequences | None = None
 
     @staticmethod
     def check_arguments(*, seq_len: int, batch_size: int) -> None:
@@ -44,41 +62,39 @@ class TokenStream(TrainingStream):
             check_positive(count, name=name)
 
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Open the corpus, writing it first if it is missing; again, it costs nothing.
+        """Open the corpus and pack it, writing what is missing; again, it costs nothing.
 
         Raises DataError, also when the training split is shorter than one sequence.
         """
+        if self._sequences is not None:
+            return
         prepared = self.corpus.prepare(show_progress=show_progress)
-        split = prepared.train
-        if not count_windows(split, seq_len=self.seq_len):
-            raise DataError(
-                f"The corpus is shorter than one sequence: {split.num_tokens} training tokens, and "
-                f"seq_len={self.seq_len} needs {self.seq_len + 1}.\n"
-                "Give more text, or set a smaller seq_len."
-            )
+        for transform in self.transforms:
+            transform.check(prepared.tokenizer)
+        self._sequences = self.packing(prepared, seq_len=self.seq_len, seed=self.seed)
         self._prepared = prepared
 
-    def batch(
-        self, step: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
-        """The rows of one rank at a step: [batch_size / world_size, seq_len + 1] token ids.
-
-        The ranks' rows one below the other are the same for any number of ranks. Raises
-        ValueError if the batch cannot be dealt out evenly.
-        """
-        if step < 0:
-            raise ValueError(f"step={step} must not be negative.")
-        rows = rows_of_rank(self.batch_size, rank=rank, world_size=world_size)
-        first = step * self.batch_size + rows.start
-        drawn = np.arange(first, first + len(rows), dtype=np.uint64)
-        size = self.num_sequences
-        epochs, positions = np.divmod(drawn, np.uint64(size))
-        numbers = np.empty(len(rows), dtype=np.int64)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+    def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sequences with these numbers, counted on from epoch to epoch."""
+        sequences, tokenizer = self._packed, self.tokenizer
+        rows = np.empty((len(indices), self.seq_len + 1), dtype=np.int64)
+        epochs, places = np.divmod(indices, sequences.num_sequences)
+        for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
             key = derive_key(self.seed, "data", epoch)
-            numbers[chosen] = permute(positions[chosen], size=size, key=key)
-        return read_windows(require_prepared(self._prepared).train, numbers, seq_len=self.seq_len)
+            numbers = permute(
+                places[chosen].astype(np.uint64), size=sequences.num_sequences, key=key
+            )
+            rows[chosen] = sequences.read(numbers.astype(np.int64), epoch=epoch)
+        for transform in self.transforms:
+            rows = transform(rows, indices=indices, seed=self.seed, tokenizer=tokenizer)
+        return rows
+
+    @property
+    def _packed(self) -> Sequences:
+        require_prepared(self._prepared)
+        assert self._sequences is not None
+        return self._sequences
 
     @property
     def num_tokens(self) -> int:
@@ -88,7 +104,7 @@ class TokenStream(TrainingStream):
     @property
     def num_sequences(self) -> int:
         """The number of sequences in an epoch."""
-        return count_windows(require_prepared(self._prepared).train, seq_len=self.seq_len)
+        return self._packed.num_sequences
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -97,8 +113,11 @@ class TokenStream(TrainingStream):
 
     @property
     def checksum(self) -> str:
-        """A hash of the prepared corpus, its tokenizer included, as 64 hexadecimal digits."""
-        return require_prepared(self._prepared).checksum
+        """A hash of the prepared corpus, and of what packs and changes it, in 64 hex digits."""
+        words = [self._packed.checksum, *(transform.identity() for transform in self.transforms)]
+        return (
+            words[0] if len(words) == 1 else hashlib.sha256("\n".join(words).encode()).hexdigest()
+        )
 
     @property
     def token_bytes(self) -> Int64[Tensor, " vocab"]:

@@ -39,6 +39,10 @@ class Tokenizer(Protocol):
         """The bytes that each id stands for; special tokens stand for none."""
         ...
 
+    def special_ids(self) -> dict[str, int]:
+        """The ids of the special tokens, that of the end of text among them, by their names."""
+        ...
+
     def token_bytes(self) -> list[int]:
         """The number of UTF-8 bytes that each id stands for; 0 for special tokens."""
         ...
@@ -65,9 +69,22 @@ class TokenizerSpec(Protocol):
         """A text that changes whenever `build` would give something else for the same sample."""
         ...
 
+    def end_of_text_id(self) -> int:
+        """The id that will follow every document."""
+        ...
+
     def build(self, sample: Sequence[str]) -> Tokenizer:
         """The tokenizer itself, given a sample of the training documents."""
         ...
+
+
+def end_of_text(tokenizer: TokenizerSpec) -> int:
+    """The id that parts documents, for parts of a model that ask for it before there is text.
+
+    Raises:
+      DataError: the tokenizer is in a file that cannot be read.
+    """
+    return tokenizer.end_of_text_id()
 
 
 class StreamDecoder:

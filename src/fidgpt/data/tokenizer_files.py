@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 
 from fidgpt.data.byte_level import SETTINGS_FILE, ByteLevelTokenizer, check_byte_level
-from fidgpt.data.byte_tokenizer import ByteTokenizer, is_byte_tokenizer
+from fidgpt.data.byte_tokenizer import read_byte_tokenizer
 from fidgpt.data.errors import DataError
 from fidgpt.data.tokenizer import END_OF_TEXT, Tokenizer
 
@@ -35,6 +35,10 @@ class TokenizerFile:
         digest = hashlib.sha256(_read(path).encode()).hexdigest()
         return f"file sha256={digest} end_of_text={self.end_of_text or _name_beside(path)}"
 
+    def end_of_text_id(self) -> int:
+        """As the file says."""
+        return self.build(()).end_of_text
+
     def build(self, sample: Sequence[str]) -> Tokenizer:
         """Load the file."""
         return load_tokenizer(self.path, end_of_text=self.end_of_text)
@@ -47,8 +51,8 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     """
     path = Path(path).expanduser()
     text = _read(path)
-    if is_byte_tokenizer(text):
-        return ByteTokenizer()
+    if (of_bytes := read_byte_tokenizer(text)) is not None:
+        return of_bytes
     check_byte_level(text, path=path)
     try:
         backend = tokenizers.Tokenizer.from_str(text)

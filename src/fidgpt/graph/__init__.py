@@ -18,7 +18,7 @@ from fidgpt.graph.repro import Repro, repro
 from fidgpt.graph.select import find, set_tag, tagged
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.selectors import places
-from fidgpt.graph.swap import swapped
+from fidgpt.graph.swap import swap_all, swapped
 from fidgpt.graph.text import outline
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import Node, nodes, parts, title
@@ -130,6 +130,7 @@ __all__ = [
     "set_tag",
     "story",
     "suggest",
+    "swap_all",
     "swapped",
     "tagged",
     "title",

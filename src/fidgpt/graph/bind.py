@@ -1,6 +1,6 @@
 """Tags as variables, the graph as their scope: open quantities hear the nearest that is said."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +8,10 @@ import fiddle as fdl
 
 from fidgpt.graph.arguments import Key, assign, default_of, every
 from fidgpt.graph.clone import copies_of
-from fidgpt.graph.errors import listed, raise_all
+from fidgpt.graph.errors import ConfigError, listed, raise_all
 from fidgpt.graph.formula import is_formula, look_up_names
 from fidgpt.graph.scope import Conflict, Said, Scope, Scopes, Tag, look_up
+from fidgpt.graph.unsaid import asked_in_vain, formula_of
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 
@@ -120,8 +121,7 @@ def hear(found: Iterable[Node]) -> list[Heard]:
     scopes = Scopes()
     for node in found:
         scopes.enter(node)
-        for key, tags in open_parameters(node.value).items():
-            word = _listen(node, tags, scopes.at(node, key))
+        for key, tags, word in _words(node, scopes):
             if isinstance(word, Said):
                 heard.append(Heard(node, key, word))
             elif isinstance(word, Conflict):
@@ -131,9 +131,24 @@ def hear(found: Iterable[Node]) -> list[Heard]:
             elif default_of(node.value, key) is fdl.NO_VALUE:
                 unsaid.setdefault(tags, []).append((node, join(node.path, step_to(key))))
     raise_all(
-        [_nobody_says(tags, hearers) for tags, hearers in unsaid.items()]
+        [text for tags, hearers in unsaid.items() for text in _nobody_says(tags, hearers)]
         + [_two_values(sides[0], *conflict) for sides, conflict in conflicts.items()]
     )
+    return heard
+
+
+def listen(node: Node, scopes: Scopes) -> dict[Key, Said]:
+    """What the open parameters of one node hear; those of which the default stands are left out.
+
+    Raises:
+      ConfigError: a quantity is said by nobody, or in two ways; `resolve` tells of all of them.
+    """
+    heard: dict[Key, Said] = {}
+    for key, tags, word in _words(node, scopes):
+        if isinstance(word, Said):
+            heard[key] = word
+        elif word is not None or default_of(node.value, key) is fdl.NO_VALUE:
+            raise ConfigError(f"{_hear([join(node.path, step_to(key))], tags)}, which is not said.")
     return heard
 
 
@@ -144,6 +159,14 @@ def open_parameters(part: Any) -> dict[Key, frozenset[Tag]]:
     tagged, known = part.__argument_tags__, part.__arguments__
     found = {key: frozenset(tags) for key, tags in tagged.items() if tags and key not in known}
     return found if len(found) < 2 else {key: found[key] for key in every(part) if key in found}
+
+
+def _words(
+    node: Node, scopes: Scopes
+) -> Iterator[tuple[Key, frozenset[Tag], Said | Conflict | None]]:
+    """The open parameters of a node that was entered, each with its tags and what it hears."""
+    for key, tags in open_parameters(node.value).items():
+        yield key, tags, _listen(node, tags, scopes.at(node, key))
 
 
 def _listen(node: Node, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | None:
@@ -165,12 +188,17 @@ def _names(tags: frozenset[Tag]) -> str:
     return " and ".join(sorted(tag.__name__ for tag in tags))
 
 
-def _nobody_says(tags: frozenset[Tag], hearers: list[tuple[Node, str]]) -> str:
+def _nobody_says(tags: frozenset[Tag], hearers: list[tuple[Node, str]]) -> Iterator[str]:
     name = sorted(tag.__name__ for tag in tags)[0]
+    formulas = [found for node, _ in hearers if (found := formula_of(node))]
+    yield from (asked_in_vain(name, one) for one in formulas)
+    hearers = [one for one in hearers if formula_of(one[0]) is None]
+    if not hearers:
+        return
     paths = [path for _, path in hearers]
     them = "it" if len(paths) == 1 else "them"
     around = f"cfg.{_enclosing(hearers[0][0], paths)}".rstrip(".")
-    return (
+    yield (
         f"{_hear(paths, tags)}, and no part around {them} says {name}.\n"
         f"  Say it for one part alone:  set:{paths[0]}=...\n"
         f"  or for all that is inside:  {around}.<parameter> = {name}.new(...)"

@@ -9,7 +9,9 @@ import fiddle as fdl
 
 from fidgpt.graph.annotations import hints_of
 from fidgpt.graph.arguments import Key, default_of, every, given, named_defaults
+from fidgpt.graph.asked import asked
 from fidgpt.graph.bind import Heard, bind_nodes, open_parameters
+from fidgpt.graph.called import wrong_calls
 from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
 from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
 from fidgpt.graph.formula import is_formula, wrong_formulas
@@ -87,7 +89,7 @@ def _mistakes(node: Node) -> Iterator[str]:
     if IS_PART[type(value)]:
         if isinstance(value, fdl.ArgFactory):
             yield from _outside_a_factory(node)
-        yield from _missing(node)
+        yield from wrong_calls(node) if isinstance(value, fdl.Partial) else _missing(node)
         yield from _misfits(node)
     elif not is_plain(value) and _holds_parts(value):
         yield _not_built(node.path, value)
@@ -97,10 +99,8 @@ def _mistakes(node: Node) -> Iterator[str]:
 
 
 def _missing(node: Node) -> Iterator[str]:
-    """Required arguments that nobody gave; a Partial is called with the rest later."""
+    """Required arguments that nobody gave."""
     part = node.value
-    if isinstance(part, fdl.Partial):
-        return
     arguments = every(part)
     if type(fdl.NO_VALUE) not in map(type, arguments.values()):
         return
@@ -129,7 +129,7 @@ def _misfits(node: Node) -> Iterator[str]:
         hint, path = hint_of(part, key), join(node.path, step_to(key))
         text = f"the part {title(value)}" if isinstance(value, fdl.Buildable) else f"{value!r:.60}"
         how = f"\n  Set something that fits:  set:{path}=..." if can_be_typed(hint) else ""
-        yield f"{path} is {text}, and {title(part)} takes {name_of(hint)}.{how}"
+        yield f"{path} is {text}, and {title(part)} takes {name_of(hint)}.{asked(value, hint)}{how}"
 
 
 def _is_misfit(part: fdl.Buildable, key: Key, value: Any) -> bool:

@@ -58,6 +58,8 @@ def is_formula(part: Any) -> bool:
 
 def says_formula(text: str, hint: Any) -> bool:
     """Whether a text means a formula where `hint` is asked, rather than a text or a dict."""
+    if "{" not in text:
+        return False
     members = members_of(hint)
     takes_numbers = any(is_unknown(one) or one in (int, float) for one in members)
     return takes_numbers and _REFERENCE.search(text) is not None

@@ -53,12 +53,12 @@ def fits(value: Any, hint: Any) -> bool:
     if isinstance(value, bool) and hint in (int, float, complex):
         return False
     protocol = typing.get_origin(hint) or hint
-    if isinstance(value, _WRITTEN) and _is_protocol(protocol):
+    if isinstance(value, _WRITTEN) and is_protocol(protocol):
         return _has_methods(type(value), protocol) and _is_bearable(value, hint)
     if isinstance(value, list | tuple | dict) or _is_container(typing.get_origin(hint)):
         return _container_fits(value, hint)
     is_plain = inspect.isclass(hint) and not (typing.get_args(hint) or typing.is_typeddict(hint))
-    if is_plain and not _is_protocol(hint):
+    if is_plain and not is_protocol(hint):
         return isinstance(value, (hint, *_TOWER.get(hint, ())))
     return _is_bearable(value, hint)
 
@@ -112,7 +112,7 @@ def _container_fits(value: Any, hint: Any) -> bool:
     origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
     if typing.is_typeddict(origin):
         return isinstance(value, dict)
-    if not inspect.isclass(origin) or _is_protocol(origin):
+    if not inspect.isclass(origin) or is_protocol(origin):
         return _is_bearable(value, hint)
     if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
         return False
@@ -143,7 +143,7 @@ def _call_fits(kind: type, function: Any, hint: Any) -> bool:
         return _may_return(function, hint)
     if not inspect.isclass(origin):
         return True
-    if _is_protocol(origin):
+    if is_protocol(origin):
         return _has_methods(functools.partial, origin)
     return issubclass(functools.partial, origin)
 
@@ -157,6 +157,12 @@ def _may_return(function: Any, hint: Any) -> bool:
         return True
     returns, built = typing.get_args(hint)[1:] or (Any,), hints_of(function).get("return", Any)
     return _may_be(built, returns[0], exactly=inspect.isclass(function))
+
+
+def _method(kind: type) -> Any:
+    """What is run when an instance of a class is called, as far as it was written for that."""
+    called = inspect.getattr_static(kind, "__call__", None)
+    return called if inspect.isfunction(called) and "return" in hints_of(called) else None
 
 
 def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
@@ -175,41 +181,57 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     have, want = (typing.get_origin(side) or side for side in (built, hint))
     # Of a tensor not yet built nobody knows the shape.
     have, want = (getattr(side, "array_type", side) for side in (have, want))
-    if not (inspect.isclass(have) and inspect.isclass(want)) or _is_protocol(have):
+    if not (inspect.isclass(have) and inspect.isclass(want)) or is_protocol(have):
         return True
-    if _is_protocol(want):
-        return not exactly or _has_methods(have, want)
+    if is_protocol(want):
+        return _has_methods(have, want)
+    if want is collections.abc.Callable and exactly and callable(called := _method(have)):
+        return _may_return(called, hint)
     if issubclass(have, (want, *_TOWER.get(want, ()))):
         return True
     return not exactly and issubclass(want, have)
 
 
-def _is_protocol(hint: Any) -> bool:
+def is_protocol(hint: Any) -> bool:
     """Whether a hint is a Protocol; of an object not yet built only its methods can be asked."""
     return getattr(hint, "_is_protocol", False)
 
 
-def _has_methods(kind: type, protocol: Any) -> bool:
-    """Whether instances of a class have the methods of a Protocol, as far as anybody can know."""
-    asked = {
+def methods_of(protocol: Any) -> dict[str, Any]:
+    """The methods that a Protocol asks for, by name."""
+    return {
         name: member
         for one in reversed(protocol.__mro__)
-        if _is_protocol(one)
+        if is_protocol(one)
         for name, member in vars(one).items()
         if inspect.isfunction(member) and (name == "__call__" or name[0] != "_")
     }
+
+
+def _has_methods(kind: type, protocol: Any) -> bool:
+    """Whether instances of a class have the methods of a Protocol, as far as anybody can know."""
+    asked = methods_of(protocol)
     looked_up = getattr(kind, "__getattr__", None)
     is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
-    if not is_anything and not all(hasattr(kind, name) or _sets(kind, name) for name in asked):
+    if not is_anything and not all(_has(kind, name) or _sets(kind, name) for name in asked):
         return False
-    return all(
-        _can_be_called_as(inspect.getattr_static(kind, name, None), method)
-        for name, method in asked.items()
-    )
+    return all(can_be_called_as(own_method(kind, name), asked[name]) for name in asked)
 
 
-def _can_be_called_as(own: Any, asked: Any) -> bool:
-    """Whether a method takes what is given to the one that a Protocol asks for."""
+def own_method(kind: type, name: str) -> Any:
+    """A method as a class has it, None where it has none; a torch module is called by `forward`."""
+    own = next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
+    is_torchs = name == "__call__" and getattr(own, "__module__", "").startswith("torch.nn.")
+    return own_method(kind, "forward") if is_torchs else own
+
+
+def _has(kind: type, name: str) -> bool:
+    """Whether instances of a class have an attribute; `hasattr` finds those of the class too."""
+    return any(name in vars(one) for one in kind.__mro__)
+
+
+def can_be_called_as(own: Any, asked: Any) -> bool:
+    """Whether a method takes what the one of a Protocol does, and may return what that returns."""
     parameters = inspect.signature(asked).parameters.values()
     kinds = {one.kind for one in parameters}
     if not inspect.isfunction(own) or kinds & {
@@ -223,7 +245,9 @@ def _can_be_called_as(own: Any, asked: Any) -> bool:
         inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
     except TypeError:
         return False
-    return True
+    built, wanted = (hints_of(one).get("return", Any) for one in (own, asked))
+    # A method may return another of its own kind, so that to ask for its methods would never end.
+    return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
 
 
 def _sets(kind: type, name: str) -> bool:

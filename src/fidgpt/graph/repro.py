@@ -1,6 +1,7 @@
 """The fewest directives that make a graph again from the nearest graph that has a name."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fidgpt import graph  # for what it loads late
 from fidgpt.graph.bind import resolve
 from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.nearness import frame_of, least_apart
 from fidgpt.graph.walk import parts
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ _MOST_FIDDLERS = 4
 _ROUNDS = 4  # a part that is put shows what is still to be said inside of it
 _MOST_TRIED = 60
 _LARGE = 2000  # parts, past which trying every fiddler would take too long
+_UNSAYABLE = 3  # what a difference counts that only a fiddler, or a whole list, can make
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ def repro(
     *,
     compose: Compose,
     fiddlers: Iterable[str] = (),
+    known: Sequence[str] = (),
     part_name: Callable[[Any], str] = attrgetter("__qualname__"),
 ) -> Repro:
     """The directives that make `root` from the base that is nearest to it, found by trying.
@@ -51,6 +55,7 @@ def repro(
       bases: graphs to begin with, by the directive that makes each.
       compose: makes the graph of some directives.
       fiddlers: directives to try for what they save, such as `fiddler:use_gelu`.
+      known: directives that may have made it, of which some may not be needed.
       part_name: how a directive calls a constructor.
 
     Returns:
@@ -60,12 +65,15 @@ def repro(
       ConfigError: a graph cannot be bound, or holds what has no name.
     """
     search = _Search(root, compose, part_name)
-    said = [nearest(root, bases)]
-    if len(parts(root)) <= _LARGE:
-        said = search.with_fiddlers(said, list(fiddlers))
-    said = search.without_needless(search.with_words(said))
-    left = search.left(said)
-    return Repro(said, left or [], search.is_same(said))
+    found: list[list[str]] = []
+    if known and search.is_same(list(known)):
+        found.append(search.without_needless(list(known)))
+    first = nearest(root, bases)
+    if not found or found[0][0] != first or len(found[0]) > 2:  # fewer there are not
+        tried = list(fiddlers) if len(parts(root)) <= _LARGE else []
+        found = search.ways([first], tried) + found
+    said = min(found, key=search.price)
+    return Repro(said, search.left(said) or [], search.is_same(said))
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:
@@ -77,13 +85,17 @@ def nearest(root: Any, bases: Mapping[str, Any]) -> str:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
     resolve(root)
+    frame = frame_of(root)
+    least = {name: least_apart(frame_of(base), frame) for name, base in bases.items()}
     distances: dict[str, int] = {}
-    for name, base in bases.items():
+    for name in sorted(bases, key=lambda one: least[one]):
+        if least[name] > min(distances.values(), default=math.inf):
+            break  # this one is farther away, and so are all that follow
         with contextlib.suppress(ConfigError):
-            distances[name] = len(graph.diff(base, root))
+            distances[name] = len(graph.diff(bases[name], root))
     if not distances:
         raise ConfigError("there is no config to begin with.")
-    return min(distances, key=lambda name: distances[name])
+    return min((name for name in bases if name in distances), key=lambda name: distances[name])
 
 
 class _Search:
@@ -94,34 +106,74 @@ class _Search:
         self._part_name = part_name
         self._compose = compose
         self._wanted = graph.fingerprint(root)
+        self._frame = frame_of(root)
+        self._made: dict[tuple[str, ...], Any] = {}
+        self._known: dict[tuple[str, ...], list[Change] | None] = {}
+
+    def ways(self, first: list[str], fiddlers: list[str]) -> list[list[str]]:
+        """Lists of directives that make the graph, or come near it, in the order of the search.
+
+        Fiddlers come first, or where a fiddler goes by what was set before it, after that. Only
+        where neither makes the graph, lists with parts in them are written out.
+        """
+        ways = [self.with_words(self.with_fiddlers(first, fiddlers, saves=2))]
+        if not self.is_same(ways[0]):
+            ways.append(self.with_more(self.with_words(first), fiddlers))
+        if not any(map(self.is_same, ways)):
+            ways += [self.with_words(way, lists=True) for way in (*ways, first)]
+        return [self.without_needless(way) for way in ways]
+
+    def price(self, said: list[str]) -> tuple[bool, float, int]:
+        """By which the best way is found: the least."""
+        return not self.is_same(said), self._count(said), len(said)
 
     def left(self, said: list[str]) -> "list[Change] | None":
         """The differences that remain; None where the directives make no graph."""
-        try:
-            return graph.diff(self._compose(said), self._root)
-        except ConfigError:
-            return None
+        key = tuple(said)
+        if key not in self._known:
+            try:
+                self._known[key] = graph.diff(self._graph(said), self._root)
+            except ConfigError:
+                self._known[key] = None
+        return self._known[key]
 
     def is_same(self, said: list[str]) -> bool:
         try:
-            return graph.fingerprint(self._compose(said)) == self._wanted
+            return not self.left(said) and graph.fingerprint(self._graph(said)) == self._wanted
         except ConfigError:
             return False
 
-    def with_fiddlers(self, said: list[str], fiddlers: list[str]) -> list[str]:
-        """Adds the fiddler that saves most, as long as one saves more than it costs."""
+    def with_fiddlers(self, said: list[str], fiddlers: list[str], *, saves: int) -> list[str]:
+        """Adds the fiddler that saves most, as long as one `saves` so much at least."""
         now = self._count(said)
         for _ in range(_MOST_FIDDLERS):
-            if now < 2:
+            if now < saves:
                 break
-            counts = {one: self._count([*said, one]) for one in fiddlers if one not in said}
-            best = min(counts, key=lambda one: counts[one], default=None)
-            if best is None or counts[best] > now - 2:
+            best = self._best([[*said, one] for one in fiddlers if one not in said], now - saves)
+            if best is None:
                 break
-            said, now = [*said, best], counts[best]
+            said, now = best, self._count(best)
         return said
 
-    def with_words(self, said: list[str]) -> list[str]:
+    def _best(self, ways: list[list[str]], most: float) -> list[str] | None:
+        """The first of the ways after which least differs; None where that is more than `most`."""
+        least = [self._least(way) for way in ways]
+        counts: dict[int, float] = {}
+        for i in sorted(range(len(ways)), key=lambda i: least[i]):
+            if least[i] > min([most, *counts.values()]):
+                break  # nor can those that follow be better
+            counts[i] = self._count(ways[i])
+        best = min(sorted(counts), key=lambda i: counts[i], default=None)
+        return None if best is None or counts[best] > most else ways[best]
+
+    def _least(self, said: list[str]) -> float:
+        """What `_count` gives at least."""
+        try:
+            return least_apart(frame_of(self._graph(said)), self._frame)
+        except ConfigError:
+            return math.inf
+
+    def with_words(self, said: list[str], *, lists: bool = False) -> list[str]:
         """Adds what the differences say, as long as that leaves fewer."""
         from fidgpt.graph.sayable import words  # late, as it knows all kinds of changes
 
@@ -129,12 +181,23 @@ class _Search:
         for _ in range(_ROUNDS):
             if not left:
                 break
-            groups = words(self._compose(said), self._root, left, part_name=self._part_name)
+            groups = words(
+                self._compose(said), self._root, left, part_name=self._part_name, lists=lists
+            )
             tried = self._said(said, groups)
             now = self.left(tried)
             if now is None or tried == said or str(now) == str(left):
                 break
             said, left = tried, now
+        return said
+
+    def with_more(self, said: list[str], fiddlers: list[str]) -> list[str]:
+        """Adds fiddlers and what they leave to be said, in turn."""
+        for _ in range(_ROUNDS):
+            more = self.with_words(self.with_fiddlers(said, fiddlers, saves=1))
+            if more == said or self._count(more) >= self._count(said):
+                break
+            said = more
         return said
 
     def without_needless(self, said: list[str]) -> list[str]:
@@ -143,8 +206,8 @@ class _Search:
             return said
         is_same = self.is_same(said)
         count = self._count(said)
-        for one in said[1:][::-1]:
-            fewer = [other for other in said if other is not one]
+        for i in range(len(said) - 1, 0, -1):
+            fewer = [*said[:i], *said[i + 1 :]]
             if self.is_same(fewer) if is_same else self._count(fewer) <= count:
                 said = fewer
         return said
@@ -161,6 +224,17 @@ class _Search:
                     break
         return said
 
+    def _graph(self, said: list[str]) -> Any:
+        """The graph that directives make, which is made once."""
+        key = tuple(said)
+        if key not in self._made:
+            self._made[key] = self._compose(said)
+        return self._made[key]
+
     def _count(self, said: list[str]) -> float:
+        from fidgpt.graph.sayable import can_be_said
+
         left = self.left(said)
-        return float("inf") if left is None else len(left)
+        if left is None:
+            return math.inf
+        return sum(1 if can_be_said(change) else _UNSAYABLE for change in left)

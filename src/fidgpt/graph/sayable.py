@@ -1,32 +1,34 @@
 """Differences between two graphs as the directives that one would type to make them."""
 
-import enum
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.annotations import is_unknown
 from fidgpt.graph.arguments import every, given
 from fidgpt.graph.difference.changes import (
     Change,
+    ItemMoved,
     PartAdded,
     PartRemoved,
     PartReplaced,
     SharingChanged,
     Side,
+    TagsChanged,
     ValueChanged,
 )
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.formula import is_formula
-from fidgpt.graph.hints import hint_of
 from fidgpt.graph.selecting.paths import Place, find_place
 from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
-from fidgpt.graph.values import read_value
+from fidgpt.graph.spoken import PartName, call_text, formula_text, inner_text, value_text
 from fidgpt.graph.walk import parts, title
 
-_WORD = re.compile(r"[A-Za-z_][\w./-]*")
+_ITEM = re.compile(r"\[\d+\]$")
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -49,75 +51,99 @@ class Word:
 
 
 def words(
-    root: Any, target: Any, changes: Iterable[Change], *, part_name: Callable[[Any], str]
+    root: Any,
+    target: Any,
+    changes: Iterable[Change],
+    *,
+    part_name: PartName,
+    lists: bool = False,
 ) -> list[list[str]]:
     """Groups of directives that make changes in `root`, as far as a directive can make them.
 
-    The changes are those that make it `target`; `part_name` tells how to call a constructor.
-
     Of each group one directive says it all, where there is one, and stands alone; else there is
     one for each place.
+
+    Args:
+      root: the graph that is to be changed.
+      target: what it is to become.
+      changes: the differences between the two.
+      part_name: how to call a constructor.
+      lists: whether to write out lists and dicts of which a part came, went or moved, since no
+        directive can put or take out a single one, and what lies inside of new parts.
     """
+    changes = list(changes)
+    whole = _whole_lists(target, changes, part_name) if lists else {}
     groups: dict[tuple[str, str, str], list[Word]] = {}
+    for word in whole.values():
+        groups[word.kind, word.path, word.rest] = [word]
     for change in changes:
-        word = _word(change, part_name) or _whole(target, change)
+        word = None if _is_inside(change, whole) else _word(target, change, part_name, lists)
         if word is not None:
             name = re.split(r"[.\]]", word.path)[-1] if word.kind in ("set", "del") else word.path
             groups.setdefault((word.kind, name, word.rest), []).append(word)
     return [piece for group in groups.values() for piece in _together(root, group)]
 
 
-def value_text(value: Any, hint: Any) -> str | None:
-    """What one would type for a value where `hint` is asked; None where no text says it."""
-    kind = type(value)
-    texts = [repr(value)]
-    if isinstance(value, str):
-        texts = [value, repr(value)]
-    elif isinstance(value, enum.Enum):
-        texts = [value.name]
-    elif kind.__module__ == "torch":
-        texts = [str(value).removeprefix("torch."), str(value)]
-    elif not isinstance(value, int | float | list | tuple | dict | None):
-        texts = [str(value)]
-    return next((text for text in texts if _means(text, hint, value)), None)
+def can_be_said(change: Change) -> bool:
+    """Whether a directive may make a change by itself, rather than a fiddler or a whole list."""
+    return not isinstance(change, TagsChanged) and _item_of(change) is None
 
 
-def _means(text: str, hint: Any, value: Any) -> bool:
-    try:
-        read = read_value(text, hint)
-    except ConfigError:
-        return False
-    return type(read) is type(value) and repr(read) == repr(value)
+def _item_of(change: Change) -> str | None:
+    """The path of the list or dict of which an item came or moved, or of a list also went."""
+    is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
+    is_gone = change.new.path is None and _ITEM.search(change.path)
+    if isinstance(change, ItemMoved) or is_new or is_gone:
+        return change.path.rpartition("[")[0]
+    return None
 
 
-def _word(change: Change, part_name: Callable[[Any], str]) -> Word | None:
-    path = change.old.path or change.new.path
-    if path is None:
+def _word(target: Any, change: Change, part_name: PartName, deep: bool) -> Word | None:
+    path, new = change.old.path or change.new.path, change.new
+    if not path or new.path not in (None, path):  # in an item that is elsewhere now
         return None
-    new = change.new
+    if not can_be_said(change):
+        return _plain_list(target, change)
     match change:
         case SharingChanged():
             if new.shared_with:
                 return Word("tie", path, f"={new.shared_with}")
             return Word("untie", path) if isinstance(new.value, fdl.Buildable) else None
         case PartReplaced() | PartAdded() if isinstance(new.value, fdl.Buildable):
-            return _use(change, path, part_name)
+            return _part(target, change, path, part_name, deep)
         case PartReplaced() | PartRemoved() | ValueChanged() | PartAdded():
             return _set(path, new)
     return None
 
 
-def _whole(target: Any, change: Change) -> Word | None:
-    """A list that lost all its parts is set as a whole: no directive takes out one item."""
-    held, bracket, _ = change.path.rpartition("[")
-    if not bracket:
-        return None
+def _plain_list(target: Any, change: Change) -> Word | None:
+    """A list that lost all its parts is set as a whole."""
+    path = _item_of(change)
     try:
-        value = find_place(target, held).value
+        value = find_place(target, path).value if path else fdl.NO_VALUE
     except ConfigError:
         return None
-    text = None if parts(value) else value_text(value, Any)
-    return None if text is None else Word("set", held, f"={text}")
+    text = None if value is fdl.NO_VALUE or parts(value) else value_text(value, Any)
+    return None if text is None else Word("set", path or "", f"={text}")
+
+
+def _whole_lists(target: Any, changes: list[Change], part_name: PartName) -> dict[str, Word]:
+    """The outermost lists and dicts of which items came, went or moved, by their paths."""
+    found: dict[str, Word] = {}
+    for path in sorted({path for change in changes if (path := _item_of(change))}, key=len):
+        if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in found):
+            continue
+        with contextlib.suppress(ConfigError):  # one in what is no more
+            place = find_place(target, path)
+            text = inner_text(place.value, place.hint, part_name)
+            if text is not None:
+                found[path] = Word("set", path, f"={text}")
+    return found
+
+
+def _is_inside(change: Change, whole: dict[str, Word]) -> bool:
+    """Whether a change lies in a list that is written out."""
+    return any(change.path.startswith(f"{path}[") for path in whole)
 
 
 def _set(path: str, new: Side) -> Word | None:
@@ -129,32 +155,19 @@ def _set(path: str, new: Side) -> Word | None:
     return None if text is None else Word("set", path, f"={text}")
 
 
-def _use(change: Change, path: str, part_name: Callable[[Any], str]) -> Word | None:
-    part = change.new.value
+def _part(target: Any, change: Change, path: str, part_name: PartName, deep: bool) -> Word:
+    """Puts a part in a place: by `use:`, unless a plain value stands where anything may."""
+    part, old = change.new.value, change.old.value
     if is_formula(part):
-        return Word("set", path, f"={given(part)['text']}")
-    if isinstance(change, PartAdded) and change.old.path is None:
-        return None  # an item of a list, where a directive cannot put one
-    old = change.old.value
+        return Word("set", path, formula_text(part))
     kept = given(old) if isinstance(old, fdl.Buildable) else {}
-    arguments = [
-        f"{key}={text}"
-        for key, value in given(part).items()
-        if isinstance(key, str) and not fdl.get_tags(part, key)
-        if key not in kept or repr(kept[key]) != repr(value)
-        if (text := _argument_text(value, hint_of(part, key))) is not None
-    ]
-    call = f"({', '.join(arguments)})" if arguments else ""
-    return Word("use", path, f"={part_name(fdl.get_callable(part))}{call}")
-
-
-def _argument_text(value: Any, hint: Any) -> str | None:
-    """A value between commas; one that is a part is said by itself."""
-    if isinstance(value, fdl.Buildable):
-        return None
-    if isinstance(value, str) and not _WORD.fullmatch(value):
-        return repr(value)
-    return value_text(value, hint)
+    known = given(part)
+    keys = [key for key in known if key not in kept or repr(kept[key]) != repr(known[key])]
+    text = call_text(part, keys, part_name, deep=deep)
+    is_plain = not (isinstance(old, fdl.Buildable) or old is None or old is fdl.NO_VALUE)
+    if is_plain and is_unknown(find_place(target, path).hint):
+        return Word("set", path, f"={text}" if "(" in text else f"={text}()")
+    return Word("use", path, f"={text}")
 
 
 def _together(root: Any, group: list[Word]) -> Iterator[list[str]]:

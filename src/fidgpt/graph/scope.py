@@ -70,10 +70,15 @@ class Scopes:
         """Works out what is said around a node, and what it says itself."""
         me = id(node.value)
         scope = self._through(*node.parents[0]) if len(node.parents) == 1 else self._merged(node)
-        if sayings := _sayings(node.value):
-            self._around[me], self._sayings[me] = scope, sayings
-            scope = _overlay(scope, node, sayings)
+        if said := sayings(node.value):
+            self._around[me], self._sayings[me] = scope, said
+            scope = overlay(scope, node, said)
         self._inside[me] = scope
+
+    def around(self, node: Node) -> Scope:
+        """The scope in which a node stands that was entered, without what it says itself."""
+        me = id(node.value)
+        return self._around[me] if me in self._around else self._inside[me]
 
     def at(self, node: Node, key: Key | None) -> Scope:
         """The scope of one argument of a node that was entered.
@@ -81,11 +86,11 @@ class Scopes:
         An argument does not hear itself: `HiddenDim.new(fdl.Config(half, HiddenDim.new()))` is
         half of what the parts around say.
         """
-        sayings = self._sayings.get(id(node.value))
-        if sayings is None or key not in sayings:
+        said = self._sayings.get(id(node.value))
+        if said is None or key not in said:
             return self._inside[id(node.value)]
-        others = {name: tags for name, tags in sayings.items() if name != key}
-        return _overlay(self._around[id(node.value)], node, others)
+        others = {name: tags for name, tags in said.items() if name != key}
+        return overlay(self._around[id(node.value)], node, others)
 
     def _merged(self, node: Node) -> Scope:
         """What is said around a node through all its parents."""
@@ -107,25 +112,24 @@ class Scopes:
         return self.at(parent, _key_of(step))
 
 
-def _sayings(value: Any) -> dict[Key, frozenset[Tag]]:
-    if not IS_PART[type(value)]:
+def sayings(value: Any) -> dict[Key, frozenset[Tag]]:
+    """The arguments of a part that say quantities, with their tags; none for a container."""
+    if not IS_PART[type(value)] or not value.__argument_tags__:
         return {}
     tagged, known = value.__argument_tags__, value.__arguments__
-    if not tagged or not any(own and key in known for key, own in tagged.items()):
-        return {}
-    return {key: frozenset(tagged[key]) for key in given(value) if tagged.get(key)}
+    found = {key: frozenset(own) for key, own in tagged.items() if own and key in known}
+    return found if len(found) < 2 else {key: found[key] for key in given(value) if key in found}
 
 
-def _overlay(around: Scope, node: Node, sayings: dict[Key, frozenset[Tag]]) -> Scope:
+def overlay(around: Scope, node: Node, tagged: dict[Key, frozenset[Tag]]) -> Scope:
     """A nearer word hides the farther one, for the tags that inherit from it too.
 
     Two arguments of one part that say the same tag differently are a conflict, like two places.
     """
     scope = around
     mine: dict[Tag, Said] = {}
-    values = given(node.value) if sayings else {}
-    for key, tags in sayings.items():
-        said = Said(values[key], node, key)
+    for key, tags in tagged.items():
+        said = Said(node.value.__arguments__[key], node, key)
         for tag in tags:
             scope = {t: s for t, s in scope.items() if t in mine or not issubclass(t, tag)}
             earlier = mine.setdefault(tag, said)

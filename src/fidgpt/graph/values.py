@@ -13,6 +13,7 @@ from fidgpt.graph.annotations import is_device, is_dtype, is_unknown, members_of
 from fidgpt.graph.arithmetic import OPERATORS, UNREADABLE, calculate, finite, is_whole, parsed
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
+from fidgpt.graph.usual import NOT_USUAL, read_usual
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
@@ -28,6 +29,8 @@ def read_value(text: str, hint: Any) -> Any:
     Raises:
       ConfigError: the text means nothing that fits.
     """
+    if (usual := read_usual(text, hint)) is not NOT_USUAL:
+        return usual
     try:
         for reading in _readings(text, hint):
             value = as_asked(reading, hint)
@@ -44,7 +47,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
     if word in choices:
         return [choices[word]]
     kind, _, name = word.rpartition(".")  # as Python code says it: Color.RED
-    if kind and type(choices.get(name)).__qualname__.endswith(kind):
+    if kind and name in choices and type(choices[name]).__qualname__.endswith(kind):
         return [choices[name]]
     if any(map(is_device, members)) and (device := _device(word)):
         return [device]
@@ -124,10 +127,25 @@ def _choices(hint: Any) -> dict[str, Any]:
     return choices
 
 
+def _left_open(text: str) -> str:
+    """The first bracket of a text that is not closed; "" where all are, or a quote may hold it."""
+    opened: list[str] = []
+    for letter in text if not set(text) & set("'\"") or text[:1] in "[({" else "":
+        if letter in "[({":
+            opened.append(letter)
+        elif letter in "])}" and opened:
+            opened.pop()
+    return opened[0] if opened else ""
+
+
 def _no_such_value(text: str, hint: Any) -> str:
     name = name_of(hint)
     article = f"{'an' if name[:1] in 'aeiou' else 'a'} " if name.isidentifier() else ""
+    if not text.strip():
+        return f"nothing stands after the '=', and it takes {article}{name}."
     message = f"{text!r:.60} is not {article}{name}."
+    if opened := _left_open(text):
+        return f"{message} The {opened} in it stays open."
     if choices := _choices(hint):
         return f"{message} {suggest(text, choices)}"
     element = element_hint(hint, 0)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from fidgpt.interop.levanter_schedule import map_schedule
 from fidgpt.interop.levanter_section import Section, shown
 
-_SCHEDULE_OFF: dict[str, Any] = {
-    "rewarmup": 0.0,
+_OPTIMIZER_OFF: dict[str, Any] = {
     "cooldown": None,
     "cycle_length": None,
     "cycles": None,
@@ -64,24 +64,43 @@ def map_trainer(section: Section) -> int:
 
 
 def map_optimizer(section: Section, num_steps: int) -> None:
-    """Adds to the plan what `optimizer:` says of AdamW and of the learning rate."""
+    """Adds to the plan what `optimizer:` says of AdamW or Muon, and of the learning rate."""
     plan = section.plan
     kind = section.take("type", "adam", str)
-    if kind != "adam":
+    rate = section.take("learning_rate", 6e-4, float)
+    if kind == "muon":
+        rate = _map_muon(section, rate)
+    elif kind != "adam":
         section.unmap("type", kind, "AdamW stays")
+    decay = section.take("weight_decay", 0.0 if kind == "muon" else 0.1, float)
     betas = section.take("beta1", 0.9, float), section.take("beta2", 0.95, float)
     plan.wanted += [
-        ("optimizer.lr", section.take("learning_rate", 6e-4, float)),
-        ("optimizer.weight_decay", section.take("weight_decay", 0.1, float)),
+        ("optimizer.lr", rate),
+        ("optimizer.weight_decay", decay),
         ("optimizer.betas", betas),
         ("optimizer.eps", section.take("epsilon", 1e-8, float)),
         ("max_grad_norm", _max_grad_norm(section)),
     ]
-    _map_schedule(section, num_steps)
+    map_schedule(section, num_steps)
     mask = section.left.pop("default_weight_decay_mask", None)
     section.unmap("default_weight_decay_mask", mask, "every matrix decays, the embedding too")
-    section.neutral(_SCHEDULE_OFF)
+    section.neutral(_OPTIMIZER_OFF)
     section.close()
+
+
+def _map_muon(section: Section, rate: float) -> float:
+    """Muon for the matrices at `rate`; returns that of AdamW for all the rest."""
+    others = section.take("adam_lr", 6e-4, float)
+    is_rescaled = section.take("use_kimi_scaling", False, bool)
+    scale = rate / others if others else 1.0
+    section.plan.changes.append(f"fiddler:use_muon(matrix_scale={scale!r})")
+    section.plan.wanted += [
+        ("optimizer.momentum", section.take("momentum", 0.95, float)),
+        ("optimizer.nesterov", section.take("nesterov", True, bool)),
+        ("optimizer.ns_steps", section.take("backend_steps", 5, int)),
+        ("optimizer.adjust_lr_fn", "match_rms_adamw" if is_rescaled else "original"),
+    ]
+    return others
 
 
 def _max_grad_norm(section: Section) -> float | None:
@@ -90,50 +109,6 @@ def _max_grad_norm(section: Section) -> float | None:
         del section.left["max_grad_norm"]
         return None
     return section.take("max_grad_norm", 1.0, float)
-
-
-def _map_schedule(section: Section, num_steps: int) -> None:
-    plan = section.plan
-    warmup = section.take("warmup", 0.01, float)
-    warmup_steps = _steps(section, "warmup", warmup, num_steps)
-    decay = section.take("decay", None, float)
-    falls = num_steps - warmup_steps
-    decay_steps = falls if decay is None else _steps(section, "decay", decay, num_steps)
-    min_ratio = section.take("min_lr_ratio", 0.1, float)
-    kind = _schedule_kind(section)
-    plan.wanted.append(("schedule.warmup_steps", warmup_steps))
-    if kind == "constant":
-        plan.changes.append("use:schedule=optim.Constant")
-        return
-    plan.wanted.append(("schedule.min_ratio", min_ratio))
-    if kind == "linear":
-        plan.changes.append(f"use:schedule=WarmupStableDecay(decay_steps={decay_steps})")
-        return
-    if kind != "cosine":
-        section.unmap("lr_schedule", kind, "a cosine stays")
-    if decay_steps != falls:
-        section.unmap("decay", decay, "the fall begins after the warm-up")
-
-
-def _schedule_kind(section: Section) -> str:
-    if not section.takes("lr_schedule", dict):
-        return section.take("lr_schedule", "cosine", str)
-    schedule = section.section("lr_schedule")
-    kind = schedule.take("type", "cosine", str)
-    schedule.neutral({"exponent": 1.0} if kind == "cosine" else {})
-    schedule.close()
-    return kind
-
-
-def _steps(section: Section, key: str, value: float, num_steps: int) -> int:
-    """A share of the run, up to 1, or a number of steps, in steps."""
-    if value < 0 or (value > 1 and not value.is_integer()):
-        section.plan.mistakes.append(
-            f"{section.path}.{key} is {value}, and a share from 0 to 1 or a whole number of steps "
-            "is asked."
-        )
-        return 0
-    return int(value * num_steps) if value <= 1 else int(value)
 
 
 def _map_precision(section: Section) -> None:

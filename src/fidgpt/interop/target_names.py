@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.storage.names import FORMULA, ROOMS, TORCH_MODULES, find_name, is_tag, name_of
+from fidgpt.graph.storage.names import ROOMS, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 
 
 def refusal(name: str, allowed: tuple[str, ...]) -> str | None:
@@ -16,7 +16,7 @@ def refusal(name: str, allowed: tuple[str, ...]) -> str | None:
     if not all(part.isidentifier() for part in parts) or (len(parts) < 2 and ":" not in name):
         return f"{name!r:.80} is no dotted name, such as torch.nn.Linear."
     is_own = parts[0] == "fidgpt" and parts[1] in ROOMS if len(parts) > 1 else False
-    if is_own or _package(module, (*TORCH_MODULES, *allowed)) or module == _dotted(FORMULA):
+    if is_own or _package(module, (*TORCH_MODULES, *allowed)) or module in map(_dotted, SINGLE):
         return None
     return (
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "

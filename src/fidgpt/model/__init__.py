@@ -1,14 +1,92 @@
 """Parts of a decoder, as plain torch modules."""
 
-from fidgpt.model.attention import Attention
-from fidgpt.model.embedding import Embedding, LearnedPositions, Unembedding, token_table
-from fidgpt.model.init import Constant, DepthScaled, Init, Normal
-from fidgpt.model.kernels import Kernel, blockwise, causal_attention, sdpa
+from fidgpt.model.activations import Activation, gelu, gelu_tanh, squared_relu
+from fidgpt.model.attention import Attention, heads_that_fit
+from fidgpt.model.blocks import Block, Mixer, ParallelBlock, PostNormBlock, SandwichBlock, Shared
+from fidgpt.model.embedding import (
+    Embedding,
+    Unembedding,
+    ValueEmbedding,
+    root_of_width,
+    token_table,
+)
+from fidgpt.model.init import (
+    Constant,
+    DepthScaled,
+    FanIn,
+    Init,
+    MuP,
+    Normal,
+    RandomInit,
+    TruncatedNormal,
+)
+from fidgpt.model.kernels import Kernel, Scoring, blockwise, dense, fastest, flex, sdpa
 from fidgpt.model.language_model import LanguageModel
-from fidgpt.model.linear import Linear
-from fidgpt.model.materialize import initialize, materialize
-from fidgpt.model.mlp import GELU, SwiGLU, gated_ffn_dim, multiple_of
-from fidgpt.model.norm import RMSNorm
+from fidgpt.model.latent_sizes import latent_rank, rotary_share, yarn_scale
+from fidgpt.model.layout import (
+    Layout,
+    LayoutMaker,
+    PackedDocuments,
+    Places,
+    one_document,
+    padded,
+)
+from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.model.lora import LoRALinear, is_adapter
+from fidgpt.model.masks import Either, Every, Mask, Prefix, Window, causal
+from fidgpt.model.materialize import StartError, initialize, materialize
+from fidgpt.model.mla import LatentAttention
+from fidgpt.model.mlp import (
+    GELU,
+    MLP,
+    GatedMLP,
+    GeGLU,
+    SquaredReLU,
+    SwiGLU,
+    gated_ffn_dim,
+    multiple_of,
+)
+from fidgpt.model.moe import (
+    Balancing,
+    Capacity,
+    ClampedSwiGLU,
+    Dispatch,
+    Experts,
+    Gated,
+    GatedExperts,
+    GatedShared,
+    GroupLimit,
+    LoadBalancingLoss,
+    MoE,
+    PlainExperts,
+    Router,
+    RouterZLoss,
+    Routing,
+    SelectionBias,
+    SeparateExperts,
+    SequenceBalancingLoss,
+    SigmoidRouter,
+    SoftmaxRouter,
+    dropless,
+    geglu,
+    swiglu,
+)
+from fidgpt.model.mup import attention_scale, output_scale
+from fidgpt.model.norm import (
+    AcrossHeads,
+    NormFactory,
+    OffsetRMSNorm,
+    RMSNorm,
+    WeightlessRMSNorm,
+    width_of_heads,
+)
+from fidgpt.model.positions import LearnedPositions, SinusoidalPositions
+from fidgpt.model.prediction import (
+    MultiTokenTransformer,
+    PredictionFactory,
+    TokenLoss,
+    TokenPrediction,
+)
 from fidgpt.model.rope import RoPE
 from fidgpt.model.rope_scaling import (
     LinearScaling,
@@ -17,37 +95,120 @@ from fidgpt.model.rope_scaling import (
     RoPEScaling,
     YaRN,
 )
-from fidgpt.model.transformer import Block, Transformer
+from fidgpt.model.scores import ALiBi, ScoreChange, Softcap, attention_sinks
+from fidgpt.model.transformer import Transformer
 
 __all__ = [
     "GELU",
+    "MLP",
+    "ALiBi",
+    "AcrossHeads",
+    "Activation",
     "Attention",
+    "Balancing",
     "Block",
+    "Capacity",
+    "ClampedSwiGLU",
     "Constant",
     "DepthScaled",
+    "Dispatch",
+    "Either",
     "Embedding",
+    "Every",
+    "Experts",
+    "FanIn",
+    "Gated",
+    "GatedExperts",
+    "GatedMLP",
+    "GatedShared",
+    "GeGLU",
+    "GroupLimit",
     "Init",
     "Kernel",
     "LanguageModel",
+    "LatentAttention",
+    "Layout",
+    "LayoutMaker",
     "LearnedPositions",
     "Linear",
+    "LinearFactory",
     "LinearScaling",
     "Llama3Scaling",
+    "LoRALinear",
+    "LoadBalancingLoss",
+    "Mask",
+    "Mixer",
+    "MoE",
+    "MuP",
+    "MultiTokenTransformer",
     "NTKScaling",
+    "NormFactory",
     "Normal",
+    "OffsetRMSNorm",
+    "PackedDocuments",
+    "ParallelBlock",
+    "Places",
+    "PlainExperts",
+    "PostNormBlock",
+    "PredictionFactory",
+    "Prefix",
     "RMSNorm",
+    "RandomInit",
     "RoPE",
     "RoPEScaling",
+    "Router",
+    "RouterZLoss",
+    "Routing",
+    "SandwichBlock",
+    "ScoreChange",
+    "Scoring",
+    "SelectionBias",
+    "SeparateExperts",
+    "SequenceBalancingLoss",
+    "Shared",
+    "SigmoidRouter",
+    "SinusoidalPositions",
+    "Softcap",
+    "SoftmaxRouter",
+    "SquaredReLU",
+    "StartError",
     "SwiGLU",
+    "TokenLoss",
+    "TokenPrediction",
     "Transformer",
+    "TruncatedNormal",
     "Unembedding",
+    "ValueEmbedding",
+    "WeightlessRMSNorm",
+    "Window",
     "YaRN",
+    "attention_scale",
+    "attention_sinks",
     "blockwise",
-    "causal_attention",
+    "causal",
+    "dense",
+    "dropless",
+    "fastest",
+    "flex",
     "gated_ffn_dim",
+    "geglu",
+    "gelu",
+    "gelu_tanh",
+    "heads_that_fit",
     "initialize",
+    "is_adapter",
+    "latent_rank",
     "materialize",
     "multiple_of",
+    "one_document",
+    "output_scale",
+    "padded",
+    "root_of_width",
+    "rotary_share",
     "sdpa",
+    "squared_relu",
+    "swiglu",
     "token_table",
+    "width_of_heads",
+    "yarn_scale",
 ]

@@ -1,11 +1,42 @@
-"""Causal self-attention with grouped queries, and the kernel that it calls."""
+"""Self-attention with grouped queries."""
 
-from jaxtyping import Float
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.kernels import Kernel, causal_attention
-from fidgpt.model.linear import Linear
+from fidgpt.model.kernels import Kernel, Scoring, fastest
+from fidgpt.model.layout import Layout, Places, counted
+from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.model.masks import Mask, causal, within
+from fidgpt.model.scores import ScoreChange
+
+
+@runtime_checkable
+class Rotation(Protocol):
+    """Turns queries and keys by where they stand; see RoPE."""
+
+    def __call__(
+        self,
+        query: Float[Tensor, "batch heads seq head_dim"],
+        key: Float[Tensor, "batch kv_heads seq head_dim"],
+        layout: Layout,
+        /,
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+@runtime_checkable
+class SinkFactory(Protocol):
+    """Makes a score for each head that is no key's; see attention_sinks."""
+
+    def __call__(self, *, num_heads: int) -> nn.Parameter: ...
+
+
+def heads_that_fit(*, hidden_dim: int, head_dim: int) -> int:
+    """Heads that fill a width side by side."""
+    return hidden_dim // head_dim
 
 
 class Attention(nn.Module):
@@ -19,15 +50,26 @@ class Attention(nn.Module):
       head_dim: size of a head.
       num_heads: query heads; as many as fit the width unless said.
       num_kv_heads: key and value heads; as many as query heads unless said.
+      window: a token looks at so many tokens at most, itself among them; at all unless said.
+      scale: of the products of queries and keys; 1 / sqrt(head_dim) unless said.
       rope: turns (queries, keys) by their positions; None leaves them as they are.
-      kernel: computes the attention itself from queries, keys, values and a dropout probability.
+      query_norm: normalises queries [batch, seq, heads, head_dim] before they are turned.
+      key_norm: the same for keys.
+      value_embedding: of tokens [batch, seq], added to the projected values.
+      scores: what is done to scores before the softmax, in turn.
+      sinks: makes the learned scores of looking at nothing.
+      mask: which tokens a token may look at, where they are of one document.
+      kernel: computes attention itself.
+      linear: makes the four projections.
       bias: adds a bias to all four projections.
+      out_bias: the same for the output projection alone; as `bias` unless said.
       dropout: probability of dropping an attention weight in training.
       init: start of the query, key and value projections.
       out_init: start of the output projection, `init` unless said.
 
     Raises:
-      ValueError: the width is not a whole number of heads, or query heads of key heads.
+      ValueError: the width is not a whole number of heads, or query heads of key heads; or the
+        window is empty.
     """
 
     def __init__(
@@ -37,9 +79,19 @@ class Attention(nn.Module):
         head_dim: int,
         num_heads: int | None = None,
         num_kv_heads: int | None = None,
-        rope: nn.Module | None = None,
-        kernel: Kernel = causal_attention,
+        window: int | None = None,
+        scale: float | None = None,
+        rope: Rotation | None = None,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+        value_embedding: nn.Module | None = None,
+        scores: Sequence[ScoreChange] = (),
+        sinks: SinkFactory | None = None,
+        mask: Mask = causal,
+        kernel: Kernel = fastest,
+        linear: LinearFactory = Linear,
         bias: bool = False,
+        out_bias: bool | None = None,
         dropout: float = 0.0,
         init: Init = GPT2_NORMAL,
         out_init: Init | None = None,
@@ -50,22 +102,38 @@ class Attention(nn.Module):
             head_dim=head_dim,
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
+            window=window,
         )
         num_heads = hidden_dim // head_dim if num_heads is None else num_heads
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        out_bias = bias if out_bias is None else out_bias
         self.head_dim = head_dim
         self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.window = window
+        self.scale = head_dim**-0.5 if scale is None else scale
         self.dropout = dropout
+        self.mask = within(mask, window)
+        self.scores = tuple(scores)
         self.kernel = kernel
         self.rope = rope
-        self.query = Linear(hidden_dim, num_heads * head_dim, bias=bias, init=init)
-        self.key = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
-        self.value = Linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
-        self.out = Linear(num_heads * head_dim, hidden_dim, bias=bias, init=out_init or init)
+        self.query_norm = query_norm
+        self.key_norm = key_norm
+        self.value_embedding = value_embedding
+        self.query = linear(hidden_dim, num_heads * head_dim, bias=bias, init=init)
+        self.key = linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
+        self.value = linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
+        self.out = linear(num_heads * head_dim, hidden_dim, bias=out_bias, init=out_init or init)
+        self.sinks = None if sinks is None else sinks(num_heads=num_heads)
 
     @staticmethod
     def check_arguments(
-        *, hidden_dim: int, head_dim: int, num_heads: int | None, num_kv_heads: int | None
+        *,
+        hidden_dim: int,
+        head_dim: int,
+        num_heads: int | None,
+        num_kv_heads: int | None,
+        window: int | None,
     ) -> None:
         """Raises ValueError unless heads divide the width, and groups the heads."""
         if num_heads is None:
@@ -80,12 +148,19 @@ class Attention(nn.Module):
                 f"{num_heads=} cannot be dealt evenly to {num_kv_heads=}: "
                 "use a num_kv_heads that divides it."
             )
+        if window is not None and window < 1:
+            raise ValueError(f"{window=} leaves nothing to look at: use 1 or more.")
 
-    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
-        query, key, value = (self._heads(p(x)) for p in (self.query, self.key, self.value))
+    def forward(
+        self, x: Float[Tensor, "batch seq hidden"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq hidden"]:
+        """Mixes tokens that stand as `layout` says; one document a row unless said."""
+        layout = Layout(counted(x.shape[1], x.device)) if layout is None else layout
+        query, key, value = self._projected(x, layout.tokens)
         if self.rope is not None:
-            query, key = self.rope(query, key)
-        mixed = self.kernel(query, key, value, self.dropout if self.training else 0.0)
+            query, key = self.rope(query, key, layout)
+        (key, value), keys = layout.remember(self, [key, value], window=self.window)
+        mixed = self.kernel(query, key, value, self._scoring(layout, keys))
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def own_flops_per_token(self, seq_len: int) -> int:
@@ -93,9 +168,33 @@ class Attention(nn.Module):
 
         That is the convention of PaLM's appendix B (Chowdhery et al., 2022) and of nanoGPT.
         """
-        return 4 * seq_len * self.num_heads * self.head_dim
+        seen = seq_len if self.window is None else min(seq_len, self.window)
+        return 4 * seen * self.num_heads * self.head_dim
 
-    def _heads(
-        self, x: Float[Tensor, "batch seq width"]
-    ) -> Float[Tensor, "batch heads seq head_dim"]:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+    def _projected(
+        self, x: Float[Tensor, "batch seq hidden"], tokens: Int[Tensor, "batch seq"] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [batch, heads, seq, head_dim]."""
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        if self.value_embedding is not None:
+            value = value + self.value_embedding(tokens)
+        query, key, value = (
+            part.unflatten(-1, (-1, self.head_dim)) for part in (query, key, value)
+        )
+        if self.query_norm is not None:
+            query = self.query_norm(query)
+        if self.key_norm is not None:
+            key = self.key_norm(key)
+        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+    def _scoring(self, layout: Layout, keys: Places) -> Scoring:
+        return Scoring(
+            scale=self.scale,
+            mask=self.mask,
+            queries=layout.places,
+            keys=keys,
+            layout=layout,
+            changes=self.scores,
+            sinks=self.sinks,
+            dropout=self.dropout if self.training else 0.0,
+        )

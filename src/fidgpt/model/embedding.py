@@ -1,11 +1,16 @@
-"""Tokens in, scores out: the token table, the two parts that use it, and learned positions."""
+"""Tokens in, scores out: the token table and the two parts that use it."""
+
+import math
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fidgpt.model.init import GPT2_NORMAL, Init, carry
+from fidgpt.model.init import GPT2_NORMAL, Constant, Init, carry
+from fidgpt.model.layout import Layout, one_document
+
+HALF = Constant(0.5)
 
 
 def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> nn.Parameter:
@@ -17,50 +22,110 @@ def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -
     return carry(nn.Parameter(torch.empty(vocab_size, hidden_dim)), init)
 
 
-class LearnedPositions(nn.Module):
-    """A learned vector for each position, added to the token's (GPT-2)."""
-
-    def __init__(self, *, seq_len: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> None:
-        super().__init__()
-        self.weight = carry(nn.Parameter(torch.empty(seq_len, hidden_dim)), init)
-
-    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
-        """Adds the first `seq` positions.
-
-        Raises:
-          ValueError: the sequence is longer than the table.
-        """
-        seq, seq_len = x.shape[1], self.weight.shape[0]
-        if seq > seq_len:
-            raise ValueError(
-                f"a sequence of {seq} tokens is longer than the {seq_len} learned positions; "
-                "shorten it, or train with a larger seq_len or with use_rope."
-            )
-        return x + self.weight[:seq]
+def root_of_width(*, hidden_dim: int) -> float:
+    """The square root of the width, which Gemma multiplies each token's vector by."""
+    return math.sqrt(hidden_dim)
 
 
 class Embedding(nn.Module):
-    """Looks up each token's vector, and adds its position where `positions` is given."""
+    """Looks up each token's vector, times `scale`, and adds its position where there is one for it.
 
-    def __init__(self, weight: nn.Parameter, *, positions: nn.Module | None = None) -> None:
+    Args:
+      weight: the token table [vocab_size, hidden_dim].
+      positions: adds where a token stands; None adds nothing.
+      scale: of the token's vector; Gemma's is the square root of hidden_dim.
+    """
+
+    def __init__(
+        self, weight: nn.Parameter, *, positions: nn.Module | None = None, scale: float = 1.0
+    ) -> None:
         super().__init__()
         self.weight = weight
         self.positions = positions
+        self.scale = scale
 
-    def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq hidden"]:
+    def forward(
+        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq hidden"]:
+        """The vectors of tokens that stand as `layout` says; from 0 on unless said."""
         x = F.embedding(tokens, self.weight)
-        return x if self.positions is None else self.positions(x)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.positions is None:
+            return x
+        layout = one_document(tokens) if layout is None else layout
+        return x + self.positions(layout.places.positions).to(x.dtype)
+
+
+class ValueEmbedding(nn.Module):
+    """A table of an attention's own, of which each token's row is added to its values.
+
+    What a token is then reaches deep layers directly (value embeddings as in Jordan et al., 2024,
+    https://github.com/KellerJordan/modded-nanogpt, after Zhou et al., 2024, arXiv:2410.17897). It
+    costs memory and next to no operations. A learned number, one a layer, says how much is added.
+
+    Args:
+      vocab_size: rows of the table.
+      num_kv_heads: value heads of the attention.
+      head_dim: size of one.
+      init: start of the table.
+      gate_init: start of the number.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        init: Init = GPT2_NORMAL,
+        gate_init: Init = HALF,
+    ) -> None:
+        super().__init__()
+        self.weight = carry(nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim)), init)
+        self.gate = carry(nn.Parameter(torch.empty(1)), gate_init)
+
+    def forward(self, tokens: Int[Tensor, "batch seq"] | None) -> Float[Tensor, "batch seq values"]:
+        """What is added to the values of all heads, side by side.
+
+        Raises:
+          ValueError: the attention was not told which tokens it works on.
+        """
+        if tokens is None:
+            raise ValueError(
+                "a ValueEmbedding looks tokens up, and the layout of this pass names none: "
+                "call the model with tokens, or the attention with Layout(places, tokens=...)."
+            )
+        return self.gate * F.embedding(tokens, self.weight)
 
 
 class Unembedding(nn.Module):
-    """Scores every token of the table against a feature: `logits = x W^T`."""
+    """Scores every token of the table against a feature: `logits = scale * x W^T`.
 
-    def __init__(self, weight: nn.Parameter) -> None:
+    Args:
+      weight: the token table [vocab_size, hidden_dim].
+      scale: of the logits.
+      softcap: logits become `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118).
+    """
+
+    def __init__(
+        self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None
+    ) -> None:
         super().__init__()
         self.weight = weight
+        self.scale = scale
+        self.softcap = softcap
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
-        return F.linear(x, self.weight)
+        return self.finished(F.linear(x, self.weight))
+
+    def finished(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """Products with the table as logits."""
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Forward floating-point operations of one token, a multiply-add counted as two."""

@@ -1,7 +1,7 @@
 """How parameters get their first values: small callables that parts of a model carry."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -17,6 +17,15 @@ class Init(Protocol):
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None: ...
 
 
+@runtime_checkable
+class RandomInit(Init, Protocol):
+    """An Init that draws around zero, and can be asked for one that draws less widely."""
+
+    def narrowed(self, by: float) -> "RandomInit":
+        """The same with values that spread 1 / `by` as wide."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Normal:
     """A normal distribution around zero.
@@ -30,20 +39,96 @@ class Normal:
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.normal_(tensor, std=self.std, generator=generator)
 
+    def narrowed(self, by: float) -> "Normal":
+        return replace(self, std=self.std / by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedNormal:
+    """A normal distribution around zero without its tails: no weight starts far out.
+
+    Attributes:
+      std: standard deviation before the cut; the values have 0.99 of it at a limit of 3, 0.88 of
+        it at 2.
+      limit: where the tails are cut, in standard deviations.
+    """
+
+    std: float = 0.02
+    limit: float = 3.0
+
+    def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
+        end = self.limit * self.std
+        nn.init.trunc_normal_(tensor, std=self.std, a=-end, b=end, generator=generator)
+
+    def narrowed(self, by: float) -> "TruncatedNormal":
+        return replace(self, std=self.std / by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FanIn:
+    """A normal distribution of std `gain / sqrt(fan_in)`, so that a product keeps its input's size.
+
+    The fan-in is the last dimension, over which torch's Linear sums (LeCun et al., 1998, Efficient
+    BackProp, section 4.6).
+
+    Attributes:
+      gain: how much larger the output is than the input; sqrt(2) makes up for the half that a ReLU
+        takes away (He et al., 2015, arXiv:1502.01852).
+    """
+
+    gain: float = 1.0
+
+    def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
+        nn.init.normal_(tensor, std=self.gain / math.sqrt(_fan_in(tensor)), generator=generator)
+
+    def narrowed(self, by: float) -> "FanIn":
+        return replace(self, gain=self.gain / by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuP:
+    """Maximal update parametrisation of hidden matrices: base_std * sqrt(base_dim / hidden_dim).
+
+    A width of `base_dim` starts as a normal of `base_std`, and what is good there stays good at
+    other widths, if the learning rate of these matrices falls as base_dim / hidden_dim under Adam
+    (Yang et al., 2022, arXiv:2203.03466, table 8). Tables of tokens and positions are not hidden:
+    they stay with a `Normal`.
+
+    Attributes:
+      hidden_dim: width of the model.
+      base_dim: width at which the other numbers were tuned.
+      base_std: standard deviation there.
+    """
+
+    hidden_dim: int
+    base_dim: int
+    base_std: float = 0.02
+
+    def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
+        std = self.base_std * math.sqrt(self.base_dim / self.hidden_dim)
+        nn.init.normal_(tensor, std=std, generator=generator)
+
+    def narrowed(self, by: float) -> "MuP":
+        return replace(self, base_std=self.base_std / by)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DepthScaled:
-    """A normal distribution for what writes into the residual stream.
+    """A start for what writes into the residual stream, narrower the deeper the model is.
 
     A model of `num_layers` layers adds 2 * num_layers branches to the stream, so each is drawn
     1 / sqrt(2 * num_layers) as wide (Radford et al., 2019, section 2.3).
+
+    Attributes:
+      init: the start of a branch that is the only one.
+      num_layers: layers of the model.
     """
 
-    init: Normal
+    init: RandomInit
     num_layers: int
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
-        Normal(std=self.init.std / math.sqrt(2 * self.num_layers))(tensor, generator)
+        self.init.narrowed(by=math.sqrt(2 * self.num_layers))(tensor, generator)
 
 
 @dataclass(frozen=True)
@@ -57,6 +142,7 @@ class Constant:
 
 
 GPT2_NORMAL = Normal(std=0.02)
+LECUN_NORMAL = FanIn(gain=1.0)
 ZEROS = Constant(0.0)
 
 
@@ -69,3 +155,12 @@ def carry(parameter: P, init: Init) -> P:
     if not parameter.is_meta:
         init(parameter.data, None)
     return parameter
+
+
+def _fan_in(tensor: Tensor) -> int:
+    if tensor.dim() < 2:
+        raise ValueError(
+            f"a tensor of shape {list(tensor.shape)} has no fan-in: "
+            "start vectors with Constant or Normal."
+        )
+    return tensor.shape[-1]

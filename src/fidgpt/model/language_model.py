@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fidgpt.model.layout import Layout, LayoutMaker
+
 
 class LanguageModel(nn.Module):
     """Tokens in, a score for every next token out, in two halves.
@@ -13,17 +15,28 @@ class LanguageModel(nn.Module):
 
     Attributes:
       unembedding: features [..., hidden] to logits [..., vocab].
+      layout: says where the tokens of a batch stand.
     """
 
     unembedding: nn.Module
+    layout: LayoutMaker
 
-    def features(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq hidden"]:
-        """What the model knows of each token, ready for the unembedding."""
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq hidden"]:
+        """What the model knows of each token, ready for the unembedding.
+
+        Args:
+          tokens: ids, from 0 to vocab_size - 1.
+          layout: where the tokens stand; as the model itself says of a training batch unless given.
+        """
         raise NotImplementedError
 
-    def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq vocab"]:
-        """Logits of the token that follows each token."""
-        return self.unembedding(self.features(tokens))
+    def forward(
+        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """Logits of the token that follows each token; the arguments are those of `features`."""
+        return self.unembedding(self.features(tokens, layout))
 
     @property
     def device(self) -> torch.device:

@@ -1,8 +1,23 @@
 """The matrix product of every part: torch's Linear, with its initialisation as a part."""
 
+from typing import Protocol, runtime_checkable
+
 from torch import nn
 
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, carry
+
+
+@runtime_checkable
+class LinearFactory(Protocol):
+    """Makes the linear maps of a part, which says their sizes, biases and starts.
+
+    `Linear` is one; `functools.partial(LoRALinear, rank=8)` is another. What it makes maps
+    [..., in_features] to [..., out_features] and has a parameter `weight`.
+    """
+
+    def __call__(
+        self, in_features: int, out_features: int, *, bias: bool, init: Init
+    ) -> nn.Module: ...
 
 
 class Linear(nn.Linear):

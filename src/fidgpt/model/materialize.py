@@ -1,10 +1,15 @@
 """From a model without memory to a model with values, keeping tied weights tied."""
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+class StartError(ValueError):
+    """A part of a model does not say how its values start; the message names it and the remedy."""
 
 
 @torch.no_grad()
@@ -17,8 +22,8 @@ def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
     device or on what else the model holds.
 
     Raises:
-      ValueError: a module's parameters say no `init` and it has no `reset_parameters`, or it lost
-        a buffer to the meta device that its `reset_parameters` does not fill.
+      StartError: a module's parameters say no `init` and it has no `reset_parameters`, or it lost
+        to the meta device what its `reset_parameters` does not fill.
     """
     twins: dict[Tensor, Tensor] = {}
     lost: list[tuple[str, nn.Module, list[str]]] = []
@@ -41,18 +46,37 @@ def initialize(model: nn.Module, *, seed: int) -> None:
     global generator seeded by (seed, the module's path) for so long.
 
     Raises:
-      ValueError: a module's parameters say no `init` and it has no `reset_parameters`.
+      StartError: a module's parameters say no `init` and it has no `reset_parameters`, or that
+        does not fill all of them.
     """
     for path, module in model.named_modules():
-        own = [parameter for parameter in module._parameters.values() if parameter is not None]
-        if any(not hasattr(parameter, "init") for parameter in own):
-            _reset(module, path, seed=seed, remedy="or its parameters an `init`")
+        if _unsaid(module):
+            _start(module, path, seed=seed)
     for name, parameter in model.named_parameters():
         if (init := getattr(parameter, "init", None)) is not None:
             generator = torch.Generator().manual_seed(_seed(seed, name))
             values = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
             init(values, generator)
             parameter.copy_(values)
+
+
+def check_starts(model: nn.Module) -> None:
+    """Says of a meta-device model what `materialize` would, as far as it shows without memory.
+
+    Raises:
+      StartError: a module's parameters say no `init` and it has no `reset_parameters`, or it lost
+        a buffer to the meta device and has none.
+    """
+    for path, module in model.named_modules():
+        lost = [name for name, x in module._buffers.items() if x is not None and x.is_meta]
+        if names := [*_unsaid(module), *lost]:
+            _reset_of(module, path, names)
+
+
+def _unsaid(module: nn.Module) -> list[str]:
+    """The names of a module's own parameters that do not say how they start."""
+    own = module._parameters.items()
+    return [name for name, one in own if one is not None and not hasattr(one, "init")]
 
 
 def _seed(seed: int, name: str) -> int:
@@ -87,27 +111,49 @@ def _refill(module: nn.Module, path: str, buffers: list[str], *, seed: int) -> N
     for content in (0, 1):
         for name in buffers:
             module.get_buffer(name).fill_(content)
-        _reset(module, path, seed=seed, remedy=f"and let it fill {', '.join(buffers)}")
+        _reset(module, path, buffers, seed=seed)
         filled.append({name: module.get_buffer(name).clone() for name in buffers})
     empty = [name for name in buffers if not torch.equal(filled[0][name], filled[1][name])]
+    _require_filled(module, path, empty)
+
+
+def _start(module: nn.Module, path: str, *, seed: int) -> None:
+    """Lets a module fill the parameters that say no `init`; which it does not fill would show."""
+    names = [name for name in _unsaid(module) if module.get_parameter(name).is_floating_point()]
+    for name in names:
+        module.get_parameter(name).fill_(torch.nan)
+    _reset(module, path, _unsaid(module), seed=seed)
+    filled = {name: module.get_parameter(name) for name in names}
+    _require_filled(module, path, [name for name in names if filled[name].isnan().any()])
+
+
+def _require_filled(module: nn.Module, path: str, empty: list[str]) -> None:
     if empty:
-        raise ValueError(
+        raise StartError(
             f"{path or 'the model'} ({type(module).__name__}) leaves {', '.join(empty)} without "
             "values after building on the meta device: fill it in reset_parameters()."
         )
 
 
-def _reset(module: nn.Module, path: str, *, seed: int, remedy: str) -> None:
+def _reset(module: nn.Module, path: str, names: list[str], *, seed: int) -> None:
     """Lets a module of torch or of the user's start itself, on the CPU, from a seed of its own."""
-    reset = getattr(module, "reset_parameters", None)
-    if reset is None:
-        raise ValueError(
-            f"{path or 'the model'} ({type(module).__name__}) does not say how it starts: "
-            f"give it a method reset_parameters(), {remedy}."
-        )
+    reset = _reset_of(module, path, names)
     device = next(tensor.device for tensor in (*module.parameters(), *module.buffers()))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_seed(seed, path))
         module.cpu()
         reset()
         module.to(device)
+
+
+def _reset_of(module: nn.Module, path: str, names: list[str]) -> Callable[[], object]:
+    reset = getattr(module, "reset_parameters", None)
+    if reset is None:
+        or_init = ", or its parameters an `init`" if _unsaid(module) else ""
+        raise StartError(
+            f"{path or 'the model'} ({type(module).__name__}) does not say how "
+            f"{', '.join(names)} {'starts' if len(names) == 1 else 'start'}: what a constructor "
+            "fills is lost, since models are built without memory. Give it a method "
+            f"reset_parameters() that fills it{or_init}."
+        )
+    return reset

@@ -1,11 +1,12 @@
-"""What a block does to each token alone: GELU and gated MLPs."""
+"""What a block does to each token alone: plain and gated MLPs around any activation."""
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fidgpt.model.activations import Activation, gelu_tanh, squared_relu
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.linear import Linear
+from fidgpt.model.linear import Linear, LinearFactory
 
 
 def multiple_of(*, multiple: int, value: int | float) -> int:
@@ -22,12 +23,14 @@ def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
 
-class GELU(nn.Module):
-    """`down(gelu(up(x)))`, with the tanh form of GELU that GPT-2 was trained with.
+class MLP(nn.Module):
+    """`down(activation(up(x)))`, for an activation that has no class of its own here.
 
     Args:
       hidden_dim: width of the residual stream.
       ffn_dim: width inside; 4 * hidden_dim unless said.
+      activation: what happens inside, number by number: `gelu`, `torch.relu`, a module.
+      linear: makes the projections.
       bias: adds a bias to both projections.
       init: start of the projection up.
       out_init: start of the projection down, `init` unless said.
@@ -38,25 +41,81 @@ class GELU(nn.Module):
         *,
         hidden_dim: int,
         ffn_dim: int | None = None,
+        activation: Activation,
+        linear: LinearFactory = Linear,
         bias: bool = False,
         init: Init = GPT2_NORMAL,
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
-        self.up = Linear(hidden_dim, ffn_dim, bias=bias, init=init)
-        self.down = Linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
+        self.activation = activation
+        self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
+        self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-        return self.down(F.gelu(self.up(x), approximate="tanh"))
+        return self.down(self.activation(self.up(x)))
 
 
-class SwiGLU(nn.Module):
-    """`down(silu(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202).
+class GELU(MLP):
+    """`down(gelu(up(x)))`, with the tanh form of GELU that GPT-2 was trained with.
+
+    The exact form is `MLP(activation=gelu)`.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        ffn_dim: int | None = None,
+        linear: LinearFactory = Linear,
+        bias: bool = False,
+        init: Init = GPT2_NORMAL,
+        out_init: Init | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_dim=hidden_dim,
+            ffn_dim=ffn_dim,
+            activation=gelu_tanh,
+            linear=linear,
+            bias=bias,
+            init=init,
+            out_init=out_init,
+        )
+
+
+class SquaredReLU(MLP):
+    """`down(relu(up(x))^2)` (Primer, So et al., 2021, arXiv:2109.08668)."""
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        ffn_dim: int | None = None,
+        linear: LinearFactory = Linear,
+        bias: bool = False,
+        init: Init = GPT2_NORMAL,
+        out_init: Init | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_dim=hidden_dim,
+            ffn_dim=ffn_dim,
+            activation=squared_relu,
+            linear=linear,
+            bias=bias,
+            init=init,
+            out_init=out_init,
+        )
+
+
+class GatedMLP(nn.Module):
+    """`down(activation(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202).
 
     Args:
       hidden_dim: width of the residual stream.
       ffn_dim: width inside; `gated_ffn_dim` of the width unless said.
+      activation: what the gate passes through, number by number: `gelu`, `torch.relu`, a module.
+      linear: makes the projections.
       bias: adds a bias to all three projections.
       init: start of the gate and the projection up.
       out_init: start of the projection down, `init` unless said.
@@ -67,15 +126,69 @@ class SwiGLU(nn.Module):
         *,
         hidden_dim: int,
         ffn_dim: int | None = None,
+        activation: Activation,
+        linear: LinearFactory = Linear,
         bias: bool = False,
         init: Init = GPT2_NORMAL,
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
         ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
-        self.gate = Linear(hidden_dim, ffn_dim, bias=bias, init=init)
-        self.up = Linear(hidden_dim, ffn_dim, bias=bias, init=init)
-        self.down = Linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
+        self.activation = activation
+        self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init)
+        self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
+        self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
+
+
+class SwiGLU(GatedMLP):
+    """`down(silu(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        ffn_dim: int | None = None,
+        linear: LinearFactory = Linear,
+        bias: bool = False,
+        init: Init = GPT2_NORMAL,
+        out_init: Init | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_dim=hidden_dim,
+            ffn_dim=ffn_dim,
+            activation=F.silu,
+            linear=linear,
+            bias=bias,
+            init=init,
+            out_init=out_init,
+        )
+
+
+class GeGLU(GatedMLP):
+    """`down(gelu(gate(x)) * up(x))`, with the tanh form of GELU, as Gemma (2024) has it.
+
+    Shazeer's own, with the exact form, is `GatedMLP(activation=gelu)`.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        ffn_dim: int | None = None,
+        linear: LinearFactory = Linear,
+        bias: bool = False,
+        init: Init = GPT2_NORMAL,
+        out_init: Init | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_dim=hidden_dim,
+            ffn_dim=ffn_dim,
+            activation=gelu_tanh,
+            linear=linear,
+            bias=bias,
+            init=init,
+            out_init=out_init,
+        )

@@ -1,9 +1,12 @@
 """Rotary position embedding: positions as rotations of queries and keys."""
 
+from functools import partial
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fidgpt.model.layout import Layout, counted
 from fidgpt.model.rope_scaling import RoPEScaling
 
 Heads = Float[Tensor, "batch heads seq head_dim"]
@@ -14,9 +17,9 @@ class RoPE(nn.Module):
 
     Dimension i is paired with i + head_dim / 2, and pair i turns by position * theta^(-2i /
     head_dim) (Su et al., 2021, https://arxiv.org/abs/2104.09864, in the half-split layout of
-    GPT-NeoX and Llama checkpoints on the Hugging Face hub). Angles are computed in float32 at
-    every call: they cost nothing beside the attention they serve, and there is no table to move
-    between devices or to outgrow. One RoPE may serve every layer.
+    GPT-NeoX and Llama checkpoints on the Hugging Face hub). Angles are computed in float32 once a
+    pass: they cost nothing beside the attention they serve, and there is no table to move between
+    devices or to outgrow. One RoPE may serve every layer.
 
     Args:
       head_dim: size of a head; even.
@@ -55,30 +58,38 @@ class RoPE(nn.Module):
             )
 
     def forward(
-        self, query: Heads, key: Float[Tensor, "batch kv_heads seq head_dim"]
+        self,
+        query: Heads,
+        key: Float[Tensor, "batch kv_heads seq head_dim"],
+        layout: Layout | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Rotates queries and keys, each [batch, heads, seq, head_dim], by their positions."""
-        cos, sin = self._angles(query.shape[-2], query.device, query.dtype)
+        """Rotates queries and keys by where they stand; from 0 on unless a layout says."""
+        layout = Layout(counted(query.shape[2], query.device)) if layout is None else layout
+        make = partial(self._waves, layout.places.positions, query.dtype)
+        cos, sin = layout.once(("rope", id(self), query.dtype), make)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
-    def _angles(
-        self, seq: int, device: torch.device, dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "seq rotary_dim"], Float[Tensor, "seq rotary_dim"]]:
+    def _waves(
+        self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "rows 1 seq rotary_dim"], Float[Tensor, "rows 1 seq rotary_dim"]]:
         """The cosine and the signed sine that each dimension and its partner are weighed by."""
-        exponents = torch.arange(0, self.rotary_dim, 2, device=device, dtype=torch.float32)
+        exponents = torch.arange(
+            0, self.rotary_dim, 2, device=positions.device, dtype=torch.float32
+        )
         frequencies = self.theta ** (-exponents / self.rotary_dim)
         amplitude = 1.0
         if self.scaling is not None:
             frequencies = self.scaling(frequencies, theta=self.theta)
             amplitude = self.scaling.amplitude
-        positions = torch.arange(seq, device=device, dtype=torch.float32)
-        angles = torch.outer(positions, frequencies)
+        angles = positions[:, None, :, None].float() * frequencies
         cos, sin = ((wave * amplitude).to(dtype) for wave in (angles.cos(), angles.sin()))
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
 def _rotated(
-    x: Heads, cos: Float[Tensor, "seq rotary_dim"], sin: Float[Tensor, "seq rotary_dim"]
+    x: Heads,
+    cos: Float[Tensor, "rows 1 seq rotary_dim"],
+    sin: Float[Tensor, "rows 1 seq rotary_dim"],
 ) -> Heads:
     rotary_dim = cos.shape[-1]
     if rotary_dim < x.shape[-1]:

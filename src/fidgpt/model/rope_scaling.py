@@ -31,7 +31,13 @@ class LinearScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
+        self.check_arguments(factor=factor)
         self.factor = factor
+
+    @staticmethod
+    def check_arguments(*, factor: float) -> None:
+        """Raises ValueError unless waves get a length."""
+        _require_factor(factor)
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         return frequencies / self.factor
@@ -48,7 +54,13 @@ class NTKScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
+        self.check_arguments(factor=factor)
         self.factor = factor
+
+    @staticmethod
+    def check_arguments(*, factor: float) -> None:
+        """Raises ValueError unless waves get a length."""
+        _require_factor(factor)
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         pairs = len(frequencies)
@@ -140,3 +152,8 @@ class Llama3Scaling:
         span = self.high_freq_factor - self.low_freq_factor
         kept = ((waves_that_fit - self.low_freq_factor) / span).clamp(0, 1)
         return frequencies * kept + frequencies / self.factor * (1 - kept)
+
+
+def _require_factor(factor: float) -> None:
+    if not factor > 0:
+        raise ValueError(f"{factor=} stretches waves to no length: use a number above 0.")

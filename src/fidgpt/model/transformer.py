@@ -1,48 +1,15 @@
-"""The decoder: a block and the stack of blocks that makes a language model."""
+"""The decoder: the stack of blocks that makes a language model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.language_model import LanguageModel
-
-
-class Block(nn.Module):
-    """One layer: attention, then an MLP, each normalised before and added to the stream.
-
-    Args:
-      attention_norm: normalises what attention reads.
-      attention: mixes tokens.
-      mlp_norm: normalises what the MLP reads.
-      mlp: works on each token alone.
-      dropout: probability of dropping an element of either branch in training.
-    """
-
-    def __init__(
-        self,
-        *,
-        attention_norm: nn.Module,
-        attention: nn.Module,
-        mlp_norm: nn.Module,
-        mlp: nn.Module,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.attention_norm = attention_norm
-        self.attention = attention
-        self.mlp_norm = mlp_norm
-        self.mlp = mlp
-        self.dropout = dropout
-
-    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
-        x = x + self._drop(self.attention(self.attention_norm(x)))
-        return x + self._drop(self.mlp(self.mlp_norm(x)))
-
-    def _drop(self, branch: Tensor) -> Tensor:
-        return F.dropout(branch, self.dropout) if self.training and self.dropout else branch
+from fidgpt.model.layout import Layout, LayoutMaker, one_document
 
 
 class Transformer(LanguageModel):
@@ -57,8 +24,10 @@ class Transformer(LanguageModel):
       num_layers: depth.
       embedding: tokens to vectors.
       blocks: factories of blocks, called once a layer.
+      first_blocks: factories of the first layers, where these are not those of the pattern.
       norm: normalises the stream after the last block.
       unembedding: features to logits.
+      layout: says where the tokens of a batch stand.
       dropout: probability of dropping an element of the embedding in training.
 
     Raises:
@@ -71,9 +40,11 @@ class Transformer(LanguageModel):
         hidden_dim: int,
         num_layers: int,
         embedding: Embedding,
-        blocks: Sequence[Callable[[], nn.Module]],
+        blocks: Sequence[BlockFactory],
         norm: nn.Module,
         unembedding: nn.Module,
+        first_blocks: Sequence[BlockFactory] = (),
+        layout: LayoutMaker = one_document,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -86,15 +57,21 @@ class Transformer(LanguageModel):
             )
         self.dropout = dropout
         self.embedding = embedding
-        self.blocks = nn.ModuleList(blocks[i % len(blocks)]() for i in range(num_layers))
+        pattern = (blocks[i % len(blocks)] for i in range(len(first_blocks), num_layers))
+        factories = [*first_blocks[:num_layers], *pattern]
+        self.blocks = nn.ModuleList(make() for make in factories)
         self.norm = norm
         self.unembedding = unembedding
+        self.layout = layout
 
-    def features(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq hidden"]:
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq hidden"]:
         """What the last layer knows of each token, normalised: the input of the unembedding."""
-        x = self.embedding(tokens)
+        layout = self.layout(tokens) if layout is None else layout
+        x = self.embedding(tokens, layout)
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
-        for block in self.blocks:
-            x = block(x)
+        for index, block in enumerate(self.blocks):
+            x = block(x, layout.at_layer(index))
         return self.norm(x)

@@ -1,7 +1,30 @@
 """Optimizers, parameter groups and schedules."""
 
 from fidgpt.optim.adamw import adamw
-from fidgpt.optim.groups import decay_matrices
+from fidgpt.optim.decays import (
+    CosineDecay,
+    DecayShape,
+    Fall,
+    InverseDecay,
+    InverseSqrtDecay,
+    LinearDecay,
+    NoDecay,
+    PolynomialDecay,
+    SqrtDecay,
+)
+from fidgpt.optim.groups import decay_matrices, mup_groups, split_hidden_matrices
+from fidgpt.optim.lion import Lion
+from fidgpt.optim.muon import Muon
+from fidgpt.optim.phases import Phases
+from fidgpt.optim.predicates import (
+    ByName,
+    Predicate,
+    is_hidden_matrix,
+    is_matrix,
+    is_table,
+    is_vector,
+)
+from fidgpt.optim.rules import LayerDecay, ParameterGroups, RateScale, Rule
 from fidgpt.optim.schedules import (
     Constant,
     Schedule,
@@ -11,11 +34,35 @@ from fidgpt.optim.schedules import (
 )
 
 __all__ = [
+    "ByName",
     "Constant",
+    "CosineDecay",
+    "DecayShape",
+    "Fall",
+    "InverseDecay",
+    "InverseSqrtDecay",
+    "LayerDecay",
+    "LinearDecay",
+    "Lion",
+    "Muon",
+    "NoDecay",
+    "ParameterGroups",
+    "Phases",
+    "PolynomialDecay",
+    "Predicate",
+    "RateScale",
+    "Rule",
     "Schedule",
+    "SqrtDecay",
     "WarmupCosine",
     "WarmupStableDecay",
     "adamw",
     "decay_matrices",
     "fraction",
+    "is_hidden_matrix",
+    "is_matrix",
+    "is_table",
+    "is_vector",
+    "mup_groups",
+    "split_hidden_matrices",
 ]

@@ -1,8 +1,11 @@
 """Which parameters an optimizer treats alike."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+
+from fidgpt.optim.predicates import Predicate, is_hidden_matrix, is_matrix
 
 
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
@@ -11,10 +14,73 @@ def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
     Norms and biases set scales and offsets that decay would only distort (Radford et al., 2019,
     trained GPT-2 so). A parameter that several modules hold is in one group once.
     """
-    matrices = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    decays = {id(p) for name, p in trained if is_matrix(name, p)}
+    matrices = [p for _, p in trained if id(p) in decays]
+    vectors = [p for _, p in trained if id(p) not in decays]
     groups = [_group("matrices", matrices), {**_group("vectors", vectors), "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
+    """`decay_matrices`, with a learning rate of base_dim / width for hidden matrices.
+
+    So a rate that is good at a width of `base_dim` is good at any (maximal update parametrisation
+    under Adam; Yang et al., 2022, arXiv:2203.03466, table 8). The tables of tokens and positions
+    learn at the rate of vectors.
+
+    Args:
+      model: a decoder; what is not in its `embedding` or `unembedding` is hidden.
+      base_dim: width at which the learning rate was tuned.
+    """
+    width = model.get_parameter("embedding.weight").shape[1]
+    outside = [
+        parameter
+        for name in ("embedding", "unembedding")
+        for parameter in model.get_submodule(name).parameters()
+    ]
+    tables = {id(parameter) for parameter in outside}
+    groups = []
+    for group in decay_matrices(model):
+        is_matrix = group["name"] == "matrices"
+        hidden = [p for p in group["params"] if is_matrix and id(p) not in tables]
+        others = [p for p in group["params"] if not is_matrix or id(p) in tables]
+        groups += [{**group, "params": others}] if others else []
+        scale = {"name": "hidden matrices", "params": hidden, "lr_scale": base_dim / width}
+        groups += [{**group, **scale}] if hidden else []
+    return groups
+
+
+def split_hidden_matrices(
+    model: nn.Module,
+    *,
+    groups: Callable[[nn.Module], list[dict[str, Any]]] = decay_matrices,
+    match: Predicate = is_hidden_matrix,
+    lr_scale: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Other groups, in which the matrices that Muon steps are `orthogonal` groups of their own.
+
+    Args:
+      model: what is trained.
+      groups: deals the parameters first; each group keeps its settings.
+      match: which parameters Muon steps.
+      lr_scale: their learning rate, as a multiple of what it would be.
+    """
+    chosen = {id(p) for name, p in model.named_parameters() if match(name, p)}
+    split = []
+    for group in groups(model):
+        hidden = [p for p in group["params"] if id(p) in chosen]
+        others = [p for p in group["params"] if id(p) not in chosen]
+        if others:
+            split.append({**group, "params": others})
+        if hidden:
+            name = (
+                group["name"] if group["name"].startswith("hidden") else "hidden " + group["name"]
+            )
+            own = {"name": name, "params": hidden, "orthogonal": True}
+            scale = group.get("lr_scale", 1.0) * lr_scale
+            split.append({**group, **own, **({"lr_scale": scale} if scale != 1 else {})})
+    return split
 
 
 def _group(name: str, parameters: list[nn.Parameter]) -> dict[str, Any]:

@@ -84,7 +84,10 @@ class DataParallel:
 
     def place(self, module: nn.Module) -> nn.Module:
         """Wraps a module on this device, so that its gradients are those of the whole batch."""
-        return DistributedDataParallel(module) if self.world_size > 1 else module
+        # Buffers are alike already: what moves them is summed over all processes first.
+        if self.world_size == 1:
+            return module
+        return DistributedDataParallel(module, broadcast_buffers=False)
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:

@@ -4,12 +4,12 @@ from fidgpt.train.checkpoint import CheckpointError, Checkpoints
 from fidgpt.train.console import Console
 from fidgpt.train.evaluation import Evaluator, Validation
 from fidgpt.train.facts import Facts
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.loss import CrossEntropy, ZLoss
 from fidgpt.train.machine import machine_name
 from fidgpt.train.precision import BFloat16, Float32, Precision, native_precision
 from fidgpt.train.rng import derive_seed
 from fidgpt.train.run import Outcome, RunDirectory, RunError
-from fidgpt.train.samples import Samples, continuation
+from fidgpt.train.samples import Samples, continuations, document_begin
 from fidgpt.train.trackers import JSONLines, Tracker
 from fidgpt.train.trainer import Trainer
 
@@ -31,8 +31,10 @@ __all__ = [
     "Tracker",
     "Trainer",
     "Validation",
-    "continuation",
+    "ZLoss",
+    "continuations",
     "derive_seed",
+    "document_begin",
     "machine_name",
     "native_precision",
 ]

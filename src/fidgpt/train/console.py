@@ -73,6 +73,6 @@ def _numbers(row: Row) -> str:
 
 
 def _evaluated(row: Row) -> str:
-    values = {key: value for key, value in row.items() if "/" in key}
+    values = {k: value for k, value in row.items() if "/" in k and isinstance(value, float)}
     shown = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in values.items())
     return f"step {row['step']}: {shown}"

@@ -1,14 +1,26 @@
 """What is known of a run before its first step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
-from fidgpt.model.cost import TRAINING_PASSES, flops_per_token, shared_parameters
-from fidgpt.train.device import peak_flops
-from fidgpt.train.precision import Precision
+from fidgpt.model.cost import (
+    TRAINING_PASSES,
+    count_parameters,
+    flops_per_token,
+    shared_parameters,
+    unsaid_flops,
+    without_memory,
+)
+from fidgpt.model.language_model import LanguageModel
+from fidgpt.train.device import Machine
+from fidgpt.train.footprint import NEEDS_NUMBERS, Footprint, footprint
+
+if TYPE_CHECKING:
+    from fidgpt.train.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +28,9 @@ class Facts:
     """What will run.
 
     Attributes:
-      parameters: numbers to learn, a tied one counted once.
+      parameters: of the model, a tied one counted once.
+      trained_parameters: those that learn.
+      active_parameters: those that one token is computed with.
       shared: names of parameters that several modules hold, with their other names.
       flops_per_token: floating-point operations of a training step, per token.
       tokens: tokens of the whole run.
@@ -26,9 +40,13 @@ class Facts:
       world_size: processes.
       precision: name of the part that decides the number format.
       peak_flops: what the devices can do at best in that format, per second.
+      memory: what each device needs.
+      weights: what fills the model when the run begins; None where they are drawn.
     """
 
     parameters: int
+    trained_parameters: int
+    active_parameters: int
     shared: Mapping[str, list[str]]
     flops_per_token: int
     tokens: int
@@ -38,28 +56,71 @@ class Facts:
     world_size: int
     precision: str
     peak_flops: float
+    memory: Footprint
+    weights: str | None = None
 
 
 def gather_facts(
-    model: nn.Module,
-    *,
-    seq_len: int,
-    batch_size: int,
-    num_steps: int,
-    device: torch.device,
-    world_size: int,
-    precision: Precision,
+    trainer: "Trainer", machine: Machine, *, unsaid: Mapping[str, int] | None = None
 ) -> Facts:
-    """Counts a model, on the meta device or with memory, and measures the device."""
+    """Counts a run whose model has memory or has none.
+
+    Args:
+      trainer: what runs.
+      machine: what it would run on.
+      unsaid: what `measured_flops` gave, for who knows it already.
+    """
+    model, seq_len = trainer.model, trainer.seq_len
+    parameters = count_parameters(model)
+    if unsaid is None:
+        unsaid = measured_flops(model, seq_len=seq_len) or {}
+    forward = flops_per_token(model, seq_len=seq_len) + sum(unsaid.values())
     return Facts(
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=parameters.total,
+        trained_parameters=_trained(trainer),
+        active_parameters=parameters.active,
         shared=shared_parameters(model),
-        flops_per_token=TRAINING_PASSES * flops_per_token(model, seq_len=seq_len),
-        tokens=num_steps * batch_size * seq_len,
-        num_steps=num_steps,
-        tokens_per_step=batch_size * seq_len,
-        device=device,
-        world_size=world_size,
-        precision=type(precision).__name__,
-        peak_flops=world_size * peak_flops(device, precision.dtype),
+        flops_per_token=TRAINING_PASSES * forward,
+        tokens=trainer.num_steps * trainer.batch_size * seq_len,
+        num_steps=trainer.num_steps,
+        tokens_per_step=trainer.batch_size * seq_len,
+        device=machine.device,
+        world_size=machine.world_size,
+        precision=type(trainer.precision).__name__,
+        peak_flops=machine.peak_flops,
+        memory=footprint(
+            model,
+            seq_len=seq_len,
+            num_sequences=-(-trainer.batch_size // machine.world_size),
+            micro_batch_size=trainer.micro_batch_size,
+            optimizer=trainer.optimizer,
+            groups=trainer.groups,
+            trainable=trainer.trainable,
+            loss=trainer.loss,
+            precision=trainer.precision,
+            device=machine.device,
+        ),
+        weights=None if trainer.weights is None else _call_text(trainer.weights),
     )
+
+
+def _trained(trainer: "Trainer") -> int:
+    learns = trainer.trainable or (lambda name, parameter: parameter.requires_grad)
+    named = trainer.model.named_parameters()
+    return sum(parameter.numel() for name, parameter in named if learns(name, parameter))
+
+
+def _call_text(function: Callable[..., object]) -> str:
+    """A function and what it will be called with, as one would write it."""
+    if isinstance(function, partial):
+        said = ", ".join(f"{name}={value!r}" for name, value in function.keywords.items())
+        return f"{_call_text(function.func)}({said})"
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
+    """What parts compute that say nothing of it, by module; None where the model needs numbers."""
+    try:
+        return unsaid_flops(without_memory(model), seq_len=seq_len)
+    except NEEDS_NUMBERS:
+        return None

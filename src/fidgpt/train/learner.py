@@ -9,13 +9,16 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fidgpt.data import count_learned
 from fidgpt.model.language_model import LanguageModel
+from fidgpt.model.reports import collecting
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.objective import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.run import RunError
+from fidgpt.train.step_reports import StepReports
 
 Groups = Callable[[nn.Module], list[dict[str, Any]]]
 
@@ -56,7 +59,7 @@ class Learner:
         self.optimizer = _made(optimizer, groups(model))
         self.settings = [_settings(group) for group in self.optimizer.param_groups]
         self._module = parallel.place(NextToken(self.replica, loss))
-        self._peak_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._peak_rates = [peak_rate(group) for group in self.optimizer.param_groups]
         self._schedule = schedule
         self._precision = precision
         self._parallel = parallel
@@ -80,13 +83,13 @@ class Learner:
             group.update((name, now[name]) for name in changed)
         self._precision.push_weights(self.model, self.replica)
 
-    def update(self, batch: Int64[Tensor, "rows window"], *, step: int) -> dict[str, float]:
+    def update(self, batch: Int64[Tensor, "rows window"], *, step: int) -> dict[str, Any]:
         """One optimizer step on this process's rows.
 
-        Returns `loss` (the mean over all processes, before the step), `grad_norm` and
-        `learning_rate` (of the first group).
+        Returns `loss` (the mean over all processes, before the step, without what parts of the
+        model add to it), `grad_norm`, `learning_rate` (of the first group), and what parts report.
         """
-        loss = self._parallel.mean(self._backward(batch))
+        reports = self._backward(batch)
         self._precision.pull_gradients(self.model, self.replica)
         norm = nn.utils.clip_grad_norm_(
             self.model.parameters(),
@@ -99,20 +102,26 @@ class Learner:
         self.optimizer.zero_grad()
         self._precision.push_weights(self.model, self.replica)
         rate = self.optimizer.param_groups[0]["lr"]
-        return {"loss": loss.item(), "grad_norm": norm.item(), "learning_rate": float(rate)}
+        row = reports.settle(self._parallel)
+        return {"loss": row["loss"], "grad_norm": norm.item(), "learning_rate": float(rate)} | row
 
-    def _backward(self, batch: Int64[Tensor, "rows window"]) -> Tensor:
-        """Adds up the gradients of all micro-batches; returns the mean loss of the rows."""
-        total = torch.zeros((), device=batch.device)
+    def _backward(self, batch: Int64[Tensor, "rows window"]) -> StepReports:
+        """Adds up the gradients of all micro-batches; returns what was reported on the way."""
+        step = StepReports()
         parts = batch.split(self._micro_batch_size or len(batch))
+        learned = float(count_learned(batch))
+        # Each token weighs alike, whichever process and micro-batch it is in.
+        even_share = self._parallel.mean(torch.tensor(learned, device=batch.device)).item()
         for number, rows in enumerate(parts, start=1):
             last = number == len(parts)
             alone = contextlib.nullcontext() if last else self._parallel.accumulating(self._module)
+            share = count_learned(rows) / max(even_share, 1.0)
             with alone:
-                loss = self._module(rows) * (len(rows) / len(batch))
-                loss.backward()
-            total += loss.detach()
-        return total
+                with collecting() as reports:
+                    loss = self._module(rows)
+                (loss * share).backward()
+            step.add(reports, share=share)
+        return step
 
 
 def _made(optimizer: Callable[..., Optimizer], groups: list[dict[str, Any]]) -> Optimizer:
@@ -121,6 +130,11 @@ def _made(optimizer: Callable[..., Optimizer], groups: list[dict[str, Any]]) -> 
         return optimizer(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
+
+
+def peak_rate(group: dict[str, Any]) -> float:
+    """The learning rate of a group, which may say how it relates to that of the others."""
+    return group["lr"] * group.get("lr_scale", 1.0)
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

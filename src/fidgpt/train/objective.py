@@ -3,7 +3,9 @@
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from fidgpt.data import inputs_and_targets
 from fidgpt.model.language_model import LanguageModel
+from fidgpt.model.reports import collecting, report_metric
 from fidgpt.train.loss import CrossEntropy
 
 
@@ -16,7 +18,15 @@ class NextToken(nn.Module):
         self.loss = loss
 
     def forward(self, batch: Int64[Tensor, "rows window"]) -> Float[Tensor, ""]:
-        """Mean loss in nats of predicting tokens 1.. of each row from those before."""
-        features = self.model.features(batch[:, :-1])
-        targets = batch[:, 1:].flatten()
-        return self.loss(features.flatten(0, 1), self.model.unembedding, targets)
+        """Mean loss in nats of predicting tokens 1.. of each row from those before.
+
+        A token that is not learned is read and not predicted (see `fidgpt.data.unlearned`).
+        What parts report as losses is added; the metric `loss` is without it.
+        """
+        with collecting() as reports:
+            inputs, targets, counted = inputs_and_targets(batch)
+            features = self.model.features(inputs).flatten(0, 1)
+            counted = None if counted is None else counted.flatten()
+            loss = self.loss(features, self.model.unembedding, targets.flatten(), counted)
+        report_metric("loss", loss)
+        return sum(reports.losses.values(), loss)

@@ -4,7 +4,7 @@ import copy
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -64,12 +64,20 @@ class BFloat16:
     dtype = torch.bfloat16
 
     def replica(self, model: Model) -> Model:
-        """A copy of `model` in bfloat16; a parameter held twice is held twice in the copy too."""
-        twins = {
-            id(p): nn.Parameter(p.detach().to(self.dtype), p.requires_grad)
-            for p in model.parameters()
-        }
-        return copy.deepcopy(model, twins).to(self.dtype)
+        """A copy of `model` in bfloat16; a parameter held twice is held twice in the copy too.
+
+        A module whose attribute `keeps_float32` is true keeps its own parameters and buffers as
+        they are, and its buffers are those of the model: what training counts there is not lost.
+        """
+        twins: dict[int, Tensor] = {}
+        for module in model.modules():
+            exact = getattr(module, "keeps_float32", False)
+            for parameter in module.parameters(recurse=False):
+                values = parameter.detach().clone() if exact else parameter.detach().to(self.dtype)
+                twins[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+            for buffer in module.buffers(recurse=False):
+                twins[id(buffer)] = buffer if exact else _narrowed(buffer, self.dtype)
+        return copy.deepcopy(model, twins)
 
     @torch.no_grad()
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
@@ -86,6 +94,10 @@ class BFloat16:
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
         for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
             twin.copy_(weight)
+
+
+def _narrowed(buffer: Tensor, dtype: torch.dtype) -> Tensor:
+    return buffer.to(dtype, copy=True) if buffer.is_floating_point() else buffer.clone()
 
 
 def native_precision() -> Precision:

@@ -128,20 +128,33 @@ class RunDirectory:
           step: the last one that went by the old config.
 
         Raises:
-          RunError: the disk is full or the directory cannot be written.
+          RunError: the disk is full or the directory cannot be written, or what is there cannot
+            be read; then nothing was changed.
         """
         if not self.changes:
             return
+        journal = "changes.jsonl"
+        olds = {name: self._read(name) for name in (*self.texts, journal)}
         for name, text in self.texts.items():
-            old = self.path / name
-            kept = old.with_name(f"{old.stem}.until_step_{step}{old.suffix}")
-            if old.exists() and not kept.exists():
-                self.write(kept.name, old.read_text(encoding="utf-8"))
+            old, path = olds[name], Path(name)
+            kept = f"{path.stem}.until_step_{step}{path.suffix}"
+            if old is not None and not (self.path / kept).exists():
+                self.write(kept, old)
             self.write(name, text)
-        journal = self.path / "changes.jsonl"
-        told = journal.read_text(encoding="utf-8") if journal.exists() else ""
         rows = [json.dumps({"after_step": step, **change}) + "\n" for change in self.changes]
-        self.write(journal.name, told + "".join(rows))
+        self.write(journal, (olds[journal] or "") + "".join(rows))
+
+    def _read(self, name: str) -> str | None:
+        """What a file of the folder holds; None where it is not there."""
+        path = self.path / name
+        try:
+            return path.read_text(encoding="utf-8") if os.path.lexists(path) else None
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise RunError(
+                f"{path} cannot be read ({reason}), and would be written anew because the config "
+                "changes: move it out of the way."
+            ) from error
 
     def write(self, name: str, text: str) -> None:
         """Writes one file whole or not at all.

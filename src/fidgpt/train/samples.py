@@ -1,11 +1,9 @@
-"""Text that a model writes during a run, for a person to read."""
+"""Text that a model writes, for a person to read: during a run, and by the command `sample`."""
 
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from fidgpt.data import StreamDecoder, Tokenizer
-from fidgpt.model.generate import generate
+from fidgpt.model.generation import Choice, UntilString, sampling, write
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.train.rng import derive_seed
 
@@ -16,8 +14,8 @@ class Samples:
     Args:
       prompts: beginnings; an empty one is the beginning of a document.
       num_tokens: length of each continuation.
-      temperature: as in `generate`.
-      top_k: as in `generate`.
+      temperature: as in `sampling`.
+      top_k: as in `sampling`.
     """
 
     def __init__(
@@ -38,46 +36,88 @@ class Samples:
     ) -> Iterator[str]:
         """Yields one text for each prompt, the prompt included; `model` is in eval mode."""
         for index, prompt in enumerate(self.prompts):
-            generator = torch.Generator().manual_seed(derive_seed(seed, "samples", index))
-            yield prompt + "".join(
-                continuation(
-                    model,
-                    tokenizer,
-                    prompt,
-                    context=context,
-                    num_tokens=self.num_tokens,
-                    temperature=self.temperature,
-                    top_k=self.top_k,
-                    generator=generator,
-                )
+            choose = sampling(
+                seeds=[derive_seed(seed, "samples", index)],
+                temperature=self.temperature,
+                top_k=self.top_k,
+                vocab_size=tokenizer.vocab_size,
             )
+            pieces = continuations(
+                model,
+                tokenizer,
+                [prompt],
+                context=context,
+                num_tokens=self.num_tokens,
+                choose=choose,
+            )
+            yield prompt + "".join(piece for (piece,) in pieces)
 
 
-def continuation(
+def continuations(
     model: LanguageModel,
     tokenizer: Tokenizer,
-    prompt: str,
+    prompts: Sequence[str],
     *,
     context: int,
     num_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    generator: torch.Generator | None,
-) -> Iterator[str]:
-    """Yields the text that follows a prompt, piece by piece; the end of the document ends it."""
-    decoder = StreamDecoder(tokenizer)
-    ids = [tokenizer.end_of_text, *tokenizer.encode(prompt)]
-    for token in generate(
+    choose: Choice,
+    stop: Sequence[str] = (),
+) -> Iterator[list[str]]:
+    """Yields the texts that follow prompts, piece by piece, a piece of each at a time.
+
+    Args:
+      model: what writes, in eval mode.
+      tokenizer: reads the prompts.
+      prompts: beginnings of documents.
+      context: the model sees at most this many of the latest tokens.
+      num_tokens: how many tokens to write at most after each prompt.
+      choose: takes the next tokens.
+      stop: any of these strings ends a text and is not shown, as the end of the document does.
+
+    Raises:
+      ValueError: as in `write`; or a string in `stop` is empty.
+    """
+    texts = [_Text(tokenizer, stop) for _ in prompts]
+    steps = write(
         model,
-        ids,
+        [document_begin(tokenizer, prompt) for prompt in prompts],
         num_tokens=num_tokens,
         context=context,
-        temperature=temperature,
-        top_k=top_k,
-        vocab_size=tokenizer.vocab_size,
-        generator=generator,
-    ):
-        if token == tokenizer.end_of_text:
-            break
-        yield decoder.push(token)
-    yield decoder.finish()
+        choose=choose,
+        stops=texts,
+    )
+    for _ in steps:
+        yield [text.take() for text in texts]
+    yield [text.finish() for text in texts]
+
+
+def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The tokens of a document that begins with `text`, after the end of the one before."""
+    return [tokenizer.end_of_text, *tokenizer.encode(text)]
+
+
+class _Text:
+    """One row's tokens as text, up to the end of the document or a string."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._end_of_text = tokenizer.end_of_text
+        self._decoder = StreamDecoder(tokenizer)
+        self._until = UntilString(stop)
+        self._ready = ""
+
+    def __call__(self, token: int) -> bool:
+        """Adds a token; whether it ends the text."""
+        if token == self._end_of_text:
+            return True
+        self._ready += self._until.push(self._decoder.push(token))
+        return self._until.found
+
+    def take(self) -> str:
+        """What has become certain since the last time."""
+        piece, self._ready = self._ready, ""
+        return piece
+
+    def finish(self) -> str:
+        """The rest, with what was held back."""
+        rest = self._until.push(self._decoder.finish())
+        return self.take() + rest + self._until.finish()

@@ -1,11 +1,14 @@
 """What a run looks like on a terminal: the table of its facts, and the bar of its steps."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from fidgpt.train.facts import Facts
+from fidgpt.train.footprint import Footprint
 from fidgpt.train.run import RunDirectory
 
 
@@ -33,8 +36,12 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
 def _facts(run: RunDirectory, facts: Facts, step: int) -> list[tuple[str, str]]:
     shared = [" = ".join([name, *others]) for name, others in facts.shared.items()]
     processes = f"{facts.world_size} x " if facts.world_size > 1 else ""
+    idle = facts.parameters - facts.active_parameters
+    active = f", {facts.active_parameters:,} of them for a token" if idle else ""
+    frozen = facts.parameters - facts.trained_parameters
+    trained = f", {facts.trained_parameters:,} of them trained" if frozen else ""
     rows = [
-        ("parameters", f"{facts.parameters:,}"),
+        ("parameters", f"{facts.parameters:,}{active}{trained}"),
         ("shared parameters", ", ".join(shared) or "none"),
         ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
         ("tokens", f"{facts.tokens:,} = {facts.num_steps:,} steps of {facts.tokens_per_step:,}"),
@@ -43,8 +50,38 @@ def _facts(run: RunDirectory, facts: Facts, step: int) -> list[tuple[str, str]]:
             f"{processes}{facts.device}, {facts.precision}, "
             f"{facts.peak_flops / 1e12:.3g} TFLOP/s at best",
         ),
+        ("memory", memory_text(facts.memory)),
         ("writes to", str(run.path)),
     ]
     if step:
         rows.append(("goes on after", f"step {step:,}"))
+    elif facts.weights:
+        rows.append(("begins with", facts.weights))
     return rows
+
+
+def memory_text(memory: Footprint) -> str:
+    """What a device needs, in short."""
+    share = "unknown" if memory.activations is None else bytes_text(sum(memory.activations))
+    return (
+        f"{bytes_text(memory.peak)} a device, "
+        f"{share} of it activations of {counted(memory.num_sequences, 'sequence')}"
+    )
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes with three digits: `1.52 GB`."""
+    return magnitude(count, ["B", "kB", "MB", "GB", "TB", "PB"])
+
+
+def magnitude(count: int | float, units: Sequence[str]) -> str:
+    """A number with three digits, in the largest of units a thousand apart that it reaches."""
+    power = 0
+    while float(f"{count:.3g}") >= 1000 and power < len(units) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:.3g} {units[power]}".rstrip()
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 sequence`, `8 sequences`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,14 +1,15 @@
 """The root of a run: a trainer holds the parts, and its loop fits on a screen."""
 
 import math
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from shlex import quote
 from typing import ClassVar
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from fidgpt.data import TrainingStream, check_vocab_size
@@ -18,6 +19,7 @@ from fidgpt.optim.groups import decay_matrices
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
 from fidgpt.train.checkpoint import Checkpoints, has_checkpoints
+from fidgpt.train.device import machine_at_hand
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.facts import Facts, gather_facts
 from fidgpt.train.learner import Groups, Learner
@@ -52,6 +54,8 @@ class Trainer:
       trackers: where the numbers go.
       samples: text that the model writes at the end, for a person to read.
       groups: deals the parameters into groups for the optimizer.
+      trainable: whether a parameter is trained, by its name; all are unless said.
+      weights: fills the model when the run begins, in place of what was drawn.
       micro_batch_size: sequences that one device computes at once; all of its share unless said.
       max_grad_norm: gradients are scaled down to this Euclidean norm; None leaves them.
 
@@ -95,6 +99,8 @@ class Trainer:
         trackers: Sequence[Tracker],
         samples: Samples | None = None,
         groups: Groups = decay_matrices,
+        trainable: Callable[[str, nn.Parameter], bool] | None = None,
+        weights: Callable[[LanguageModel], None] | None = None,
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = 1.0,
     ) -> None:
@@ -122,6 +128,8 @@ class Trainer:
         self.trackers = trackers
         self.samples = samples
         self.groups = groups
+        self.trainable = trainable
+        self.weights = weights
         self.micro_batch_size = micro_batch_size
         self.max_grad_norm = max_grad_norm
 
@@ -141,15 +149,7 @@ class Trainer:
 
     def facts(self) -> Facts:
         """What will run; on the meta device too, so that any size can be looked at anywhere."""
-        return gather_facts(
-            self.model,
-            seq_len=self.seq_len,
-            batch_size=self.batch_size,
-            num_steps=self.num_steps,
-            device=self.parallel.device,
-            world_size=self.parallel.world_size,
-            precision=self.precision,
-        )
+        return gather_facts(self, machine_at_hand(self.parallel, self.precision.dtype))
 
     def train(
         self, run: RunDirectory, *, resume: bool = False, resume_step: int | None = None
@@ -193,8 +193,7 @@ class Trainer:
                         )
                         return Outcome(run.path, step=step, stopped_by=stop.received)
                 self._write_samples(learner, trackers)
-                path = shlex.quote(str(run.path))
-                trackers.say(f"\nDone. More text: python -m fidgpt.sample {path}")
+                trackers.say(f"\nDone. More text: python -m fidgpt.sample {quote(str(run.path))}")
         return Outcome(run.path, step=self.num_steps, stopped_by=None)
 
     def _prepare(self) -> None:
@@ -218,7 +217,13 @@ class Trainer:
         self, run: RunDirectory, *, resume: bool, resume_step: int | None
     ) -> tuple[Learner, int]:
         """The model on its device and its optimizer, at the beginning or as a checkpoint says."""
+        begins = not resume or (resume_step is None and not has_checkpoints(run.path))
         materialize(self.model, device=self.parallel.device, seed=self.seed)
+        if begins and self.weights is not None:
+            self.weights(self.model)
+        if self.trainable is not None:
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(self.trainable(name, parameter))
         learner = Learner(
             self.model,
             optimizer=self.optimizer,
@@ -230,7 +235,7 @@ class Trainer:
             micro_batch_size=self.micro_batch_size,
             max_grad_norm=self.max_grad_norm,
         )
-        if not resume or (resume_step is None and not has_checkpoints(run.path)):
+        if begins:
             return learner, 0
         step, state = self.checkpoints.restore(
             run.path, model=self.model, optimizer=learner.optimizer, step=resume_step

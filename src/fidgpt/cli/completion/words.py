@@ -12,8 +12,13 @@ from fidgpt.cli.completion.word import Candidate
 from fidgpt.cli.index.store import Index
 
 _SCRIPTS = {"train.py": "train", "sweep.py": "sweep"}
-_NAMES = {"fidgpt-train": "train", "fidgpt-sweep": "sweep", "fidgpt-sample": "sample"}
-_MODULES = {"fidgpt.cli.train": "train", "fidgpt.cli.sweep": "sweep", "fidgpt.sample": "sample"}
+_NAMES = {f"fidgpt-{name}": name for name in ("train", "sweep", "sample", "export")}
+_MODULES = {
+    "fidgpt.cli.train": "train",
+    "fidgpt.cli.sweep": "sweep",
+    "fidgpt.sample": "sample",
+    "fidgpt.export": "export",
+}
 _NEEDS_KNOBS = re.compile(r"\b(set|tag|del|use|tie|untie|parts|knobs):")
 _ASSIGN = ("set", "tag", "use", "tie")
 _LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
@@ -53,7 +58,7 @@ def candidates(line: Line, index: Index) -> list[Candidate]:
     elif words and words[-1].startswith("--") and _takes_a_word(words[-1][2:], flags):
         some = list(_values(words[-1][2:], typed, words[:-1], flags, index))
     else:
-        some = complete_file(typed, folders_only=True) if command == "sample" else []
+        some = complete_file(typed, folders_only=True) if command in ("sample", "export") else []
     return [one for one in some if _continues(one.text, typed)]
 
 

@@ -5,8 +5,14 @@ from typing import Any
 
 from absl import flags
 
-COMMANDS = {"train": "fidgpt.cli.train", "sweep": "fidgpt.cli.sweep", "sample": "fidgpt.sample"}
+COMMANDS = {
+    "train": "fidgpt.cli.train",
+    "sweep": "fidgpt.cli.sweep",
+    "sample": "fidgpt.sample",
+    "export": "fidgpt.export",
+}
 _OF_ALL = "fidgpt.cli.app"
+_OF_TRAINED = "fidgpt.cli.trained"
 
 
 def command_flags() -> dict[str, list[dict[str, Any]]]:
@@ -16,7 +22,7 @@ def command_flags() -> dict[str, list[dict[str, Any]]]:
     by_module = flags.FLAGS.flags_by_module_dict()
     shared = [name for name in by_module if _is_shared(name)]
     used = {
-        command: [module, *(shared if module.startswith("fidgpt.cli.") else [_OF_ALL])]
+        command: [module, *(shared if module.startswith("fidgpt.cli.") else [_OF_TRAINED, _OF_ALL])]
         for command, module in COMMANDS.items()
     }
     return {
@@ -26,7 +32,7 @@ def command_flags() -> dict[str, list[dict[str, Any]]]:
 
 
 def _is_shared(module: str) -> bool:
-    return module.startswith("fidgpt.cli.") and module not in COMMANDS.values()
+    return module.startswith("fidgpt.cli.") and module not in {*COMMANDS.values(), _OF_TRAINED}
 
 
 def _entry(flag: flags.Flag) -> dict[str, Any]:

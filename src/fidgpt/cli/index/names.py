@@ -15,7 +15,10 @@ Entry = dict[str, Any]
 def names() -> dict[str, dict[str, Entry]]:
     """The entries of fidgpt's own configs, fiddlers and tags, without importing any of them."""
     own = {room: PACKAGE / room / "__init__.py" for room in ("configs", "fiddlers")}
-    return _entries(own | {"tags": PACKAGE / "tags.py"})
+    found = _entries(own | {"tags": PACKAGE / "tags.py"})
+    reader = PACKAGE / "interop" / "hugging_face" / "config.py"
+    found["configs"]["from_hf"] = function_entry(reader, "from_hf") or {}
+    return found
 
 
 def names_of_projects() -> dict[str, dict[str, Entry]]:

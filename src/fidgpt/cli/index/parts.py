@@ -10,7 +10,7 @@ import fiddle as fdl
 
 from fidgpt.graph.annotations import hints_of, is_unknown, members_of
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.hints import fits, name_of
+from fidgpt.graph.hints import fits, methods_of, name_of, own_method
 
 
 def parts_on_offer(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +61,10 @@ def _makes(made: Any, hint: Any) -> bool:
     if is_unknown(hint) or hint in (bool, str, type(None)):
         return False
     if getattr(hint, "_is_protocol", False):
-        return inspect.isclass(returned) and _has_methods(returned, hint)
+        if inspect.isfunction(made) and _answers(made, hint):
+            return True
+        has_methods = inspect.isclass(returned) and _has_methods(returned, hint)
+        return has_methods and fits(fdl.Config(returned), hint)
     if getattr(returned, "_is_protocol", False):
         return False
     if typing.get_origin(hint):  # a list of something: its elements are parts, it is none
@@ -83,24 +86,54 @@ def _takes(made: Any, asked: Any) -> bool:
 
 def _has_methods(made: type, protocol: Any) -> bool:
     """Whether a class has the methods of a Protocol, each with the same arguments."""
-    for base in protocol.__mro__:
-        asked = vars(base).items() if getattr(base, "_is_protocol", False) else ()
-        for name, method in asked:
-            if inspect.isfunction(method) and (name == "__call__" or not name.startswith("_")):
-                own = next((vars(one)[name] for one in made.__mro__ if name in vars(one)), None)
-                if not inspect.isfunction(own) or _call_shape(own) != _call_shape(method):
-                    return False
-    return True
+    return all(
+        inspect.isfunction(own := own_method(made, name)) and _is_alike(own, method, first=1)
+        for name, method in methods_of(protocol).items()
+    )
+
+
+def _answers(function: Any, protocol: Any) -> bool:
+    """Whether a function itself is what a Protocol asks, which is no more than a call."""
+    asked = methods_of(protocol)
+    return [*asked] == ["__call__"] and _is_alike(function, asked["__call__"], first=0)
+
+
+def _is_alike(own: Any, asked: Any, *, first: int) -> bool:
+    """Whether one takes the arguments of the other, by position such as may be of one kind.
+
+    The `first` argument of a method is `self`.
+    """
+    count, needed = _call_shape(own)
+    if (count + 1 - first, needed) != _call_shape(asked):
+        return False
+    pairs = zip(_hints(own)[first:count], _hints(asked)[1:], strict=True)
+    return all(
+        any(map(is_unknown, (*members_of(one), *members_of(other))))
+        or not {*map(_kind, members_of(one))}.isdisjoint(map(_kind, members_of(other)))
+        for one, other in pairs
+    )
+
+
+def _hints(function: Any) -> list[Any]:
+    """What a function asks of each argument by position."""
+    hints = hints_of(function)
+    names = list(inspect.signature(function).parameters)[: _call_shape(function)[0]]
+    return [hints.get(name, Any) for name in names]
+
+
+def _kind(hint: Any) -> Any:
+    """What a hint asks, whatever the sizes of a tensor."""
+    return getattr(hint, "dtypes", hint) if hasattr(hint, "array_type") else hint
 
 
 def _call_shape(method: Any) -> tuple[int, set[str]]:
     """How many arguments a method takes by position, and which it needs by name."""
     parameters = inspect.signature(method).parameters.values()
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     needed = {
         one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty
     }
-    return sum(one.kind in by_position for one in parameters), needed
+    return sum(one.kind not in by_name for one in parameters), needed
 
 
 def _builds(made: Any) -> bool:

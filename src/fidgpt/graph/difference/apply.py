@@ -7,6 +7,7 @@ from fiddle.tagging import TaggedValue
 
 from fidgpt.graph.arguments import Key, assign
 from fidgpt.graph.clone import clone
+from fidgpt.graph.difference.copied import outdated
 from fidgpt.graph.difference.diff import Changes
 from fidgpt.graph.difference.patch import Patch, outside, patch_of, read_patch
 from fidgpt.graph.errors import ConfigError, at, raise_all
@@ -94,6 +95,7 @@ class _Applying:
         for path, entry in self._patch.parts.items():
             with at(path[:80] or "the root"):
                 self._fill(self._made[path], entry)
+        raise_all([*outdated(self._made, self._patch.parts, self._at)])
         if "" in self._patch.changes and "new" in self._patch.changes[""]:
             self._root = self._value(self._patch.changes[""]["new"])
         for step in (self._take_away, self._call, self._put):
@@ -205,6 +207,9 @@ class _Applying:
     def _value(self, written: Any) -> Any:
         refer = {"keep": self._kept.__getitem__, "part": self._made.__getitem__}
         return decode(written, self._find, refer)
+
+    def _at(self, path: str) -> Any:
+        return _reach(self._root, parse_path(path) if path else [], is_set=False)
 
     def _find(self, name: str) -> Any:
         known = self._patch.known

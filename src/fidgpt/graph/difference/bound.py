@@ -1,7 +1,7 @@
 """A graph as it is after `bind`, with the memory of who said what and what stands by default."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,10 @@ import fiddle as fdl
 
 from fidgpt.graph.arguments import Key
 from fidgpt.graph.bind import Heard
-from fidgpt.graph.scope import Said
+from fidgpt.graph.scope import Said, sayings
 from fidgpt.graph.storage.merkle import Merkle, Table
 from fidgpt.graph.storage.order import Order
-from fidgpt.graph.walk import IS_PART, Node, join, nodes, step_to
+from fidgpt.graph.walk import IS_PART, Node, join, step_to
 
 Place = tuple[int, str]  # the identity of a part or container, and the step to what it holds
 
@@ -38,6 +38,7 @@ class Argument:
 
 
 NOTHING = Argument(fdl.NO_VALUE)
+_NOTHING: Mapping[int, Any] = {}
 
 
 def place_of(said: Said) -> Place:
@@ -55,14 +56,14 @@ class Bound:
     """
 
     def __init__(
-        self, root: Any, table: Table | None = None, *, copy_of: Any = fdl.NO_VALUE
+        self, root: Any, table: Table | None = None, originals: Mapping[int, Any] = _NOTHING
     ) -> None:
         """Reads a graph.
 
         Args:
           root: the graph.
           table: gives the numbers, the same for graphs that are to be compared.
-          copy_of: the graph that is meant, where `root` is a copy of it.
+          originals: where `root` is a copy, the nodes that are meant by the identity of theirs.
 
         Raises:
           ConfigErrors: the graph cannot be bound.
@@ -70,12 +71,8 @@ class Bound:
         self.root = root
         self._order = Order(root)
         self.merkle = Merkle(self._order, table or Table())
-        self._said = {(id(one.part), one.key): one.said for one in self._order.heard}
         self.paths = _Paths(self._order)
-        self._originals: dict[int, Any] = {}
-        if copy_of is not fdl.NO_VALUE:
-            copies = zip(nodes(copy_of), nodes(root), strict=True)
-            self._originals = {id(copy.value): original.value for original, copy in copies}
+        self._originals = originals
 
     def original(self, value: Any) -> Any:
         """The node of the graph that is meant; a plain value itself."""
@@ -83,7 +80,7 @@ class Bound:
 
     def overlaps(self, other: "Bound") -> bool:
         """Whether a part is in both graphs."""
-        return not self._order.arguments.keys().isdisjoint(other._order.arguments)
+        return self._order.overlaps(other._order)
 
     @functools.cached_property
     def nodes(self) -> list[Node]:
@@ -97,25 +94,27 @@ class Bound:
 
     def knows(self, value: Any) -> bool:
         """Whether a value is a node of this graph."""
-        return id(value) in self._order.lead
+        return self._order.knows(value)
+
+    def kind(self, value: Any) -> Hashable:
+        """The same only for nodes that are written alike and hear alike."""
+        return id(value) if self._order.has_more_nodes else self._order.kind_as_written(value)
 
     def arguments(self, part: fdl.Buildable) -> dict[Key, Argument]:
         """All arguments of a part."""
-        me, known = id(part), part.__arguments__
+        known, heard = part.__arguments__, self._order.heard_by(part)
         return {
             key: Argument(
                 value,
-                self._said.get((me, key)),
-                is_default=key not in known
-                and (me, key) not in self._said
-                and value is not fdl.NO_VALUE,
+                heard.get(key),
+                is_default=key not in known and key not in heard and value is not fdl.NO_VALUE,
             )
-            for key, value in self._order.arguments[me].items()
+            for key, value in self._order.arguments(part).items()
         }
 
-    def held(self, value: Any) -> list[Any]:
+    def held(self, value: Any) -> Sequence[Any]:
         """The nodes that a node holds, those that it hears included."""
-        return self._order.held.get(id(value), [])
+        return self._order.held(value)
 
     def has_parts(self, value: Any) -> bool:
         """Whether a value is a part or a container that holds one."""
@@ -123,6 +122,10 @@ class Bound:
 
     def hearers(self, place: Place) -> tuple[str, ...]:
         """The paths of the parameters that hear a place."""
+        holder, step = place
+        at = self._order.lead.get(holder)
+        if at is None or step not in map(step_to, sayings(at[0])):
+            return ()
         return tuple(one.path for one in self._heard.get(place, ()))
 
     def path_of(self, place: Place) -> str:
@@ -134,7 +137,9 @@ class Bound:
         """A place other than `path` that holds a part; None where there is none."""
         if not isinstance(value, fdl.Buildable) or not self.knows(value):
             return None
-        places = [self._order.place(*place) for place in self._order.places(value)[:2]]
+        places = [
+            self._order.place(holder, key) for _, holder, key in self._order.places(value)[:2]
+        ]
         if len(places) < 2:
             return None
         return places[places[0] == path]
@@ -165,8 +170,7 @@ class _Paths(Mapping[int, str]):
         self._order = order
 
     def __getitem__(self, me: int) -> str:
-        holder, key = self._order.lead[me]
-        return "" if holder is None else self._order.place(holder, key)
+        return self._order.path(self._order.lead[me][0])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._order.lead)

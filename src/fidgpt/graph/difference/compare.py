@@ -6,7 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.clone import clone
+from fidgpt.graph.clone import copies_of
 from fidgpt.graph.difference.bound import NOTHING, Argument, Bound
 from fidgpt.graph.difference.edges import Aspect, Edge, Finding
 from fidgpt.graph.difference.items import Items, are_comparable
@@ -14,7 +14,7 @@ from fidgpt.graph.difference.likeness import call_of, function_of, tags_of
 from fidgpt.graph.drawing.sharing import is_shared_object
 from fidgpt.graph.quantities import is_quantity
 from fidgpt.graph.storage.merkle import Table, leaf_key
-from fidgpt.graph.walk import IS_NODE, step_to
+from fidgpt.graph.walk import IS_NODE, nodes, step_to
 
 
 class Comparison:
@@ -45,7 +45,10 @@ class Comparison:
         table = Table()
         self.old, self.new = Bound(old, table), Bound(new, table)
         if self.old.overlaps(self.new):  # what is known of parts is known by their identity
-            self.new = Bound(clone(new), table, copy_of=new)
+            found = nodes(new)
+            copies = copies_of(found)
+            originals = {id(copies[id(node.value)]): node.value for node in found}
+            self.new = Bound(copies[id(new)], table, originals)
         self._whole = whole
         self._items = Items(self.old, self.new)
         self._became: dict[tuple[int, int], Any] = {}  # by the copy and the identity of the old
@@ -132,10 +135,12 @@ class Comparison:
 
         A copy is looked into: what is one for all calls of a factory is not one for its copy.
         """
-        number = self.old.merkle.numbers.get(id(old))
-        if self._whole or copy or number is None or number != self.new.merkle.numbers.get(id(new)):
+        if self._whole or copy or not (self.old.knows(old) and self.new.knows(new)):
             return False
-        if number != self.old.merkle.content[id(old)] and not self._are_closed(old, new):
+        number = self.old.merkle.number(old)
+        if number != self.new.merkle.number(new):
+            return False
+        if number != self.old.merkle.content(old) and not self._are_closed(old, new):
             return False
         has_other = self._was.get(id(new), old) is not old
         if has_other or self._became.setdefault((copy, id(old)), new) is not new:
@@ -146,9 +151,9 @@ class Comparison:
     def _are_closed(self, old: Any, new: Any) -> bool:
         return id(old) in self.old.merkle.closed and id(new) in self.new.merkle.closed
 
-    def _are_alike(self, old: Any, new: Any) -> bool:
+    def are_alike(self, old: Any, new: Any) -> bool:
         """Whether two nodes are equal but for sharing."""
-        return self.old.merkle.content[id(old)] == self.new.merkle.content[id(new)]
+        return self.old.merkle.content(old) == self.new.merkle.content(new)
 
     def _meet(self, edge: Edge, old: fdl.Buildable, new: fdl.Buildable) -> Iterator[Edge]:
         if self.is_same(edge):
@@ -192,7 +197,7 @@ class Comparison:
         self._was[id(new)] = old
         olds, news = self.old.arguments(old), self.new.arguments(new)
         calls_same = function_of(old) == function_of(new)
-        is_alike = not self._whole and self._are_alike(old, new)
+        is_alike = not self._whole and self.are_alike(old, new)
         for key in {**olds, **news}:
             one, other = olds.get(key, NOTHING), news.get(key, NOTHING)
             if is_alike and not (IS_NODE[type(one.value)] or IS_NODE[type(other.value)]):

@@ -19,6 +19,7 @@ from fidgpt.graph.difference.changes import (
 )
 from fidgpt.graph.difference.compare import Comparison
 from fidgpt.graph.difference.edges import Aspect, Edge
+from fidgpt.graph.difference.plain import plain_changes
 
 
 class Changes(list[Change]):
@@ -46,8 +47,10 @@ def diff(old: Any, new: Any) -> Changes:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    comparison = Comparison(old, new, whole=False)
-    return Changes(changes_of(comparison), old, new)
+    changes = plain_changes(old, new)
+    if changes is None:
+        changes = changes_of(Comparison(old, new, whole=False))
+    return Changes(changes, old, new)
 
 
 def changes_of(comparison: Comparison) -> list[Change]:
@@ -124,8 +127,7 @@ class _Reading:
         if not had and not has:
             return ValueChanged(old, new, self._hearers(edge))
         if isinstance(was, fdl.Buildable) and isinstance(now, fdl.Buildable):
-            contents = [side.merkle.content for side in self._sides]
-            is_equal = contents[0][id(was)] == contents[1][id(now)]
+            is_equal = self._comparison.are_alike(was, now)
             self._report(0, was)
             return SharingChanged(old, new, is_equal)
         if had and has:

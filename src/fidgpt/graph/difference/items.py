@@ -89,8 +89,10 @@ class Items:
         return [pair for _, pair in placed]
 
     def _words(self, which: int, container: Any) -> list[Hashable]:
-        numbers = self._sides[which].merkle.numbers
-        return [numbers[id(one)] if id(one) in numbers else leaf_key(one) for one in container]
+        bound = self._sides[which]
+        return [
+            bound.merkle.number(one) if bound.knows(one) else leaf_key(one) for one in container
+        ]
 
     def _keys(self, which: int, item: Any) -> list[Hashable]:
         """What must agree for two items to be the same one, the strictest first."""

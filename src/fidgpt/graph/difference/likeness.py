@@ -19,37 +19,42 @@ def number(bound: Bound, known: dict[Hashable, int], label: Label) -> dict[int, 
     Labels are made children first, from the numbers of the children, and compared exactly, so
     that all of it is linear in the graph. `known` makes the numbers of several graphs comparable.
     """
-    numbering = Numbering(label, known)
-    numbering.of(bound, bound.root)
-    return numbering.numbers
+    numbers: dict[int, int] = {}
+    for node in reversed(bound.nodes):
+        word = label(bound, node.value, numbers)
+        numbers[id(node.value)] = known.setdefault(word, len(known))
+    return numbers
 
 
 class Numbering:
     """Numbers for nodes of several graphs by one label, made when they are asked for.
 
-    Attributes:
-      numbers: those made so far, by the identity of the node.
+    The label goes by what nodes hold and hear: of many of one kind only the first is looked into.
     """
 
-    def __init__(self, label: Label, known: dict[Hashable, int] | None = None) -> None:
-        self.numbers: dict[int, int] = {}
+    def __init__(self, label: Label) -> None:
         self._label = label
-        self._known = {} if known is None else known
+        self._known: dict[Hashable, int] = {}
+        self._numbers: dict[int, int] = {}
+        self._of_kind: dict[Hashable, int] = {}
 
     def of(self, bound: Bound, value: Any) -> int:
         """The number of a node, after those of all that it holds."""
+        numbers, of_kind = self._numbers, self._of_kind
         stack = [value]
         while stack:
             value = stack[-1]
-            missing = [one for one in bound.held(value) if id(one) not in self.numbers]
-            if missing and id(value) not in self.numbers:
-                stack += missing
-                continue
-            if id(value) not in self.numbers:
-                label = self._label(bound, value, self.numbers)
-                self.numbers[id(value)] = self._known.setdefault(label, len(self._known))
+            kind = bound.kind(value)
+            if kind not in of_kind:
+                missing = [one for one in bound.held(value) if id(one) not in numbers]
+                if missing:
+                    stack += missing
+                    continue
+                label = self._label(bound, value, numbers)
+                of_kind[kind] = self._known.setdefault(label, len(self._known))
+            numbers[id(value)] = of_kind[kind]
             stack.pop()
-        return self.numbers[id(value)]
+        return numbers[id(value)]
 
 
 def content(bound: Bound, value: Any, numbers: Numbers) -> Hashable:

@@ -11,7 +11,7 @@ from fidgpt.graph.difference.pairing import Pairing
 from fidgpt.graph.difference.patch import Changes, Patch, make_patch
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.selecting.paths import parse_path
-from fidgpt.graph.storage.order import step_between
+from fidgpt.graph.storage.walked import step_between
 from fidgpt.graph.walk import join
 
 _ASPECTS = ("new", "call", "tags")

@@ -26,7 +26,7 @@ class Pairing:
         """
         self.old, self.new = Order(old, bound=False), Order(new, bound=False)
         table = Table()
-        self._numbers = [Merkle(order, table).content for order in (self.old, self.new)]
+        self._merkles = Merkle(self.old, table), Merkle(self.new, table)
         self._became: dict[int, Any] = {}
         self._was: dict[int, Any] = {}
         self._same: dict[tuple[int, int], bool] = {}
@@ -78,6 +78,7 @@ class Pairing:
                     yield old[i], new[j]
 
     def _keys(self, which: int, item: Any) -> list[Any]:
-        number = self._numbers[which].get(id(item))
+        merkle = self._merkles[which]
+        word = merkle.content(item) if merkle.order.knows(item) else leaf_key(item)
         call = item.__fn_or_cls__ if isinstance(item, fdl.Buildable) else type(item)
-        return [leaf_key(item) if number is None else number, (type(item), id(call))]
+        return [word, (type(item), id(call))]

@@ -3,7 +3,8 @@
 A patch is a JSON object. Its `changes` say for each place what it held, `old`, and holds, `new`;
 for a part what it called and calls, `call`; and for a parameter its `tags`. A place without `new`
 is left out from then on. `{"keep": path}` is the part that the old graph has at a path, and
-`{"part": name}` a new one, written under its name in `parts`.
+`{"part": name}` a new one, written under its name in `parts`, with the part that it was made `like`
+where a list got more items of a kind.
 """
 
 import json
@@ -14,12 +15,14 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.arguments import given
+from fidgpt.graph.difference.copied import Originals, originals, own_keys
 from fidgpt.graph.difference.pairing import Pairing
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.storage.codec import encode
 from fidgpt.graph.storage.names import name_of
-from fidgpt.graph.storage.order import step_between
 from fidgpt.graph.storage.text import to_json
+from fidgpt.graph.storage.walked import step_between
+from fidgpt.graph.storage.writing import FORMAT as CONFIG_FORMAT
 from fidgpt.graph.storage.writing import KINDS, TAGGED
 from fidgpt.graph.walk import join
 
@@ -81,6 +84,7 @@ class _Making:
         self._parts: Changes = {}
         self._known: dict[str, Any] = {}
         self._new: list[Any] = []
+        self._originals: Originals = {}
 
     def patch(self) -> Patch:
         old, new = self._pairing.old.root, self._pairing.new.root
@@ -131,6 +135,8 @@ class _Making:
 
     def _put(self, path: str, old: Any, new: Any) -> None:
         change = self._at(path)
+        if isinstance(old, list) and isinstance(new, list):
+            self._originals |= originals(old, new, self._pairing)
         if old is not fdl.NO_VALUE:
             change["old"] = outside(old)
         if new is not fdl.NO_VALUE:
@@ -145,11 +151,15 @@ class _Making:
         if kind not in (*KINDS, TAGGED):
             raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
         tags = {key: own for key, own in part.__argument_tags__.items() if own}
-        return {
+        entry = {
             kind: None if kind == TAGGED else self._name(fdl.get_callable(part)),
             "set": {str(key): self._value(value) for key, value in given(part).items()},
             "tags": {str(key): sorted(map(self._name, own)) for key, own in tags.items()},
         }
+        if (old := self._originals.get(id(part))) is not None:
+            but = own_keys(old, part, self._pairing, self._originals)
+            entry["like"] = {"part": self._pairing.old.path(old), "but": but}
+        return entry
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, fdl.Buildable):
@@ -198,12 +208,17 @@ def read_patch(text: str, *, source: str = "the patch") -> Patch:
     Raises:
       ConfigError: it holds none.
     """
+    text = text.removeprefix("\ufeff")  # the mark that some editors put before UTF-8 text
+    if not text.strip():
+        raise ConfigError(f"{source} is empty: it holds no patch.")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON: {error}.") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ConfigError(f"{source} is not a fidgpt patch: it does not say format {FORMAT!r}.")
+        is_config = isinstance(document, dict) and document.get("format") == CONFIG_FORMAT
+        why = "it is a whole config" if is_config else f"it does not say format {FORMAT!r}"
+        raise ConfigError(f"{source} is not a fidgpt patch: {why}.")
     if document.get("version") != VERSION:
         raise ConfigError(
             f"{source} has version {document.get('version')!r:.40}, and this fidgpt reads "

@@ -6,9 +6,9 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.edits.alike import Same, is_same
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.selecting.place import Place
-from fidgpt.graph.walk import is_node, parts
 
 Planned = tuple[Place, Any]  # a place and what it shall hold; fdl.NO_VALUE to take it away
 
@@ -28,8 +28,12 @@ class Edit:
     after: Any
 
 
-def carry_out(planned: Iterable[Planned]) -> list[Edit]:
+def carry_out(planned: Iterable[Planned], *, same: Same = is_same) -> list[Edit]:
     """Puts every value in its place; returns where that changed something.
+
+    Args:
+      planned: the values and their places.
+      same: whether a value is no other than the one before.
 
     Raises:
       ConfigError: a value may not be put in its place, and none was.
@@ -44,35 +48,10 @@ def carry_out(planned: Iterable[Planned]) -> list[Edit]:
                 f"default to go back to: set {place.holder} whole."
             )
     edits = [Edit(place.path, place.value, value) for place, value in planned]
+    edits = [edit for edit in edits if not same(edit.before, edit.after)]
     for place, value in planned:
         if value is fdl.NO_VALUE:
             place.clear()
         else:
             place.fill(value)
-    return [edit for edit in edits if not is_same(edit.before, edit.after)]
-
-
-def is_same(before: Any, after: Any) -> bool:
-    """Whether two values are one part, or equal plain values of one type."""
-    if before is after:
-        return True
-    if type(before) is not type(after):
-        return False
-    if is_node(before) and (parts(before) or parts(after)):
-        return False
-    return _is_alike(before, after)
-
-
-def _is_alike(before: Any, after: Any) -> bool:
-    """Whether plain values are equal and of one type all through: 1 is not 1.0, nor 0.0 -0.0."""
-    if type(before) is not type(after):
-        return False
-    if isinstance(before, float):
-        return repr(before) == repr(after)
-    if isinstance(before, dict):
-        return before.keys() == after.keys() and all(
-            _is_alike(value, after[key]) for key, value in before.items()
-        )
-    if isinstance(before, list | tuple):
-        return len(before) == len(after) and all(map(_is_alike, before, after))
-    return bool(before == after)
+    return edits

@@ -8,13 +8,13 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import is_unknown, members_of
+from fidgpt.graph.annotations import hints_of, is_unknown, members_of
 from fidgpt.graph.arguments import Key, default_of, every
 from fidgpt.graph.calls import parse_call, split_at_commas
 from fidgpt.graph.edits.calling import with_arguments
-from fidgpt.graph.errors import ConfigError, listed, suggest
+from fidgpt.graph.errors import ConfigError, at, listed, suggest
 from fidgpt.graph.formula import make_formula, says_formula
-from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
+from fidgpt.graph.hints import can_be_typed, element_hint, fits, is_protocol, name_of
 from fidgpt.graph.selecting.place import Place, inside_of
 from fidgpt.graph.values import read_value
 
@@ -55,6 +55,15 @@ class Reader:
         if isinstance(value, _PLAIN):  # such a value may stand in many places
             self._plain[id(place.hint)] = value
         return value
+
+    def named(self, place: Place) -> Any:
+        """The part that the text names, which is one; `fdl.NO_VALUE` if none of it fits the place.
+
+        Raises:
+          ConfigError: an argument does not fit.
+        """
+        with at(place.path):
+            return self._named(place)
 
     def _read(self, place: Place) -> Any:
         if says_formula(self._text, place.hint):
@@ -97,22 +106,23 @@ class Reader:
         """The part, or the function itself, that a name stands for; NO_VALUE if it cannot fit."""
         call = parse_call(self._text)
         function = self._parts[call.name]
-        if "(" not in self._text and _is_function_wanted(place) and fits(function, place.hint):
+        is_bare = "(" not in self._text and not _is_answer(function, place.hint)
+        if is_bare and _is_function_wanted(place) and fits(function, place.hint):
             return function
-        for kind in _kinds(place):
+        for kind in _in_turn(_kinds(place), function, place.hint):
             part = kind(function)
             if fits(part, place.hint):
                 return with_arguments(self._root, part, call, self._read_inner, like=place.value)
         return fdl.NO_VALUE
 
     def _filled(self, place: Place, values: Any, texts: Iterable[tuple[Key, str]]) -> Any:
-        """A list or dict whose items are read one by one, as some of them are parts."""
+        """A list, tuple or dict whose items are read one by one, as some of them are parts."""
         for key, text in texts:
             hint = element_hint(place.hint, key)
             path = f"{place.path}[{key!r}]"
             item = Place(values, key, hint, path, place.path, inside_of(place, key))
             values[key] = self._read_inner(item, text)
-        return values
+        return tuple(values) if self._text.lstrip()[:1] == "(" else values
 
     def _read_inner(self, place: Place, text: str) -> Any:
         return Reader(self._root, text, self._parts).read(place)
@@ -123,21 +133,25 @@ class Reader:
             return ""
         if can_be_typed(place.hint):
             return ""
-        return f"{self._text!r:.60} is no {name_of(place.hint)}. {self._which_fit(place)}"
+        return f"{self._text!r:.60} is no {name_of(place.hint)}. {self.which_fit(place)}"
 
-    def _which_fit(self, place: Place) -> str:
-        """The names of parts that fit; first those that take most of what stands there now."""
+    def which_fit(self, place: Place) -> str:
+        """A sentence with parts that fit, first those that take most of what stands there now."""
         for empty, key, example in (([], 0, "[...]"), ({}, "", "{name: ...}")):
             inner = element_hint(place.hint, key)
             if not can_be_typed(inner) and any(fits(empty, one) for one in members_of(place.hint)):
                 item = Place([None], 0, inner, place.path, place.holder)
-                return f"Write {example}. {self._which_fit(item)}"
+                return f"Write {example}. {self.which_fit(item)}"
         now = set(every(place.value)) if isinstance(place.value, fdl.Buildable) else set()
         kind = _kinds(place)[0]
         fitting: list[tuple[int, str]] = []
         for name, function in self._parts.items():
-            is_made = isinstance(function, type) and not getattr(function, "_is_protocol", False)
-            if is_made and fits(part := kind(function), place.hint):
+            part, made = kind(function), _class_made_by(function)
+            if _is_function_wanted(place):
+                is_fitting = _is_told(_returned(function)) and fits(function, place.hint)
+            else:
+                is_fitting = made and fits(part if kind is fdl.Partial else kind(made), place.hint)
+            if is_fitting:
                 fitting.append((-len(now & set(every(part))), name))
         if not fitting:
             return "It takes a part, and none that has a name fits: a fiddler puts it there."
@@ -152,13 +166,31 @@ def _is_function_wanted(place: Place) -> bool:
     return inspect.isroutine(now)
 
 
+def _returned(function: Any) -> Any:
+    """What a function is annotated to return; a class makes its own."""
+    return function if isinstance(function, type) else hints_of(function).get("return", Any)
+
+
+def _class_made_by(function: Any) -> Any:
+    """A class itself, or the one that a function is annotated with; None where it is unknown."""
+    made = _returned(function)
+    is_made = isinstance(made, type) and made is not type(None)
+    return made if is_made and _is_told(made) else None
+
+
+def _is_told(returned: Any) -> bool:
+    """Whether an annotation tells what comes, rather than what it can do."""
+    return not (is_unknown(returned) or getattr(returned, "_is_protocol", False))
+
+
 def _items_in(text: str, hint: Any) -> list[str]:
-    """The texts of the items of a list, where one may stand; none for what is no list."""
+    """The texts of the items of a list or tuple, where one may stand; none for what is neither."""
     inner = text.strip()
-    takes_list = any(fits([], one) for one in members_of(hint))
-    if not takes_list or inner[:1] != "[" or inner[-1:] != "]":
+    empty: dict[str, Any] = {"[]": [], "()": ()}
+    brackets = inner[:1] + inner[-1:]
+    if brackets not in empty or not any(fits(empty[brackets], one) for one in members_of(hint)):
         return []
-    return [item.strip() for item in split_at_commas(inner[1:-1])]
+    return [item.strip() for item in split_at_commas(inner[1:-1]) if item.strip()]
 
 
 def _entries_in(text: str, hint: Any) -> dict[str, str]:
@@ -171,6 +203,17 @@ def _entries_in(text: str, hint: Any) -> dict[str, str]:
     if not all(colon for _, colon, _ in entries):
         return {}
     return {key.strip().strip("'\""): value.strip() for key, _, value in entries}
+
+
+def _in_turn(kinds: list[Any], function: Any, hint: Any) -> list[Any]:
+    """The kinds in which to try a part: what may answer a Protocol is made first, not called."""
+    is_answer = _is_answer(function, hint)
+    return sorted(kinds, key=lambda kind: is_answer and kind is fdl.Partial)
+
+
+def _is_answer(function: Any, hint: Any) -> bool:
+    """Whether a Protocol is asked and a class given, whose instances may do what it asks."""
+    return isinstance(function, type) and any(map(is_protocol, members_of(hint)))
 
 
 def _kinds(place: Place) -> list[Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.clone import own_value
+from fidgpt.graph.edits.alike import Remaking
 from fidgpt.graph.edits.edit import Edit, carry_out
 from fidgpt.graph.edits.reading import Parts, Reader
 from fidgpt.graph.errors import ConfigError, suggest
@@ -36,7 +38,9 @@ def set_text(root: Any, selector: str, text: str, *, parts: Parts = NO_PARTS) ->
 
 
 def set_value(root: Any, selector: str, value: Any) -> list[Edit]:
-    """Sets a value at every place that a selector names; a part is held by all of them.
+    """Sets a value at every place that a selector names.
+
+    A part is held by all of them; of a list or dict each of them gets its own.
 
     Returns:
       What changed.
@@ -44,7 +48,7 @@ def set_value(root: Any, selector: str, value: Any) -> list[Edit]:
     Raises:
       ConfigError: the selector names nothing, or the value does not fit; the graph is as it was.
     """
-    return carry_out((place, value) for place in places(root, selector))
+    return carry_out((place, own_value(value)) for place in places(root, selector))
 
 
 def tag_text(root: Any, tag: type[fdl.Tag], text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:
@@ -90,4 +94,5 @@ def carriers(root: Any, tag: type[fdl.Tag]) -> list[Place]:
 
 def _set_text(root: Any, found: list[Place], text: str, parts: Parts) -> list[Edit]:
     reader = Reader(root, text, parts)
-    return carry_out([(place, reader.read(place)) for place in found])
+    planned = [(place, reader.read(place)) for place in found]
+    return carry_out(planned, same=Remaking(root, keeps_sharing=False).is_same)

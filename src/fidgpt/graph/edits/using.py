@@ -1,5 +1,6 @@
 """Putting another part in the place of one, with all that both have."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.graph.annotations import is_unknown
 from fidgpt.graph.arguments import given
 from fidgpt.graph.calls import Call, parse_call
+from fidgpt.graph.edits.alike import Remaking
 from fidgpt.graph.edits.calling import with_arguments
 from fidgpt.graph.edits.edit import Edit, Planned, carry_out
 from fidgpt.graph.edits.reading import Parts, Reader
-from fidgpt.graph.errors import ConfigError, at, suggest
+from fidgpt.graph.errors import ConfigError, at, nearest, suggest
 from fidgpt.graph.hints import hint_of
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.place import Place, describe
@@ -44,23 +47,41 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
     """
     call = parse_call(text)
     if call.name not in parts:
-        raise ConfigError(f"there is no part {call.name!r}. {suggest(call.name, parts)}")
+        raise ConfigError(f"there is no part {call.name!r}. {_likely(root, selector, text, parts)}")
     planned: list[Planned] = []
     olds: dict[int, fdl.Buildable] = {}
     for place in places(root, selector):
         if isinstance(place.value, fdl.Buildable) and not isinstance(place.value, TaggedValueCls):
             olds[id(place.value)] = place.value
-        elif place.value is None or place.value is fdl.NO_VALUE:
-            planned.append((place, Reader(root, text, parts).read(place)))
         else:
-            raise ConfigError(
-                f"{place.path} is {describe(place.value)}, and no part: set:{place.path}=... "
-                "sets a value."
-            )
+            planned.append((place, _first(place, Reader(root, text, parts))))
     news = {key: _new(root, old, parts[call.name], call, parts) for key, old in olds.items()}
     held = [node for node in nodes(root) if id(node.value) in news] if news else []
     planned += [(place, news[id(node.value)]) for node in held for place in _holding(root, node)]
-    return carry_out(_in_new_parts(planned, news))
+    remaking = Remaking(root, keeps_sharing=True)
+    return carry_out(_in_new_parts(planned, news), same=remaking.is_same)
+
+
+def _likely(root: Any, selector: str, text: str, parts: Parts) -> str:
+    """What to write in place of a name that there is not: one like it, or one that fits."""
+    name = parse_call(text).name
+    if not nearest(name, parts):
+        with contextlib.suppress(ConfigError):  # there is no such place either
+            return Reader(root, text, parts).which_fit(places(root, selector)[0])
+    return suggest(name, parts)
+
+
+def _first(place: Place, reader: Reader) -> Any:
+    """A part for a place that holds none, be it one that computes the number that it takes."""
+    is_empty = place.value is None or place.value is fdl.NO_VALUE
+    part = reader.named(place) if is_empty or not is_unknown(place.hint) else fdl.NO_VALUE
+    if part is not fdl.NO_VALUE:
+        return part
+    if is_empty:
+        return reader.read(place)
+    raise ConfigError(
+        f"{place.path} is {describe(place.value)}, and no part: set:{place.path}=... sets a value."
+    )
 
 
 def _new(

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
@@ -104,14 +104,35 @@ def left_open_by(part: fdl.Buildable, key: Key) -> Saying | None:
     return _saying(tags[-1]) if tags else None
 
 
+def speakers(found: Iterable[fdl.Buildable]) -> list[str]:
+    """On whose behalf anything was said or tagged in some parts, each once."""
+    spots = (
+        entry.location
+        for part in found
+        for entries in part.__argument_history__.values()
+        for entry in entries
+    )
+    return list(dict.fromkeys(one.by for one in spots if isinstance(one, Spot) and one.by))
+
+
 def record_item(part: fdl.Buildable, key: Key, step: str, value: Any) -> None:
     """Records that an item inside of a list or dict was said, which Fiddle itself does not see."""
     part.__argument_history__.add_new_value(f"{key}{step}", value)
 
 
-def keep_sayings(new: fdl.Buildable, old: fdl.Buildable, key: Key) -> None:
-    """Gives an argument of a new part the history that it had in the part it was taken from."""
-    new.__argument_history__[key] = list(old.__argument_history__.get(key, []))
+def keep_sayings(
+    new: fdl.Buildable, old: fdl.Buildable, key: Key, *, known_as: Key | None = None
+) -> None:
+    """Gives an argument of a new part the history that it had in the part it was taken from.
+
+    Args:
+      new: the new part.
+      old: the one that `new` takes the place of.
+      key: the argument of `old`.
+      known_as: what `new` calls it; the same unless said.
+    """
+    taken = list(old.__argument_history__.get(key, []))
+    new.__argument_history__[key if known_as is None else known_as] = taken
 
 
 class Memory:

@@ -14,15 +14,26 @@ from fidgpt.graph.arguments import (
     default_of,
     every,
     has_factory,
+    named_defaults,
     parameter_of,
 )
 from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
 from fidgpt.graph.hints import can_be_typed, element_hint, hint_of
 from fidgpt.graph.selecting.place import Opened, Place, Within, describe, inside_of
-from fidgpt.graph.walk import is_node, join, parts, step_to, title
+from fidgpt.graph.walk import IS_PART, is_node, join, parts, step_to, title
 
 _TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _STEP = re.compile(rf"\.?([A-Za-z_]\w*)|\[(-?[0-9]{{1,9}})\]|\[({_TEXT})\]")
+
+_REMEDIES = (  # for what is found where a step should begin
+    (r"\.?[0-9]", " An item is written [0]."),
+    (r"\[[A-Za-z_]", " An entry of a dict is written ['name'], or .name."),
+    (r"[/\\]", " Steps are joined by dots."),
+    (r"[A-Za-z_]", " A dot is missing."),
+    (r"\.$", " A name is missing."),
+    (r"\*\*|\.\*\*", " Any depth is written **.name, with a name after it."),
+    (r"\.?\*", " All items are written [*], all depths **.name."),
+)
 
 
 def parse_path(path: str) -> list[Key]:
@@ -49,7 +60,10 @@ def key_at(path: str, at: int) -> tuple[Key, int]:
     """
     match = _STEP.match(path, at)
     if match is None or (at and match[1] and path[at] != "."):
-        raise ConfigError(f"{path!r:.80} is not a path: it goes wrong at {path[at:]!r:.40}.")
+        remedy = next((how for what, how in _REMEDIES if re.match(what, path[at:])), "")
+        raise ConfigError(
+            f"{path!r:.80} is not a path: it goes wrong at {path[at:]!r:.40}.{remedy}"
+        )
     return match[1] or (int(match[2]) if match[2] else _unquoted(match[3])), match.end()
 
 
@@ -68,13 +82,34 @@ def follow(root: Any, keys: list[Key], path: str) -> Place:
     Raises:
       ConfigError: as `find_place` does.
     """
-    place = None
-    for key in keys:
+    part, walked, start = _last_part(root, keys)
+    place = _argument(root, part, keys[start], walked) if start else None
+    for key in keys[start + bool(start) :]:
         place = _step(root, place, key, path)
     assert place is not None  # a path has at least one key
     if isinstance(place.value, TaggedValueCls):  # a quantity in a list keeps its tag
         return Place(place.value, "value", place.hint, place.path, place.holder)
     return place
+
+
+def _last_part(root: Any, keys: list[Key]) -> tuple[Any, str, int]:
+    """The last part on a way, its path, and how many keys lead to it; the root where none does.
+
+    What may stand in its parameters is its own affair, whatever lies before it.
+    """
+    found, steps, value = (root, "", 0), "", root
+    for i, key in enumerate(keys[:-1]):
+        if IS_PART[type(value)] and isinstance(key, str):
+            steps += f".{key}"
+            value = value.__arguments__.get(key)
+        elif isinstance(value, list) and isinstance(key, int) and 0 <= key < len(value):
+            steps += f"[{key}]"
+            value = value[key]
+        else:
+            break
+        if IS_PART[type(value)]:
+            found = value, steps.removeprefix("."), i + 1
+    return found
 
 
 def _unquoted(text: str) -> str:
@@ -141,6 +176,8 @@ def _entry(container: Any, key: Key, hint: Any, walked: str, within: Within | No
 
 def own_key(part: fdl.Buildable, key: Key) -> Key | None:
     """The key under which a part holds an argument; None where it takes no such argument."""
+    if isinstance(key, str) and key in (named_defaults(part) or ()):
+        return key
     parameter = parameter_of(part, key)
     if parameter is None or (isinstance(key, int) and key not in every(part)):
         return None

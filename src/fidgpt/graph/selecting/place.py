@@ -7,10 +7,11 @@ import fiddle as fdl
 
 from fidgpt.graph.annotations import is_unknown
 from fidgpt.graph.arguments import Key, assign, unset
+from fidgpt.graph.asked import asked
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.hints import fits, name_of
 from fidgpt.graph.history.sayings import record_item
-from fidgpt.graph.walk import parts, title
+from fidgpt.graph.walk import IS_PART, parts, title
 
 Within = tuple[fdl.Buildable, Key, str]  # a part, one of its arguments, and the steps from there
 Opened = tuple[fdl.Buildable, Key, fdl.Buildable]  # a part, one of its arguments, and its value
@@ -43,7 +44,7 @@ class Place:
     @property
     def value(self) -> Any:
         """The value now, or `fdl.NO_VALUE` where nobody set one."""
-        if isinstance(self.container, fdl.Buildable):
+        if IS_PART[type(self.container)]:
             return self.container.__arguments__.get(self.key, fdl.NO_VALUE)
         return self.container[self.key]
 
@@ -57,7 +58,8 @@ class Place:
         if isinstance(self.container, tuple):
             raise ConfigError(f"{self.holder} is a tuple: set it whole, as {self.container!r:.60}.")
         if not fits(value, self.hint):
-            raise ConfigError(f"{self.path} takes {name_of(self.hint)}, not {describe(value)}.")
+            why = f"{self.path} takes {name_of(self.hint)}, not {describe(value)}."
+            raise ConfigError(why + asked(value, self.hint))
         if not is_unknown(self.hint) or isinstance(value, fdl.Buildable):
             return
         if isinstance(self.value, fdl.Buildable):
@@ -84,7 +86,7 @@ class Place:
             if key not in container.__arguments__:  # another place may have opened it since
                 assign(container, key, opened)
             container = container.__arguments__[key]
-        if isinstance(container, fdl.Buildable):
+        if IS_PART[type(container)]:
             assign(container, self.key, value)
             return
         self.container[self.key] = value
@@ -95,7 +97,7 @@ class Place:
         """Takes the value away, so that the default stands or the quantity is open again."""
         if self.value is fdl.NO_VALUE:
             return
-        if isinstance(self.container, fdl.Buildable):
+        if IS_PART[type(self.container)]:
             unset(self.container, self.key)
         else:
             del self.container[self.key]

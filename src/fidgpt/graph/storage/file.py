@@ -24,6 +24,7 @@ from fidgpt.graph.storage.reading import Reading
 from fidgpt.graph.storage.text import to_json, to_yaml
 from fidgpt.graph.storage.writing import FORMAT, VERSION, write
 
+_NOTHING = re.compile(r"(\s|#.*(\n|$)|---[ \t]*(\n|$)|\.\.\.[ \t]*(\n|$))*")
 _YAML = re.compile(r"(%.*\n|#.*\n|---.*\n|\s)*[\"'A-Za-z_][^\n{]*:(\s|$)")
 _DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
@@ -78,14 +79,19 @@ def load_with_changes(
 
 def _data_of(text: str, source: str) -> Any:
     """What a text says, as JSON or else as YAML."""
+    text = text.removeprefix("\ufeff")  # the mark that some editors put before UTF-8 text
+    if _NOTHING.fullmatch(text):
+        raise ConfigError(f"{source} is empty: it holds no config.")
     try:
         with at(source):
             return json.loads(text, object_pairs_hook=_once_each)
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
-        if not _YAML.match(text):
+        if text.lstrip()[:1] in ("{", "["):
             raise ConfigError(f"{source} is not JSON: {error}.") from None
+        if not _YAML.match(text):
+            raise ConfigError(f"{source} is not a fidgpt config, neither JSON nor YAML.") from None
     from fidgpt.graph.storage.plain_yaml import read_yaml  # late: most files are JSON
 
     with at(source):
@@ -104,7 +110,11 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _parts_of(document: Any, source: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ConfigError(f"{source} is not a fidgpt config: it does not say format {FORMAT!r}.")
+        is_patch = isinstance(document, dict) and document.get("format") == "fidgpt.patch"
+        why = (
+            "it is a patch, which changes one" if is_patch else f"it does not say format {FORMAT!r}"
+        )
+        raise ConfigError(f"{source} is not a fidgpt config: {why}.")
     if document.get("version") != VERSION:
         raise ConfigError(
             f"{source} has version {document.get('version')!r:.40}, and this fidgpt reads "

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from typing import Any
 
 import fiddle as fdl
@@ -9,6 +10,7 @@ import fiddle as fdl
 from fidgpt.graph.arguments import Key, default_of
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode, encode_default
+from fidgpt.graph.storage.lockstep import Apart, Lockstep
 from fidgpt.graph.storage.merkle import Merkle, Sharing, Table, hashable
 from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.storage.order import PLAIN, Order
@@ -36,8 +38,11 @@ def equal(left: Any, right: Any) -> bool:
     Raises:
       ConfigError: one of the graphs cannot be bound.
     """
-    table = Table()
-    return Merkle(Order(left), table).root == Merkle(Order(right), table).root
+    try:
+        return not Lockstep(left, right).found
+    except Apart:
+        table = Table()
+        return Merkle(Order(left), table).root == Merkle(Order(right), table).root
 
 
 def fingerprint_of(order: Order) -> str:
@@ -71,6 +76,7 @@ class _Hashes:
         self._order = merkle.order
         self._names: dict[Any, str] = {}
         self._hashes: list[str | ConfigError] = []
+        merkle.number(self._order.root)  # with which all that it holds is in the table
         for sample in table.samples:
             if isinstance(sample, Sharing):
                 found = self._shared(sample)
@@ -82,7 +88,7 @@ class _Hashes:
 
     def of(self, value: Any) -> str:
         """The hash of a node, with what is shared inside."""
-        return self._known(self._merkle.numbers[id(value)])
+        return self._known(self._merkle.number(value))
 
     def _known(self, number: int) -> str:
         found = self._hashes[number]
@@ -98,14 +104,14 @@ class _Hashes:
             return error
 
     def _part(self, part: Any) -> str:
-        arguments = self._order.arguments[id(part)]
-        values = {str(key): v for key, v in arguments.items() if v is not fdl.NO_VALUE}
-        if not PLAIN.issuperset(map(type, values.values())):
-            values = {
-                str(key): value if type(value) in PLAIN else self._argument(part, key, value)
-                for key, value in arguments.items()
-                if value is not fdl.NO_VALUE
-            }
+        arguments = self._order.arguments(part)
+        values = {
+            str(key): value
+            if (kind := type(value)) in PLAIN or (kind is float and math.isfinite(value))
+            else self._argument(part, key, value)
+            for key, value in arguments.items()
+            if value is not fdl.NO_VALUE
+        }
         tags = {
             str(key): sorted(map(self._name, own))
             for key, own in part.__argument_tags__.items()
@@ -126,8 +132,9 @@ class _Hashes:
             raise ConfigError(f"{self._order.place(part, key)}: {error}") from error
 
     def _encoded(self, value: Any) -> Any:
-        number = self._merkle.content.get(id(value))
-        return encode(value, {}) if number is None else {"node": self._known(number)}
+        if not self._order.knows(value):
+            return encode(value, {})
+        return {"node": self._known(self._merkle.content(value))}
 
     def _container(self, value: Any) -> str | ConfigError:
         try:

@@ -12,7 +12,6 @@ from fidgpt.graph.arguments import named_defaults
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode
 from fidgpt.graph.storage.order import PLAIN, Order
-from fidgpt.graph.storage.owners import Owners
 from fidgpt.graph.walk import IS_PART
 
 _EXACT = PLAIN | {float}
@@ -58,7 +57,7 @@ class Table:
 
 
 class Merkle:
-    """The numbers of all nodes of a graph, made in one pass, children first.
+    """The numbers of the nodes of a graph, each made when it is asked for, children first.
 
     Two nodes have the same number exactly if they call the same with the same values, defaults
     and what is heard included, carry the same tags, and share the same nodes inside. A part that
@@ -67,46 +66,71 @@ class Merkle:
 
     Attributes:
       order: the graph, walked.
-      content: the numbers by the identity of the node, sharing left out.
-      numbers: the same with sharing.
-      owners: who owns what is shared; None where nothing is.
     """
 
     def __init__(
         self,
         order: Order,
         table: Table,
-        note: Callable[[Any], Hashable] | None = None,
-        *,
-        owners: Owners | None = None,
+        kind: Callable[[Any], Hashable] | None = None,
     ) -> None:
         """Numbers a graph.
 
         Args:
           order: the graph, walked.
           table: gives the numbers.
-          note: what else of a part must be equal.
-          owners: who owns what, if that is known.
+          kind: the same only for nodes that have the same key; `order.kind` unless said.
         """
         self.order = order
-        self.content: dict[int, int] = {}
-        for value in order.nodes:
-            if IS_PART[type(value)]:
-                key = self._part(value)
-                key = key if note is None else (*key, note(value))
-            else:
-                key = self._container(value)
-            self.content[id(value)] = table.number(key, value)
-        self.owners = (owners or Owners(order)) if order.several else None
-        self.numbers = self._with_sharing(table, self.owners) if self.owners else self.content
+        self._table = table
+        self._kind = kind or order.kind
+        self._content: dict[int, int] = {}
+        self._of_kind: dict[Hashable, int] = {}
 
     @property
     def root(self) -> int:
         """The number of the whole graph."""
-        return self.numbers[id(self.order.root)]
+        return self.number(self.order.root)
+
+    def number(self, value: Any) -> int:
+        """The number of a node."""
+        found = self._with_sharing.get(id(value)) if self.order.several else None
+        return self.content(value) if found is None else found
+
+    def content(self, value: Any) -> int:
+        """The number of a node, sharing left out."""
+        number = self._content.get(id(value))
+        if number is not None:
+            return number
+        if not self._content:
+            self._count_all()
+        todo = [value]
+        while todo:
+            missing = [one for one in self.order.held(todo[-1]) if id(one) not in self._content]
+            if missing and self._kind(todo[-1]) not in self._of_kind:
+                todo += reversed(missing)
+            else:
+                self._count(todo.pop())
+        return self._content[id(value)]
+
+    def _count_all(self) -> None:
+        """Numbers every node, where to ask for its kind costs less than to look for those left."""
+        for value in () if self.order.hears else self.order.nodes:
+            self._count(value)
+
+    def _count(self, value: Any) -> None:
+        """Numbers a node, of which all that it holds has a number, or another of its kind."""
+        kind = self._kind(value)
+        number = self._of_kind.get(kind)
+        if number is None:
+            number = self._of_kind[kind] = self._table.number(self._key(value), value)
+        self._content[id(value)] = number
+
+    def _key(self, value: Any) -> tuple[Hashable, ...]:
+        return self._part(value) if IS_PART[type(value)] else self._container(value)
 
     def _part(self, part: Any) -> tuple[Hashable, ...]:
-        arguments = self.order.arguments[id(part)]
+        arguments = self.order.arguments(part)
         names = () if named_defaults(part) is not None else tuple(arguments)  # or the call says
         words: tuple[Any, ...] = tuple(arguments.values())
         kinds: tuple[Any, ...] = tuple(map(type, words))
@@ -129,7 +153,7 @@ class Merkle:
         self, kinds: tuple[Any, ...], values: Iterable[Any]
     ) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
         """For each value what must agree: its kind, and a word for it."""
-        told, words, known = list(kinds), list(values), self.content
+        told, words, known = list(kinds), list(values), self._content
         for i, kind in enumerate(kinds):
             if kind in PLAIN:
                 continue
@@ -142,39 +166,40 @@ class Merkle:
         """The parts that hold something shared, and nothing that is held from outside of them."""
         found: set[int] = set()
         highest: dict[int, int] = {}  # how deep the highest owner lies of what is shared inside
-        if self.owners is None:
+        if not self.order.several:
             return found
-        depth = self.owners.depth
+        depth = self.order.owners.depth
         for value in self.order.nodes:
             me = id(value)
-            inside = [highest[id(one)] for one in self.order.held.get(me, ()) if id(one) in highest]
+            inside = [highest[id(one)] for one in self.order.held(value) if id(one) in highest]
             if inside and me in depth and min(inside) >= depth[me]:
                 found.add(me)
             if me in self.order.several:
-                inside.append(depth[self.owners.owner(value)])
+                inside.append(depth[self.order.owners.owner(value)])
             if inside:
                 highest[me] = min(inside)
         return found
 
-    def _with_sharing(self, table: Table, owners: Owners) -> dict[int, int]:
-        numbers = dict(self.content)
-        moved: set[int] = set()
+    @cached_property
+    def _with_sharing(self) -> dict[int, int]:
+        """The numbers of the parts that are shared, and of all that hold them."""
+        self.content(self.order.root)  # the numbers that say nothing of sharing come first
+        moved: dict[int, int] = {}
         ranks: dict[tuple[int, int], int] = {}
+        owners, several = self.order.owners, self.order.several
         for value in self.order.nodes:
-            me = id(value)
-            held = self.order.held.get(me, ())
-            if not moved.isdisjoint(map(id, held)):
-                inside = tuple(numbers[id(child)] for child in held)
-                sharing = Sharing(numbers[me], inside)
-                numbers[me] = table.number(sharing, sharing)
-                moved.add(me)
-            if me in self.order.several:
-                owner = owners.owner(value)
-                rank = ranks[owner, numbers[me]] = ranks.get((owner, numbers[me]), -1) + 1
-                sharing = Sharing(numbers[me], None, owners.depth[owner], rank)
-                numbers[me] = table.number(sharing, sharing)
-                moved.add(me)
-        return numbers
+            me, held = id(value), self.order.held(value)
+            if not moved.keys().isdisjoint(map(id, held)):
+                inside = tuple([moved.get(id(one)) or self.content(one) for one in held])
+                moved[me] = self._of_sharing(Sharing(self.content(value), inside))
+            if me in several:
+                owner, number = owners.owner(value), moved.get(me) or self.content(value)
+                rank = ranks[owner, number] = ranks.get((owner, number), -1) + 1
+                moved[me] = self._of_sharing(Sharing(number, None, owners.depth[owner], rank))
+        return moved
+
+    def _of_sharing(self, sharing: Sharing) -> int:
+        return self._table.number(sharing, sharing)
 
 
 class _Node:

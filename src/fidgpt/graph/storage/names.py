@@ -15,7 +15,8 @@ from fidgpt.graph.storage.migrations import renamed
 # A file is data. It may name what fidgpt exports for use in configs, and torch's own modules and
 # optimizers; a name outside is refused before anything is imported.
 ROOMS = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags", "train")
-FORMULA = "fidgpt.graph.formula:formula"  # the one function that a graph itself brings along
+# Of other modules these alone: what a graph itself brings along, and what reads a model's weights.
+SINGLE = ("fidgpt.graph.formula:formula", "fidgpt.interop.hugging_face.load:load_hf")
 TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
 
 
@@ -58,15 +59,18 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
     room = rest.partition(".")[0]
     if _is_within(module, allowed):
         return _imported(name, module, qualname, allowed)
-    if name == FORMULA:
-        return importlib.import_module(module).formula
+    if name in SINGLE:
+        return getattr(importlib.import_module(module), qualname)
     if top == "fidgpt" and room in ROOMS:
         return _exported(name, room, qualname)
     if _is_within(module, TORCH_MODULES):
         return _class_of_torch(name, module, qualname)
+    is_known = top in (*sys.stdlib_module_names, "fidgpt", "torch")
+    is_own = top.isidentifier() and len(top) < 40 and not is_known
+    how = f" allow: --allow={top}" if is_own else " --allow"
     raise ConfigError(
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
-        "torch.nn, optimizers of torch.optim, and packages that you --allow."
+        f"torch.nn, optimizers of torch.optim, and packages that you{how}."
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.storage.order import Order
+from fidgpt.graph.storage.walked import Walked
 
 
 class Owners:
@@ -16,12 +16,12 @@ class Owners:
       depth: how many owners a part has above it, by its identity.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, walked: Walked) -> None:
         self.depth: dict[int, int] = {}
         self._up: dict[int, int] = {}
         self._jump: dict[int, int] = {}
         self._owner: dict[int, int] = {}
-        for value in reversed(order.nodes):
+        for value in reversed(walked.nodes):
             me = id(value)
             owner = self._owner.get(me)
             anchor = me
@@ -29,7 +29,7 @@ class Owners:
                 self._enter(me, owner)
             else:
                 anchor = owner
-            for child in order.held.get(me, ()):
+            for child in walked.held.get(me, ()):
                 known = self._owner.get(id(child))
                 self._owner[id(child)] = anchor if known is None else self._common(known, anchor)
 

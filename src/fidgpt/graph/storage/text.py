@@ -1,6 +1,7 @@
 """A document as text, JSON or YAML, one value on a line, so that a difference in git reads well."""
 
 import json
+import math
 import re
 from json.encoder import encode_basestring
 from typing import Any
@@ -10,6 +11,7 @@ from fidgpt.graph.errors import ConfigError
 _MOST = 96  # characters of a list or dict that stays on one line
 _WORDS = {None: "null", True: "true", False: "false"}
 _WORDLY = (bool, type(None))
+_NUMBERS = frozenset({int, float, *_WORDLY})
 _SECTIONS = 3  # how deep in a document a part's `set` lies
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 # Texts that every reader of YAML takes for texts: no numbers, dates, nor words such as `no`.
@@ -45,14 +47,18 @@ def _write_json(lines: list[str], value: Any, label: str, comma: str, depth: int
     if not isinstance(value, dict | list) or _is_short(value, depth):
         lines.append(f"{indent}{label}{_leaf(value)}{comma}")
         return
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    is_dict = isinstance(value, dict)
+    opening, closing = "{}" if is_dict else "[]"
     lines.append(f"{indent}{label}{opening}")
     left = len(value)
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+    for key, item in value.items() if is_dict else enumerate(value):
         left -= 1
-        name = f"{encode_basestring(str(key))}: " if isinstance(value, dict) else ""
+        name = f"{encode_basestring(str(key))}: " if is_dict else ""
         end = "," if left else ""
-        if isinstance(item, dict | list):
+        kind = type(item)
+        if kind is str:  # most are, or numbers
+            lines.append(f"{indent} {name}{encode_basestring(item)}{end}")
+        elif kind not in _NUMBERS and isinstance(item, dict | list):
             _write_json(lines, item, name, end, depth + 1)
         else:
             lines.append(f"{indent} {name}{_leaf(item)}{end}")
@@ -61,10 +67,13 @@ def _write_json(lines: list[str], value: Any, label: str, comma: str, depth: int
 
 def _leaf(value: Any) -> str:
     kind = type(value)
-    if kind is int:
-        return str(value)
     if kind is str:
         return encode_basestring(value)
+    if kind is int or (kind is float and math.isfinite(value)):
+        return repr(value)
+    if kind is dict and len(value) == 1:  # by far the most are
+        [(key, item)] = value.items()
+        return f"{{{encode_basestring(key)}: {_leaf(item)}}}"
     return _WORDS[value] if kind in _WORDLY else _to_json(value)
 
 

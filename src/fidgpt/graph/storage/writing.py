@@ -1,6 +1,8 @@
 """From a graph to the document that a file holds: parts side by side, equal ones written once."""
 
+import math
 from collections.abc import Hashable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import fiddle as fdl
@@ -12,15 +14,19 @@ from fidgpt.graph.storage.codec import encode, encode_default
 from fidgpt.graph.storage.fingerprint import fingerprint_by, fingerprint_of
 from fidgpt.graph.storage.merkle import Merkle, Table, hashable, leaf_key
 from fidgpt.graph.storage.names import name_of
-from fidgpt.graph.storage.order import PLAIN, Order, step_between
+from fidgpt.graph.storage.noted import NotedMerkle
+from fidgpt.graph.storage.order import PLAIN, Order
+from fidgpt.graph.storage.walked import step_between
 from fidgpt.graph.walk import IS_PART, join, title
 from fidgpt.graph.walk import parts as parts_of
 
 FORMAT = "fidgpt.config"
 VERSION = 1
 TAGGED = "TaggedValue"  # a quantity that stands in a list; it calls nothing
+_first = itemgetter(0)
 KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
-_Copy = tuple[int, frozenset[int]]
+_NOBODY: frozenset[int] = frozenset()
+_Copy = tuple[int, frozenset[int]]  # a number, and who owns what the part shares with others
 
 
 class _Place(NamedTuple):
@@ -48,28 +54,22 @@ class _Writing:
     def __init__(self, root: Any, bound: Order) -> None:
         self._root = root
         self._bound = bound
-        self._heard: dict[int, dict[Key, Any]] = {}
-        for one in bound.heard:
-            self._heard.setdefault(id(one.part), {})[one.key] = one.said.value
         self._order = Order(root, bound=False) if bound.has_more_nodes else bound
         self._table = Table()
-        self._merkle = Merkle(self._order, self._table, self._note)
+        self._plain = Merkle(self._order, self._table)
+        self._merkle = NotedMerkle(self._plain, self._note, bound.kind_as_written)
         self._open = self._owners_outside()
-        self._nodes = {id(value): value for value in self._order.nodes}
+        self._copies: dict[int, _Copy] = {}
         self._names: dict[_Copy, str] = {}
         self._callables: dict[Any, str] = {}
-        self._defaults: dict[Any, dict[Key, Any]] = {}
+        self._defaults: dict[Hashable, dict[str, Any]] = {}
         self._todo: list[_Place] = []
 
     def fingerprint(self) -> str:
         """The fingerprint of the graph."""
         if self._order is not self._bound:
             return fingerprint_of(self._bound)
-        if self._order.several:
-            table = Table()
-            return fingerprint_by(Merkle(self._bound, table, owners=self._merkle.owners), table)
-        # Where nothing is shared, what is noted besides parts no more than what is equal.
-        return fingerprint_by(self._merkle, self._table)
+        return fingerprint_by(self._plain, self._table)
 
     def parts(self) -> dict[str, Any]:
         """The parts by their first path, each before what it holds."""
@@ -85,13 +85,13 @@ class _Writing:
 
     def _note(self, part: Any) -> Hashable:
         """What else must be equal where a part is written once for several: what is said, heard."""
-        heard = self._heard.get(id(part))
+        heard = self._bound.heard_by(part)
         if not heard:
             return frozenset(part.__arguments__)
         return frozenset(part.__arguments__), frozenset(
             [
-                (key, title(value) if IS_PART[type(value)] else leaf_key(value))
-                for key, value in heard.items()
+                (key, title(said.value) if IS_PART[type(said.value)] else leaf_key(said.value))
+                for key, said in heard.items()
             ]
         )
 
@@ -101,61 +101,58 @@ class _Writing:
         Only where these are the same nodes can one of two equal nodes be written for both.
         """
         found: dict[int, frozenset[int]] = {}
-        owners, several = self._merkle.owners, self._order.several
-        if owners is None:
-            return found
-        for value in self._order.nodes:
+        order, several = self._order, self._order.several
+        for value in order.nodes if several else ():
             outside: set[int] = set()
-            for child in self._order.held.get(id(value), ()):
+            for child in order.held(value):
                 outside |= found.get(id(child), frozenset())
                 if id(child) in several:
-                    outside.add(owners.owner(child))
+                    outside.add(order.owners.owner(child))
             outside.discard(id(value))
             if outside:
                 found[id(value)] = frozenset(outside)
         return found
 
     def _copy(self, value: Any) -> _Copy:
-        me, owners = id(value), self._merkle.owners
-        outside = self._open.get(me, frozenset())
-        if owners is not None and me in self._order.several:
-            outside |= {owners.owner(value)}
-        return self._merkle.numbers[me], outside
+        me = id(value)
+        copy = self._copies.get(me)
+        if copy is None:
+            outside = self._open.get(me, _NOBODY)
+            if me in self._order.several:
+                outside |= {self._order.owners.owner(value)}
+            copy = self._copies[me] = self._merkle.number(value), outside
+        return copy
 
     def _part(self, part: Any, path: str) -> dict[str, Any]:
         """What a part calls, and its arguments."""
-        heard, known = self._heard.get(id(part), {}), given(part)
-        tags = part.__argument_tags__
-        with at(path or "the root"):
+        heard, known = self._bound.heard_by(part), given(part)
+        try:
             sections = {
                 "set": self._said(part, path, known),
-                "tags": {
-                    str(key): sorted(map(self._name, own))
-                    for key, own in sorted(tags.items(), key=lambda item: str(item[0]))
-                    if own
-                },
-                "heard": {str(key): self._show(value) for key, value in heard.items()},
-                "defaults": {
-                    str(key): value
-                    for key, value in self._defaults_of(part).items()
-                    if key not in known and key not in heard
-                },
+                "tags": self._tags(part),
+                "heard": {str(key): self._show(said.value) for key, said in heard.items()},
+                "defaults": self._defaults_beside(part, (*known, *heard)),
             }
             head = self._head(part)
+        except ConfigError:
+            with at(path or "the root"):
+                raise
         return head | {name: section for name, section in sections.items() if section}
 
     def _said(self, part: Any, path: str, known: dict[Key, Any]) -> dict[str, Any]:
-        if PLAIN.issuperset(map(type, known.values())):
-            return {str(key): value for key, value in known.items()}
-        return {
-            str(key): value
-            if type(value) in PLAIN
-            else self._value(value, join(path, step_between(part, key)))
-            for key, value in known.items()
-        }
+        said: dict[str, Any] = {}
+        for key, value in known.items():
+            kind = type(value)
+            if kind not in PLAIN and (kind is not float or not math.isfinite(value)):
+                value = self._value(value, join(path, step_between(part, key)))
+            said[str(key)] = value
+        return said
+
+    def _tags(self, part: Any) -> dict[str, list[str]]:
+        tags = [(str(key), own) for key, own in part.__argument_tags__.items() if own]
+        return {key: sorted(map(self._name, own)) for key, own in sorted(tags, key=_first)}
 
     def _head(self, part: Any) -> dict[str, Any]:
-        owners = self._merkle.owners
         head: dict[str, Any] = {}
         if isinstance(part, TaggedValueCls):
             head[TAGGED] = None
@@ -163,13 +160,14 @@ class _Writing:
             head[kind] = self._name(fdl.get_callable(part))
         else:
             raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
-        if id(part) in self._order.several and owners is not None:
-            head["one_in"] = self._names[self._copy(self._nodes[owners.owner(part)])]
+        if id(part) in self._order.several:
+            owner, *_ = self._order.lead[self._order.owners.owner(part)]
+            head["one_in"] = self._names[self._copy(owner)]
         return head
 
     def _value(self, value: Any, path: str) -> Any:
         """A value of an argument; a part by the path under which it, or its equal, is written."""
-        if id(value) not in self._merkle.content:
+        if not self._order.knows(value):
             return encode(value, {})
         if not isinstance(value, fdl.Buildable):
             return self._container(value, path)
@@ -201,17 +199,16 @@ class _Writing:
             value, {id(node.value): self._order.path(node.value) for node in parts_of(value)}
         )
 
-    def _defaults_of(self, part: Any) -> dict[Key, Any]:
-        """The defaults as JSON, in the order of the signature."""
-        function = hashable(fdl.get_callable(part))
-        if function not in self._defaults:
-            defaults = {key: default_of(part, key) for key in every(part)}
-            self._defaults[function] = {
-                key: encode_default(value)
-                for key, value in defaults.items()
-                if value is not fdl.NO_VALUE
+    def _defaults_beside(self, part: Any, known: tuple[Key, ...]) -> dict[str, Any]:
+        """The defaults, as JSON, of the parameters that are not known."""
+        kind = hashable(fdl.get_callable(part)), known
+        if kind not in self._defaults:
+            self._defaults[kind] = {
+                str(key): encode_default(value)
+                for key in every(part)
+                if key not in known and (value := default_of(part, key)) is not fdl.NO_VALUE
             }
-        return self._defaults[function]
+        return self._defaults[kind]
 
     def _name(self, thing: Any) -> str:
         key = hashable(thing)

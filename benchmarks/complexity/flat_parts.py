@@ -1,0 +1,53 @@
+"""What the flattened code base has in one place: it is copied there as `parts.py`."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def rotated(x, theta):
+    """RoPE."""
+    half = x.shape[-1] // 2
+    rates = theta ** (-torch.arange(half) / half)
+    angles = torch.outer(torch.arange(x.shape[-2]), rates)
+    first, second = x.split(half, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def distances(scores):
+    """ALiBi."""
+    heads, seq = scores.shape[1:3]
+    slopes = 2.0 ** (-8 * torch.arange(1, heads + 1) / heads)
+    places = torch.arange(seq)
+    return slopes.view(-1, 1, 1) * (places.view(-1, 1) - places).abs()
+
+
+class LoRA(nn.Linear):
+    """A Linear with an adapter."""
+
+    def __init__(self, inner, outer, bias=True, rank=2):
+        super().__init__(inner, outer, bias=bias)
+        self.a, self.b = nn.Linear(inner, rank, bias=False), nn.Linear(rank, outer, bias=False)
+
+    def forward(self, input):
+        return super().forward(input) + self.b(self.a(input))
+
+
+class Mixture(nn.Module):
+    """Experts, and how uneven their load is."""
+
+    def __init__(self, dim, inner, experts, top_k):
+        super().__init__()
+        self.router, self.top_k = nn.Linear(dim, experts), top_k
+        self.up = nn.ModuleList(nn.Linear(dim, inner) for _ in range(experts))
+        self.down = nn.ModuleList(nn.Linear(inner, dim) for _ in range(experts))
+
+    def forward(self, x):
+        shares = self.router(x).softmax(-1)
+        chosen = shares >= shares.topk(self.top_k).values[..., -1:]
+        mixed = sum(
+            down(F.gelu(up(x))) * (shares * chosen)[..., i : i + 1]
+            for i, (up, down) in enumerate(zip(self.up, self.down, strict=True))
+        )
+        return mixed, (shares.mean((0, 1)) * chosen.float().mean((0, 1))).sum()

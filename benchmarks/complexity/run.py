@@ -1,0 +1,127 @@
+"""What a feature costs in lines, in fidgpt and in a flattened code base: `python run.py`.
+
+Every variant that is counted is built too, and runs forward and backward.
+"""
+
+import ast
+import importlib
+import sys
+import tempfile
+from pathlib import Path
+
+import fiddle as fdl
+import torch
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # the folder is no package
+
+import composed  # noqa: E402
+import flattened  # noqa: E402
+from counting import Count, Tree, changed_lines, logical_lines, new_lines, write  # noqa: E402
+
+from fidgpt.cli.catalogue import own_catalogue  # noqa: E402
+from fidgpt.cli.directives import compose  # noqa: E402
+from fidgpt.cli.runs import build_trainer  # noqa: E402
+from fidgpt.graph import parts  # noqa: E402
+from fidgpt.model import materialize  # noqa: E402
+from fidgpt.train.objective import NextToken  # noqa: E402
+
+SIZES = [(1, 1), (5, 2), (10, 5), (20, 10)]
+TESTS = HERE.parents[1] / "tests"
+
+
+def count_composed(feature: composed.Feature, models: int, attentions: int) -> Count:
+    """Of a project that uses fidgpt; every model runs with the feature."""
+    before = composed.project(models=models, attentions=attentions)
+    after = composed.project(models=models, attentions=attentions, feature=feature)
+    with _Importable(after, "lab"):
+        for index in range(models):
+            _run_composed(composed.directives(index, attentions, feature), feature)
+    return Count(
+        changed=changed_lines(before, after),
+        said=1,
+        new=new_lines(before, after) + sum(map(_test_lines, feature.tests)),
+    )
+
+
+def count_flattened(feature: str, models: int, attentions: int) -> Count:
+    """Of code without places for features; every model runs with the feature."""
+    before = flattened.code_base(models=models, attentions=attentions)
+    after = flattened.code_base(models=models, attentions=attentions, feature=feature)
+    shared = {"parts.py": (HERE / "flat_parts.py").read_text()}
+    for tree in (before, after):
+        with _Importable(tree | shared, "models", "attentions", "parts"):
+            for index in range(models):
+                model = getattr(importlib.import_module(f"models.m{index}"), f"Model{index}")()
+                model(torch.arange(24).view(2, 12)).square().mean().backward()
+    return Count(changed=changed_lines(before, after), said=0, new=new_lines(before, after))
+
+
+class _Importable:
+    """The files of a tree, as modules for so long."""
+
+    def __init__(self, tree: Tree, *names: str) -> None:
+        self._tree, self._names = tree, names
+
+    def __enter__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        write(self._tree, Path(self._folder.name))
+        sys.path.insert(0, self._folder.name)
+        importlib.invalidate_caches()
+
+    def __exit__(self, *_: object) -> None:
+        sys.path.remove(self._folder.name)
+        for name in [*sys.modules]:
+            if name.partition(".")[0] in self._names:
+                del sys.modules[name]
+        self._folder.cleanup()
+
+
+def _run_composed(directives: list[str], feature: composed.Feature) -> None:
+    """Composes, builds, and runs forward and backward; every model has to hold the feature."""
+    cfg = compose(directives, own_catalogue(("lab",)))
+    held = {_name(fdl.get_callable(node.value)) for node in parts(cfg)}
+    assert feature.shows in held, f"{directives} holds no {feature.shows}"
+    trainer = build_trainer(cfg)
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    NextToken(trainer.model, trainer.loss)(torch.arange(26).view(2, 13)).backward()
+    lost = [n for n, p in trainer.model.named_parameters() if p.grad is None]
+    assert not lost, f"{directives}: no gradient reaches {lost}"
+
+
+def _name(part: object) -> str:
+    return f"{getattr(part, '__module__', '')}.{getattr(part, '__name__', '')}"
+
+
+def _test_lines(name: str) -> int:
+    """Logical lines of a test file, or of one function in it."""
+    path, _, function = name.partition("::")
+    source = (TESTS / path).read_text()
+    if not function:
+        return logical_lines(source)
+    found = [n for n in ast.parse(source).body if getattr(n, "name", None) == function]
+    return sum(logical_lines(ast.unparse(node)) for node in found)
+
+
+def main() -> None:
+    """Prints a row for each feature."""
+    table = Table(box=None, title="lines changed in files that existed, at (models, attentions)")
+    for column in ("feature", *map(str, SIZES), "said", "new", *(f"flat {s}" for s in SIZES)):
+        table.add_column(column, justify="right" if column != "feature" else "left")
+    for feature in composed.FEATURES:
+        ours = [count_composed(feature, *size) for size in SIZES]
+        flat = [count_flattened(feature.name, *size) for size in SIZES]
+        numbers = [
+            *(c.changed for c in ours),
+            ours[0].said,
+            ours[0].new,
+            *(c.changed for c in flat),
+        ]
+        table.add_row(feature.name, *map(str, numbers))
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

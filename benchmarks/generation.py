@@ -1,0 +1,129 @@
+"""How many tokens a second fidgpt writes, beside transformers' `generate`, at the shape of GPT-2.
+
+    python benchmarks/generation.py                         # transformers has to be installed
+
+Both write greedily after one prompt in turn, round after round in one process, so that whatever
+else the machine does meets them alike. A round is everything: reading the prompt, and every token.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from training_step import machine
+
+from fidgpt.model import LanguageModel
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+Writer = Callable[[list[int], int], list[int]]
+
+
+def fidgpt_model(dtype: torch.dtype) -> LanguageModel:
+    """GPT-2 124M from its named config, with random weights."""
+    from fidgpt import configs
+    from fidgpt.graph import build
+    from fidgpt.model import materialize
+
+    model: Any = build(configs.gpt2_124m()).model
+    materialize(model, device=torch.device("cpu"), seed=0)
+    return model.to(dtype).eval()
+
+
+def fidgpt(dtype: torch.dtype, *, prepared: bool) -> Writer:
+    """What `sample` does, without a tokenizer; weights laid out as there, or as in training."""
+    from fidgpt.model.generation import generate, prepare_to_write
+
+    model = fidgpt_model(dtype)
+    if prepared:
+        prepare_to_write(model)
+
+    def write(prompt: list[int], num_tokens: int) -> list[int]:
+        options: dict[str, Any] = dict(context=1024, temperature=0.0, top_k=None)
+        return list(generate(model, prompt, num_tokens=num_tokens, **options))
+
+    return write
+
+
+def transformers(dtype: torch.dtype) -> Writer:
+    """GPT2LMHeadModel with everything as it is by default: eager, SDPA, a growing cache."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model: Any = GPT2LMHeadModel(GPT2Config(eos_token_id=None)).to(dtype).eval()
+
+    def write(prompt: list[int], num_tokens: int) -> list[int]:
+        tokens = torch.tensor([prompt])
+        present = torch.ones_like(tokens)
+        options = dict(max_new_tokens=num_tokens, do_sample=False, pad_token_id=0)
+        written = model.generate(tokens, attention_mask=present, **options)
+        return written[0, len(prompt) :].tolist()
+
+    return write
+
+
+def writers(dtype: torch.dtype) -> dict[str, Writer]:
+    """Everyone who takes part, the baseline first."""
+    return {
+        "transformers": transformers(dtype),
+        "fidgpt, weights as in training": fidgpt(dtype, prepared=False),
+        "fidgpt": fidgpt(dtype, prepared=True),
+    }
+
+
+def compare(
+    dtype: torch.dtype, *, rounds: int, prompt_tokens: int, num_tokens: int
+) -> dict[str, list[float]]:
+    """The seconds that each one took in every round."""
+    prompt = torch.randint(0, 50_000, (prompt_tokens,)).tolist()
+    contestants = writers(dtype)
+    for write in contestants.values():
+        write(prompt, 4)
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, write in contestants.items():
+            begin = time.perf_counter()
+            written = write(prompt, num_tokens)
+            seconds[name].append(time.perf_counter() - begin)
+            assert len(written) == num_tokens
+    return seconds
+
+
+def table(dtype: str, seconds: dict[str, list[float]], *, num_tokens: int) -> str:
+    """Tokens a second, and how many times the baseline's that is: the median round, and all."""
+    base = next(iter(seconds.values()))
+    lines = []
+    for name, own in seconds.items():
+        ratios = sorted(theirs / ours for theirs, ours in zip(base, own, strict=True))
+        lines.append(
+            f"| {dtype} | {name} | {num_tokens / statistics.median(own):.1f} "
+            f"| {statistics.median(ratios):.2f} | {ratios[0]:.2f} {ratios[-1]:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Prints one table."""
+    parser = argparse.ArgumentParser(description="Writing with fidgpt and with transformers.")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="all unless said")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt_tokens", type=int, default=32)
+    parser.add_argument("--num_tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    print(machine(arguments.threads))
+    torch.manual_seed(0)
+    print("\n| | | tokens/s | times, median | rounds from to |\n|---|---|---|---|---|")
+    for dtype in arguments.dtype or DTYPES:
+        seconds = compare(
+            DTYPES[dtype],
+            rounds=arguments.rounds,
+            prompt_tokens=arguments.prompt_tokens,
+            num_tokens=arguments.num_tokens,
+        )
+        print(table(dtype, seconds, num_tokens=arguments.num_tokens), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Llama 2, 3, 3.1 and 3.2 (Touvron et al., 2023; Grattafiori et al., 2024, arXiv:2407.21783)."""
+
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.configs.decoder import decoder
+from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.model import Llama3Scaling
+from fidgpt.train import Trainer
+
+HUB = Family(
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    config=decoder,
+    settings=SETTINGS,
+    tensors=TENSORS,
+    fixed={"hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,)},
+    defaults={"rms_norm_eps": 1e-6},
+)
+
+
+def llama2_7b() -> fdl.Config[Trainer]:
+    """6.7 billion parameters."""
+    return _llama2(hidden_dim=4096, num_layers=32, num_heads=32, num_kv_heads=32, ffn_dim=11_008)
+
+
+def llama2_13b() -> fdl.Config[Trainer]:
+    """13 billion parameters."""
+    return _llama2(hidden_dim=5120, num_layers=40, num_heads=40, num_kv_heads=40, ffn_dim=13_824)
+
+
+def llama2_70b() -> fdl.Config[Trainer]:
+    """69 billion parameters."""
+    return _llama2(hidden_dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, ffn_dim=28_672)
+
+
+def llama3_8b() -> fdl.Config[Trainer]:
+    """8.0 billion parameters."""
+    return _llama3(hidden_dim=4096, num_layers=32, num_heads=32, ffn_dim=14_336)
+
+
+def llama3_70b() -> fdl.Config[Trainer]:
+    """71 billion parameters."""
+    return _llama3(hidden_dim=8192, num_layers=80, num_heads=64, ffn_dim=28_672)
+
+
+def llama3_1_8b() -> fdl.Config[Trainer]:
+    """The same, made for sequences of 131,072 tokens."""
+    return _longer(llama3_8b())
+
+
+def llama3_1_70b() -> fdl.Config[Trainer]:
+    """The same, made for sequences of 131,072 tokens; 3.3 has its architecture."""
+    return _longer(llama3_70b())
+
+
+def llama3_1_405b() -> fdl.Config[Trainer]:
+    """406 billion parameters."""
+    return _longer(_llama3(hidden_dim=16_384, num_layers=126, num_heads=128, ffn_dim=53_248))
+
+
+def llama3_2_1b() -> fdl.Config[Trainer]:
+    """1.2 billion parameters, one table."""
+    cfg = _llama3(hidden_dim=2048, num_layers=16, num_heads=32, ffn_dim=8192, tied=True)
+    return _longer(cfg, factor=32.0)
+
+
+def llama3_2_3b() -> fdl.Config[Trainer]:
+    """3.2 billion parameters, one table."""
+    cfg = _llama3(hidden_dim=3072, num_layers=28, num_heads=24, ffn_dim=8192, tied=True)
+    return _longer(cfg, factor=32.0)
+
+
+def _llama2(**sizes: Any) -> fdl.Config[Trainer]:
+    return decoder(vocab_size=32_000, seq_len=4096, **sizes)
+
+
+def _llama3(*, num_kv_heads: int = 8, tied: bool = False, **sizes: Any) -> fdl.Config[Trainer]:
+    return decoder(
+        vocab_size=128_256,
+        seq_len=8192,
+        theta=500_000.0,
+        num_kv_heads=num_kv_heads,
+        tied=tied,
+        **sizes,
+    )
+
+
+def _longer(cfg: fdl.Config[Trainer], factor: float = 8.0) -> fdl.Config[Trainer]:
+    """Stretches the slow waves of RoPE for sequences of 131,072 tokens, as 3.1 and 3.2 do."""
+    cfg.seq_len = 131_072
+    cfg.model.blocks[0].attention.rope.scaling = fdl.Config(
+        Llama3Scaling, factor=factor, original_seq_len=8192
+    )
+    return cfg

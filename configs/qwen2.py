@@ -1,0 +1,105 @@
+"""Qwen 2.5 (Qwen Team, 2024, arXiv:2412.15115): Llama with biases on queries, keys and values."""
+
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.configs.decoder import decoder
+from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.graph import find
+from fidgpt.model import Attention
+from fidgpt.train import Trainer
+
+
+def qwen2(
+    *,
+    hidden_dim: int,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    ffn_dim: int,
+    vocab_size: int,
+    seq_len: int,
+    head_dim: int | None = None,
+    theta: float = 10_000.0,
+    scaling: fdl.Config | None = None,
+    eps: float = 1e-6,
+    tied: bool = False,
+) -> fdl.Config[Trainer]:
+    """A decoder with biases on queries, keys and values."""
+    cfg = decoder(
+        hidden_dim=hidden_dim,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        ffn_dim=ffn_dim,
+        vocab_size=vocab_size,
+        seq_len=seq_len,
+        theta=theta,
+        scaling=scaling,
+        eps=eps,
+        tied=tied,
+    )
+    for attention in find(cfg.model, Attention):
+        attention.bias, attention.out_bias = True, False
+    return cfg
+
+
+HUB = Family(
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    config=qwen2,
+    settings=SETTINGS,
+    tensors=TENSORS,
+    fixed={"hidden_act": ("silu",), "use_sliding_window": (False,)},
+)
+
+
+def qwen2_5_0_5b() -> fdl.Config[Trainer]:
+    """494 million parameters, one table."""
+    return _small(hidden_dim=896, num_layers=24, num_heads=14, ffn_dim=4864)
+
+
+def qwen2_5_1_5b() -> fdl.Config[Trainer]:
+    """1.5 billion parameters, one table."""
+    return _small(hidden_dim=1536, num_layers=28, num_heads=12, ffn_dim=8960, seq_len=131_072)
+
+
+def qwen2_5_3b() -> fdl.Config[Trainer]:
+    """3.1 billion parameters, one table."""
+    return _small(hidden_dim=2048, num_layers=36, num_heads=16, ffn_dim=11_008)
+
+
+def qwen2_5_7b() -> fdl.Config[Trainer]:
+    """7.6 billion parameters."""
+    return _large(hidden_dim=3584, num_layers=28, num_heads=28, num_kv_heads=4, ffn_dim=18_944)
+
+
+def qwen2_5_14b() -> fdl.Config[Trainer]:
+    """15 billion parameters."""
+    return _large(
+        hidden_dim=5120, num_layers=48, num_heads=40, num_kv_heads=8, ffn_dim=13_824, eps=1e-5
+    )
+
+
+def qwen2_5_32b() -> fdl.Config[Trainer]:
+    """33 billion parameters."""
+    return _large(
+        hidden_dim=5120, num_layers=64, num_heads=40, num_kv_heads=8, ffn_dim=27_648, eps=1e-5
+    )
+
+
+def qwen2_5_72b() -> fdl.Config[Trainer]:
+    """73 billion parameters."""
+    return _large(
+        hidden_dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, ffn_dim=29_568, eps=1e-5
+    )
+
+
+def _small(*, seq_len: int = 32_768, **sizes: Any) -> fdl.Config[Trainer]:
+    return qwen2(num_kv_heads=2, vocab_size=151_936, seq_len=seq_len, theta=1e6, tied=True, **sizes)
+
+
+def _large(**sizes: Any) -> fdl.Config[Trainer]:
+    return qwen2(vocab_size=152_064, seq_len=131_072, theta=1e6, **sizes)

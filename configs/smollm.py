@@ -1,0 +1,122 @@
+"""SmolLM, SmolLM2 (Allal et al., 2025, arXiv:2502.02737) and SmolLM3: small, with one table.
+
+The first two are Llamas on the hub; the third leaves every fourth layer without positions.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.configs.decoder import decoder, shortest
+from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.train import Trainer
+
+
+def smollm3(
+    *,
+    hidden_dim: int,
+    num_layers: int,
+    ffn_dim: int,
+    seq_len: int,
+    num_heads: int = 16,
+    num_kv_heads: int = 4,
+    vocab_size: int = 128_256,
+    head_dim: int | None = None,
+    nope_every: int = 4,
+    roped: Sequence[int] | None = None,
+    theta: float = 2e6,
+    scaling: fdl.Config | None = None,
+    eps: float = 1e-6,
+    tied: bool = True,
+) -> fdl.Config[Trainer]:
+    """A decoder of which each `nope_every`-th layer has no RoPE (NoPE, arXiv:2501.18795).
+
+    `roped`, where it is given, says instead for each layer whether it has one.
+    """
+    cfg = decoder(
+        hidden_dim=hidden_dim,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        ffn_dim=ffn_dim,
+        vocab_size=vocab_size,
+        seq_len=seq_len,
+        theta=theta,
+        scaling=scaling,
+        eps=eps,
+        tied=tied,
+    )
+    pattern = shortest([1] * (nope_every - 1) + [0] if roped is None else roped)
+    cfg.model.blocks = repeated(cfg.model.blocks, len(pattern))
+    for block, has_rope in zip(cfg.model.blocks, pattern, strict=True):
+        if not has_rope:
+            block.attention.rope = None
+    return cfg
+
+
+def _roped(model: Any) -> list[int]:
+    return [int(block.attention.rope is not None) for block in model.blocks]
+
+
+HUB = Family(
+    model_type="smollm3",
+    architecture="SmolLM3ForCausalLM",
+    config=smollm3,
+    settings={**SETTINGS, "roped": "no_rope_layers", "nope_every": "no_rope_layer_interval"},
+    tensors=TENSORS,
+    fixed={
+        "hidden_act": ("silu",),
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "use_sliding_window": (False,),
+    },
+    readings={"roped": _roped},
+)
+
+
+def smollm_135m() -> fdl.Config[Trainer]:
+    """135 million parameters."""
+    return _smollm(hidden_dim=576, num_layers=30, num_heads=9, num_kv_heads=3, ffn_dim=1536)
+
+
+def smollm_360m() -> fdl.Config[Trainer]:
+    """362 million parameters."""
+    return _smollm(hidden_dim=960, num_layers=32, num_heads=15, num_kv_heads=5, ffn_dim=2560)
+
+
+def smollm_1_7b() -> fdl.Config[Trainer]:
+    """1.7 billion parameters."""
+    return _smollm(hidden_dim=2048, num_layers=24, num_heads=32, num_kv_heads=32, ffn_dim=8192)
+
+
+def smollm2_135m() -> fdl.Config[Trainer]:
+    """The same as smollm_135m for sequences of 8,192 tokens."""
+    return _longer(smollm_135m(), theta=100_000.0)
+
+
+def smollm2_360m() -> fdl.Config[Trainer]:
+    """The same as smollm_360m for sequences of 8,192 tokens."""
+    return _longer(smollm_360m(), theta=100_000.0)
+
+
+def smollm2_1_7b() -> fdl.Config[Trainer]:
+    """The same as smollm_1_7b for sequences of 8,192 tokens."""
+    return _longer(smollm_1_7b(), theta=130_000.0)
+
+
+def smollm3_3b() -> fdl.Config[Trainer]:
+    """3.1 billion parameters, for sequences of 65,536 tokens."""
+    return smollm3(hidden_dim=2048, num_layers=36, ffn_dim=11_008, seq_len=65_536, theta=5e6)
+
+
+def _smollm(**sizes: Any) -> fdl.Config[Trainer]:
+    return decoder(**sizes, vocab_size=49_152, seq_len=2048, tied=True)
+
+
+def _longer(cfg: fdl.Config[Trainer], *, theta: float) -> fdl.Config[Trainer]:
+    cfg.seq_len = 8192
+    cfg.model.blocks[0].attention.rope.theta = theta
+    return cfg

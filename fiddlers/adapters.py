@@ -1,0 +1,22 @@
+"""Training a few parameters beside those that a model has."""
+
+import fiddle as fdl
+
+from fidgpt.graph import parts
+from fidgpt.model import LoRALinear, is_adapter
+from fidgpt.tags import Rank
+from fidgpt.train import Trainer
+
+
+def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None) -> None:
+    """Only low-rank adapters beside the matrices of attention and MLPs are trained.
+
+    Args:
+      cfg: the graph to change.
+      rank: width of an adapter.
+      alpha: how strongly adapters speak, over the rank; the rank unless said.
+    """
+    for node in parts(cfg.model):
+        if "linear" in node.value.__signature_info__.valid_param_names:
+            node.value.linear = fdl.Partial(LoRALinear, rank=Rank.new(rank), alpha=alpha)
+    cfg.trainable = is_adapter

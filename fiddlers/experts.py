@@ -1,0 +1,215 @@
+"""Mixtures of experts in the place of MLPs, and what a mixture is made of."""
+
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.graph import ConfigError, clone_part, find, swapped
+from fidgpt.model import Block, Transformer
+from fidgpt.model.activations import gelu_tanh, squared_relu
+from fidgpt.model.mlp import GELU, MLP, GatedMLP, GeGLU, SquaredReLU, SwiGLU
+from fidgpt.model.moe import (
+    Capacity,
+    Gated,
+    GatedExperts,
+    GatedShared,
+    LoadBalancingLoss,
+    MoE,
+    PlainExperts,
+    RouterZLoss,
+    SelectionBias,
+    SeparateExperts,
+    SigmoidRouter,
+    SoftmaxRouter,
+    geglu,
+    swiglu,
+)
+from fidgpt.tags import HiddenDim, NumExperts, TopK
+from fidgpt.train import Trainer
+
+# MLPs that have a class of their own, by what their experts call inside.
+_GATED = {SwiGLU: swiglu, GeGLU: geglu}
+_PLAIN = {GELU: gelu_tanh, SquaredReLU: squared_relu}
+
+
+def use_moe(
+    cfg: fdl.Config[Trainer],
+    num_experts: int = 8,
+    top_k: int = 2,
+    every: int = 1,
+    first_dense: int = 0,
+    ffn_dim: int | None = None,
+) -> None:
+    """Each token goes through the `top_k` of `num_experts` MLPs that a router chooses for it.
+
+    Experts compute what the MLP in their place did. The router's scores are a softmax; losses keep
+    the load even and the logits small. Of a mixture that is there already all else stays, but for
+    groups of experts that no longer fit.
+
+    Args:
+      cfg: the graph to change.
+      num_experts: experts of a layer.
+      top_k: experts that a token goes through.
+      every: of so many layers the last one is a mixture; the others keep their MLP, or get it back.
+      first_dense: so many layers at the beginning have an MLP in any case.
+      ffn_dim: width inside an expert; that of the MLP unless given.
+    """
+    if every < 1 or first_dense < 0:
+        raise ConfigError(
+            f"{every=}, {first_dense=}: every must be 1 or more layers, first_dense 0 or more."
+        )
+    for model in find(cfg.model, Transformer):
+        first, pattern = list(model.first_blocks), list(model.blocks)
+        dense = [clone_part(_at(layer, first, pattern)) for layer in range(first_dense)]
+        blocks = pattern if every == 1 else repeated(pattern, every)
+        mixed = blocks[every - 1 :: every]
+        for block in [*dense, *(block for i, block in enumerate(blocks) if (i + 1) % every)]:
+            _use_mlps(block)
+        for block in mixed:
+            _use_mixtures(block, num_experts=num_experts, top_k=top_k, ffn_dim=ffn_dim)
+        model.blocks = blocks
+        if dense or first:
+            model.first_blocks = dense or ()
+
+
+def use_shared_expert(cfg: fdl.Config[Trainer], ffn_dim: int | None = None) -> None:
+    """Every token goes through one more MLP beside its experts, as wide as one unless said."""
+    for moe in find(cfg.model, MoE):
+        moe.shared = _mlp_of(moe.experts)
+        if ffn_dim is not None:
+            moe.shared.ffn_dim = ffn_dim
+
+
+def use_sigmoid_router(cfg: fdl.Config[Trainer]) -> None:
+    """Each expert is scored on its own, as in DeepSeek-V3."""
+    for moe in find(cfg.model, MoE):
+        moe.router = swapped(moe.router, SigmoidRouter)
+
+
+def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> None:
+    """The load is kept even by a bias in the choice of experts, and no longer by a loss."""
+    for moe in find(cfg.model, MoE):
+        moe.router.selection_bias = fdl.ArgFactory(
+            SelectionBias, num_experts=NumExperts.new(), rate=rate
+        )
+        moe.balancing = [
+            part for part in moe.balancing if fdl.get_callable(part) is not LoadBalancingLoss
+        ]
+
+
+def use_expert_capacity(cfg: fdl.Config[Trainer], factor: float = 1.25) -> None:
+    """An expert takes `factor` times its even share of tokens; the others pass it by."""
+    for moe in find(cfg.model, MoE):
+        moe.dispatch = fdl.ArgFactory(Capacity, factor=factor)
+
+
+def with_mlp(mlp: Any, kind: Any) -> Any:
+    """An MLP of another kind in the place of one; in a mixture, experts of that kind."""
+    if fdl.get_callable(mlp) is not MoE:
+        return swapped(mlp, kind)
+    is_separate = fdl.get_callable(mlp.experts) is SeparateExperts
+    mlp.experts = _experts_of(swapped(_mlp_of(mlp.experts) if is_separate else mlp.experts, kind))
+    if mlp.shared is not None:
+        holder = mlp.shared if fdl.get_callable(mlp.shared) is GatedShared else None
+        if holder is None:
+            mlp.shared = swapped(mlp.shared, kind)
+        else:
+            holder.mlp = swapped(holder.mlp, kind)
+    return mlp
+
+
+def _at(layer: int, first: list[Any], pattern: list[Any]) -> Any:
+    """The block of a layer, as the model repeats its pattern."""
+    return first[layer] if layer < len(first) else pattern[layer % len(pattern)]
+
+
+def _use_mlps(part: Any) -> None:
+    for block in find(part, Block):
+        if fdl.get_callable(block.mlp) is MoE:
+            block.mlp = _mlp_of(block.mlp.experts)
+
+
+def _use_mixtures(part: Any, *, num_experts: int, top_k: int, ffn_dim: int | None) -> None:
+    for block in find(part, Block):
+        if fdl.get_callable(block.mlp) is not MoE:
+            block.mlp = _mixture(block.mlp)
+        block.mlp.num_experts = num_experts
+        block.mlp.router.top_k = top_k
+        if not _fits(block.mlp.router.groups, num_experts=num_experts, top_k=top_k):
+            block.mlp.router.groups = None
+        if ffn_dim is not None:
+            block.mlp.experts.ffn_dim = ffn_dim
+
+
+def _fits(groups: Any, *, num_experts: int, top_k: int) -> bool:
+    """Whether a limit of groups, if there is one, can be kept with other numbers."""
+    limit: Any = None if groups is None else fdl.build(groups)
+    try:
+        if limit is not None:
+            limit.check(num_experts=num_experts, top_k=top_k)
+    except ValueError:
+        return False
+    return True
+
+
+def _mixture(mlp: Any) -> Any:
+    """Experts that compute what an MLP does, with a router before them."""
+    router = fdl.ArgFactory(
+        SoftmaxRouter, hidden_dim=HiddenDim.new(), num_experts=NumExperts.new(), top_k=TopK.new()
+    )
+    if (init := fdl.ordered_arguments(mlp).get("init")) is not None:
+        router.init = init
+    return type(mlp)(
+        MoE,
+        num_experts=NumExperts.new(),
+        router=router,
+        experts=_experts_of(mlp),
+        balancing=[fdl.ArgFactory(LoadBalancingLoss), fdl.ArgFactory(RouterZLoss)],
+    )
+
+
+def _experts_of(mlp: Any) -> Any:
+    """Experts that compute what an MLP does; their number is left open."""
+    kind = fdl.get_callable(mlp)
+    if kind in _GATED:
+        experts = swapped(mlp, GatedExperts)
+        experts.gating = _GATED[kind]
+    elif kind is GatedMLP:
+        experts = swapped(mlp, GatedExperts)
+        experts.gating = fdl.Config(Gated, activation=mlp.activation)
+    elif kind in _PLAIN:
+        experts = swapped(mlp, PlainExperts)
+        experts.activation = _PLAIN[kind]
+    elif kind is MLP:
+        experts = swapped(mlp, PlainExperts)
+    else:
+        experts = type(mlp)(SeparateExperts, expert=fdl.cast(fdl.Partial, mlp))
+    experts.num_experts = NumExperts.new()
+    return experts
+
+
+def _mlp_of(experts: Any) -> Any:
+    """The MLP that computes what one of the experts does.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    kind = fdl.get_callable(experts)
+    if kind is SeparateExperts:
+        return fdl.cast(type(experts), experts.expert)
+    if kind is PlainExperts:
+        found = [mlp for mlp, activation in _PLAIN.items() if activation is experts.activation]
+        return swapped(experts, found[0] if found else MLP)
+    if kind is GatedExperts:
+        found = [mlp for mlp, gating in _GATED.items() if gating is experts.gating]
+        if found:
+            return swapped(experts, found[0])
+        if isinstance(experts.gating, fdl.Buildable) and fdl.get_callable(experts.gating) is Gated:
+            mlp = swapped(experts, GatedMLP)
+            mlp.activation = experts.gating.activation
+            return mlp
+    raise ConfigError(
+        f"no MLP is known that computes what one of these {kind.__name__} does, with "
+        f"{getattr(experts, 'gating', 'their own weights')!r}: put the MLP there by hand."
+    )

@@ -1,0 +1,25 @@
+"""What a model foretells beside the next token."""
+
+import fiddle as fdl
+
+from fidgpt.graph import ConfigError, swap_all
+from fidgpt.model import Transformer
+from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
+from fidgpt.train import CrossEntropy, Trainer
+
+
+def use_mtp(cfg: fdl.Config[Trainer], num_tokens: int = 1, weight: float = 0.3) -> None:
+    """In training, `num_tokens` tokens beyond the next are learned too (DeepSeek-V3).
+
+    Args:
+      cfg: the graph to change.
+      num_tokens: predictions, each of one block more.
+      weight: of the mean of their losses beside that of the next token.
+    """
+    if num_tokens < 1:
+        raise ConfigError(f"{num_tokens=} learns no further token: use 1 or more.")
+    for model in swap_all(cfg, Transformer, by=MultiTokenTransformer):
+        model.prediction = fdl.Partial(TokenPrediction, init=model.embedding.weight.init)
+        model.num_predictions = num_tokens
+        model.loss = fdl.Config(CrossEntropy)
+        model.weight = weight

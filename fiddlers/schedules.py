@@ -1,0 +1,156 @@
+"""How the learning rate rises and falls over a run."""
+
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph import ConfigError, swapped, title
+from fidgpt.graph.arguments import given
+from fidgpt.graph.history.sayings import keep_sayings
+from fidgpt.optim import (
+    Constant,
+    CosineDecay,
+    InverseDecay,
+    InverseSqrtDecay,
+    LinearDecay,
+    NoDecay,
+    Phases,
+    PolynomialDecay,
+    WarmupCosine,
+    WarmupStableDecay,
+)
+from fidgpt.tags import NumSteps, WarmupSteps
+from fidgpt.train import Trainer
+
+# What the schedules that have a name are, as phases: the shape of their decay, and the floor that
+# they go down to unless it is said.
+_AS_PHASES: dict[Any, tuple[Any, float]] = {
+    WarmupCosine: (CosineDecay, 0.1),
+    WarmupStableDecay: (LinearDecay, 0.0),
+    Constant: (NoDecay, 0.1),
+}
+_RENAMED = {"warmup_steps": "warmup", "decay_steps": "decay", "min_ratio": "min_lr_ratio"}
+
+
+def use_constant(cfg: fdl.Config[Trainer]) -> None:
+    """The learning rate rises and stays."""
+    _fall(cfg, fdl.Config(NoDecay))
+
+
+def use_cosine(cfg: fdl.Config[Trainer], min_lr_ratio: float = 0.1) -> None:
+    """The learning rate rises, then falls along half a cosine."""
+    _fall(cfg, fdl.Config(CosineDecay), min_lr_ratio=min_lr_ratio)
+
+
+def use_linear(cfg: fdl.Config[Trainer], min_lr_ratio: float = 0.1) -> None:
+    """The learning rate rises, then falls in a line."""
+    _fall(cfg, fdl.Config(LinearDecay), min_lr_ratio=min_lr_ratio)
+
+
+def use_polynomial(cfg: fdl.Config[Trainer], power: float = 2.0, min_lr_ratio: float = 0.1) -> None:
+    """The learning rate rises, then falls as a power of what is left of the run."""
+    _fall(cfg, fdl.Config(PolynomialDecay, power=power), min_lr_ratio=min_lr_ratio)
+
+
+def use_inverse(cfg: fdl.Config[Trainer], min_lr_ratio: float = 0.1) -> None:
+    """The learning rate rises, then its inverse rises in a line."""
+    _fall(cfg, fdl.Config(InverseDecay), min_lr_ratio=min_lr_ratio)
+
+
+def use_inverse_sqrt(
+    cfg: fdl.Config[Trainer], timescale: int | None = None, min_lr_ratio: float = 0.0
+) -> None:
+    """The learning rate rises, then falls as one over the square root of the step.
+
+    Args:
+      cfg: the graph to change.
+      timescale: steps after which it begins to fall; those of the warm-up unless given.
+      min_lr_ratio: share of the peak below which it does not fall.
+    """
+    shape = fdl.Config(InverseSqrtDecay, timescale=timescale)
+    _fall(cfg, shape, min_lr_ratio=min_lr_ratio)
+
+
+def use_wsd(cfg: fdl.Config[Trainer], decay_ratio: float = 0.2, min_lr_ratio: float = 0.0) -> None:
+    """The learning rate rises, stays, and falls in a line over the last part: a trapezoid."""
+    _fall(cfg, fdl.Config(LinearDecay), decay=decay_ratio, min_lr_ratio=min_lr_ratio)
+
+
+def use_wsd_s(
+    cfg: fdl.Config[Trainer],
+    cycles: int | list[int] = 4,
+    decay_ratio: float = 0.1,
+    min_lr_ratio: float = 0.1,
+) -> None:
+    """The learning rate stays, and falls for a short while at the end of each cycle (WSD-S).
+
+    Every end of a cycle is a model as good as if the run had been planned to end there
+    (Wen et al., 2024, arXiv:2410.05192).
+
+    Args:
+      cfg: the graph to change.
+      cycles: how many, or the steps at which they end.
+      decay_ratio: share of a cycle that the fall takes.
+      min_lr_ratio: share of the peak at the end of a cycle.
+    """
+    _fall(cfg, fdl.Config(InverseDecay), decay=decay_ratio, min_lr_ratio=min_lr_ratio)
+    use_cycles(cfg, cycles=cycles)
+
+
+def use_cycles(
+    cfg: fdl.Config[Trainer],
+    cycles: int | list[int] | None = None,
+    cycle_length: int | float | list[int] | None = None,
+    rewarmup: int | float = 0.0,
+) -> None:
+    """The schedule is gone through more than once.
+
+    Args:
+      cfg: the graph to change.
+      cycles: how many times, or the steps at which cycles end; 2 where nothing is given.
+      cycle_length: how long a cycle is instead, as steps or as a share of the run, or all lengths.
+      rewarmup: of every cycle but the first, as steps or as a share of it; 0 jumps to the peak.
+    """
+    if cycles is None and cycle_length is None:
+        cycles = 2
+    phases = _phases(cfg)
+    phases.cycles, phases.cycle_length, phases.rewarmup = cycles, cycle_length, rewarmup
+
+
+def set_warmup(cfg: fdl.Config[Trainer], warmup: int | float = 0.1) -> None:
+    """The learning rate rises for so many steps, or for a share of the first cycle."""
+    _phases(cfg).warmup = warmup
+
+
+def _fall(
+    cfg: fdl.Config[Trainer],
+    shape: fdl.Config[Any],
+    *,
+    decay: float | None = None,
+    min_lr_ratio: float = 0.1,
+) -> None:
+    phases = _phases(cfg)
+    phases.shape, phases.decay, phases.min_lr_ratio = shape, decay, min_lr_ratio
+
+
+def _phases(cfg: fdl.Config[Trainer]) -> fdl.Config[Phases]:
+    """The schedule as phases, with all that it says, put in place where it was not yet."""
+    old = cfg.schedule
+    kind = fdl.get_callable(old)
+    if kind is Phases:
+        return old
+    if kind not in _AS_PHASES:
+        raise ConfigError(
+            f"the schedule is {title(old)}, of which nobody knows warm-up and decay: put a "
+            "schedule of fidgpt.optim in its place first, such as use:schedule=WarmupCosine."
+        )
+    shape, floor = _AS_PHASES[kind]
+    new = swapped(old, Phases, renamed=_RENAMED)
+    implied = {"num_steps": NumSteps.new(), "warmup": 0, "min_lr_ratio": floor}
+    for name, value in {**implied, "shape": fdl.Config(shape)}.items():
+        if name not in given(new):
+            setattr(new, name, value)
+            keep_sayings(new, cfg, "schedule", known_as=name)
+    fdl.add_tag(new, "warmup", WarmupSteps)
+    cfg.schedule = new
+    return new

@@ -1,0 +1,20 @@
+"""Where in a graph the text is that a config trains on."""
+
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.data import Mixture, Prefetch
+
+OWN = "own"  # the name of that text in a mixture
+
+
+def own_corpus(cfg: fdl.Config[Any]) -> fdl.Buildable:
+    """The text that the config itself names, whatever was put around it or beside it."""
+    stream = cfg.data
+    while fdl.get_callable(stream) in (Mixture, Prefetch):
+        if fdl.get_callable(stream) is Mixture:
+            stream = stream.streams[OWN if OWN in stream.streams else min(stream.streams)]
+        else:
+            stream = stream.stream
+    return stream.corpus

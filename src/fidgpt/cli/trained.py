@@ -1,0 +1,76 @@
+"""A trained model from where it lies: the directory of a run, or one of Hugging Face's."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from absl import flags
+
+from fidgpt.cli.app import FLAGS
+
+if TYPE_CHECKING:
+    import fiddle as fdl
+
+    from fidgpt.data import Tokenizer
+    from fidgpt.model import LanguageModel
+
+flags.DEFINE_integer("step", None, "Take this checkpoint rather than the newest.")
+
+
+class Trained(NamedTuple):
+    """A model with its weights, on the device of its run, and what goes with it.
+
+    Attributes:
+      model: as training left it.
+      tokenizer: what it reads and writes.
+      seq_len: the longest sequence that it is for, in tokens.
+    """
+
+    model: "LanguageModel"
+    tokenizer: "Tokenizer"
+    seq_len: int
+
+
+def load_trained(path: Path) -> Trained:
+    """The model that a directory holds, ready to read and write; of a run, that of --step.
+
+    Raises:
+      RunError: there is no run.
+      CheckpointError: it has no such checkpoint.
+      ConfigError: its config cannot be read, or it is no run and a step is asked for.
+      DataError: there is no tokenizer that can be read.
+    """
+    # Late: --help loads no torch.
+    from fidgpt.cli.runs import build_trainer
+    from fidgpt.data import load_tokenizer
+    from fidgpt.interop.hugging_face import load_hf
+    from fidgpt.interop.hugging_face.files import is_hub_directory
+    from fidgpt.model import materialize
+
+    is_hub = is_hub_directory(path)
+    trainer = build_trainer(_of_hub(path) if is_hub else _of_run(path))
+    model, tokenizer = trainer.model, load_tokenizer(path / "tokenizer.json")
+    materialize(model, device=trainer.parallel.device, seed=0)
+    if is_hub:
+        load_hf(model, path)
+    else:
+        trainer.checkpoints.restore(path, model=model, optimizer=None, step=FLAGS.step)
+    return Trained(model.eval(), tokenizer, trainer.seq_len)
+
+
+def _of_run(path: Path) -> "fdl.Config":
+    from fidgpt.cli.catalogue import own_catalogue
+    from fidgpt.cli.runs import load_run
+
+    return load_run(path, allowed=(*own_catalogue().packages, *FLAGS.allow))
+
+
+def _of_hub(path: Path) -> "fdl.Config":
+    from fidgpt.graph import ConfigError
+    from fidgpt.interop.hugging_face import from_hf
+
+    if FLAGS.step is not None:
+        raise ConfigError(
+            f"--step={FLAGS.step} asks for a checkpoint, and {path} is no run but a model of the "
+            "hub, which has none: leave --step out."
+        )
+    return from_hf(str(path))

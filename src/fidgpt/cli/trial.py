@@ -1,0 +1,55 @@
+"""A model tried without memory, before anything is opened or written: what would fail is told."""
+
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import torch
+from torch import nn
+
+from fidgpt.graph import ConfigError
+from fidgpt.model.materialize import check_starts
+from fidgpt.train import Trainer
+
+
+def try_model(trainer: Trainer) -> None:
+    """Passes one sequence through a model on the meta device, and asks how its values start.
+
+    Raises:
+      StartError: a part does not say how it starts.
+      ConfigError: parts of the model do not fit each other.
+    """
+    check_starts(trainer.model)
+    try:
+        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+    except Exception as error:  # whatever goes wrong in a model of somebody's own
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
+            f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_remedy(line)}"
+        ) from error
+
+
+def _where(model: nn.Module, error: Exception) -> str:
+    """The innermost part of a model in whose code it went wrong, and the line; "" for none."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    walked = list(traceback.walk_tb(error.__traceback__))
+    for frame, line in reversed(walked):
+        module = frame.f_locals.get("self")
+        if id(module) in names and not _is_torchs(frame):
+            file = Path(frame.f_code.co_filename).name
+            return f"{names[id(module)]} ({type(module).__name__}), {file}:{line}: "
+    return ""
+
+
+def _is_torchs(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith("torch.")
+
+
+def _remedy(line: str) -> str:
+    if "meta" in line:
+        return (
+            "Models are tried without memory first: make a tensor on the device of what comes in, "
+            "as torch.arange(n, device=x.device), and ask for no value of it."
+        )
+    return "--debug shows all of it; --print shows what each part hears."

@@ -1,0 +1,125 @@
+"""Batches that are made before they are asked for, while the model computes."""
+
+import queue
+import threading
+import weakref
+from concurrent.futures import Future, wait
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from fidgpt.data.errors import DataError
+from fidgpt.data.streams import TrainingStream
+from fidgpt.data.tokenizer import Tokenizer
+
+_Ask = tuple[int, int, int]
+_Job = tuple[_Ask, "Future[Tensor]"]
+# How often the one who waits looks whether anybody still works.
+_PATIENCE_SECONDS = 1.0
+
+
+class Prefetch(TrainingStream):
+    """A stream whose next batches a thread makes, in the order of the steps.
+
+    The batches are the stream's own, and no random state is touched. An error comes at the step
+    whose batch it is, as it was raised. Asked for another step than the next, what was made ahead
+    is thrown away. The thread is a daemon and never holds up the end of the process.
+
+    Args:
+      stream: where the batches come from.
+      depth: batches that are made ahead.
+
+    Raises:
+      ValueError: depth is below 1.
+    """
+
+    def __init__(self, stream: TrainingStream, *, depth: int = 2) -> None:
+        self.check_arguments(depth=depth)
+        self.stream = stream
+        self.depth = depth
+        self._ahead: dict[_Ask, Future[Tensor]] = {}
+        self._worker: _Worker | None = None
+
+    @staticmethod
+    def check_arguments(*, depth: int) -> None:
+        """Raises ValueError unless a batch is made ahead."""
+        if depth < 1:
+            raise ValueError(f"{depth=} makes no batch ahead: use 1 or more, or no Prefetch.")
+
+    def prepare(self, *, show_progress: bool = True) -> None:
+        self.stream.prepare(show_progress=show_progress)
+
+    def batch(
+        self, step: int, *, rank: int = 0, world_size: int = 1
+    ) -> Int64[Tensor, "rows window"]:
+        """The stream's batch of this step; those of the next steps are begun.
+
+        Raises whatever the stream raised for this step.
+        """
+        if self._worker is None or not self._worker.is_alive():  # a forked process has no threads
+            self._forget()
+            self._worker = _Worker(self.stream)
+            weakref.finalize(self, self._worker.stop)
+        ask = (step, rank, world_size)
+        if ask not in self._ahead:
+            self._forget()
+        for later in range(step, step + self.depth + 1):
+            self._begin((later, rank, world_size), self._worker)
+        made = self._ahead.pop(ask)
+        return self._worker.wait_for(made)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.stream.tokenizer
+
+    @property
+    def checksum(self) -> str:
+        return self.stream.checksum
+
+    def _begin(self, ask: _Ask, worker: "_Worker") -> None:
+        if ask not in self._ahead:
+            self._ahead[ask] = Future()
+            worker.jobs.put((ask, self._ahead[ask]))
+
+    def _forget(self) -> None:
+        for future in self._ahead.values():
+            future.cancel()
+        self._ahead.clear()
+
+
+class _Worker:
+    """A thread that makes batches; it holds the stream, and not the one who asks."""
+
+    def __init__(self, stream: TrainingStream) -> None:
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_work, args=(stream, self.jobs), name="prefetch", daemon=True
+        )
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        self.jobs.put(None)
+
+    def wait_for(self, future: "Future[Tensor]") -> Tensor:
+        """The batch; DataError rather than waiting for a thread that is no more."""
+        while not wait([future], timeout=_PATIENCE_SECONDS).done:
+            if not self.is_alive() and not future.done():
+                raise DataError(
+                    "The thread that makes batches ahead ended without a word.\n"
+                    "Start again without prefetching to see why."
+                )
+        return future.result()
+
+
+def _work(stream: TrainingStream, jobs: "queue.SimpleQueue[_Job | None]") -> None:
+    while (job := jobs.get()) is not None:
+        (step, rank, world_size), future = job
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(stream.batch(step, rank=rank, world_size=world_size))
+        except BaseException as error:  # whatever it is, it belongs to the one who asks
+            future.set_exception(error)

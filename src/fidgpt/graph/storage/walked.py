@@ -1,0 +1,164 @@
+"""A graph as it is written, walked once: what holds what, and which nodes are written alike."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from fidgpt.graph.arguments import Key, every, named_defaults
+from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, nodes, step_to
+
+Place = tuple[Any, Any, Any]  # a node, what holds it, and the key there
+_Form = tuple[Hashable, tuple[int, ...]]  # what a node calls, and the identities of what it holds
+_NOTHING: Mapping[int, dict[Key, Any]] = {}
+
+
+class Walked:
+    """The nodes of a graph, each visited once.
+
+    Twins are nodes that are written alike: they call the same with the very same values under the
+    same names, carry the same tags, and hold twins. Most nodes of a large graph are twins of a few,
+    so that what holds for all twins is worked out for a few. Nodes may be equal and no twins.
+
+    Attributes:
+      root: the graph.
+      lead: the first place that holds a node, by its identity, in the order in which one reads.
+      again: the other places of those nodes that have more.
+      held: the nodes that a node holds, in order, as often as it does.
+      twins: the identity of the first node that is written like a node, by the identity of that,
+        children before what holds them.
+      firsts: the nodes that are not written like an earlier one, in the same order.
+    """
+
+    def __init__(self, root: Any, extra: Mapping[int, dict[Key, Any]] = _NOTHING) -> None:
+        """Walks a graph.
+
+        Args:
+          root: the graph.
+          extra: arguments that parts have besides those that are written, by their identity.
+
+        Raises:
+          ConfigError: a part contains itself.
+        """
+        self.root = root
+        self.lead: dict[int, Place] = {}
+        self.again: dict[int, list[Place]] = {}
+        self.held: dict[int, list[Any]] = {}
+        self.twins: dict[int, int] = {}
+        self.firsts: list[Any] = []
+        self._extra = extra
+        self._leaves: dict[_Form, int] = {}
+        self._forms: dict[_Form, int] = {}
+        self._has_plain_defaults: dict[int, bool] = {}
+        self._walk()
+
+    @property
+    def nodes(self) -> list[Any]:
+        """Every part and container once, children before what holds them."""
+        lead = self.lead
+        return [lead[me][0] for me in self.twins]
+
+    def places(self, value: Any) -> list[Place]:
+        """All places that hold a node; none for the root."""
+        first = self.lead[id(value)]
+        return [] if first[1] is None else [first, *self.again.get(id(value), ())]
+
+    def arguments(self, part: Any) -> dict[Key, Any]:
+        """All arguments of a part, defaults included, `fdl.NO_VALUE` where there is none."""
+        named = named_defaults(part)
+        known = _sorted(part) if named is None else {**named, **part.__arguments__}
+        return known | self._extra[id(part)] if id(part) in self._extra else known
+
+    def _walk(self) -> None:
+        lead, held, twins, leaves = self.lead, self.held, self.twins, self._leaves
+        entered: set[int] = set()
+        todo: list[Place] = [(self.root, None, None)]
+        while todo:
+            place = todo.pop()
+            value, holder, form = place
+            me = id(value)
+            if holder is _Done:
+                entered.remove(me)
+                self._leave(value, me, form)
+                continue
+            if me in lead:
+                if me in entered:
+                    nodes(self.root)  # which says where it contains itself
+                self.again.setdefault(me, []).append(place)
+                continue
+            lead[me] = place
+            form = self._form(value, me)
+            twin = leaves.get(form)
+            if twin is not None:  # what is written like it holds no nodes
+                twins[me] = twin
+                continue
+            below = self._below(value) if IS_PART[type(value)] else _items(value)
+            if not below:
+                leaves[form] = twins[me] = me
+                self.firsts.append(value)
+                continue
+            entered.add(me)
+            held[me] = [child for child, *_ in below]
+            todo.append((value, _Done, form))
+            todo += below[::-1]
+
+    def _below(self, part: Any) -> list[Place]:
+        """The nodes that a part holds, those among its defaults included."""
+        function = part.__fn_or_cls__
+        is_plain = self._has_plain_defaults.get(id(function))
+        if is_plain is None:
+            named = named_defaults(part)
+            is_plain = named is not None and not any(IS_NODE[type(one)] for one in named.values())
+            self._has_plain_defaults[id(function)] = is_plain and not self._extra
+        elif is_plain and LEAVES.issuperset(map(type, part.__arguments__.values())):
+            return []
+        held = self.arguments(part)
+        return [(child, part, key) for key, child in held.items() if IS_NODE[type(child)]]
+
+    def _leave(self, value: Any, me: int, form: _Form) -> None:
+        """Finds the first node that is written like one of which all that it holds was left."""
+        call, ids = form
+        form = call, tuple(map(self.twins.get, ids, ids))
+        twin = self.twins[me] = self._forms.setdefault(form, me)
+        if twin == me:
+            self.firsts.append(value)
+
+    def _form(self, value: Any, me: int) -> _Form:
+        """The same for nodes that are written alike and hold the very same."""
+        kind = type(value)
+        if not IS_PART[kind]:
+            held = (*value, *value.values()) if isinstance(value, dict) else value
+            return kind, tuple(map(id, held))
+        arguments, tags = value.__arguments__, value.__argument_tags__
+        if me in self._extra:
+            arguments = {**arguments, **self._extra[me]}
+        call: Hashable = kind, id(value.__fn_or_cls__), tuple(arguments)
+        if tags:
+            call = call, tuple(tags), tuple(map(frozenset, tags.values()))
+        return call, tuple(map(id, arguments.values()))
+
+
+def step_between(holder: Any, key: Any) -> str:
+    """The step from a node to what it holds under a key."""
+    return step_to(key) if IS_PART[type(holder)] else f"[{key!r}]"
+
+
+class _Done:
+    """Marks that all that a node holds was visited."""
+
+
+def _sorted(part: Any) -> dict[Key, Any]:
+    """All arguments, those that `**kwargs` takes last and by name: their order says nothing."""
+    known, parameters = every(part), part.__signature_info__.parameters
+    others = sorted(key for key in known if isinstance(key, str) and key not in parameters)
+    first = {key: value for key, value in known.items() if key not in others}
+    return first | {key: known[key] for key in others}
+
+
+def _items(value: Any) -> list[Place]:
+    """The nodes in a container; those of a dict by their sorted keys."""
+    if isinstance(value, dict):
+        pairs = sorted(value.items(), key=lambda item: str(item[0]))
+    elif not isinstance(value, list | tuple) or LEAVES.issuperset(map(type, value)):
+        return []
+    else:
+        pairs = enumerate(value)
+    return [(child, value, key) for key, child in pairs if IS_NODE[type(child)]]

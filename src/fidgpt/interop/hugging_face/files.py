@@ -1,0 +1,142 @@
+"""A Hugging Face directory: its config.json, and the tensors of its safetensors files."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fidgpt.graph import ConfigError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+_OTHERS = ("model*.safetensors", "pytorch_model*.bin")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds.
+
+    Raises:
+      ConfigError: there is no such file, or it holds something else.
+    """
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} cannot be read: it holds no JSON object.")
+    return content
+
+
+def is_hub_directory(directory: Path) -> bool:
+    """Whether there is a config.json that names a model of the hub; a run has one of its own."""
+    try:
+        return isinstance(read_json(directory / CONFIG).get("model_type"), str)
+    except ConfigError:
+        return False
+
+
+def has_weights(directory: Path) -> bool:
+    """Whether there is a file of tensors, or an index of several.
+
+    Raises:
+      ConfigError: there is neither, but shards that nothing names, or files of another kind: a
+        model that starts at random is not what was meant.
+    """
+    if any((directory / name).exists() for name in (WEIGHTS, INDEX)):
+        return True
+    if any(path for pattern in _OTHERS for path in directory.glob(pattern)):
+        raise _nameless(directory)
+    return False
+
+
+class TensorFiles:
+    """The tensors of model.safetensors, or of the shards of its index, each read when it is asked.
+
+    Attributes:
+      shapes: of every tensor in the files, by name.
+      formats: of their numbers, as safetensors calls them, such as BF16.
+
+    Raises:
+      ConfigError: there is no such file, or one that is damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.formats: dict[str, str] = {}
+        self._places: dict[str, Path] = {}
+        for path in _paths(directory):
+            with _opened(path) as file:
+                for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                    tensor = file.get_slice(name)
+                    self.shapes[name] = tuple(tensor.get_shape())
+                    self.formats[name] = tensor.get_dtype()
+                    self._places[name] = path
+
+    def __getitem__(self, name: str) -> Tensor:
+        with _opened(self._places[name]) as file:
+            return file.get_tensor(name)
+
+    def each(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+        """Some of the tensors, one in memory at a time, file by file."""
+        wanted: dict[Path, list[str]] = {}
+        for name in names:
+            wanted.setdefault(self._places[name], []).append(name)
+        for path, inside in wanted.items():
+            with _opened(path) as file:
+                for name in inside:
+                    yield name, file.get_tensor(name)
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Lets `write` make a file that is whole under its name, or is not there."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        write(temporary)
+        temporary.chmod(mode)  # safetensors makes files that only their owner may read
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file, whole or not at all."""
+    text = json.dumps(content, indent=1) + "\n"
+    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _paths(directory: Path) -> list[Path]:
+    if (directory / WEIGHTS).exists():
+        return [directory / WEIGHTS]
+    if not (directory / INDEX).exists():
+        raise _nameless(directory)
+    shards = read_json(directory / INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise ConfigError(f"{directory / INDEX} cannot be read: it holds no weight_map of files.")
+    return [directory / name for name in sorted(set(shards.values()))]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _nameless(directory: Path) -> ConfigError:
+    return ConfigError(
+        f"{directory} holds no {WEIGHTS} and no {INDEX}: download the model's safetensors files, "
+        "or save it again with a transformers of today."
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return ConfigError(f"{path} cannot be read: {reason}.")

@@ -1,0 +1,60 @@
+"""A model into a directory from which transformers makes the same one."""
+
+from pathlib import Path
+
+import torch
+
+from fidgpt.data import Tokenizer
+from fidgpt.interop.hugging_face.files import CONFIG, write_json
+from fidgpt.interop.hugging_face.fitting import fitting_family
+from fidgpt.interop.hugging_face.load import require_memory
+from fidgpt.interop.hugging_face.shards import write_weights
+from fidgpt.interop.hugging_face.tensors import layout_of
+from fidgpt.interop.hugging_face.tokenizer_out import write_tokenizer
+from fidgpt.model import LanguageModel
+
+
+@torch.no_grad()
+def save_hf(
+    model: LanguageModel,
+    directory: str | Path,
+    *,
+    seq_len: int,
+    tokenizer: Tokenizer | None = None,
+    max_shard_size: int = 5_000_000_000,
+) -> str:
+    """Writes config.json, the weights and the tokenizer as transformers would.
+
+    The family is found by what the model computes, and low-rank adapters are added to the weights
+    beside them. Needs memory for one shard more, and for copies of what has adapters. Returns the
+    name of transformers' class.
+
+    Args:
+      model: with memory.
+      directory: made where it is not there.
+      seq_len: the longest sequence that the model is for, in tokens.
+      tokenizer: its files are written too, and its end of text is named.
+      max_shard_size: bytes; of one shard there is one file, of more an index too.
+
+    Raises:
+      ConfigError: the model is on the meta device, or computes what no family of the hub does that
+        we know: then the nearest one is named, and in what it differs.
+    """
+    require_memory(model)
+    family, settings, said = fitting_family(model, seq_len=seq_len)
+    layout = layout_of(family, model, settings, merge=True)
+    directory = Path(directory).expanduser()
+    directory.mkdir(parents=True, exist_ok=True)
+    write_weights(layout, directory, max_shard_size=max_shard_size)
+    if tokenizer is not None:
+        write_tokenizer(tokenizer, directory, seq_len=seq_len)
+    about = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "bos_token_id": None,
+        "eos_token_id": None if tokenizer is None else tokenizer.end_of_text,
+        "pad_token_id": None,
+    }
+    write_json(directory / CONFIG, about | said)
+    return family.architecture

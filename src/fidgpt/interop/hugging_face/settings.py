@@ -1,0 +1,151 @@
+"""Between what a config.json says and the arguments of a family's config."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.configs.hub import Family
+from fidgpt.graph import ConfigError
+from fidgpt.graph.annotations import hints_of, members_of
+from fidgpt.interop.hugging_face.said import Said, nested, say
+from fidgpt.interop.hugging_face.scaling import mapping_of, part_of
+
+Settings = dict[str, Any]
+
+# What no family computes in another way.
+_FIXED = {"quantization_config": (None,), "partial_rotary_factor": (None, 1.0)}
+_SIZES = {
+    *("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim"),
+    *("vocab_size", "seq_len"),
+}
+
+
+def settings_of(family: Family, said: Said) -> Settings:
+    """The arguments of the family's config, as far as a config.json says them.
+
+    Raises:
+      ConfigError: something is missing or is nothing that we compute; a line for each.
+    """
+    reader = _Reader(family, said)
+    settings = reader.read()
+    wrong = [*_not_fixed(family, said), *reader.wrong]
+    if not wrong:
+        wrong = [*_uneven_heads(family, settings)]
+    if wrong:
+        raise ConfigError("\n  ".join(wrong))
+    return settings
+
+
+def config_of(family: Family, settings: Settings) -> fdl.Config:
+    """The config of the member that has some settings.
+
+    Raises:
+      ConfigError: the family has no such member.
+    """
+    try:
+        return family.config(**settings)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{family.model_type}: {error}") from error
+
+
+def said_of(family: Family, settings: Mapping[str, Any]) -> Said:
+    """What a config.json says of some settings.
+
+    Raises:
+      ConfigError: there is no word for one of them.
+    """
+    said: Said = {key: allowed[0] for key, allowed in family.fixed.items()} | dict(family.says)
+    for name, key in sorted(family.settings.items(), key=lambda item: "." in item[1]):
+        if name in settings:
+            value = settings[name]
+            say(said, key, mapping_of(value) if name == "scaling" else value)
+    return said
+
+
+class _Reader:
+    """Goes through the settings of a family, and keeps a line for each that does not fit."""
+
+    def __init__(self, family: Family, said: Said) -> None:
+        self._family = family
+        self._said = said
+        self._hints = hints_of(family.config)
+        self._parameters = inspect.signature(family.config).parameters
+        self._settings: Settings = {}
+        self.wrong: list[str] = []
+
+    def read(self) -> Settings:
+        for name, key in self._family.settings.items():
+            if name == "scaling":
+                self._read_scaling()
+            else:
+                self._read(name, key)
+        return self._settings
+
+    def _read_scaling(self) -> None:
+        usual = self._family.defaults.get("rope_scaling")
+        seq_len = self._said.get("max_position_embeddings")
+        try:
+            scaling = part_of(self._said.get("rope_scaling", usual), seq_len=seq_len)
+        except ConfigError as error:
+            self.wrong.append(str(error))
+        else:
+            self._settings["scaling"] = scaling
+
+    def _read(self, name: str, key: str) -> None:
+        is_said, value = nested(self._said, key)
+        if not is_said and key in self._family.defaults:
+            is_said, value = True, self._family.defaults[key]
+        has_default = self._parameters[name].default is not inspect.Parameter.empty
+        if not is_said and has_default:
+            return
+        if value is None and type(None) not in self._kinds(name):
+            value = self._in_place_of_null(name)
+        if value is None and not is_said:
+            self.wrong.append(f"{key} is not said, and has no usual value")
+        else:
+            self._keep(name, key, value)
+
+    def _in_place_of_null(self, name: str) -> int | None:
+        """As many key heads as query heads, and as large as fill the width."""
+        width, heads = (self._settings.get(one) for one in ("hidden_dim", "num_heads"))
+        if name == "num_kv_heads":
+            return heads
+        return width // heads if name == "head_dim" and width and heads else None
+
+    def _keep(self, name: str, key: str, value: Any) -> None:
+        kinds = self._kinds(name)
+        if float in kinds and type(value) is int:
+            value = float(value)
+        is_size = name in _SIZES and not (value is None and type(None) in kinds)
+        if is_size and (type(value) is not int or value < 1):
+            self.wrong.append(f"{key} is {value!r}, and has to be a whole number above 0")
+        elif kinds <= _PLAIN and type(value) not in kinds:
+            wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
+            self.wrong.append(f"{key} is {value!r}, and has to be of type {wanted}")
+        else:
+            self._settings[name] = value
+
+    def _kinds(self, name: str) -> set[Any]:
+        return {type(None) if one is None else one for one in members_of(self._hints[name])}
+
+
+_PLAIN = {bool, int, float, str, type(None)}
+
+
+def _not_fixed(family: Family, said: Said) -> Iterator[str]:
+    for key, allowed in (_FIXED | dict(family.fixed)).items():
+        is_said, value = nested(said, key)
+        if is_said and value not in allowed:
+            ours = " or ".join(repr(one) for one in allowed)
+            yield f"{key} is {value!r:.60}, and fidgpt's {family.model_type} computes {ours}"
+
+
+def _uneven_heads(family: Family, settings: Settings) -> Iterator[str]:
+    width, heads = settings.get("hidden_dim"), settings.get("num_heads")
+    if width and heads and settings.get("head_dim") is None and width % heads:
+        keys = family.settings
+        yield (
+            f"{keys['hidden_dim']}={width} is no whole number of {keys['num_heads']}={heads} heads"
+        )

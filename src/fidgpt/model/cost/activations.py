@@ -1,0 +1,126 @@
+"""How much memory a forward pass takes, and how much of it until the backward pass has used it."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fidgpt.model.cost.layers import sum_over_layers
+from fidgpt.model.cost.parameters import bytes_of
+from fidgpt.model.cost.pretence import PretendedDevice, pretend_kernels
+from fidgpt.model.language_model import LanguageModel
+
+
+class ActivationBytes(NamedTuple):
+    """Memory of a training pass beside weights and gradients.
+
+    Attributes:
+      kept: what autograd keeps for the backward pass.
+      passing: the most that exists besides for a moment of the forward pass, such as logits.
+    """
+
+    kept: int
+    passing: int
+
+
+def activation_bytes(
+    model: LanguageModel,
+    objective: nn.Module,
+    *,
+    num_sequences: int,
+    seq_len: int,
+    device: torch.device,
+) -> ActivationBytes:
+    """Memory of one forward pass in training.
+
+    It is measured, and no formula: the pass runs on tensors without memory, and those that exist
+    are summed. What a backward pass needs for a moment is not in it.
+
+    Args:
+      model: what is trained; on the meta device. Its attentions get stand-ins for what runs on
+        GPUs alone, so pass what nobody else uses.
+      objective: holds the model, and gives a loss from tokens [num_sequences, seq_len + 1].
+      num_sequences: sequences that are computed at once.
+      seq_len: tokens of each.
+      device: where the model will compute, which decides how some parts do.
+    """
+    pretend_kernels(model, device)
+    batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device="meta")
+    passing = 0
+
+    def kept() -> int:
+        nonlocal passing
+        measured = _forward(objective, batch, device)
+        passing = max(passing, measured.passing)
+        return measured.kept
+
+    return ActivationBytes(kept=sum_over_layers(model, kept), passing=passing)
+
+
+def _forward(objective: nn.Module, batch: Tensor, device: torch.device) -> ActivationBytes:
+    own = {x.untyped_storage() for x in [*objective.parameters(), *objective.buffers()]}
+    with _kept() as kept, _Living() as living, PretendedDevice(device):
+        loss = objective.train()(batch)
+    size = bytes_of(one.tensor for one in kept if one.tensor.untyped_storage() not in own)
+    passing = living.most - living.now
+    del loss  # which held all of it
+    return ActivationBytes(size, passing)
+
+
+class _Saved:
+    """What autograd holds in the place of a tensor, for as long as it does."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+@contextmanager
+def _kept() -> Iterator["weakref.WeakSet[_Saved]"]:
+    """What is saved inside and still held; passes within the pass save and let go."""
+    kept: weakref.WeakSet[_Saved] = weakref.WeakSet()
+
+    def pack(tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor)
+        kept.add(saved)
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
+        yield kept
+
+
+class _Living(TorchFunctionMode):
+    """Counts the bytes of tensors that were made inside and still exist.
+
+    Attributes:
+      now: how many there are.
+      most: how many there were at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.most = 0
+        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for made in out if isinstance(out, tuple | list) else (out,):
+            if type(made) is Tensor:
+                self._count(made.untyped_storage())
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage not in self._known:
+            self._known.add(storage)
+            self._change(storage.nbytes())
+            weakref.finalize(storage, self._change, -storage.nbytes())
+
+    def _change(self, count: int) -> None:
+        self.now += count
+        self.most = max(self.most, self.now)

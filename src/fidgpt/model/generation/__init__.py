@@ -1,0 +1,40 @@
+"""Writing and scoring text with a trained model, by the same modules that were trained."""
+
+from fidgpt.model.generation.filters import (
+    LogitFilter,
+    MinP,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Vocabulary,
+)
+from fidgpt.model.generation.sampling import Chance, Draw, Sampling, likeliest, sampling
+from fidgpt.model.generation.score import Score, log_probabilities, score
+from fidgpt.model.generation.stopping import UntilString
+from fidgpt.model.generation.weights import prepare_to_write
+from fidgpt.model.generation.write import Choice, generate, next_logits, write
+
+__all__ = [
+    "Chance",
+    "Choice",
+    "Draw",
+    "LogitFilter",
+    "MinP",
+    "RepetitionPenalty",
+    "Sampling",
+    "Score",
+    "Temperature",
+    "TopK",
+    "TopP",
+    "UntilString",
+    "Vocabulary",
+    "generate",
+    "likeliest",
+    "log_probabilities",
+    "next_logits",
+    "prepare_to_write",
+    "sampling",
+    "score",
+    "write",
+]

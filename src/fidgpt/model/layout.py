@@ -1,0 +1,140 @@
+"""Where the tokens of a batch stand: what all attentions of one forward pass share."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from fidgpt.model.cache import Cache, LayerCache, Ring, Turn
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where some tokens stand.
+
+    Attributes:
+      positions: of each token in its document, from 0, for every row or one for all; negative
+        where there is no token.
+      documents: a number for the document that each token belongs to; None: a row is one.
+      whole: known without a look at the numbers that every row is one document from its first
+        token on, with no gap.
+    """
+
+    positions: Int[Tensor, "rows seq"]
+    documents: Int[Tensor, "rows seq"] | None = None
+    whole: bool = False
+
+    def __len__(self) -> int:
+        return self.positions.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """What every layer of a forward pass is told beside the stream.
+
+    Attributes:
+      places: where the tokens stand.
+      tokens: the tokens themselves, for parts that look at them again; None where there are none.
+      cache: what was kept of the tokens before these, during generation; a model gives each of
+        its layers a layout with the layer's own.
+    """
+
+    places: Places
+    tokens: Int[Tensor, "batch seq"] | None = None
+    cache: Cache | LayerCache | None = None
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def at_layer(self, index: int) -> "Layout":
+        """The layout of layer `index`; the same one where nothing is cached."""
+        if not isinstance(self.cache, Cache):
+            return self
+        return replace(self, cache=self.cache.layer(index))
+
+    def remember(
+        self, owner: object, new: Sequence[Tensor], *, window: int | None
+    ) -> tuple[Sequence[Tensor], Places]:
+        """Tensors [..., seq, size] of all tokens that these may look at, and where those stand.
+
+        Args:
+          owner: the part that remembers; `self` of the caller.
+          new: what it knows of the tokens of this pass.
+          window: how many tokens back it looks; None: at all.
+        """
+        if not isinstance(self.cache, LayerCache):
+            return new, self.places
+        ring = self.cache.ring(window)
+        turn, places = self.once(("turn", ring.room), lambda: self._turned(ring))
+        return turn.extend(self.cache.of(owner), new), places
+
+    def _turned(self, ring: Ring) -> tuple[Turn, Places]:
+        """What this pass does to parts with one room, and where all that these keep stand."""
+        places = self.places
+        numbers = [x.unsqueeze(-1) for x in (places.positions, places.documents) if x is not None]
+        turn = ring.turn(places.positions)
+        shown = turn.extend(ring.columns, numbers, empty=-1)
+        if turn.is_first:
+            return turn, places
+        positions, *documents = (x.squeeze(-1) for x in shown)
+        return turn, Places(positions, *documents, whole=places.whole and not turn.has_gaps)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, made for the first who asks: layers share angles and masks."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+
+@runtime_checkable
+class LayoutMaker(Protocol):
+    """Says where the tokens of a batch stand."""
+
+    def __call__(self, tokens: Int[Tensor, "batch seq"], /) -> Layout: ...
+
+
+def one_document(tokens: Int[Tensor, "batch seq"]) -> Layout:
+    """Every row is one document, or is treated as one: positions count from 0 to its end."""
+    return Layout(counted(tokens.shape[1], tokens.device), tokens=tokens)
+
+
+def counted(seq: int, device: torch.device) -> Places:
+    """Positions from 0 to seq - 1 in every row."""
+    return Places(torch.arange(seq, device=device).unsqueeze(0), whole=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedDocuments:
+    """A row holds documents one after the other, and none is to see another.
+
+    Positions begin anew with each document (as in the training of Llama 3; Grattafiori et al.,
+    2024, arXiv:2407.21783, section 3.2).
+
+    Attributes:
+      end_of_text: the token between two documents. It stands at the beginning of the second, as
+        it does before a text that is to be continued.
+    """
+
+    end_of_text: int
+
+    def __call__(self, tokens: Int[Tensor, "batch seq"]) -> Layout:
+        """The layout of rows in which `end_of_text` parts the documents."""
+        begins = tokens == self.end_of_text
+        columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        first = torch.where(begins, columns, 0).cummax(1).values
+        return Layout(Places(columns - first, documents=begins.cumsum(1)), tokens=tokens)
+
+
+def padded(tokens: Int[Tensor, "batch seq"], *, present: Int[Tensor, "batch seq"]) -> Layout:
+    """Rows of different lengths in one batch.
+
+    Args:
+      tokens: anything where no token is.
+      present: 1 where there is a token and 0 where there is none, as the attention masks of
+        transformers.
+    """
+    present = present.long()
+    return Layout(Places(present.cumsum(1) * present - 1), tokens=tokens)

@@ -1,0 +1,126 @@
+"""How tokens get to their experts and back: all of them, or as many as an expert has room for."""
+
+import math
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fidgpt.model.moe.experts import Experts
+from fidgpt.model.moe.grouped import Groups
+from fidgpt.model.reports import report_metric
+
+
+@runtime_checkable
+class Dispatch(Protocol):
+    """Sends tokens [tokens, hidden] through their experts and adds up what comes back, weighted."""
+
+    def __call__(
+        self,
+        x: Float[Tensor, "tokens hidden"],
+        chosen: Int64[Tensor, "tokens top_k"],
+        weights: Float[Tensor, "tokens top_k"],
+        experts: Experts,
+        /,
+    ) -> Float[Tensor, "tokens hidden"]: ...
+
+
+def dropless(
+    x: Float[Tensor, "tokens hidden"],
+    chosen: Int64[Tensor, "tokens top_k"],
+    weights: Float[Tensor, "tokens top_k"],
+    experts: Experts,
+) -> Float[Tensor, "tokens hidden"]:
+    """Every token gets to all of its experts, however many come to one of them.
+
+    Rows are sorted by expert (Gale et al., 2022, MegaBlocks, arXiv:2211.15841). Nothing here adds
+    numbers in an order that depends on the moment, so that a GPU too repeats itself bit by bit.
+    """
+    owners, order = chosen.flatten().sort(stable=True)
+    bounds = torch.arange(experts.num_experts, device=x.device)
+    ends = torch.searchsorted(owners, bounds, right=True, out_int32=True)
+    places = order.argsort()
+    rows = _Copied.apply(x, order, places)
+    out = experts(rows, Groups(owners, ends)).index_select(0, places)
+    return _weighted(out.unflatten(0, chosen.shape), weights)
+
+
+class Capacity:
+    """Each expert takes as many tokens as it has room for; those that come late pass it by.
+
+    Room is `factor` times the even share, and for all tokens at most, so all sizes are known
+    beforehand. First choices come before second ones, and tokens in their order (Lepikhin et al.,
+    2020, GShard, arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961). The metric
+    `moe/dropped` is the share of choices that found no room.
+
+    Args:
+      factor: room of an expert, in even shares.
+
+    Raises:
+      ValueError: the factor is not above zero.
+    """
+
+    def __init__(self, *, factor: float = 1.25) -> None:
+        self.check_arguments(factor=factor)
+        self.factor = factor
+
+    @staticmethod
+    def check_arguments(*, factor: float) -> None:
+        """Raises ValueError unless there is room."""
+        if not factor > 0:
+            raise ValueError(f"{factor=} leaves experts no room: use one above 0, such as 1.25.")
+
+    def __call__(
+        self,
+        x: Float[Tensor, "tokens hidden"],
+        chosen: Int64[Tensor, "tokens top_k"],
+        weights: Float[Tensor, "tokens top_k"],
+        experts: Experts,
+    ) -> Float[Tensor, "tokens hidden"]:
+        room = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
+        slots = _slots(chosen, num_experts=experts.num_experts, room=room)
+        num_slots = experts.num_experts * room  # one more is for what finds no room
+        report_metric("moe/dropped", (slots == num_slots).float().mean())
+        copies = x.unsqueeze(1).expand(-1, chosen.shape[1], -1).flatten(0, 1)
+        rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
+        owners = torch.arange(experts.num_experts, device=x.device).repeat_interleave(room)
+        ends = torch.arange(room, num_slots + 1, room, device=x.device, dtype=torch.int32)
+        out = experts(rows[:-1], Groups(owners, ends))
+        out = torch.cat([out, out.new_zeros(1, out.shape[1])]).index_select(0, slots.flatten())
+        return _weighted(out.unflatten(0, chosen.shape), weights)
+
+
+def _slots(
+    chosen: Int64[Tensor, "tokens top_k"], *, num_experts: int, room: int
+) -> Int64[Tensor, "tokens top_k"]:
+    """The place of each choice among those of all experts; the one past the end for no room."""
+    queue = chosen.T.flatten()  # all first choices, then all second ones
+    owners, order = queue.sort(stable=True)
+    heads = torch.searchsorted(owners, owners)
+    waiting = torch.arange(len(queue), device=queue.device) - heads
+    slots = torch.where(waiting < room, owners * room + waiting, num_experts * room)
+    return torch.empty_like(queue).scatter(0, order, slots).view_as(chosen.T).T.contiguous()
+
+
+def _weighted(
+    out: Float[Tensor, "tokens top_k hidden"], weights: Float[Tensor, "tokens top_k"]
+) -> Float[Tensor, "tokens hidden"]:
+    return torch.bmm(weights.to(out.dtype).unsqueeze(1), out).squeeze(1)
+
+
+class _Copied(torch.autograd.Function):
+    """A row for each choice, in another order; torch's gradient would add up in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.top_k = len(order) // len(x)
+        return x.index_select(0, order // ctx.top_k)
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *outer: Tensor
+    ) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return outer[0].index_select(0, places).unflatten(0, (-1, ctx.top_k)).sum(1), None, None

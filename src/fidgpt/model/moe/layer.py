@@ -1,0 +1,104 @@
+"""A mixture of experts in the place of an MLP."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from fidgpt.model.init import GPT2_NORMAL, Init
+from fidgpt.model.linear import Linear
+from fidgpt.model.moe.balancing import Balancing
+from fidgpt.model.moe.dispatch import Dispatch, dropless
+from fidgpt.model.moe.experts import Experts
+from fidgpt.model.moe.routers import Router
+from fidgpt.model.reports import report_tally
+
+
+class MoE(nn.Module):
+    """Each token goes through the few experts that a router chooses for it.
+
+    In training it reports the load of the experts: `moe/load_max` is that of the busiest one over
+    the mean, `moe/load` that of each, over all tokens of the optimizer step.
+
+    Args:
+      num_experts: how many there are; router and experts have as many.
+      router: chooses the experts of each token.
+      experts: all of them.
+      shared: an MLP that every token goes through besides (DeepSeek-MoE, Dai et al., 2024,
+        arXiv:2401.06066).
+      dispatch: brings tokens to their experts and back.
+      balancing: what is reported against the router's choices in training.
+
+    Raises:
+      ValueError: router or experts have another number of experts.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_experts: int,
+        router: Router,
+        experts: Experts,
+        shared: nn.Module | None = None,
+        dispatch: Dispatch = dropless,
+        balancing: Sequence[Balancing] = (),
+    ) -> None:
+        super().__init__()
+        if not router.num_experts == experts.num_experts == num_experts:
+            raise ValueError(
+                f"{num_experts=}, but the router chooses among {router.num_experts} and there are "
+                f"{experts.num_experts}: let all three hear one value."
+            )
+        self.num_experts = num_experts
+        self.router = router
+        self.experts = experts
+        self.shared = shared
+        self.dispatch = dispatch
+        self.balancing = tuple(balancing)
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        routing = self.router(x)
+        if self.training:
+            report_tally(self, routing.load())
+            for part in self.balancing:
+                part(routing)
+        chosen, weights = routing.experts.flatten(0, -2), routing.weights.flatten(0, -2)
+        out = self.dispatch(x.flatten(0, -2), chosen, weights, self.experts).view_as(x)
+        return out if self.shared is None else out + self.shared(x)
+
+    def settle(self, tally: Int64[Tensor, " experts"]) -> dict[str, Tensor]:
+        """Balances by the load of an optimizer step, and returns it relative to the mean."""
+        if self.router.selection_bias is not None:
+            self.router.selection_bias.move(tally)
+        load = (tally / tally.double().mean()).float()
+        return {"moe/load_max": load.max(), "moe/load": load}
+
+    def own_flops_per_token(self, seq_len: int) -> int:
+        """The products of the experts that a token goes to, and the sum of what they give."""
+        joined = 2 * self.router.weight.shape[1]
+        return self.router.top_k * (self.experts.flops_per_row() + joined)
+
+    def own_idle_parameters(self) -> int:
+        """Parameters of the experts that a token does not go to."""
+        return (self.num_experts - self.router.top_k) * self.experts.parameters_per_expert()
+
+
+class GatedShared(nn.Module):
+    """`sigmoid(gate(x)) * mlp(x)`: a shared MLP that each token takes as much of as it asks for.
+
+    As in Qwen2-MoE (Yang et al., 2024, arXiv:2407.10671).
+
+    Args:
+      hidden_dim: width of the residual stream.
+      mlp: what is gated.
+      init: start of the gate, one vector.
+    """
+
+    def __init__(self, *, hidden_dim: int, mlp: nn.Module, init: Init = GPT2_NORMAL) -> None:
+        super().__init__()
+        self.gate = Linear(hidden_dim, 1, init=init)
+        self.mlp = mlp
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        return torch.sigmoid(self.gate(x)) * self.mlp(x)

@@ -1,0 +1,230 @@
+"""Multi-token prediction: in training, the tokens after the next one are learned too."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from fidgpt.model.blocks import BlockFactory
+from fidgpt.model.embedding import Embedding
+from fidgpt.model.init import GPT2_NORMAL, Init
+from fidgpt.model.layout import Layout, LayoutMaker, Places, one_document
+from fidgpt.model.linear import Linear
+from fidgpt.model.norm import NormFactory, RMSNorm
+from fidgpt.model.reports import report_loss, report_metric
+from fidgpt.model.transformer import Transformer
+
+
+@runtime_checkable
+class TokenLoss(Protocol):
+    """The mean loss of some tokens, such as `fidgpt.train.CrossEntropy`."""
+
+    def __call__(
+        self,
+        features: Float[Tensor, "tokens hidden"],
+        unembedding: nn.Module,
+        targets: Int[Tensor, " tokens"],
+        counted: Bool[Tensor, " tokens"] | None,
+        /,
+    ) -> Float[Tensor, ""]:
+        """The mean over the tokens that are counted; over all, where nothing is said of them."""
+        ...
+
+
+@runtime_checkable
+class PredictionFactory(Protocol):
+    """Makes one prediction; `TokenPrediction` is one.
+
+    What it makes is called with features, embedded tokens and a layout, as `TokenPrediction` is.
+    """
+
+    def __call__(self, *, hidden_dim: int, block: BlockFactory) -> nn.Module: ...
+
+
+class TokenPrediction(nn.Module):
+    """One more step ahead: what is known of a token, and the token after it, through a block.
+
+    `norm(block(project([hidden_norm(features), token_norm(embedded)])))` (DeepSeek-V3, 2024,
+    arXiv:2412.19437, section 2.2, equations 21 and 22; the norm after the block is that of the
+    published weights).
+
+    Args:
+      hidden_dim: width of the residual stream.
+      block: makes the block.
+      norm: makes the three norms.
+      init: start of the projection.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        block: BlockFactory,
+        norm: NormFactory = RMSNorm,
+        init: Init = GPT2_NORMAL,
+    ) -> None:
+        super().__init__()
+        self.hidden_norm = norm(hidden_dim=hidden_dim)
+        self.token_norm = norm(hidden_dim=hidden_dim)
+        self.project = Linear(2 * hidden_dim, hidden_dim, init=init)
+        self.block = block()
+        self.norm = norm(hidden_dim=hidden_dim)
+
+    def forward(
+        self,
+        features: Float[Tensor, "batch seq hidden"],
+        embedded: Float[Tensor, "batch seq hidden"],
+        layout: Layout,
+    ) -> Float[Tensor, "batch seq hidden"]:
+        """Features that are one token further ahead.
+
+        Args:
+          features: of each token, from the model or from the prediction before this one.
+          embedded: the vector of the token that those features were to foretell.
+          layout: where the tokens of the features stand.
+        """
+        both = torch.cat([self.hidden_norm(features), self.token_norm(embedded)], dim=-1)
+        return self.norm(self.block(self.project(both), layout))
+
+
+class MultiTokenTransformer(Transformer):
+    """A Transformer that learns, at each token, several of those that follow.
+
+    Prediction k reads the features of the one before it and the embedding of the k-th token ahead,
+    has a block like that of the last layer, and is scored by the model's own unembedding on the
+    token after that (DeepSeek-V3, 2024, arXiv:2412.19437, section 2.2). In training the losses are
+    reported (see `fidgpt.model.reports`): `mtp`, which is added to the model's own, and the metrics
+    `mtp/1` and so on, each in nats per token. Evaluation and generation compute none of it.
+
+    Args:
+      hidden_dim: width of the residual stream.
+      num_layers: depth.
+      embedding: tokens to vectors.
+      blocks: factories of blocks, called once a layer.
+      norm: normalises the stream after the last block.
+      unembedding: features to logits.
+      loss: of the predictions' features, the unembedding and the targets.
+      first_blocks: factories of the first layers, where these are not those of the pattern.
+      prediction: makes the module that looks one token further.
+      num_predictions: tokens that are learned beyond the next.
+      weight: of the mean of their losses; 0.3 at first, and 0.1 later, in DeepSeek-V3.
+      layout: says where the tokens of a batch stand.
+      dropout: probability of dropping an element of the embedding in training.
+
+    Raises:
+      ValueError: there is no prediction or no block, or the embedding has another width.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        num_layers: int,
+        embedding: Embedding,
+        blocks: Sequence[BlockFactory],
+        norm: nn.Module,
+        unembedding: nn.Module,
+        loss: TokenLoss,
+        first_blocks: Sequence[BlockFactory] = (),
+        prediction: PredictionFactory = TokenPrediction,
+        num_predictions: int = 1,
+        weight: float = 0.3,
+        layout: LayoutMaker = one_document,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            hidden_dim=hidden_dim,
+            num_layers=num_layers,
+            embedding=embedding,
+            blocks=blocks,
+            norm=norm,
+            unembedding=unembedding,
+            first_blocks=first_blocks,
+            layout=layout,
+            dropout=dropout,
+        )
+        self.check_arguments(num_predictions=num_predictions)
+        in_pattern = num_layers > len(first_blocks)
+        last = (
+            blocks[(num_layers - 1) % len(blocks)] if in_pattern else first_blocks[num_layers - 1]
+        )
+        self.predictions = nn.ModuleList(
+            prediction(hidden_dim=hidden_dim, block=last) for _ in range(num_predictions)
+        )
+        self.loss = loss
+        self.weight = weight
+
+    @staticmethod
+    def check_arguments(*, num_predictions: int) -> None:
+        """Raises ValueError unless there is a prediction."""
+        if num_predictions < 1:
+            raise ValueError(f"{num_predictions=} learns no further token: use 1 or more.")
+
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq hidden"]:
+        """What the last layer knows of each token; in training, reports what it foretells."""
+        layout = self.layout(tokens) if layout is None else layout
+        features = super().features(tokens, layout)
+        if self.training and layout.cache is None:
+            self._look_ahead(features, tokens, layout.places)
+        return features
+
+    def own_flops_per_token(self, seq_len: int) -> int:
+        """Every prediction scores all tokens of the vocabulary once more, in training."""
+        from fidgpt.model.cost.operations import flops_per_token  # which knows models itself
+
+        return len(self.predictions) * flops_per_token(self.unembedding, seq_len=seq_len)
+
+    def _look_ahead(
+        self,
+        features: Float[Tensor, "batch seq hidden"],
+        tokens: Int[Tensor, "batch seq"],
+        places: Places,
+    ) -> None:
+        for ahead, prediction in enumerate(self.predictions, start=1):
+            count = tokens.shape[1] - ahead - 1  # tokens whose target is in the batch
+            if count < 1:
+                return
+            here = Layout(_cut(places, 0, count), tokens=tokens[:, :count])
+            seen = tokens[:, ahead : ahead + count]
+            embedded = self.embedding(seen, Layout(_cut(places, ahead, count), tokens=seen))
+            features = prediction(features[:, :count], embedded, here)
+            self._report(features, tokens, places, ahead)
+
+    def _report(
+        self,
+        features: Float[Tensor, "batch count hidden"],
+        tokens: Int[Tensor, "batch seq"],
+        places: Places,
+        ahead: int,
+    ) -> None:
+        """The loss of one prediction, over the tokens that have a target."""
+        counted = None
+        if not places.whole:
+            counted = _has_target(places, ahead).expand(len(tokens), -1).flatten()
+        targets = tokens[:, ahead + 1 :].flatten()
+        loss = self.loss(features.flatten(0, 1), self.unembedding, targets, counted)
+        report_metric(f"mtp/{ahead}", loss)
+        report_loss("mtp", loss * (self.weight / len(self.predictions)))
+
+
+def _cut(places: Places, begin: int, count: int) -> Places:
+    """The places of `count` tokens of each row."""
+    columns = slice(begin, begin + count)
+    documents = None if places.documents is None else places.documents[:, columns]
+    whole = places.whole and begin == 0
+    return Places(places.positions[:, columns], documents=documents, whole=whole)
+
+
+def _has_target(places: Places, ahead: int) -> Bool[Tensor, "rows count"]:
+    """Whether what foretells a token stands in one document, and the token exists.
+
+    The token itself may begin the next document, as it may for the model's own loss.
+    """
+    positions = places.positions
+    first = positions[:, : -ahead - 1]
+    in_a_row = positions[:, ahead:-1] == first + ahead
+    return in_a_row & (first >= 0) & (positions[:, ahead + 1 :] >= 0)

@@ -1,0 +1,137 @@
+"""Groups of parameters by rules: what each asks, and what it says of those that answer."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from fidgpt.optim.predicates import Predicate
+
+_LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
+
+
+@runtime_checkable
+class RateScale(Protocol):
+    """How a parameter's learning rate relates to that of the others."""
+
+    def __call__(self, name: str, model: nn.Module, /) -> float: ...
+
+
+class LayerDecay:
+    """Every layer learns slower than the next by a factor, and the embedding slowest.
+
+    The last layer, and what comes after it, learn at the full rate (Howard and Ruder, 2018,
+    arXiv:1801.06146; Clark et al., 2020, arXiv:2003.10555).
+
+    Args:
+      factor: from 0 to 1.
+    """
+
+    def __init__(self, factor: float = 0.9) -> None:
+        self.check_arguments(factor=factor)
+        self.factor = factor
+
+    @staticmethod
+    def check_arguments(*, factor: float) -> None:
+        """Raises ValueError unless the factor is above 0 and at most 1."""
+        if not 0 < factor <= 1:
+            raise ValueError(f"{factor=} must be above 0 and at most 1.")
+
+    def __call__(self, name: str, model: nn.Module) -> float:
+        found = [_LAYER.search(one) for one, _ in model.named_parameters()]
+        last = max((int(layer[1]) for layer in found if layer), default=-1)
+        if layer := _LAYER.search(name):
+            return self.factor ** (last - int(layer[1]))
+        return self.factor ** (last + 1) if name.startswith("embedding.") else 1.0
+
+
+class Rule:
+    """What is so for some parameters.
+
+    Args:
+      name: what they are called where groups are shown.
+      match: which ones it is about.
+      lr_scale: their learning rate, as a multiple of the optimizer's.
+      weight_decay: in place of the optimizer's.
+      settings: anything else that the optimizer knows of a group, such as `betas`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        match: Predicate,
+        lr_scale: float | RateScale = 1.0,
+        weight_decay: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.match = match
+        self.lr_scale = lr_scale
+        self.settings = dict(settings or {})
+        if weight_decay is not None:
+            self.settings["weight_decay"] = weight_decay
+
+    def scale_of(self, name: str, model: nn.Module) -> float:
+        """The multiple for one parameter."""
+        return self.lr_scale(name, model) if callable(self.lr_scale) else self.lr_scale
+
+
+@dataclass
+class _Deal:
+    """Parameters for which the same rules say the same."""
+
+    rules: list[Rule]
+    lr_scale: float
+    parameters: list[nn.Parameter] = field(default_factory=list)
+
+    def group(self) -> dict[str, Any]:
+        settings = {key: value for rule in self.rules for key, value in rule.settings.items()}
+        if self.lr_scale != 1:
+            settings["lr_scale"] = self.lr_scale
+        name = ", ".join(rule.name for rule in self.rules) or "others"
+        return {"name": name, "params": self.parameters, **settings}
+
+
+class ParameterGroups:
+    """Deals the parameters of a model into groups, by rules.
+
+    Every rule that matches a parameter has its say: rates multiply, and of other settings the last
+    one counts. Parameters for which the same is said are a group; those that no rule matches are
+    the group `others`, as the optimizer says.
+
+    Args:
+      rules: in the order in which they are asked.
+
+    Raises:
+      ValueError: when a model is dealt: a rule matches nothing, which is a mistake in it.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = list(rules)
+
+    def __call__(self, model: nn.Module) -> list[dict[str, Any]]:
+        deals: dict[tuple[Any, ...], _Deal] = {}
+        used: set[int] = set()
+        for name, parameter in model.named_parameters():
+            numbers = tuple(i for i, one in enumerate(self.rules) if one.match(name, parameter))
+            used.update(numbers)
+            if not parameter.requires_grad:
+                continue
+            rules = [self.rules[number] for number in numbers]
+            scale = math.prod((rule.scale_of(name, model) for rule in rules), start=1.0)
+            deal = deals.setdefault((not numbers, numbers, scale), _Deal(rules, scale))
+            deal.parameters.append(parameter)
+        self._require_all(used)
+        return [deals[key].group() for key in sorted(deals)]
+
+    def _require_all(self, used: set[int]) -> None:
+        idle = [repr(rule.name) for i, rule in enumerate(self.rules) if i not in used]
+        if idle:
+            raise ValueError(
+                f"no parameter matches the rule {' or '.join(idle)} of the groups: mend "
+                "its `match`, or leave it out."
+            )

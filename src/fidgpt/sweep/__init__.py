@@ -1,0 +1,35 @@
+"""Sweeps: many configs as one set, which is said, looked at, run and read back.
+
+sweep = Sweep("config:base", axis("tag:LearningRate=log(1e-4,1e-2,5)"), repeat("seed:3"))
+sweep.run(jobs=2).best()
+"""
+
+from fidgpt.sweep.axes import Axis, Choice, ablation, axis, axis_values, pairs, repeat
+from fidgpt.sweep.job import Ending, Events, Job, Runner, jobs_of
+from fidgpt.sweep.local import LocalRunner
+from fidgpt.sweep.planning import Plan, plan
+from fidgpt.sweep.point import Point
+from fidgpt.sweep.results import Results, read_results
+from fidgpt.sweep.sweep import Sweep
+
+__all__ = [
+    "Axis",
+    "Choice",
+    "Ending",
+    "Events",
+    "Job",
+    "LocalRunner",
+    "Plan",
+    "Point",
+    "Results",
+    "Runner",
+    "Sweep",
+    "ablation",
+    "axis",
+    "axis_values",
+    "jobs_of",
+    "pairs",
+    "plan",
+    "read_results",
+    "repeat",
+]

@@ -1,0 +1,142 @@
+"""What axes move: how many parameters, whether in vain, and whether a directive moves them back."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+from fidgpt.cli.catalogue import Catalogue
+from fidgpt.cli.changes import assignment
+from fidgpt.cli.directives import composed, split_directive
+from fidgpt.graph import ConfigError, places, resolve
+from fidgpt.graph.edits import Edit
+from fidgpt.graph.walk import is_node
+from fidgpt.sweep.axes import Axis, Item
+
+_NUMBERS = ("set", "tag")
+
+
+def moves(samples: Sequence["Sample"], axes: Sequence[Axis]) -> list[str]:
+    """A line for each thing that varies: how many parameters of the graph it moves, at most."""
+    chosen = [one for axis in axes for choice in axis.choices for one in choice.directives]
+    counts = {_what(one): 0 for one in chosen if not split_directive(one)[0].startswith("config")}
+    for sample in samples:
+        for number, (directive, owner) in enumerate(sample.directives, start=1):
+            if owner is not None and (what := _what(directive)) in counts:
+                counts[what] = max(counts[what], sample.moved(number))
+    return [
+        f"{what} moves {count} parameter{'' if count == 1 else 's'}"
+        for what, count in counts.items()
+    ]
+
+
+def overwritten(samples: Sequence["Sample"]) -> list[str]:
+    """A message for each directive outside of the axes that overwrites what an axis chose."""
+    found: dict[str, str] = {}
+    for sample in samples:
+        for number, (directive, owner) in enumerate(sample.directives, start=1):
+            for path, axis in sample.lost(number) if owner is None else ():
+                found.setdefault(
+                    directive + axis.text,
+                    f"{directive} (directive {number}) overwrites what {axis.text} chose of {path}."
+                    "\n  Say it before the axis, or leave one of them out.",
+                )
+    return list(found.values())
+
+
+def vain(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], str]) -> list[str]:
+    """A message for each axis whose values all make the same runs, whatever the others are.
+
+    Args:
+      axes: all of them.
+      identities: the fingerprint of each point, by the numbers of what its axes chose.
+    """
+    mistakes: list[str] = []
+    for i, axis in enumerate(axes):
+        runs: dict[tuple[int, ...], list[str]] = {}
+        for numbers, identity in identities.items():
+            runs.setdefault((*numbers[:i], *numbers[i + 1 :]), []).append(identity)
+        if all(len(found) > 1 and len(set(found)) == 1 for found in runs.values()):
+            mistakes.append(
+                f"{axis.text} changes nothing: all its values make the same run, because it is "
+                "so already, or a later directive overrules it."
+            )
+    return mistakes
+
+
+class Sample:
+    """One point, composed with what each of its directives changed.
+
+    Attributes:
+      directives: each with the axis that it belongs to; None for one outside of the axes.
+    """
+
+    def __init__(self, directives: list[tuple[str, Axis | None]], catalogue: Catalogue) -> None:
+        self.directives = directives
+        made = composed([directive for directive, _ in directives], catalogue)
+        self._root = made.root
+        self._effects = {one.number: one for one in made.effects}
+
+    def moved(self, number: int) -> int:
+        """How many parameters a directive moves: those that it sets, and those that hear them."""
+        said = self._edits(number)
+        return len(said) + sum(self._heard[edit.path] for edit in said)
+
+    def lost(self, number: int) -> Iterator[tuple[str, Axis]]:
+        """The paths at which a directive takes away what an axis before it had set."""
+        mine = [edit.path for edit in self._edits(number)]
+        for earlier, (_, axis) in enumerate(self.directives[: number - 1], start=1):
+            for edit in self._edits(earlier) if axis is not None and mine else ():
+                inside = any(edit.path.startswith((f"{path}.", f"{path}[")) for path in mine)
+                if axis and (edit.path in mine or (inside and not self._stands(edit))):
+                    yield edit.path, axis
+
+    def _stands(self, edit: Edit) -> bool:
+        """Whether the graph holds in the end what an edit had put there."""
+        try:
+            value = places(self._root, edit.path)[0].value
+        except ConfigError:
+            return False
+        return is_node(value) or value == edit.after
+
+    def _edits(self, number: int) -> list[Edit]:
+        try:
+            return self._effects[number].edits if number in self._effects else []
+        except ConfigError:  # half of the way, a graph need not hang together
+            return []
+
+    @cached_property
+    def _heard(self) -> Counter[str]:
+        return Counter(one.said.path for one in resolve(self._root))
+
+
+def samples_of(items: Sequence[Item], catalogue: Catalogue) -> Iterator[Sample]:
+    """A point for each choice that may move other parameters, the other axes at their first."""
+    axes = [one for one in items if isinstance(one, Axis)]
+    seen: set[tuple[str, ...]] = set()
+    for varying in axes or [None]:
+        for i in range(_most_different(varying) if varying else 1):
+            directives = [
+                (directive, item if isinstance(item, Axis) else None)
+                for item in items
+                for directive in _said(item, i if item is varying else 0)
+            ]
+            if (key := tuple(directive for directive, _ in directives)) not in seen:
+                seen.add(key)
+                yield Sample(directives, catalogue)
+
+
+def _said(item: Item, number: int) -> tuple[str, ...]:
+    return item.choices[number].directives if isinstance(item, Axis) else (item,)
+
+
+def _most_different(axis: Axis) -> int:
+    """How many choices to look at: where they differ in a number only, one may be what it was."""
+    kinds = {split_directive(one)[0] for choice in axis.choices for one in choice.directives}
+    return min(2, len(axis.choices)) if kinds <= set(_NUMBERS) else len(axis.choices)
+
+
+def _what(directive: str) -> str:
+    kind, rest = split_directive(directive)
+    if kind not in (*_NUMBERS, "use", "tie"):
+        return directive
+    return f"{kind}:{assignment(rest, directive)[0]}"

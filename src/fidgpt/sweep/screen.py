@@ -1,0 +1,128 @@
+"""A sweep as it runs: a live table on a terminal, lines now and then in a pipe or a log."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from fidgpt.sweep.book import Book
+from fidgpt.sweep.job import Ending, Job
+from fidgpt.sweep.pace import Pace
+from fidgpt.sweep.tables import FAILED, TO_COME, best, duration, objective, running_table
+
+_SECONDS_BETWEEN_LINES = 15.0
+_WIDTH_WITHOUT_A_TERMINAL = 1000  # nothing is there to be filled
+
+
+class Screen:
+    """What a person sees of a sweep while it runs; also what keeps its book.
+
+    Args:
+      book: the results.
+      console: where to write; standard output unless said.
+    """
+
+    def __init__(self, book: Book, *, console: Console | None = None) -> None:
+        self._book = book
+        self._console = console or Console(highlight=False)
+        if not self._console.is_terminal:
+            self._console.width = _WIDTH_WITHOUT_A_TERMINAL
+        self._pace = Pace()
+        self._live: Live | None = None
+        self._told: dict[str, float] = {}
+
+    def __enter__(self) -> "Screen":
+        self._book.write()
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, get_renderable=self._view, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        self._book.write()
+
+    def started(self, job: Job) -> None:
+        """Says that a process of the job was started."""
+        self._book.started(job)
+        self._pace.started(job, self._book.row(job)["step"])
+        self._told[job.point.fingerprint] = time.monotonic()
+        if self._live is None:
+            step = self._book.row(job)["step"]
+            self.say(f"{self._count(job)} {job.point.name}: " + _begins(step))
+
+    def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
+        """Takes down a row of metrics."""
+        self._book.progressed(job, row)
+        self._pace.progressed(job, row["step"])
+        now = time.monotonic()
+        if self._live is None and now - self._told[job.point.fingerprint] > _SECONDS_BETWEEN_LINES:
+            self._told[job.point.fingerprint] = now
+            left = self._pace.left(job)
+            self.say(f"{self._count(job)} {job.point.name}: {self._numbers(job)}{_left(left)}")
+
+    def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
+        """Says how a process of the job ended."""
+        self._book.ended(job, ending)
+        self._pace.ended(job)
+        text = f"{self._count(job)} {job.point.name}: {ending.status}"
+        if ending.last_words:
+            text += f": {ending.last_words}"
+        elif ending.status == "finished":
+            text += f", {self._numbers(job)}{self._best()}"
+        self.say(text + (" It is tried again." if again else ""))
+
+    def waits(self, job: Job) -> None:
+        """Says that another process runs the job."""
+        self.say(f"{self._count(job)} {job.point.name}: another process runs it; waiting for it.")
+
+    def stops(self) -> None:
+        """Says that the end was asked for."""
+        self.say("Stopping: each run saves where it is. Once more ends them at once.")
+
+    def tick(self) -> None:
+        """Writes the book now and then."""
+        self._book.tick()
+
+    def say(self, text: str) -> None:
+        """Writes a line for a person."""
+        self._console.print(text, soft_wrap=True, markup=False, emoji=False)
+
+    def _count(self, job: Job) -> str:
+        return f"[{self._book.jobs.index(job) + 1}/{len(self._book.jobs)}]"
+
+    def _numbers(self, job: Job) -> str:
+        row = self._book.row(job)
+        shown = [one for one in ("loss", "validation/loss") if one in row["metrics"]]
+        numbers = [f"{name} {row['metrics'][name]:.4f}" for name in shown]
+        return ", ".join([f"step {row['step']:,}/{row['num_steps']:,}", *numbers])
+
+    def _best(self) -> str:
+        rows = [row for row in self._book if row["status"] == "finished"]
+        name, row = objective(rows), best(rows)
+        return f"; best so far {row['name']} with {row['metrics'][name]:.4f}" if row else ""
+
+    def _view(self) -> Group:
+        """The live table, and a line of what there is in all."""
+        rows = list(self._book)
+        count = sum(row["status"] == "finished" for row in rows)
+        failed = sum(row["status"] in FAILED for row in rows)
+        text = f"{count} of {len(rows)} done" + (f", {failed} failed" if failed else "")
+        todo = [job for job in self._book.jobs if self._book.row(job)["status"] in TO_COME]
+        left = self._pace.left_of_all((job, self._book.row(job)["step"]) for job in todo)
+        text += f", about {duration(left)} left" if left is not None else ""
+        running = [job for job in todo if self._book.row(job)["status"] == "running"]
+        table = running_table((self._book.row(job), self._pace.left(job)) for job in running)
+        return Group(table, Text(text + self._best()))
+
+
+def _begins(step: int) -> str:
+    return f"goes on, it was at step {step:,}" if step else "begins"
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f", {duration(seconds)} left"

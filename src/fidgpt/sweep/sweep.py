@@ -1,0 +1,166 @@
+"""A sweep: many configs as one set, made, looked at, run and read back."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import fiddle as fdl
+import torch
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from fidgpt.cli.directives import split_directive
+from fidgpt.cli.runs import name_of_base
+from fidgpt.graph import ConfigError, dump, fingerprint
+from fidgpt.sweep.axes import Axis, Item
+from fidgpt.sweep.book import Book, read_table
+from fidgpt.sweep.job import Job, Runner, jobs_of
+from fidgpt.sweep.local import LocalRunner
+from fidgpt.sweep.naming import axis_names
+from fidgpt.sweep.planning import Plan, plan
+from fidgpt.sweep.point import Point
+from fidgpt.sweep.results import Results, as_html, read_results
+from fidgpt.sweep.screen import Screen
+from fidgpt.sweep.tables import points_table, summary_lines
+from fidgpt.sweep.versions import changed_code
+from fidgpt.train.device import peak_flops
+from fidgpt.train.summary_text import UTILISATION
+
+
+class Sweep:
+    """A set of points: directives, with axes in the places where theirs belong among them.
+
+    Nothing runs before `run` is called, and no point is run that is done in the directory.
+
+    Args:
+      items: directives such as `config:base`, and axes, which multiply. A graph may be the first
+        of them: it is written into the directory, and `config_file:` begins with it.
+      directory: where the runs and their results lie; `runs/sweep-...` of these axes unless said.
+      allowed: packages of the user's own whose callables a config may name.
+
+    Raises:
+      ConfigError: a graph is not the first item.
+    """
+
+    def __init__(
+        self,
+        *items: Item | fdl.Config,
+        directory: str | Path | None = None,
+        allowed: Sequence[str] = (),
+    ) -> None:
+        self.allowed = tuple(allowed)
+        base, said = _apart(items)
+        begins = [] if base is None else [fingerprint(base)]
+        self.directory = Path(directory or Path("runs") / default_name([*begins, *said]))
+        self.items = said if base is None else [self._begun_with(base), *said]
+
+    def _begun_with(self, base: fdl.Config) -> str:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"base-{fingerprint(base)[:12]}.json"
+        path.write_text(dump(base), encoding="utf-8")
+        return f"config_file:{path}"
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The points, all composed and checked.
+
+        Raises:
+          ConfigErrors: some are wrong, and all of those are named.
+        """
+        return plan(self.items, allowed=self.allowed)
+
+    @property
+    def points(self) -> list[Point]:
+        """The points, each fingerprint once.
+
+        Raises:
+          ConfigErrors: as `plan` does.
+        """
+        return self.plan.points
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The points as work: command lines and directories, for any engine."""
+        return jobs_of(self.points, self.directory, [f"--allow={one}" for one in self.allowed])
+
+    def run(
+        self,
+        *,
+        jobs: int = 1,
+        retries: int = 0,
+        runner: Runner | None = None,
+        console: Console | None = None,
+    ) -> Results:
+        """Trains every point that is not done yet; one that fails keeps no other from it.
+
+        Args:
+          jobs: processes at a time.
+          retries: how often a point that failed is tried again.
+          runner: what runs the points; processes on this machine unless said.
+          console: where to tell of it; standard output unless said.
+
+        Returns:
+          What came of every point, those that were stopped by a signal included.
+
+        Raises:
+          ConfigErrors: some points are wrong; none was started then.
+        """
+        every = self.jobs
+        self.directory.mkdir(parents=True, exist_ok=True)
+        book = Book(self.directory, every)
+        todo = [job for job in every if not job.is_done]
+        with Screen(book, console=console) as screen:
+            for line in changed_code(book, self.directory):
+                screen.say(f"warning: {line}")
+            if len(todo) < len(every):
+                screen.say(f"{len(every) - len(todo)} of {len(every)} points are done already.")
+            (runner or LocalRunner(jobs=jobs, retries=retries)).run(todo, screen)
+        return Results(list(book))
+
+    def results(self) -> Results:
+        """What came of the points so far, read from the directory."""
+        return read_results(self.directory)
+
+    def __rich__(self) -> RenderableType:
+        speed, basis = self._speed()
+        lines = summary_lines(self.plan, flops_per_second=speed, basis=basis)
+        return Group(points_table(self.plan, flops_per_second=speed), *map(Text, lines))
+
+    def _speed(self) -> tuple[float, str]:
+        """Operations per second of the points that are done here, or what this machine may do."""
+        rows = [one for one in read_table(self.directory) if one["status"] == "finished"]
+        done = {one["fingerprint"]: one["seconds"] for one in rows}
+        known = [(one.cost.flops, done.get(one.fingerprint, 0.0)) for one in self.points]
+        known = [(flops, seconds) for flops, seconds in known if seconds]
+        if known:
+            flops, seconds = map(sum, zip(*known, strict=True))
+            return flops / seconds, f"as the {len(known)} that ran so far"
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+        return UTILISATION * peak, f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+def _apart(items: Sequence[Item | fdl.Config]) -> tuple[fdl.Config | None, list[Item]]:
+    """The graph that a sweep begins with, if any, and the rest."""
+    said = [item for item in items if not isinstance(item, fdl.Config)]
+    if len(said) == len(items):
+        return None, said
+    if not isinstance(items[0], fdl.Config) or len(said) < len(items) - 1:
+        raise ConfigError("a graph is where a sweep begins: give one, before all directives.")
+    return items[0], said
+
+
+def default_name(items: Sequence[Item]) -> str:
+    """The directory of a sweep in `runs`: the same for the same axes, whatever their values.
+
+    So the same command goes on where it was stopped, and one with more values adds to it.
+    """
+    fixed = [item for item in items if isinstance(item, str)]
+    names = [axis_names(item) if isinstance(item, Axis) else [item] for item in items]
+    begins = fixed[:1] if fixed and split_directive(fixed[0])[0].startswith("config") else []
+    digest = hashlib.sha256(repr(names).encode()).hexdigest()[:8]
+    return f"sweep-{name_of_base(begins)}-{digest}"

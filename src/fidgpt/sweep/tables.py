@@ -1,0 +1,130 @@
+"""Tables of a sweep for a person: its points before they run, and what came of them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fidgpt.sweep.planning import Plan
+from fidgpt.train.screen import magnitude
+
+OBJECTIVES = ("validation/loss", "loss")
+FAILED = ("failed", "diverged")
+TO_COME = ("waiting", "running", "stopped")
+_FLOPS = ["", "k", "M", "G", "T", "P", "E", "Z"]
+_MARKS = {"failed": "red", "diverged": "red", "finished": "green", "running": "bold"}
+
+
+def points_table(plan: Plan, *, flops_per_second: float) -> Table:
+    """The points of a sweep: name, fingerprint, size, operations, and how long each may take."""
+    table = _table("point", "fingerprint")
+    for column in ("parameters", "FLOPs", "about"):
+        table.add_column(column, justify="right")
+    for point in plan.points:
+        table.add_row(
+            Text(point.name),
+            point.short,
+            f"{point.cost.parameters:,}",
+            magnitude(point.cost.flops, _FLOPS),
+            duration(point.cost.flops / flops_per_second),
+        )
+    return table
+
+
+def summary_lines(plan: Plan, *, flops_per_second: float, basis: str) -> list[str]:
+    """What stands below the points: how many there are, their time, and what each axis moves.
+
+    Args:
+      plan: the points.
+      flops_per_second: how fast the machine is.
+      basis: how that is known.
+    """
+    seconds = sum(point.cost.flops for point in plan.points) / flops_per_second
+    count = len(plan.points)
+    lines = [
+        f"{count} point{'' if count == 1 else 's'}, about {duration(seconds)} one after the other, "
+        f"{basis}"
+    ]
+    if plan.num_folded:
+        lines.append(f"{plan.num_folded} more are the same runs as some of these")
+    return lines + plan.moves
+
+
+def results_table(rows: Iterable[dict[str, Any]]) -> Table:
+    """What came of each point; where some failed, with their last words."""
+    rows = list(rows)
+    table = _table("point", "fingerprint", "status")
+    shown = [name for name in reversed(OBJECTIVES) if any(name in row["metrics"] for row in rows)]
+    for column in ("step", *shown):
+        table.add_column(column, justify="right")
+    words = any(row["last_words"] for row in rows)
+    if words:
+        table.add_column("last words", overflow="fold")
+    for row in rows:
+        numbers = [_number(row["metrics"].get(name)) for name in shown]
+        step = f"{row['step']:,}/{row['num_steps']:,}"
+        cells = [Text(row["name"]), row["fingerprint"][:12], status(row), step, *numbers]
+        table.add_row(*cells, *([Text(row["last_words"])] if words else []))
+    return table
+
+
+def running_table(rows: Iterable[tuple[dict[str, Any], float | None]]) -> Table:
+    """What runs now: each row with the seconds that are left of it."""
+    table = _table("point")
+    for column in ("step", *reversed(OBJECTIVES), "left"):
+        table.add_column(column, justify="right")
+    for row, left in rows:
+        numbers = [_number(row["metrics"].get(name)) for name in reversed(OBJECTIVES)]
+        step = f"{row['step']:,}/{row['num_steps']:,}"
+        table.add_row(Text(row["name"]), step, *numbers, "-" if left is None else duration(left))
+    return table
+
+
+def status(row: dict[str, Any]) -> Text:
+    """How a point is doing; of one that needed several attempts, how many."""
+    count = f" ({row['attempts']} attempts)" if row["attempts"] > 1 else ""
+    return Text(row["status"] + count, style=_MARKS.get(row["status"], ""))
+
+
+def objective(rows: Iterable[dict[str, Any]]) -> str:
+    """What points are compared by: the loss on held-out text where it is measured."""
+    rows = list(rows)
+    return next((one for one in OBJECTIVES if any(one in row["metrics"] for row in rows)), "loss")
+
+
+def best(rows: Iterable[dict[str, Any]], name: str | None = None) -> dict[str, Any] | None:
+    """The row with the smallest number of that name among those that are done.
+
+    While none is, among those that go on: where they are now, they can hardly be compared.
+    """
+    rows = [row for row in rows if row["status"] not in FAILED]
+    name = name or objective(rows)
+    rows = [row for row in rows if name in row["metrics"]]
+    rows = [row for row in rows if row["status"] == "finished"] or rows
+    return min(rows, key=lambda row: row["metrics"][name], default=None)
+
+
+def duration(seconds: float) -> str:
+    """A time with two units at most: `45 s`, `3 min 20 s`, `2 h 5 min`."""
+    units: Sequence[tuple[str, int]] = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    left = round(seconds)
+    if left < 1:
+        return f"{seconds:.1g} s"
+    first = next(i for i, (_, size) in enumerate(units) if left >= size)
+    texts = []
+    for unit, size in units[first : first + 2]:
+        count, left = divmod(left, size)
+        texts += [f"{count:,} {unit}"] if count else []
+    return " ".join(texts)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else "-"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

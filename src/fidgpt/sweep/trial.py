@@ -1,0 +1,88 @@
+"""Trying points: checked and bound, their models built without memory, each model once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import fiddle as fdl
+import torch
+
+from fidgpt.cli.runs import CONSTRAINTS, build_trainer
+from fidgpt.graph import checked
+from fidgpt.graph.clone import copy_part
+from fidgpt.graph.storage.fingerprint import fingerprint_of
+from fidgpt.graph.storage.merkle import Merkle, Table
+from fidgpt.graph.storage.order import Order
+from fidgpt.model.cost import TRAINING_PASSES, count_parameters, flops_per_token
+from fidgpt.train import Trainer
+from fidgpt.train.facts import measured_flops
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a point asks of a machine.
+
+    Attributes:
+      parameters: of the model.
+      flops: of the whole run, forward and backward.
+      num_steps: optimizer steps.
+    """
+
+    parameters: int
+    flops: int
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class _Tried:
+    model: Any
+    parameters: int
+    flops_per_token: int
+
+
+class Trials:
+    """Tries one point after another; those that have one model in common try it once."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[int, int], _Tried] = {}
+        self._table = Table()
+
+    def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
+        """The fingerprint of a point that can be trained, what it costs, and its bound graph.
+
+        Raises:
+          ConfigError, StartError: it cannot; the message says why.
+        """
+        bound = checked(cfg, constraints=CONSTRAINTS)
+        order = Order(bound)
+        model, seq_len = getattr(bound, "model", None), getattr(bound, "seq_len", None)
+        if isinstance(model, fdl.Buildable) and isinstance(seq_len, int):
+            tried = self._known(cfg, (Merkle(order, self._table).number(model), seq_len))
+            trainer = _around(tried.model, bound) or build_trainer(cfg)
+        else:
+            trainer = build_trainer(cfg)
+            tried = _counted(trainer)
+        flops = tried.flops_per_token * trainer.num_steps * trainer.batch_size * trainer.seq_len
+        return fingerprint_of(order), Cost(tried.parameters, flops, trainer.num_steps), bound
+
+    def _known(self, cfg: fdl.Config, key: tuple[int, int]) -> _Tried:
+        if key not in self._models:
+            self._models[key] = _counted(build_trainer(cfg))
+        return self._models[key]
+
+
+def _counted(trainer: Trainer) -> _Tried:
+    model, seq_len = trainer.model, trainer.seq_len
+    unsaid = measured_flops(model, seq_len=seq_len) or {}
+    forward = flops_per_token(model, seq_len=seq_len) + sum(unsaid.values())
+    return _Tried(model, count_parameters(model).total, TRAINING_PASSES * forward)
+
+
+def _around(model: Any, bound: fdl.Config) -> Trainer | None:
+    """The rest of a trainer built around a model that is known; None where that fails."""
+    rest = copy_part(bound, {**bound.__arguments__, "model": model})
+    try:
+        with torch.device("meta"):
+            built = fdl.build(rest)
+    except Exception:  # the whole is built then, which says what is wrong and where
+        return None
+    return built if isinstance(built, Trainer) else None

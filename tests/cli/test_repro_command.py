@@ -1,0 +1,99 @@
+"""`--repro`: the fewest directives that make a graph again."""
+
+import dataclasses
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+from torch import nn
+
+from fidgpt import configs, model, optim, tags
+from fidgpt.cli import train
+from fidgpt.cli.again import command_for, part_name
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose
+from fidgpt.graph import dump, fingerprint, load
+
+DEBUG = "--config=config:debug"
+Command = Callable[..., Any]
+
+
+class TestRepro:
+    """The fewest directives that make a graph again."""
+
+    def test_the_command_makes_the_same_graph(self, command: Command) -> None:
+        flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
+        status, out, _ = command(train.main, *flags, "--repro")
+        assert status == 0
+        program, *found = shlex.split(out)[1:]
+        assert program == "train.py"
+        assert found[0] == DEBUG
+        assert len(found) == 3
+        again = command(train.main, *found, "--print=json").out
+        assert again == command(train.main, *flags, "--print=json").out
+
+    def test_it_begins_where_the_graph_began(self, command: Command) -> None:
+        own = "--config=config:fidgpt.configs.debug"
+        out = command(train.main, own, "--config=set:seed=3", "--repro").out
+        assert shlex.split(out)[2:] == ["--config=config:debug", "--config=set:seed=3"]
+        cfg = fdl.Config(dict, seed=1)
+        known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
+        assert command_for(cfg, known, directives=["config:mine"]).endswith("=config:mine\n")
+
+    def test_of_a_run(self, command: Command, run_directory: Path) -> None:
+        out = command(train.main, f"--resume={run_directory}", "--repro").out
+        found = [word.removeprefix("--config=") for word in shlex.split(out)[2:]]
+        expected = load((run_directory / "config.json").read_text())
+        assert fingerprint(compose(found, own_catalogue())) == fingerprint(expected)
+        assert len(found) == 4
+
+    @pytest.mark.parametrize(
+        ("function", "name"),
+        [
+            (model.GELU, "GELU"),
+            (nn.LayerNorm, "LayerNorm"),
+            (optim.Constant, "optim.Constant"),
+            (print, "print"),
+        ],
+    )
+    def test_parts_are_called_as_directives_call_them(self, function: Any, name: str) -> None:
+        assert part_name(function, own_catalogue()) == name
+
+    def test_what_no_directive_says_is_told(self) -> None:
+        cfg = configs.debug()
+        fdl.add_tag(cfg.samples, "num_tokens", tags.NumSteps)
+        assert command_for(cfg, own_catalogue()).splitlines() == [
+            "python train.py --config=config:debug",
+            "# No directive says the rest:",
+            "#   ~ samples.num_tokens: tagged NumSteps",
+        ]
+
+    def test_a_file_that_says_more_than_directives_is_named(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        cfg = configs.debug()
+        fdl.add_tag(cfg.samples, "num_tokens", tags.NumSteps)
+        file = tmp_path / "a b.json"
+        file.write_text(dump(cfg))
+        flags = [f"--config=config_file:{file}", "--config=set:seed=3"]
+        *_, before, last = command(train.main, *flags, "--repro").out.splitlines()
+        assert before == "# As it was said, the very same:"
+        assert last == f"#   {shlex.join(['python', 'train.py', *flags])}"
+
+    def test_fiddlers_and_their_arguments_are_remembered(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        flags = [
+            DEBUG,
+            "--config=fiddler:use_gqa(num_kv_heads=1)",
+            "--config=set:num_steps=2",
+            "--config=set:samples=None",
+        ]
+        assert shlex.split(command(train.main, *flags, "--repro").out)[2:] == flags
+        run = tmp_path / "run"
+        assert command(train.main, *flags, f"--run_dir={run}").status == 0
+        out = command(train.main, f"--config=config_file:{run}/config.json", "--repro").out
+        assert sorted(shlex.split(out)[2:]) == sorted(flags)

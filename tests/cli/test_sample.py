@@ -1,0 +1,49 @@
+"""The command `sample` on a run of two steps: several prompts, ends, scores, mistakes."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absl.testing import flagsaver
+
+from fidgpt import sample
+from fidgpt.cli import train
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def run(command: Command, tmp_path: Path) -> str:
+    """The directory of a run."""
+    path = tmp_path / "run"
+    with flagsaver.flagsaver():
+        flags = ["--config=config:debug", "--config=set:num_steps=2", "--config=set:samples=None"]
+        assert command(train.main, *flags, f"--run_dir={path}").status == 0
+    return str(path)
+
+
+def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
+    command: Command, run: str
+) -> None:
+    status, out, err = command(sample.main, run, "--prompt=def ", "--num_tokens=5", "--seed=3")
+    assert (status, err) == (0, "")
+    assert out.startswith("def ")
+    same = ["--num_tokens=5", "--seed=3", "--top_p=0.9", "--min_p=0.01", "--repetition_penalty=1.2"]
+    both = command(sample.main, run, "--prompt=def ", "--prompt=class A", *same).out
+    first, second = both.split("\n-- 2 of 2 --\n")
+    assert first.startswith("def ")
+    assert second.startswith("class A")
+    out = command(sample.main, run, "--prompt=", "--num_tokens=400", "--stop=e", "--top_k=0").out
+    assert "e" not in out
+    out = command(sample.main, run, "--score=dé").out
+    assert re.search(r"3 tokens, 3 bytes: perplexity [\d.]+, [\d.]+ nats .*, [\d.]+ bits per", out)
+    assert out.count("\n") == 4
+    for flag, message in {
+        "--score=": "--score is an empty text",
+        "--stop=": "error: --stop: an empty string ends every text",
+        "--stop=\udcff": "--stop is not UTF-8 text",
+        "--repetition_penalty=0": "has to be above 0",
+    }.items():
+        assert message in command(sample.main, run, flag).err

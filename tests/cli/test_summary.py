@@ -1,0 +1,125 @@
+"""`--print=summary`: what any config would cost, on this machine or on another one."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fidgpt.cli import train
+from fidgpt.train.device import machine_named
+from fidgpt.train.screen import bytes_text, magnitude
+from fidgpt.train.summary_text import duration
+
+DEBUG = "--config=config:debug"
+SUMMARY = "--print=summary"
+BASE = "--config=config:base"
+Command = Callable[..., Any]
+
+
+class Averaging(nn.Module):
+    """An attention that says nothing of what it computes."""
+
+    def __init__(self, *, hidden_dim: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, x: Tensor, layout: object) -> Tensor:
+        return (x @ x.mT).tril() @ self.project(x)
+
+
+@pytest.fixture(autouse=True)
+def _own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIDGPT_MACHINE", "")  # put back, whatever --hardware makes of it
+
+
+def rows(text: str) -> dict[str, str]:
+    """The lines that are a name and a value."""
+    found = (re.match(r"\s*(\S.*?)  +(.*)", line) for line in text.splitlines())
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_it_says_what_a_run_costs(command: Command) -> None:
+    done = command(train.main, DEBUG, SUMMARY)
+    assert (done.status, done.err) == (0, "")
+    shown = rows(done.out)
+    assert shown["parameters"].startswith("41,152 ")
+    assert shown["shared"] == "embedding.weight = unembedding.weight"
+    assert shown["tokens"] == "640 = 10 steps of 64"
+    assert shown["activations"].endswith(" of 2 sequences")
+    assert {"optimizer", "gradients", "cache of generation", "time"} <= {*shown}
+    assert re.search(r"^attention +2 x Attention ", done.out, re.MULTILINE)
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_a_named_machine_need_not_be_there(command: Command) -> None:
+    eight, one = (
+        rows(command(train.main, BASE, SUMMARY, f"--hardware={name}").out)
+        for name in ("h100x8", "h100x1")
+    )
+    assert eight["device"].startswith("8 x cuda, ")
+    assert eight["device"].endswith(" 7.91e+03 TFLOP/s at best")
+    assert (eight["activations"][-10:], one["activations"][-12:]) == ("1 sequence", " 8 sequences")
+    assert eight["FLOPs"] == one["FLOPs"]
+
+
+def test_a_machine_that_nobody_knows_is_refused(command: Command) -> None:
+    done = command(train.main, DEBUG, SUMMARY, "--hardware=abacusx4")
+    assert done.status == 2
+    assert "'abacus' of 'abacusx4'" in done.err
+    assert "h100" in done.err
+
+
+def test_machines_have_names() -> None:
+    one, four = (machine_named(name, torch.bfloat16) for name in ("rtx4090", "rtx4090x4"))
+    assert (one.world_size, four.world_size) == (1, 4)
+    assert four.peak_flops == 4 * one.peak_flops == 4 * 165e12
+    assert machine_named("cpux1", torch.float32).device.type == "cpu"
+
+
+def test_an_attention_that_says_nothing_is_counted_and_named(command: Command) -> None:
+    part = f"{__name__}.Averaging(hidden_dim=32)"
+    use = f"--config=use:model.blocks[0].attention={part}"
+    done = command(train.main, f"--allow={__name__}", DEBUG, use, SUMMARY)
+    assert done.status == 0, done.err
+    assert "blocks.*.attention: Averaging does not say what it computes" in " ".join(
+        done.out.split()
+    )
+    assert "does not say" not in command(train.main, DEBUG, SUMMARY).out
+
+
+def test_a_large_model_is_counted_without_memory(command: Command) -> None:
+    """As wide as Llama 3.1 405B (arXiv:2407.21783, table 3), with a tenth of its layers."""
+    layers, hidden, ffn, vocab = 12, 16384, 53248, 128256
+    sizes = {"hidden_dim": hidden, "num_layers": layers, "blocks[0].mlp.ffn_dim": ffn}
+    said = [f"--config=set:model.{name}={size}" for name, size in sizes.items()]
+    heads = ["--config=tag:HeadDim=128", "--config=set:**.num_kv_heads=8"]
+    tables = [f"--config=tag:VocabSize={vocab}", "--config=set:seq_len=8192"]
+    done = command(train.main, BASE, *said, *heads, *tables, SUMMARY, "--hardware=h100x8")
+    assert done.status == 0, done.err
+    layer = 2 * hidden**2 + 2 * hidden * 8 * 128 + 3 * hidden * ffn + 2 * hidden
+    total = layers * layer + hidden + vocab * hidden
+    shown = rows(done.out)
+    assert shown["parameters"].startswith(f"{total:,} ")
+    assert shown["weights"] == bytes_text(4 * total)
+    assert shown["optimizer"] == bytes_text(8 * total)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (bytes_text(999), "999 B"),
+        (bytes_text(999_600), "1 MB"),
+        (bytes_text(1_523_000_000), "1.52 GB"),
+        (magnitude(0, ["", "k"]), "0"),
+        (duration(0.5), "less than a second"),
+        (duration(12.3), "12 seconds"),
+        (duration(100), "1.7 minutes"),
+        (duration(40 * 86_400), "40.0 days"),
+        (duration(5000 * 31_557_600), "5,000 years"),
+    ],
+)
+def test_numbers_have_three_digits(text: str, expected: str) -> None:
+    assert text == expected

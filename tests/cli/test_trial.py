@@ -1,0 +1,86 @@
+"""Parts of somebody's own that would fail in a run are named before it, with the remedy."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose
+from fidgpt.cli.runs import build_trainer
+from fidgpt.graph import ConfigError, find
+from fidgpt.model import Attention, Layout, StartError
+
+
+class Elsewhere(nn.Module):
+    """Makes a tensor on the CPU, wherever the model is."""
+
+    def __init__(self, *, hidden_dim: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+        return self.value(x) * torch.arange(x.shape[1]).unsqueeze(-1)
+
+
+class Narrow(Elsewhere):
+    """Takes half of what comes in, and gives it to a matrix for all of it."""
+
+    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+        return self.value(x[..., ::2])
+
+
+class Unstarted(nn.Module):
+    """Fills a parameter in its constructor, and nowhere else."""
+
+    def __init__(self, *, hidden_dim: int) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.ones(hidden_dim))
+
+    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+        return x * self.rate
+
+
+def with_attention(kind: type[nn.Module]):
+    cfg = compose(["config:debug"], own_catalogue())
+    for attention in find(cfg.model, Attention):
+        del attention.head_dim
+        cfg.model.blocks[0].attention = type(attention)(kind, hidden_dim=32)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Elsewhere, r"blocks\.0\.attention \(Elsewhere\), test_trial\.py:\d+: .*\n.*=x\.device"),
+        (Narrow, r"blocks\.0\.attention \(Narrow\), test_trial\.py:\d+: .*\n.*--debug"),
+    ],
+)
+def test_the_part_and_the_line_are_named(kind: type[nn.Module], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_trainer(with_attention(kind))
+
+
+def test_what_has_no_start_is_told_before_the_run() -> None:
+    with pytest.raises(StartError, match=r"blocks\.0\.attention \(Unstarted\) .* rate starts"):
+        build_trainer(with_attention(Unstarted))
+
+
+@pytest.mark.parametrize(
+    "directive",
+    [
+        "use:model.blocks[0].attention.mask=Window(size=8)",
+        "use:model.blocks[0].attention.mask=Every(masks=(causal, Window(size=8)))",
+        "use:model.blocks[0].attention.kernel=flex",
+        "use:model.blocks[0].attention.linear=LoRALinear(rank=4)",
+        "use:model.layout=PackedDocuments(end_of_text=256)",
+        "set:model.blocks[0].attention.scores=[Softcap(cap=50), ALiBi()]",
+    ],
+)
+def test_a_part_is_put_as_its_place_calls_it(directive: str) -> None:
+    build_trainer(compose(["config:debug", directive], own_catalogue()))
+
+
+def test_a_mask_that_is_named_alone_is_no_mask() -> None:
+    cfg = compose(["config:debug", "use:model.blocks[0].attention.mask=Window"], own_catalogue())
+    with pytest.raises(ConfigError, match="size is required by Window"):
+        build_trainer(cfg)

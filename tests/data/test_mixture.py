@@ -1,0 +1,191 @@
+"""Mixtures: exact shares of tokens, the same order for any number of ranks, at any step."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fidgpt.data import (
+    BPETokenizer,
+    ByteTokenizer,
+    CorpusTokenizer,
+    DataError,
+    FillInTheMiddle,
+    IndexedStream,
+    Mixture,
+    Stage,
+    TokenStream,
+    best_fit,
+)
+
+MakeStream = Callable[..., TokenStream]
+SEQ_LEN = 32
+
+
+@pytest.fixture
+def streams(stream_of: MakeStream, modules: list[str]) -> dict[str, IndexedStream]:
+    """Three texts of one letter each, of different sizes, so that a row says which one it is of."""
+    return {
+        letter: stream_of([letter * (100 * (n + 1))] * (n + 1), seed=n, batch_size=1)
+        for n, letter in enumerate("xyz")
+    }
+
+
+def mixed(streams: dict[str, IndexedStream], **options: Any) -> Mixture:
+    options = {"batch_size": 8, "weights": {"x": 0.5, "y": 0.3, "z": 0.2}} | options
+    mixture = Mixture(streams, **options)
+    mixture.prepare(show_progress=False)
+    return mixture
+
+
+def letters(mixture: Mixture, steps: range) -> list[str]:
+    """Which text each sequence is of."""
+    rows = [row for step in steps for row in mixture.batch(step).tolist()]
+    return [next(chr(token) for token in row if token < 256) for row in rows]
+
+
+def test_every_prefix_has_the_shares_less_than_one_sequence_off(
+    streams: dict[str, IndexedStream],
+) -> None:
+    drawn = letters(mixed(streams), range(40))
+    for name, share in {"x": 0.5, "y": 0.3, "z": 0.2}.items():
+        had = np.cumsum([letter == name for letter in drawn])
+        assert np.abs(had - share * np.arange(1, len(drawn) + 1)).max() < 1 - 1e-9
+
+
+def test_each_stream_goes_on_in_its_own_order(streams: dict[str, IndexedStream]) -> None:
+    """Epoch after epoch, also where a stage ends in between."""
+    stages = [Stage(begin=7, weights={"x": 1, "z": 2}), Stage(begin=20, weights={"y": 1})]
+    mixture = mixed(streams, stages=stages)
+    drawn: dict[str, list[list[int]]] = {name: [] for name in streams}
+    for step in range(30):
+        for row in mixture.batch(step).tolist():
+            drawn[next(chr(token) for token in row if token < 256)].append(row)
+    for name, stream in streams.items():
+        assert drawn[name] == stream.rows(np.arange(len(drawn[name]))).tolist()
+    assert len(drawn["x"]) > 2 * streams["x"].num_sequences  # type: ignore[attr-defined]
+
+
+def test_a_stage_has_its_own_shares_from_its_first_step_on(
+    streams: dict[str, IndexedStream],
+) -> None:
+    mixture = mixed(streams, stages=[Stage(begin=10, weights={"z": 3, "x": 1})])
+    drawn = letters(mixture, range(10, 30))
+    assert drawn.count("z") == 120
+    assert drawn.count("x") == 40
+    assert letters(mixture, range(10)).count("x") == 40
+    assert [float(mixture.shares(step)["z"]) for step in (0, 9, 10)] == [0.2, 0.2, 0.75]
+
+
+def rich(stream_of: MakeStream, modules: list[str]) -> Mixture:
+    """Real texts, one of them packed, one changed, with a stage."""
+    names = ["<a>", "<b>", "<c>"]
+    tokenizer = ByteTokenizer(special_tokens=names)
+    fim = FillInTheMiddle(rate=0.5, prefix="<a>", suffix="<b>", middle="<c>")
+    return mixed(
+        {
+            "plain": stream_of(modules[:10], tokenizer=tokenizer),
+            "packed": stream_of(
+                [text[:200] for text in modules[10:30]], tokenizer=tokenizer, packing=best_fit
+            ),
+            "filled": stream_of(modules[30:40], tokenizer=tokenizer, transforms=[fim]),
+        },
+        weights={"plain": 0.61, "packed": 0.28, "filled": 0.11},
+        stages=[Stage(begin=9, weights={"plain": 1, "packed": 1, "filled": 3})],
+    )
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_any_number_of_ranks_reads_the_same_tokens(
+    stream_of: MakeStream, modules: list[str], world_size: int
+) -> None:
+    """Each rank on its own, from its own objects, as processes do."""
+    expected = rich(stream_of, modules)
+    ranks = [rich(stream_of, modules) for _ in range(world_size)]
+    for step in range(20):
+        dealt = [m.batch(step, rank=r, world_size=world_size) for r, m in enumerate(ranks)]
+        assert torch.equal(torch.cat(dealt), expected.batch(step))
+
+
+def test_a_resumed_run_reads_on_at_any_number_of_ranks(
+    stream_of: MakeStream, modules: list[str]
+) -> None:
+    """Stopped after any step, and gone on with another number of ranks."""
+    whole = [rich(stream_of, modules).batch(step) for step in range(30)]
+    for stop, world_size in ((3, 2), (9, 4), (13, 1), (20, 8)):
+        resumed = rich(stream_of, modules)
+        for step in range(stop, 30):
+            dealt = [resumed.batch(step, rank=r, world_size=world_size) for r in range(world_size)]
+            assert torch.equal(torch.cat(dealt), whole[step])
+
+
+def test_a_batch_depends_on_nothing_but_the_step(stream_of: MakeStream, modules: list[str]) -> None:
+    mixture, steps = rich(stream_of, modules), list(range(20))
+    expected = [mixture.batch(step) for step in steps]
+    random.Random(0).shuffle(steps)
+    assert all(torch.equal(mixture.batch(step), expected[step]) for step in steps)
+    assert mixture.batch(10**12).shape == (8, SEQ_LEN + 1)
+
+
+def test_the_order_of_names_changes_nothing(streams: dict[str, IndexedStream]) -> None:
+    """A config that was saved and loaded may name them in another order."""
+    other = dict(reversed(streams.items()))
+    weights = {"z": 0.2, "x": 0.5, "y": 0.3}
+    first, second = mixed(streams), mixed(other, weights=weights)
+    assert torch.equal(first.batch(5), second.batch(5))
+    assert first.checksum == second.checksum
+
+
+def test_mixtures_are_mixed(streams: dict[str, IndexedStream]) -> None:
+    inner = Mixture({name: streams[name] for name in "xy"}, batch_size=1, weights={"x": 1, "y": 1})
+    outer = mixed({"inner": inner, "z": streams["z"]}, weights={"inner": 0.8, "z": 0.2})
+    drawn = letters(outer, range(25))
+    assert [drawn.count(letter) for letter in "xyz"] == [80, 80, 40]
+
+
+def test_the_checksum_is_that_of_texts_weights_and_stages(
+    streams: dict[str, IndexedStream], stream_of: MakeStream
+) -> None:
+    stage = Stage(begin=10, weights={"x": 1, "z": 1})
+    checksums = {
+        mixed(streams).checksum,
+        mixed(streams, weights={"x": 0.5, "y": 0.2, "z": 0.3}).checksum,
+        mixed(streams, stages=[stage]).checksum,
+        mixed(streams, stages=[Stage(begin=11, weights=stage.weights)]).checksum,
+        mixed({**streams, "z": stream_of(["zz" * 100])}).checksum,
+    }
+    assert len(checksums) == 5
+    assert mixed(streams).checksum == mixed(streams).checksum
+
+
+def test_texts_with_other_tokens_are_refused(stream_of: MakeStream, modules: list[str]) -> None:
+    own = stream_of(modules[:10], tokenizer=BPETokenizer(vocab_size=400))
+    other = stream_of(modules[10:20], tokenizer=BPETokenizer(vocab_size=400))
+    weights = {"own": 1.0, "other": 1.0}
+    with pytest.raises(DataError, match=r"different tokenizers(.|\n)*CorpusTokenizer"):
+        mixed({"own": own, "other": other}, weights=weights)
+    assert isinstance(own, TokenStream)
+    same = stream_of(modules[10:20], tokenizer=CorpusTokenizer(own.corpus))  # type: ignore[arg-type]
+    mixture = mixed({"own": own, "other": same}, weights=weights)
+    assert mixture.tokenizer.token_values() == own.tokenizer.token_values()
+    assert other.checksum != same.checksum
+
+
+def test_texts_in_sequences_of_other_lengths_are_refused(stream_of: MakeStream) -> None:
+    long, short = stream_of(["a" * 200]), stream_of(["b" * 200], seq_len=16)
+    with pytest.raises(DataError, match="'long' and 'short' .* sequences of 32 and 16 tokens"):
+        mixed({"long": long, "short": short}, weights={"long": 1, "short": 1})
+
+
+def test_mistakes_are_named(streams: dict[str, IndexedStream]) -> None:
+    with pytest.raises(ValueError, match="weight of 'w' is that of no stream: there are x, y, z"):
+        mixed(streams, weights={"x": 1, "w": 1})
+    with pytest.raises(ValueError, match=r"begin at steps \[5, 5\]"):
+        mixed(streams, stages=[Stage(begin=5, weights={"x": 1})] * 2)
+    with pytest.raises(ValueError, match="begin=-1"):
+        Stage(begin=-1, weights={"x": 1})
+    with pytest.raises(DataError, match=r"call prepare\(\) first"):
+        Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)

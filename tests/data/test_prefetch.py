@@ -1,0 +1,173 @@
+"""Batches made ahead: the same ones, errors at their step, and an end that does not hang."""
+
+import gc
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from fidgpt.data import ByteTokenizer, DataError, Prefetch, Tokenizer, TokenStream, TrainingStream
+
+
+class Counting(TrainingStream):
+    """Batches that hold their step; some steps cannot be read."""
+
+    def __init__(self, *, broken: frozenset[int] = frozenset()) -> None:
+        self.broken = broken
+        self.asked: list[int] = []
+        self.threads: set[str] = set()
+
+    def prepare(self, *, show_progress: bool = True) -> None: ...
+
+    def batch(
+        self, step: int, *, rank: int = 0, world_size: int = 1
+    ) -> Int64[Tensor, "rows window"]:
+        self.asked.append(step)
+        self.threads.add(threading.current_thread().name)
+        if step in self.broken:
+            raise OSError(f"step {step} lies on a bad disk")
+        return torch.full((1, 2), 100 * step + 10 * rank + world_size)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return ByteTokenizer()
+
+    @property
+    def checksum(self) -> str:
+        return "abc"
+
+
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_batches_are_the_streams_own_in_any_order_of_steps(
+    stream_of: Callable[..., TokenStream], modules: list[str]
+) -> None:
+    stream = stream_of(modules[:10])
+    steps = [*range(20), 7, 8, 9, 3, *random.Random(0).choices(range(50), k=20)]
+    for depth in (1, 3):
+        ahead = Prefetch(stream, depth=depth)
+        ahead.prepare(show_progress=False)
+        for step in steps:
+            assert torch.equal(ahead.batch(step), stream.batch(step))
+            assert len(ahead._ahead) == depth  # what was asked for, or is no longer next, is gone
+        for rank in range(4):
+            dealt = ahead.batch(5, rank=rank, world_size=4)
+            assert torch.equal(dealt, stream.batch(5, rank=rank, world_size=4))
+    assert ahead.checksum == stream.checksum
+    assert ahead.tokenizer is stream.tokenizer
+
+
+def test_the_next_batches_are_made_before_they_are_asked_for_and_each_once() -> None:
+    stream = Counting()
+    ahead = Prefetch(stream, depth=3)
+    ahead.batch(4, rank=1, world_size=2)
+    wait_until(lambda: len(stream.asked) == 4)
+    assert stream.asked == [4, 5, 6, 7]
+    for step in range(5, 10):
+        assert ahead.batch(step, rank=1, world_size=2)[0, 0] == 100 * step + 12
+    wait_until(lambda: len(stream.asked) == 9)
+    assert stream.asked == list(range(4, 13))
+    assert stream.threads == {"prefetch"}
+
+
+def test_an_error_comes_at_its_step_as_it_was_raised_and_the_rest_goes_on() -> None:
+    ahead = Prefetch(Counting(broken=frozenset({2, 3})), depth=4)
+    assert [int(ahead.batch(step)[0, 0]) for step in (0, 1)] == [1, 101]
+    for step in (2, 3, 3):
+        with pytest.raises(OSError, match=f"step {step} lies on a bad disk"):
+            ahead.batch(step)
+    assert int(ahead.batch(4)[0, 0]) == 401
+
+
+def test_a_thread_that_is_gone_is_replaced_or_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = Prefetch(Counting(), depth=1)
+    ahead.batch(0)
+    worker = ahead._worker
+    assert worker is not None
+    worker.stop()
+    wait_until(lambda: not worker.is_alive())
+    assert int(ahead.batch(1)[0, 0]) == 101
+
+    monkeypatch.setattr("fidgpt.data.prefetch._work", lambda *_: None)
+    monkeypatch.setattr("fidgpt.data.prefetch._PATIENCE_SECONDS", 0.01)
+    with pytest.raises(DataError, match=r"ended without a word(.|\n)*without prefetching"):
+        Prefetch(Counting()).batch(0)
+
+
+def test_no_random_state_is_touched(
+    stream_of: Callable[..., TokenStream], modules: list[str]
+) -> None:
+    ahead = Prefetch(stream_of(modules[:5]), depth=2)
+    states = (
+        torch.random.get_rng_state(),
+        np.random.get_state(legacy=False)["state"]["key"].copy(),
+        random.getstate(),
+    )
+    for step in range(10):
+        ahead.batch(step)
+    assert torch.equal(states[0], torch.random.get_rng_state())
+    assert (states[1] == np.random.get_state(legacy=False)["state"]["key"]).all()
+    assert states[2] == random.getstate()
+
+
+def test_the_thread_ends_with_the_one_who_asks() -> None:
+    gc.collect()
+    wait_until(lambda: not workers())
+    ahead = Prefetch(Counting())
+    ahead.batch(0)
+    assert len(workers()) == 1
+    del ahead
+    gc.collect()
+    wait_until(lambda: not workers())
+
+
+SCRIPT = """
+import os, signal, sys, threading, time
+import torch
+from fidgpt.data import Prefetch, TrainingStream
+
+class Hanging(TrainingStream):
+    tokenizer = checksum = None
+    def prepare(self, *, show_progress=True): ...
+    def batch(self, step, *, rank=0, world_size=1):
+        time.sleep(0 if step < 2 else 1000)
+        return torch.zeros(1, 2, dtype=torch.int64)
+
+ahead = Prefetch(Hanging(), depth=1)
+ahead.batch(0)
+if sys.argv[1] == "interrupt":
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    ahead.batch(1); ahead.batch(2)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("interrupt", -2), ("end", 0)])
+def test_neither_ctrl_c_nor_the_end_of_the_program_waits_for_a_batch(how: str, status: int) -> None:
+    """The batch that is being made never comes."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == status, done.stderr
+    assert ("KeyboardInterrupt" in done.stderr) == (how == "interrupt")
+
+
+def test_nothing_ahead_is_refused() -> None:
+    with pytest.raises(ValueError, match="depth=0 makes no batch ahead"):
+        Prefetch(Counting(), depth=0)

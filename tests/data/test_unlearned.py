@@ -1,0 +1,76 @@
+"""Tokens that are read and not learned: in the batch, in the loss, in its gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fidgpt.data import inputs_and_targets, tokens_of, unlearned
+from fidgpt.model.language_model import LanguageModel
+from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.objective import NextToken
+
+
+class Bigram(LanguageModel):
+    """A score for each pair of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.table = torch.nn.Parameter(torch.randn(7, 5, generator=generator))
+        self.unembedding = torch.nn.Linear(5, 7)
+        with torch.no_grad():
+            self.unembedding.weight.copy_(torch.randn(7, 5, generator=generator))
+
+    def features(self, tokens: Tensor, layout: object = None) -> Tensor:
+        return self.table[tokens]
+
+
+BATCH = torch.tensor([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
+LEARNED = torch.tensor([[True, False, True, True], [True, True, False, False]])
+
+
+def marked() -> Tensor:
+    batch = BATCH.clone()
+    batch[:, 1:] = torch.where(LEARNED, BATCH[:, 1:], unlearned(BATCH[:, 1:]))
+    return batch
+
+
+def test_every_token_is_read_whether_it_is_learned_or_not() -> None:
+    assert torch.equal(tokens_of(marked()), BATCH)
+    assert torch.equal(unlearned(unlearned(BATCH)), BATCH)
+    inputs, targets, learned = inputs_and_targets(marked())
+    assert torch.equal(inputs, BATCH[:, :-1])
+    assert torch.equal(targets, BATCH[:, 1:])
+    assert learned is not None
+    assert torch.equal(learned, LEARNED)
+
+
+def test_where_all_is_learned_nothing_is_marked() -> None:
+    assert inputs_and_targets(BATCH)[2] is None
+
+
+def test_the_loss_and_its_gradient_are_those_of_the_learned_tokens() -> None:
+    model, reference = Bigram(), Bigram()
+    reference.load_state_dict(model.state_dict())
+    loss = NextToken(model, CrossEntropy(chunk_size=3))(marked())
+    logits = reference(BATCH[:, :-1])
+    targets = BATCH[:, 1:].where(LEARNED, torch.tensor(-100))
+    expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_a_batch_in_which_nothing_is_learned_costs_nothing() -> None:
+    model = Bigram()
+    batch = BATCH.clone()
+    batch[:, 1:] = unlearned(BATCH[:, 1:])
+    loss = NextToken(model, CrossEntropy())(batch)
+    loss.backward()
+    assert loss.item() == 0
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert model.table.grad is not None
+    assert model.table.grad.abs().max() == pytest.approx(0)

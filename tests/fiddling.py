@@ -1,0 +1,32 @@
+"""Any fiddler on any config, with what it needs."""
+
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt import fiddlers
+
+# They change a mixture of experts, and so come after the one that makes it.
+OF_MIXTURES = [
+    "use_expert_capacity",
+    "use_loss_free_balancing",
+    "use_shared_expert",
+    "use_sigmoid_router",
+]
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "use_text": {"path": str(Path(__file__))},
+    "use_mixture": {"texts": {"this": str(Path(__file__))}},
+}
+
+
+def apply(cfg: fdl.Config, name: str) -> None:
+    """With the default arguments; a path is that of this file."""
+    assert getattr(fiddlers, name)(cfg, **ARGUMENTS.get(name, {})) is None
+
+
+def apply_to_any(cfg: fdl.Config, name: str) -> None:
+    """The same, after what makes the config one that it applies to."""
+    if name in OF_MIXTURES:
+        fiddlers.use_moe(cfg)
+    apply(cfg, name)

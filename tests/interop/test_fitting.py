@@ -1,0 +1,119 @@
+"""Which family of the hub a model is of, found by what it computes."""
+
+import functools
+
+import fiddle as fdl
+import pytest
+import torch
+
+from fidgpt import configs
+from fidgpt.fiddlers import unroll, use_alibi, use_gqa, use_lora, use_squared_relu
+from fidgpt.graph import ConfigError, bind, build, find
+from fidgpt.interop.hugging_face.fitting import Fitting, fitting_family
+from fidgpt.interop.hugging_face.settings import config_of
+from fidgpt.interop.hugging_face.structure import differences
+from fidgpt.model import Attention, Block, LanguageModel, LinearScaling, NTKScaling, SwiGLU, sdpa
+
+
+def modelled(cfg: fdl.Config) -> LanguageModel:
+    with torch.device("meta"):
+        return build(bind(cfg).model)
+
+
+def fitting(cfg: fdl.Config) -> Fitting:
+    return fitting_family(modelled(cfg), seq_len=cfg.seq_len)
+
+
+def misfit(cfg: fdl.Config) -> list[str]:
+    """The lines of the error for a model that is of no family."""
+    with pytest.raises(ConfigError, match="no family of the hub") as error:
+        fitting(cfg)
+    first, *lines = str(error.value).splitlines()
+    assert first.endswith("Nearest is LlamaForCausalLM:")
+    return [line.strip() for line in lines]
+
+
+@pytest.mark.parametrize("name", configs.__all__)
+def test_every_named_config_can_be_written_for_transformers(name: str):
+    cfg = getattr(configs, name)()
+    family, settings, said = fitting(cfg)
+    assert not differences(modelled(cfg), modelled(config_of(family, settings)))
+    assert settings["hidden_dim"] in said.values()
+
+
+@pytest.mark.parametrize("change", [unroll, use_gqa, use_lora], ids=lambda one: one.__name__)
+def test_how_a_graph_is_written_does_not_matter(change):
+    cfg = configs.base()
+    change(cfg)
+    assert fitting(cfg).family.model_type == "llama"
+
+
+def test_what_is_for_training_alone_does_not_matter():
+    cfg = configs.base()
+    cfg.model.dropout = 0.1
+    for attention in find(cfg.model, Attention):
+        attention.kernel = sdpa
+    cfg.model.blocks[0].attention.init.std = 0.5
+    assert fitting(cfg).family.model_type == "llama"
+
+
+def test_what_config_json_cannot_say_is_named():
+    cfg = configs.base()
+    for block in find(cfg.model, Block):
+        block.branch_scale = 0.5
+        block.attention.scale = 0.25
+    assert misfit(cfg) == [
+        "blocks.*.branch_scale is 0.5, there 1.0",
+        "blocks.*.attention.scale is 0.25, there 0.125",
+    ]
+
+
+def test_one_layer_of_its_own_is_named():
+    cfg = configs.base()
+    unroll(cfg)
+    cfg.model.blocks[2].attention.bias = True
+    lines = misfit(cfg)
+    assert "blocks.2.attention.query.bias is [256], there absent" in lines
+    assert all(line.startswith("blocks.2.attention.") for line in lines)
+
+
+@pytest.mark.parametrize("change", [use_alibi, use_squared_relu], ids=lambda one: one.__name__)
+def test_parts_of_no_family_are_refused(change):
+    cfg = configs.base()
+    change(cfg)
+    with pytest.raises(ConfigError, match="no family of the hub"):
+        fitting(cfg)
+
+
+class Doubled(SwiGLU):
+    """Computes something else under the same names."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_subclass_is_another_part():
+    cfg = configs.base()
+    cfg.model.blocks[0].mlp = fdl.ArgFactory(Doubled, hidden_dim=256, ffn_dim=704)
+    assert misfit(cfg) == ["blocks.*.mlp is Doubled, there SwiGLU"]
+
+
+def test_scaling_is_compared_by_what_it_holds():
+    cfg = configs.base()
+    rope = cfg.model.blocks[0].attention.rope
+    rope.scaling = fdl.Config(LinearScaling, factor=2.0)
+    assert fitting(cfg).said["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    rope.scaling = fdl.Config(NTKScaling, factor=2.0)
+    with pytest.raises(ConfigError, match="no word for the RoPE scaling NTKScaling"):
+        fitting(cfg)
+
+
+def test_partials_are_compared_by_what_they_call():
+    def model(factor: float) -> torch.nn.Module:
+        module = torch.nn.Identity()
+        vars(module)["made"] = functools.partial(LinearScaling, factor=factor)
+        return module
+
+    assert not differences(model(2.0), model(2.0))
+    (found,) = differences(model(2.0), model(3.0))
+    assert found.path == "made"

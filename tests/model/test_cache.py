@@ -1,0 +1,220 @@
+"""A text in parts, with what was kept of the parts before, gives the logits of the whole."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fidgpt.model import (
+    ALiBi,
+    Attention,
+    Block,
+    Embedding,
+    Layout,
+    LearnedPositions,
+    PackedDocuments,
+    ParallelBlock,
+    Places,
+    Prefix,
+    RMSNorm,
+    RoPE,
+    Shared,
+    Softcap,
+    SwiGLU,
+    Transformer,
+    Unembedding,
+    attention_sinks,
+    materialize,
+    padded,
+    token_table,
+)
+from fidgpt.model.cache import Cache, StaticCache
+from fidgpt.model.mla import LatentAttention
+
+SEQ = 14
+ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
+    "plain": Attention,
+    "window": partial(Attention, window=3),
+    "window of one": partial(Attention, window=1),
+    "grouped": partial(Attention, num_kv_heads=2),
+    "alibi": partial(Attention, scores=[ALiBi()]),
+    "softcap": partial(Attention, scores=[Softcap(cap=1.0)]),
+    "sinks": partial(Attention, sinks=attention_sinks),
+    "window with sinks and alibi": partial(
+        Attention, window=4, sinks=attention_sinks, scores=[ALiBi()]
+    ),
+    "prefix": partial(Attention, mask=Prefix(3)),
+    "rope": partial(Attention, rope=RoPE(head_dim=8, theta=100.0)),
+    "latent": partial(
+        LatentAttention, rope_head_dim=4, kv_rank=12, rope=RoPE(head_dim=4, theta=100.0)
+    ),
+}
+
+
+def make_model(
+    *kinds: str,
+    positions: nn.Module | None = None,
+    block: Callable[..., nn.Module] = Block,
+    shared: bool = False,
+) -> Transformer:
+    """Two layers for each kind of attention in turn, with parameters that are far from zero."""
+
+    def factory(kind: str) -> Callable[[], nn.Module]:
+        def make() -> nn.Module:
+            return block(
+                attention_norm=RMSNorm(hidden_dim=32),
+                attention=ATTENTIONS[kind](hidden_dim=32, head_dim=8),
+                mlp_norm=RMSNorm(hidden_dim=32),
+                mlp=SwiGLU(hidden_dim=32),
+            )
+
+        return Shared(make) if shared else make
+
+    model = Transformer(
+        hidden_dim=32,
+        num_layers=2 * len(kinds),
+        embedding=Embedding(token_table(vocab_size=50, hidden_dim=32), positions=positions),
+        blocks=[factory(kind) for kind in kinds],
+        norm=RMSNorm(hidden_dim=32),
+        unembedding=Unembedding(token_table(vocab_size=50, hidden_dim=32)),
+    )
+    materialize(model, device=torch.device("cpu"), seed=0)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+    return model.eval()
+
+
+MODELS: dict[str, Callable[[], Transformer]] = {
+    **{kind: partial(make_model, kind) for kind in ATTENTIONS},
+    "local and global": partial(make_model, "window", "rope", "window with sinks and alibi"),
+    "learned positions": lambda: make_model(
+        "plain", positions=LearnedPositions(seq_len=SEQ, hidden_dim=32)
+    ),
+    "one block for all": partial(make_model, "rope", shared=True),
+    "parallel": partial(make_model, "grouped", block=ParallelBlock),
+}
+
+
+def parts_of(layout: Layout, sizes: list[int], cache: Cache) -> list[Layout]:
+    """The same text in parts, each with the cache."""
+    assert layout.tokens is not None
+    parts, begin = [], 0
+    for size in sizes:
+        new = slice(begin, begin + size)
+        documents = layout.places.documents
+        places = Places(
+            layout.places.positions[:, new],
+            None if documents is None else documents[:, new],
+            whole=layout.places.whole,
+        )
+        parts.append(Layout(places, tokens=layout.tokens[:, new], cache=cache))
+        begin += size
+    return parts
+
+
+def in_parts(model: Transformer, layout: Layout, sizes: list[int], cache: Cache) -> Tensor:
+    parts = parts_of(layout, sizes, cache)
+    with torch.inference_mode():
+        return torch.cat([model(part.tokens, part) for part in parts], dim=1)
+
+
+def text(*, rows: int = 2) -> Tensor:
+    generator = torch.Generator().manual_seed(2)
+    return torch.randint(1, 50, (rows, SEQ), generator=generator)
+
+
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(1, [6] + [1] * 8), (2, [4, 5, 1, 1, 3])], ids=["one by one", "in parts"]
+)
+@pytest.mark.parametrize("kind", MODELS)
+def test_logits_are_those_of_the_whole_text(kind, rows, sizes, make_cache):
+    model, tokens = MODELS[kind](), text(rows=rows)
+    cached = in_parts(model, model.layout(tokens), sizes, make_cache(capacity=SEQ))
+    torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+@pytest.mark.parametrize("kind", ["learned positions", "local and global"])
+def test_from_the_first_token_on_one_by_one(kind, make_cache):
+    model, tokens = MODELS[kind](), text()
+    cached = in_parts(model, model.layout(tokens), [1] * SEQ, make_cache(capacity=SEQ + 3))
+    torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_short_row_is_as_if_it_were_alone(kind, make_cache):
+    model, tokens = MODELS[kind](), text(rows=3)
+    present = torch.ones_like(tokens)
+    present[1, :3] = present[2, :1] = 0
+    layout = padded(tokens, present=present)
+    cached = in_parts(model, layout, [6, 4, 1, 1, 2], make_cache(capacity=SEQ))
+    for row, absent in enumerate((0, 3, 1)):
+        alone = model(tokens[row : row + 1, absent:])
+        torch.testing.assert_close(cached[row : row + 1, absent:], alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+def test_documents_stay_apart(make_cache):
+    model, tokens = make_model("rope", "window"), text()
+    tokens[0, 4] = tokens[1, 9] = 0
+    model.layout = PackedDocuments(end_of_text=0)
+    cached = in_parts(model, model.layout(tokens), [7] + [1] * 7, make_cache(capacity=SEQ))
+    torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_a_window_keeps_no_more_than_itself():
+    model, tokens = make_model("window", "rope"), text()
+    cache = Cache(capacity=1000)
+    in_parts(model, model.layout(tokens), [SEQ - 1, 1], cache)
+    per_token = 2 * 2 * 32 * 4  # rows, keys and values, width, bytes
+    positions = 8 * (3 + 1000)
+    assert cache.bytes() == 2 * per_token * (3 + 1000) + positions
+
+
+def test_layers_that_share_a_block_keep_their_own():
+    model, tokens = make_model("rope", shared=True), text()
+    cache = Cache(capacity=SEQ)
+    in_parts(model, model.layout(tokens), [SEQ], cache)
+    kept = [cache.layer(index).of(model.blocks[index].attention) for index in (0, 1)]
+    assert not torch.equal(kept[0][0], kept[1][0])
+
+
+def test_more_tokens_than_there_is_room_for_are_refused():
+    model, tokens = make_model("window"), text()
+    with pytest.raises(ValueError, match=r"room for 13 tokens of a row, and 10 \+ 4"):
+        in_parts(model, model.layout(tokens), [10, 4], Cache(capacity=SEQ - 1))
+    with pytest.raises(ValueError, match="capacity=0"):
+        Cache(capacity=0)
+
+
+def test_parts_of_one_layer_keep_their_own():
+    layer = Cache(capacity=4).layer(0)
+    first, second = nn.Identity(), nn.Identity()
+    assert layer.of(first) is layer.of(first)
+    assert layer.of(first) is not layer.of(second)
+
+
+class Latent(nn.Module):
+    """Keeps tensors without heads, [batch, seq, size], of two sizes."""
+
+    def forward(self, x: Tensor, layout: Layout) -> Any:
+        return layout.remember(self, [x, x[..., :3]], window=None)
+
+
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+def test_tensors_of_any_shape_are_kept(make_cache):
+    x, part, cache = torch.randn(2, 6, 5), Latent(), make_cache(capacity=6)
+    layout = Layout(Places(torch.arange(6).unsqueeze(0), whole=True), tokens=text()[:, :6])
+    for small in parts_of(layout, [3, 1, 1, 1], cache):
+        begin = int(small.places.positions[0, 0])
+        new = x[:, begin : begin + len(small.places)]
+        kept, places = part(new, small.at_layer(0))
+        present = (places.positions[0] >= 0).nonzero().squeeze(1)
+        torch.testing.assert_close(kept[0][:, present], x[:, : begin + len(small.places)])
+        torch.testing.assert_close(kept[1][:, present], x[:, : begin + len(small.places), :3])

@@ -1,0 +1,224 @@
+"""Latent attention: its two forms against each other, its cache, its cost and its sizes."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fidgpt.model import (
+    ALiBi,
+    PackedDocuments,
+    Prefix,
+    RMSNorm,
+    RoPE,
+    Softcap,
+    attention_sinks,
+    blockwise,
+    dense,
+    padded,
+)
+from fidgpt.model.cache import Cache
+from fidgpt.model.cost import flops_per_token
+from fidgpt.model.latent_sizes import latent_rank, rotary_share, yarn_scale
+from fidgpt.model.layout import Layout, Places
+from fidgpt.model.lora import LoRALinear
+from fidgpt.model.mla import LatentAttention
+
+HIDDEN, HEADS, NOPE, ROPE, VALUE, KV_RANK, SEQ = 48, 3, 16, 8, 12, 20, 14
+SIZES: dict[str, Any] = {
+    "hidden_dim": HIDDEN,
+    "head_dim": NOPE,
+    "rope_head_dim": ROPE,
+    "value_head_dim": VALUE,
+    "kv_rank": KV_RANK,
+    "num_heads": HEADS,
+}
+NORM = partial(RMSNorm, eps=1e-6)
+
+
+def attention(**options) -> LatentAttention:
+    torch.manual_seed(1)
+    part = LatentAttention(**SIZES | {"rope": RoPE(head_dim=ROPE), "norm": NORM} | options)
+    for parameter in part.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return part.eval()
+
+
+def stream(seed: int = 0, seq: int = SEQ) -> Tensor:
+    return torch.randn(2, seq, HIDDEN, generator=torch.Generator().manual_seed(seed))
+
+
+CASES = {
+    "plain": {},
+    "direct": {"rope": None},
+    "ranked": {"query_rank": 10},
+    "window": {"window": 4},
+    "capped": {"scores": [Softcap(cap=2.0)]},
+    "alibi": {"scores": [ALiBi()]},
+    "sinks": {"sinks": attention_sinks},
+    "blockwise": {"kernel": blockwise},
+    "prefix": {"mask": Prefix(3)},
+    "lora": {"linear": partial(LoRALinear, rank=2)},
+}
+
+
+class Counting:
+    """A kernel that notes how many heads of keys it was given."""
+
+    def __init__(self) -> None:
+        self.kv_heads: list[int] = []
+
+    def __call__(self, query, key, value, scoring):
+        self.kv_heads.append(key.shape[1])
+        return dense(query, key, value, scoring)
+
+
+def cached(part: LatentAttention, x: Tensor, chunks: list[int], whole: bool = True) -> Tensor:
+    """What comes out where the tokens come in chunks."""
+    cache, outs, begin = Cache(capacity=x.shape[1]), [], 0
+    for count in chunks:
+        places = Places(torch.arange(begin, begin + count)[None], whole=whole)
+        layout = Layout(places, cache=cache).at_layer(0)
+        outs.append(part(x[:, begin : begin + count], layout))
+        begin += count
+    return torch.cat(outs, dim=1)
+
+
+@pytest.mark.parametrize("chunks", [[3, *[1] * (SEQ - 3)], [6, 3, 5], [4, 10]])
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_that_come_in_chunks_know_as_much(case, chunks):
+    part, x = attention(**CASES[case]), stream()
+    with torch.no_grad():
+        torch.testing.assert_close(cached(part, x, chunks), part(x), atol=1e-5, rtol=1e-5)
+
+
+def test_both_forms_agree_on_rows_that_begin_late():
+    part, x = attention(), stream()
+    present = torch.tensor([[0] * 5 + [1] * 9, [1] * 14])
+    full = padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
+    cache, outs = Cache(capacity=SEQ), []
+    for begin, end in [(0, 8), *((i, i + 1) for i in range(8, SEQ))]:
+        places = Places(full.places.positions[:, begin:end])
+        outs.append(part(x[:, begin:end], Layout(places, cache=cache).at_layer(0)))
+    there = present.bool()
+    expected = part(x, full)[there]
+    torch.testing.assert_close(torch.cat(outs, dim=1)[there], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_few_queries_are_absorbed_and_many_are_not():
+    kernel = Counting()
+    part = attention(kernel=kernel)
+    cached(part, stream(), [9, 1, 1, 3])
+    assert kernel.kv_heads == [HEADS, 1, 1, 1]
+    kernel.kv_heads.clear()
+    part(stream())
+    assert kernel.kv_heads == [HEADS]
+    kernel.kv_heads.clear()
+    cached(part, stream(), [2, 12])  # absorbing would cost more
+    assert kernel.kv_heads == [HEADS, HEADS]
+
+
+def test_a_linear_that_nobody_can_absorb_is_called():
+    class Doubled(nn.Linear):
+        def __init__(self, inner, outer, *, bias, init):
+            super().__init__(inner, outer, bias=bias)
+
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    kernel = Counting()
+    part, x = attention(kernel=kernel, linear=Doubled), stream()
+    with torch.no_grad():
+        torch.testing.assert_close(cached(part, x, [10, 1, 1, 1, 1]), part(x), atol=1e-4, rtol=1e-4)
+    assert set(kernel.kv_heads) == {HEADS}
+
+
+def test_the_cache_holds_the_latent_and_the_shared_key_alone():
+    cache = Cache(capacity=SEQ)
+    places = Places(torch.arange(SEQ)[None], whole=True)
+    attention()(stream(), Layout(places, cache=cache).at_layer(0))
+    positions = SEQ * 8
+    assert cache.bytes() == 2 * SEQ * (KV_RANK + ROPE) * 4 + positions
+
+
+def test_documents_do_not_see_each_other():
+    part = attention()
+    tokens = torch.ones(2, SEQ, dtype=torch.long)
+    tokens[:, 4] = 0
+    packed = part(stream(), PackedDocuments(end_of_text=0)(tokens))
+    for document in (slice(0, 4), slice(4, SEQ)):
+        alone = part(stream()[:, document])
+        torch.testing.assert_close(packed[:, document], alone, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("query_rank", [None, 96])
+def test_the_forward_pass_costs_what_torch_counts(query_rank):
+    seq, batch = 256, 2
+    with torch.device("meta"):
+        part = LatentAttention(
+            hidden_dim=256,
+            head_dim=64,
+            rope_head_dim=32,
+            value_head_dim=48,
+            kv_rank=128,
+            query_rank=query_rank,
+            kernel=dense,
+            rope=RoPE(head_dim=32),
+        )
+        with FlopCounterMode(display=False) as counter:
+            part(torch.empty(batch, seq, 256))
+    counted = counter.get_total_flops() / (batch * seq)
+    assert flops_per_token(part, seq_len=seq) == pytest.approx(counted, rel=1e-2)
+
+
+def test_a_window_bounds_the_cost():
+    assert attention(window=4).own_flops_per_token(100) == 2 * 4 * HEADS * (NOPE + ROPE + VALUE)
+
+
+def test_as_much_turns_as_the_rope_is_for_and_half_a_head_without_one():
+    sizes = {name: size for name, size in SIZES.items() if name != "rope_head_dim"}
+    assert LatentAttention(**sizes, rope=RoPE(head_dim=6)).rope_head_dim == 6
+    assert LatentAttention(**sizes).rope_head_dim == NOPE // 2
+
+
+def test_proportions_are_those_of_deepseek():
+    assert (latent_rank(head_dim=128), rotary_share(head_dim=128)) == (512, 64)
+    assert [rotary_share(head_dim=size) for size in (1, 4, 6, 50)] == [2, 2, 2, 24]
+    plain = yarn_scale(head_dim=128, rope_head_dim=64, factor=1.0)
+    assert plain == pytest.approx(192**-0.5)
+    stretched = yarn_scale(head_dim=128, rope_head_dim=64, factor=40.0)
+    assert stretched == pytest.approx(0.1352337788)  # DeepSeek-V3's softmax_scale
+
+
+def test_weights_are_dropped_in_training_only():
+    part, x = attention(dropout=0.5), stream()
+    assert torch.equal(part(x), attention()(x))
+    part.train()
+    assert not torch.equal(part(x), part(x))
+
+
+def test_biases_are_those_of_deepseek():
+    part = attention(bias=True, query_rank=10)
+    names = {name for name, _ in part.named_parameters() if name.endswith("bias")}
+    assert names == {"query_down.bias", "kv_down.bias", "out.bias"}
+    assert attention(bias=True, out_bias=False).out.bias is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"num_heads": None, "hidden_dim": 50}, "hidden_dim=50 .* head_dim=16"),
+        ({"kv_rank": 0}, "kv_rank=0"),
+        ({"query_rank": 0}, "query_rank=0"),
+        ({"rope_head_dim": 0, "value_head_dim": -1}, "rope_head_dim=0, value_head_dim=-1"),
+        ({"num_heads": 0}, "num_heads=0"),
+        ({"window": 0}, "window=0"),
+        ({"rope": RoPE(head_dim=16)}, "rope_head_dim=8, .* head_dim=16"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_named(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        LatentAttention(**SIZES | wrong)

@@ -1,0 +1,302 @@
+"""Mixtures against plain loops, closed forms, and what each part says of itself."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fidgpt.model import SwiGLU, materialize
+from fidgpt.model.cost import flops_per_token
+from fidgpt.model.moe import (
+    Capacity,
+    ClampedSwiGLU,
+    Experts,
+    GatedExperts,
+    GroupLimit,
+    LoadBalancingLoss,
+    MoE,
+    PlainExperts,
+    Router,
+    RouterZLoss,
+    Routing,
+    SelectionBias,
+    SeparateExperts,
+    SequenceBalancingLoss,
+    SigmoidRouter,
+    SoftmaxRouter,
+)
+from fidgpt.model.reports import collecting
+from fidgpt.train import BFloat16
+
+HIDDEN, EXPERTS, TOP_K, FFN = 16, 8, 2, 24
+SIZES: dict[str, Any] = {"hidden_dim": HIDDEN, "num_experts": EXPERTS}
+
+
+def gated(**options: Any) -> GatedExperts:
+    return GatedExperts(**{**SIZES, "ffn_dim": FFN, **options})
+
+
+def softmax(**options: Any) -> SoftmaxRouter:
+    return SoftmaxRouter(**{**SIZES, "top_k": TOP_K, **options})
+
+
+def mixture(router: Router | None = None, experts: Experts | None = None, **options: Any) -> MoE:
+    """A mixture whose choices are far apart."""
+    moe = MoE(
+        num_experts=EXPERTS, router=router or softmax(), experts=experts or gated(), **options
+    )
+    generator = torch.Generator().manual_seed(0)
+    for parameter in moe.parameters():
+        nn.init.normal_(parameter, std=0.5, generator=generator)
+    return moe
+
+
+def tokens(*shape: int, hidden: int = HIDDEN) -> Tensor:
+    return torch.randn(*shape, hidden, generator=torch.Generator().manual_seed(1))
+
+
+def one_by_one(moe: MoE, x: Tensor) -> Tensor:
+    """What each token's experts compute, added up in a loop over tokens."""
+    routing, experts = moe.router(x), moe.experts
+    assert isinstance(experts, GatedExperts)
+    out = torch.zeros_like(x)
+    for i in range(len(x)):
+        for expert, weight in zip(routing.experts[i], routing.weights[i], strict=True):
+            gate, up, down = (w[expert] for w in (experts.gate, experts.up, experts.down))
+            out[i] += weight * (F.silu(x[i] @ gate.T) * (x[i] @ up.T) @ down.T)
+    return out
+
+
+@pytest.mark.parametrize("sizes", [(16, 24), (6, 10)], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_token_gets_to_all_its_experts_and_gradients_get_back(sizes, dtype):
+    hidden, ffn = sizes
+    moe = mixture(softmax(hidden_dim=hidden), gated(hidden_dim=hidden, ffn_dim=ffn)).to(dtype)
+    x = tokens(5, hidden=hidden).to(dtype).requires_grad_()  # some experts get nothing
+    weights = torch.randn(5, hidden, generator=torch.Generator().manual_seed(2)).to(dtype)
+    results = []
+    for out in (moe(x), one_by_one(moe, x)):
+        gradients = torch.autograd.grad((out * weights).sum(), [x, *moe.parameters()])
+        results.append([out, *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_token_is_not_changed_by_its_neighbours():
+    moe = mixture()
+    x = tokens(2, 7)
+    torch.testing.assert_close(moe(x)[1, 3], moe(x[1, 3][None])[0])
+
+
+def test_one_expert_of_each_kind_computes_what_its_mlp_does():
+    x = tokens(9)
+    mlp = SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN)
+    experts = gated()
+    with torch.no_grad():
+        for name in ("gate", "up", "down"):
+            getattr(experts, name).copy_(getattr(mlp, name).weight.expand(EXPERTS, -1, -1))
+    torch.testing.assert_close(mixture_of(experts)(x), mlp(x))
+    separate = SeparateExperts(num_experts=EXPERTS, expert=lambda: copy.deepcopy(mlp))
+    torch.testing.assert_close(mixture_of(separate)(x), mlp(x))
+    plain = PlainExperts(**SIZES, activation=torch.relu, bias=True)
+    nn.init.constant_(plain.down_bias, 3.0)  # pyright: ignore[reportArgumentType]
+    expected = torch.relu(x @ plain.up[0].T) @ plain.down[0].T + 3
+    with torch.no_grad():
+        plain.up.copy_(plain.up[:1].expand_as(plain.up))
+        plain.down.copy_(plain.down[:1].expand_as(plain.down))
+    torch.testing.assert_close(mixture_of(plain)(x), expected)
+
+
+def mixture_of(experts: Experts) -> MoE:
+    """Weights that sum to 1 over experts that are all the same."""
+    return MoE(num_experts=EXPERTS, router=softmax(), experts=experts)
+
+
+def test_the_clamped_gating_cuts_before_it_multiplies():
+    gate, up = torch.tensor([9.0, -9.0]), torch.tensor([-8.0, 8.0])
+    expected = torch.tensor([-6 * 7 * torch.sigmoid(torch.tensor(1.702 * 7)), 0.0])
+    expected[1] = 8 * -9 * torch.sigmoid(torch.tensor(-1.702 * 9))
+    torch.testing.assert_close(ClampedSwiGLU()(gate, up), expected)
+
+
+def test_with_room_enough_nothing_is_dropped():
+    moe, x = mixture(), tokens(2, 11).requires_grad_()
+    results = []
+    for dispatch in (moe.dispatch, Capacity(factor=EXPERTS / TOP_K)):
+        moe.dispatch = dispatch
+        with collecting() as reports:
+            out = moe(x)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *moe.parameters()])])
+    assert reports.metrics["moe/dropped"] == 0
+    for dropless, roomy in zip(*results, strict=True):
+        assert (roomy - dropless).norm() <= 1e-5 * dropless.norm()
+
+
+def test_no_expert_has_room_for_more_than_all_tokens():
+    moe, x = mixture(), tokens(2, 11)
+    expected = moe(x)
+    moe.dispatch = Capacity(factor=1e12)
+    torch.testing.assert_close(moe(x), expected)
+
+
+def test_late_tokens_and_second_choices_are_dropped_first():
+    experts = SeparateExperts(num_experts=2, expert=nn.Identity)
+    x, weights = torch.ones(4, 1), torch.tensor([[1.0, 10.0]]).expand(4, 2)
+    chosen = torch.tensor([[0, 1], [0, 1], [0, 1], [1, 0]])
+    with collecting() as reports:
+        out = Capacity(factor=0.5)(x, chosen, weights, experts)  # room for two tokens each
+    assert out.flatten().tolist() == [11.0, 1.0, 0.0, 1.0]
+    assert reports.metrics["moe/dropped"] == 0.5
+
+
+def test_groups_limit_where_the_experts_come_from():
+    scores = torch.tensor([[0.9, 0.1, 0.5, 0.6, 0.2, 0.3, 0.7, 0.0]])
+    by_one = GroupLimit(num_groups=4, top_groups=2)(scores)
+    by_two = GroupLimit(num_groups=4, top_groups=2, best=2)(scores)
+    assert by_one.isfinite().flatten().tolist() == [True, True, *[False] * 4, True, True]
+    assert by_two.isfinite().flatten().tolist() == [True] * 4 + [False] * 4
+
+
+def test_a_router_decides_in_float32_whatever_it_reads():
+    router = mixture().router.bfloat16()
+    assert router(tokens(3).bfloat16()).weights.dtype == torch.float32
+
+
+def test_weights_are_normalised_and_scaled():
+    for router in (softmax(scale=2.5), SigmoidRouter(**SIZES, top_k=TOP_K, scale=2.5)):
+        torch.testing.assert_close(router(tokens(4)).weights.sum(-1), torch.full((4,), 2.5))
+    routing = softmax(normalize=False)(tokens(4))
+    torch.testing.assert_close(routing.weights, routing.scores.gather(-1, routing.experts))
+
+
+def test_a_selection_bias_changes_the_choice_and_not_the_weights():
+    router = SigmoidRouter(**SIZES, top_k=1, selection_bias=SelectionBias(num_experts=EXPERTS))
+    assert router.selection_bias is not None
+    router.selection_bias.bias[5] = 1.0
+    routing = router(tokens(20))
+    assert (routing.experts == 5).all()
+    assert not routing.weights.isnan().any() and routing.scores.max() < 1
+
+
+def test_a_selection_bias_moves_against_the_load():
+    part = SelectionBias(num_experts=4, rate=0.5)
+    part.move(torch.tensor([4, 0, 2, 2]))
+    part.move(torch.tensor([4, 0, 1, 3]))
+    assert part.bias.tolist() == [-1.0, 1.0, 0.5, -0.5]
+
+
+def test_the_bias_of_a_bfloat16_replica_is_that_of_the_model():
+    selection_bias = SelectionBias(num_experts=EXPERTS)
+    moe = mixture(softmax(selection_bias=selection_bias))
+    replica = BFloat16().replica(moe)
+    replica.settle(torch.arange(EXPERTS))
+    assert selection_bias.bias[0] == torch.tensor(0.001)
+    assert "router.selection_bias.bias" in moe.state_dict()
+    assert torch.equal(replica.router.weight, moe.router.weight)
+    assert replica.router.weight is not moe.router.weight
+    assert replica.experts.up.dtype == torch.bfloat16
+    assert replica(tokens(3).bfloat16()).dtype == torch.bfloat16
+
+
+def test_it_can_be_built_on_the_meta_device():
+    with torch.device("meta"):
+        moe = mixture(softmax(selection_bias=SelectionBias(num_experts=EXPERTS), bias=True))
+        assert moe(tokens(2, 3)).shape == (2, 3, HIDDEN)
+    materialize(moe, device=torch.device("cpu"), seed=0)
+    assert moe(tokens(2, 3)).isfinite().all()
+
+
+def balanced() -> Routing:
+    """Sixteen tokens in two sequences, of which two go to each expert."""
+    logits = torch.full((2, 8, EXPERTS), 0.5)
+    experts = torch.arange(16).reshape(2, 8, 1) % EXPERTS
+    return Routing(experts, torch.ones(2, 8, 1), logits.softmax(-1), logits)
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (LoadBalancingLoss(weight=0.1), 0.1),
+        (SequenceBalancingLoss(weight=0.1), 0.1),
+        (RouterZLoss(weight=0.1), 0.1 * (0.5 + torch.log(torch.tensor(8.0))) ** 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_loss_is_its_weight_where_all_is_even(part, expected):
+    with collecting() as reports:
+        part(balanced())
+    (value,) = reports.losses.values()
+    torch.testing.assert_close(value, torch.as_tensor(expected))
+
+
+def test_sequences_are_balanced_one_by_one():
+    routing = balanced()
+    experts = torch.arange(2).reshape(2, 1, 1).expand(2, 8, 1)  # each sequence at one expert
+    with collecting() as reports:
+        scores = F.one_hot(experts.squeeze(-1), EXPERTS).float()
+        SequenceBalancingLoss(weight=1.0)(routing._replace(experts=experts, scores=scores))
+    assert reports.losses["moe/sequence_balance"] == EXPERTS
+
+
+def test_the_balancing_loss_pushes_down_what_is_chosen_too_often():
+    logits = torch.zeros(1, 6, EXPERTS, requires_grad=True)
+    experts = torch.tensor([0, 0, 0, 0, 1, 2]).reshape(1, 6, 1)
+    with collecting() as reports:
+        LoadBalancingLoss()(Routing(experts, torch.ones(1, 6, 1), logits.softmax(-1), logits))
+    reports.losses["moe/balance"].backward()
+    assert logits.grad is not None
+    assert (logits.grad[..., 0] > 0).all() and (logits.grad[..., 3:] < 0).all()
+
+
+def test_it_reports_in_training_alone():
+    moe, x = mixture(balancing=[LoadBalancingLoss(), RouterZLoss()]), tokens(2, 5)
+    with collecting() as reports:
+        moe.eval()(x)
+    assert not reports.losses and not reports.tallies
+    with collecting() as reports:
+        moe.train()(x)
+    assert set(reports.losses) == {"moe/balance", "moe/z"}
+    tally = reports.tallies[moe]
+    assert tally.sum() == 2 * 5 * TOP_K
+    load = moe.settle(tally)
+    torch.testing.assert_close(load["moe/load"], tally / tally.float().mean())
+    assert load["moe/load_max"] == load["moe/load"].max()
+
+
+def test_only_the_chosen_experts_count():
+    with torch.device("meta"):
+        moe = mixture(shared=SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN))
+        with FlopCounterMode(display=False) as counter:
+            moe(tokens(4, 32))
+    assert flops_per_token(moe, seq_len=32) == counter.get_total_flops() / 128
+    assert moe.own_idle_parameters() == (EXPERTS - TOP_K) * 3 * HIDDEN * FFN
+
+
+def test_separate_experts_cost_as_much_as_stacked_ones():
+    def make() -> SwiGLU:
+        return SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN)
+
+    separate = mixture_of(SeparateExperts(num_experts=EXPERTS, expert=make))
+    stacked = mixture_of(gated())
+    assert flops_per_token(separate, seq_len=8) == flops_per_token(stacked, seq_len=8)
+    assert separate.own_idle_parameters() == stacked.own_idle_parameters()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: softmax(top_k=9), r"top_k=9 of num_experts=8"),
+        (lambda: softmax(groups=GroupLimit(num_groups=3, top_groups=1)), r"num_experts=8 .*=3"),
+        (lambda: softmax(groups=GroupLimit(num_groups=8, top_groups=1)), r"fewer than top_k=2"),
+        (lambda: GroupLimit(num_groups=2, top_groups=3), r"top_groups=3 of num_groups=2"),
+        (lambda: Capacity(factor=0.0), r"factor=0.0"),
+        (lambda: mixture(experts=gated(num_experts=4)), r"num_experts=8, .* 8 and there are 4"),
+    ],
+)
+def test_mistakes_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

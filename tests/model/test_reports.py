@@ -1,0 +1,159 @@
+"""What parts report: who hears it and how often it counts, checkpointed and compiled too."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fidgpt.model.reports import collecting, report_loss, report_metric, report_tally
+
+
+class Speaking(nn.Module):
+    """A layer that reports in all three ways."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x).tanh()
+        report_loss("size", y.square().mean())
+        report_metric("mean", y.mean())
+        report_tally(self, (y > 0).sum(0))
+        return x + y
+
+    def settle(self, tally: Tensor) -> dict[str, Tensor]:
+        """Nothing to tell."""
+        return {}
+
+
+@pytest.fixture
+def parts() -> list[Speaking]:
+    """Two layers."""
+    torch.manual_seed(0)
+    return [Speaking(), Speaking()]
+
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_nobody_hears_without_a_collector(parts):
+    parts[0](X)
+    with collecting() as reports:
+        pass
+    parts[0](X)
+    assert (reports.losses, reports.metrics, reports.tallies) == ({}, {}, {})
+
+
+def test_losses_and_tallies_add_up_and_metrics_are_averaged(parts):
+    with collecting() as reports:
+        between = parts[0](X)
+        parts[1](between)
+    first, second = parts[0].linear(X).tanh(), parts[1].linear(between).tanh()
+    torch.testing.assert_close(
+        reports.losses["size"], first.square().mean() + second.square().mean()
+    )
+    torch.testing.assert_close(reports.metrics["mean"], (first.mean() + second.mean()) / 2)
+    assert list(reports.tallies) == parts
+    assert torch.equal(reports.tallies[parts[1]], (second > 0).sum(0))
+
+
+def test_a_block_that_is_called_twice_counts_twice(parts):
+    with collecting() as reports:
+        parts[0](X)
+        parts[0](X)
+    out = parts[0].linear(X).tanh()
+    torch.testing.assert_close(reports.losses["size"], 2 * out.square().mean())
+    torch.testing.assert_close(reports.metrics["mean"], out.mean())
+    assert torch.equal(reports.tallies[parts[0]], 2 * (out > 0).sum(0))
+
+
+def test_a_loss_has_gradients_and_a_metric_has_none(parts):
+    with collecting() as reports:
+        parts[0](X)
+    assert not reports.metrics["mean"].requires_grad
+    reports.losses["size"].backward()
+    assert parts[0].linear.weight.grad is not None
+
+
+def test_the_outer_collector_hears_what_the_inner_one_did(parts):
+    with collecting() as outer:
+        parts[0](X)
+        with collecting() as inner:
+            parts[1](X)
+        assert len(inner.tallies) == 1
+    assert list(outer.tallies) == parts
+    torch.testing.assert_close(
+        outer.losses["size"] - inner.losses["size"], parts[0].linear(X).tanh().square().mean()
+    )
+
+
+def test_a_collector_is_gone_after_an_error(parts):
+    with pytest.raises(ZeroDivisionError), collecting() as reports:
+        raise ZeroDivisionError
+    parts[0](X)
+    assert not reports.losses
+
+
+def test_what_is_computed_again_in_the_backward_pass_counts_once(parts):
+    gradients, heard = [], []
+    for wrapped in (False, True):
+        parts[0].zero_grad()
+        with collecting() as around:
+            with collecting() as reports:
+                out = checkpoint(parts[0], X, use_reentrant=False) if wrapped else parts[0](X)
+            loss = out.sum() + reports.losses["size"]
+        loss.backward()
+        gradients.append(parts[0].linear.weight.grad)
+        heard.append((reports.losses, around.tallies[parts[0]]))
+    assert torch.equal(gradients[0], gradients[1])
+    assert heard[0][0] == heard[1][0]
+    assert torch.equal(heard[0][1], heard[1][1])
+
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from fidgpt.model.reports import collecting, report_loss, report_tally
+
+class Speaking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+    def forward(self, x):
+        y = self.linear(x)
+        report_loss("size", y.square().mean())
+        report_tally(self, (y > 0).sum(0))
+        return x + y
+
+torch.manual_seed(0)
+parts = [Speaking() for _ in range(9)]
+counter = CompileCounterWithBackend("eager")
+compiled = [torch.compile(part, backend=counter, fullgraph=True) for part in parts]
+results = []
+for layers in (parts, compiled, compiled):
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    with collecting() as outer, collecting() as reports:
+        for layer in layers:
+            x = layer(x)
+    loss = reports.losses["size"] + x.sum()
+    grads = torch.autograd.grad(loss, [p for part in parts for p in part.parameters()])
+    assert list(outer.tallies) == parts
+    results.append([loss, *grads, *outer.tallies.values()])
+for others in results[1:]:
+    for eager, other in zip(results[0], others, strict=True):
+        torch.testing.assert_close(eager, other)
+print(counter.frame_count)
+"""
+
+
+def test_blocks_are_compiled_once_for_all_layers_and_report_the_same():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "1\n"

@@ -1,0 +1,88 @@
+"""Jobs that train nothing: small processes that act as a run does, and so fail and stop as told."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fidgpt.sweep import Job, Point, jobs_of, local
+from fidgpt.sweep.trial import Cost
+
+NUM_STEPS = 5
+# Toy: fails at a step while a file says how often; saves its step when it is stopped.
+_SCRIPT = """
+import json, os, pathlib, signal, sys, time
+folder, steps, seconds, fails_at, words = sys.argv[1:]
+folder, stopped = pathlib.Path(folder), []
+signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+folder.mkdir(exist_ok=True)
+(folder / "config.json").write_text("{}")
+(folder / "pid").write_text(str(os.getpid()))
+saved = folder / "step"
+begin = int(saved.read_text()) if saved.exists() else 0
+left = folder.with_suffix(".fails")
+with (folder / "metrics.jsonl").open("a") as file:
+    for step in range(begin + 1, int(steps) + 1):
+        time.sleep(float(seconds))
+        if step == int(fails_at) and (fails := int(left.read_text())) > 0:
+            left.write_text(str(fails - 1))
+            sys.exit(words)
+        print(json.dumps({"step": step, "loss": 1 / step}), file=file, flush=True)
+        saved.write_text(str(step))
+        if stopped:
+            sys.exit(130)
+"""
+
+
+class Toys:
+    """Makes jobs whose commands are toys.
+
+    Args:
+      directory: that of the sweep.
+      seconds: of a step.
+    """
+
+    def __init__(self, directory: Path, *, seconds: float = 0.0) -> None:
+        self.directory = directory
+        self.seconds = seconds
+        self.fails: dict[str, str] = {}
+
+    def jobs(self, names: list[str]) -> list[Job]:
+        """A job of each name."""
+        return jobs_of([toy_point(name) for name in names], self.directory)
+
+    def fail(self, job: Job, *, times: int, words: str) -> None:
+        """Lets a job fail so many times before its third step, with these words."""
+        job.directory.parent.mkdir(parents=True, exist_ok=True)
+        job.directory.with_suffix(".fails").write_text(str(times))
+        self.fails[job.point.fingerprint] = words
+
+    def command(self, job: Job) -> list[str]:
+        """The command of a toy."""
+        words = self.fails.get(job.point.fingerprint)
+        told = ["3", words] if words else ["0", ""]
+        return [
+            *(sys.executable, "-c", _SCRIPT, str(job.directory)),
+            *(str(NUM_STEPS), str(self.seconds), *told),
+        ]
+
+
+def toy_point(name: str) -> Point:
+    """A point of that name, which nothing is behind."""
+    return Point(
+        directives=(f"set:seed={name}",),
+        varied=(f"set:seed={name}",),
+        fingerprint=name * 12,
+        name=f"seed={name}",
+        cost=Cost(parameters=10, flops=100, num_steps=NUM_STEPS),
+        values={"seed": name},
+    )
+
+
+@pytest.fixture
+def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toys:
+    """Toys in place of runs, in a directory of the test's own."""
+    made = Toys(tmp_path / "sweep")
+    monkeypatch.setattr(Job, "command", property(made.command))
+    monkeypatch.setattr(local, "_PAUSE", 0.02)
+    return made

@@ -1,0 +1,43 @@
+"""The counter of lines: nothing changes in a project of parts, and much in a flattened one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1] / "benchmarks" / "complexity"
+PROGRAM = """
+import run
+from composed import FEATURES
+import flattened
+
+assert len(FEATURES) == len(flattened.FEATURES) == 10
+for feature in FEATURES:
+    count = run.count_composed(feature, 2, 2)
+    assert count.changed == 0 and count.new > 0, feature.name
+    few, many = (run.count_flattened(feature.name, n, n).changed for n in (1, 3))
+    assert many == 3 * few > 0, feature.name
+"""
+BROKEN = """
+import run
+from composed import FEATURES
+from dataclasses import replace
+
+try:
+    run.count_composed(replace(FEATURES[0], fiddler="pass"), 1, 1)
+except AssertionError as error:
+    assert "holds no lab.features.rope.RoPE" in str(error)
+else:
+    raise SystemExit("a feature that is not there was counted")
+"""
+
+
+def _run(program: str) -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, cwd=HERE)
+
+
+def test_a_feature_changes_no_file_of_a_project_and_every_file_without_parts():
+    _run(PROGRAM)
+
+
+def test_a_feature_that_no_model_holds_is_not_counted():
+    _run(BROKEN)

@@ -1,0 +1,88 @@
+"""The dials that move many numbers at once: what follows from what."""
+
+import fiddle as fdl
+import pytest
+import torch
+
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import base, debug
+from fidgpt.fiddlers import make_depth, scale_depth, use_float32, use_mup
+from fidgpt.model import Transformer, materialize
+from fidgpt.parallel import DataParallel
+from fidgpt.train.learner import Learner
+
+
+def learner_of(cfg: fdl.Config) -> Learner:
+    trainer = build_trainer(cfg)
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    return Learner(
+        trainer.model,
+        optimizer=trainer.optimizer,
+        groups=trainer.groups,
+        schedule=lambda step: 1.0,
+        loss=trainer.loss,
+        precision=trainer.precision,
+        parallel=DataParallel(),
+        micro_batch_size=None,
+        max_grad_norm=None,
+    )
+
+
+def moved(width: int, *, mup: bool) -> float:
+    """How far four steps move the stream after the last block, as a root mean square."""
+    cfg = debug()
+    use_float32(cfg)
+    if mup:
+        use_mup(cfg, base_dim=32, base_head_dim=16)
+    cfg.model.hidden_dim = width
+    cfg.optimizer.lr = 1e-2
+    learner = learner_of(cfg)
+    model = learner.model
+    assert isinstance(model, Transformer)
+    tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
+    stream = []
+    model.norm.register_forward_pre_hook(lambda _, inputs: stream.append(inputs[0].detach()))
+    for step in range(5):
+        learner.update(tokens, step=step)
+    return float((stream[-1] - stream[0]).square().mean().sqrt())
+
+
+def test_under_mup_updates_are_as_large_at_any_width():
+    """The coordinate check of Yang et al. (2022, appendix D.1)."""
+    scaled = [moved(width, mup=True) for width in (32, 128, 512)]
+    plain = [moved(width, mup=False) for width in (32, 128, 512)]
+    assert max(scaled) / min(scaled) < 1.6, scaled
+    assert plain[2] / plain[0] > 2.5, plain
+
+
+def test_at_its_base_width_mup_starts_as_without():
+    first, second = debug(), debug()
+    use_mup(second, base_dim=32, base_head_dim=16)
+    one, other = (learner_of(cfg).model for cfg in (first, second))
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+
+
+def test_one_dial_moves_a_whole_run():
+    small, large = base(), base()
+    make_depth(small, depth=4)
+    make_depth(large, depth=12)
+    assert (small.model.hidden_dim, large.model.hidden_dim) == (256, 768)
+    model = build_trainer(large).model
+    assert isinstance(model, Transformer)
+    attention = model.get_submodule("blocks.11.attention")
+    assert (len(model.blocks), attention.num_heads) == (12, 12)
+    assert large.batch_size > small.batch_size and large.optimizer.lr < small.optimizer.lr
+    tokens = large.num_steps * large.batch_size * large.seq_len
+    assert tokens == pytest.approx(20 * 12 * 12 * 768**2, rel=0.01)
+    # DeepSeek LLM (2024), section 3.1: C = 6 * 20 * N^2 operations.
+    operations = 120 * (12 * 12 * 768**2) ** 2
+    assert large.optimizer.lr == pytest.approx(0.3118 * operations**-0.125, rel=0.05)
+    assert large.batch_size * 128 == pytest.approx(0.2920 * operations**0.3271, rel=0.01)
+
+
+def test_depth_is_scaled_and_never_below_one_layer():
+    cfg = base()
+    scale_depth(cfg, factor=2.5)
+    assert cfg.model.num_layers == 10
+    scale_depth(cfg, factor=0.01)
+    assert cfg.model.num_layers == 1

@@ -1,0 +1,135 @@
+"""The fiddlers of data: what they put where, said on a command line, and a run with all of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt import configs, fiddlers
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose
+from fidgpt.cli.runs import build_trainer
+from fidgpt.data import FillInTheMiddle, Mixture, Prefetch, TokenStream
+from fidgpt.graph import ConfigError, dump, fingerprint
+from fidgpt.train import RunDirectory, RunError, Trainer
+from fidgpt.train.trackers import read_rows
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, str]:
+    """Two folders of short documents."""
+    found = {}
+    for name, word in (("prose", "a word or two, "), ("code", "x = x + 1\n")):
+        lines = [json.dumps({"body": f"{n} " + word * (1 + n % 9)}) for n in range(60)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+        found[name] = str(tmp_path / f"{name}.jsonl")
+    return found
+
+
+def small(texts: dict[str, str]) -> fdl.Config[Trainer]:
+    """The config `debug` on one of the texts."""
+    cfg = configs.debug()
+    fiddlers.smoke_test(cfg, num_steps=6)
+    fiddlers.use_text(cfg, texts["code"], text_field="body")
+    cfg.data.corpus.validation_fraction = 0.3
+    return cfg
+
+
+def all_of_it(cfg: fdl.Config[Trainer], texts: dict[str, str]) -> None:
+    fiddlers.use_mixture(
+        cfg,
+        {"prose": texts["prose"]},
+        weights={"own": 0.75, "prose": 0.25},
+        stages={0.5: {"prose": 1}},
+        text_field="body",
+    )
+    fiddlers.use_packing(cfg)
+    fiddlers.use_document_mask(cfg)
+    fiddlers.use_fim(cfg, rate=0.9)
+    fiddlers.use_prefetch(cfg)
+
+
+def test_a_mixture_is_said_on_a_command_line(texts: dict[str, str]) -> None:
+    said = f"{{'prose': '{texts['prose']}'}}"
+    cfg = compose(
+        [
+            "config:debug",
+            f"fiddler:use_mixture({said}, weights={{'own': 3, 'prose': 1}}, "
+            "stages={0.5: {'prose': 1}, 400: {'own': 1}}, text_field=body)",
+            "fiddler:use_packing",
+            "fiddler:use_prefetch(depth=3)",
+            "set:num_steps=100",
+            "set:batch_size=4",
+        ],
+        own_catalogue(),
+    )
+    assert isinstance(cfg, fdl.Config)
+    data = build_trainer(cfg).data
+    assert isinstance(data, Prefetch)
+    assert data.depth == 3
+    mixture = data.stream
+    assert isinstance(mixture, Mixture)
+    assert [stage.begin for stage in mixture.stages] == [0, 50, 400]
+    assert mixture.batch_size == 4
+    assert float(mixture.shares(0)["own"]) == 0.75
+    own = mixture.streams["own"]
+    assert isinstance(own, TokenStream)
+    assert own.packing is mixture.streams["prose"].packing  # type: ignore[attr-defined]
+
+
+def test_a_run_with_all_of_it_goes_on_as_if_it_had_never_stopped(
+    texts: dict[str, str], tmp_path: Path
+) -> None:
+    cfg = small(texts)
+    all_of_it(cfg, texts)
+    cfg.checkpoints.every = 3
+
+    def losses(**options: Any) -> list[float]:
+        run = RunDirectory(tmp_path / "run", texts={"config.json": dump(cfg)})
+        build_trainer(cfg).train(run, **options)
+        return [float(row["loss"]) for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
+
+    whole = losses()
+    assert len(whole) == 6
+    assert losses(resume=True, resume_step=3) == whole
+
+
+def test_a_run_does_not_go_on_with_other_shares(texts: dict[str, str], tmp_path: Path) -> None:
+    cfg = small(texts)
+    all_of_it(cfg, texts)
+    run = RunDirectory(tmp_path / "run", texts={"config.json": dump(cfg)})
+    build_trainer(cfg).train(run)
+    cfg.data.stream.weights = {"own": 0.5, "prose": 0.5}
+    with pytest.raises(RunError, match="the text of .* is not what it was"):
+        build_trainer(cfg).train(run, resume=True)
+
+
+def test_bytes_have_room_for_the_tokens_of_fill_in_the_middle(texts: dict[str, str]) -> None:
+    first, second = small(texts), configs.base()
+    fiddlers.use_fim(first)
+    assert first.vocab_size == 260
+    fiddlers.use_fim(second)
+    fiddlers.use_bytes(second)
+    assert second.vocab_size == 260
+    assert second.data.corpus.tokenizer.special_tokens[1] == "<|fim_suffix|>"
+    (transform,) = build_trainer(first).data.transforms  # type: ignore[attr-defined]
+    assert isinstance(transform, FillInTheMiddle)
+
+
+def test_another_mixture_takes_the_place_of_the_first(texts: dict[str, str]) -> None:
+    cfg, once = small(texts), small(texts)
+    fiddlers.use_mixture(cfg, texts)
+    fiddlers.use_prefetch(cfg)
+    fiddlers.use_mixture(cfg, {"prose": texts["prose"]})
+    fiddlers.use_mixture(once, {"prose": texts["prose"]})
+    fiddlers.use_prefetch(once)
+    assert fingerprint(cfg) == fingerprint(once)
+
+
+def test_weights_of_nothing_and_stages_between_steps_are_refused(texts: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="no text 'prse': there are own, prose, code"):
+        fiddlers.use_mixture(small(texts), texts, weights={"prse": 1})
+    with pytest.raises(ConfigError, match="at a step, or at a part of the run below 1: 2.5"):
+        fiddlers.use_mixture(small(texts), texts, stages={2.5: {"own": 1}})

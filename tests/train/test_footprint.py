@@ -1,0 +1,220 @@
+"""Memory that is foretold without any, against what training really takes."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from memory_profile import memory_of
+from torch import Tensor, nn
+
+from fidgpt.model import (
+    GELU,
+    Attention,
+    Block,
+    Embedding,
+    RMSNorm,
+    RoPE,
+    Softcap,
+    SwiGLU,
+    Transformer,
+    Unembedding,
+    token_table,
+)
+from fidgpt.model.cost import activation_bytes, without_memory
+from fidgpt.model.cost.layers import alike_layers
+from fidgpt.model.mla import LatentAttention
+from fidgpt.optim import adamw, decay_matrices
+from fidgpt.parallel import DataParallel
+from fidgpt.train import BFloat16, CrossEntropy, Float32
+from fidgpt.train.footprint import Footprint, footprint
+from fidgpt.train.learner import Learner
+from fidgpt.train.objective import NextToken
+from fidgpt.train.precision import Precision
+
+SEQ, ROWS, HIDDEN, VOCAB, WIDE = 128, 4, 128, 600, 8000
+CPU = torch.device("cpu")
+Make = Callable[[], nn.Module]
+
+SIZES: dict[str, Any] = {"hidden_dim": HIDDEN, "head_dim": 32}
+ATTENTIONS: dict[str, Make] = {
+    "plain": partial(Attention, **SIZES, rope=RoPE(head_dim=32)),
+    "windowed": partial(Attention, **SIZES, window=32),
+    "softcap": partial(Attention, **SIZES, scores=[Softcap(cap=30.0)]),
+    "few keys": partial(Attention, **SIZES, num_kv_heads=1),
+    "latent": partial(LatentAttention, **SIZES, kv_rank=48, rope=RoPE(head_dim=16)),
+}
+
+
+def model(
+    *attentions: Make, mlp: type[nn.Module] = SwiGLU, dropout: float = 0.0, vocab_size: int = VOCAB
+) -> Transformer:
+    """Four layers, with these attentions in turn."""
+    table = token_table(vocab_size=vocab_size, hidden_dim=HIDDEN)
+
+    def block(attention: Make) -> Block:
+        return Block(
+            attention_norm=RMSNorm(hidden_dim=HIDDEN),
+            attention=attention(),  # pyright: ignore[reportArgumentType]
+            mlp_norm=RMSNorm(hidden_dim=HIDDEN),
+            mlp=mlp(hidden_dim=HIDDEN),
+            dropout=dropout,
+        )
+
+    return Transformer(
+        hidden_dim=HIDDEN,
+        num_layers=4,
+        embedding=Embedding(table),
+        blocks=[partial(block, attention) for attention in attentions or [ATTENTIONS["plain"]]],
+        norm=RMSNorm(hidden_dim=HIDDEN),
+        unembedding=Unembedding(table),
+    )
+
+
+def tokens() -> Tensor:
+    return torch.zeros(ROWS, SEQ + 1, dtype=torch.long)
+
+
+def kept(module: Transformer, precision: Precision) -> tuple[int, int]:
+    """What a forward pass keeps, foretold and real."""
+    twin = precision.replica(without_memory(module))
+    foretold = activation_bytes(
+        twin, NextToken(twin, CrossEntropy()), num_sequences=ROWS, seq_len=SEQ, device=CPU
+    )
+    objective = NextToken(precision.replica(module), CrossEntropy()).train()
+    return foretold.kept, memory_of(lambda: objective(tokens()), PROFILES).left
+
+
+@pytest.fixture(autouse=True)
+def _profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "PROFILES", tmp_path)
+
+
+PROFILES = Path()
+
+
+@pytest.mark.parametrize("precision", [Float32(), BFloat16()], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
+def test_activations_are_what_a_forward_pass_leaves(attention: Make, precision: Precision) -> None:
+    foretold, real = kept(model(attention), precision)
+    assert foretold == pytest.approx(real, rel=0.01)
+
+
+def test_activations_of_other_parts() -> None:
+    foretold, real = kept(model(mlp=GELU, dropout=0.1), Float32())
+    assert foretold == pytest.approx(real, rel=0.01)
+
+
+def test_layers_of_one_kind_are_measured_once_and_each_counts() -> None:
+    mixed = model(ATTENTIONS["windowed"], ATTENTIONS["plain"])
+    assert alike_layers(mixed) == [[0, 2], [1, 3]]
+    foretold, real = kept(mixed, Float32())
+    assert foretold == pytest.approx(real, rel=0.01)
+    vars(mixed.blocks[2])["dropout"] = 0.5
+    assert alike_layers(mixed) == [[0], [1, 3], [2]]
+
+
+def learner(
+    module: Transformer, precision: Precision, optimizer: Any, micro_batch_size: int | None
+) -> Learner:
+    return Learner(
+        module,
+        optimizer=optimizer,
+        groups=decay_matrices,
+        schedule=lambda step: 1.0,
+        loss=CrossEntropy(),
+        precision=precision,
+        parallel=DataParallel(device=CPU),
+        micro_batch_size=micro_batch_size,
+        max_grad_norm=1.0,
+    )
+
+
+def needed(
+    module: Transformer,
+    precision: Precision,
+    optimizer: Any,
+    micro_batch_size: int | None = None,
+    device: torch.device = CPU,
+) -> Footprint:
+    return footprint(
+        module,
+        seq_len=SEQ,
+        num_sequences=ROWS,
+        micro_batch_size=micro_batch_size,
+        optimizer=optimizer,
+        groups=decay_matrices,
+        trainable=None,
+        loss=CrossEntropy(),
+        precision=precision,
+        device=device,
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "vocab_size", "micro_batch_size"),
+    [
+        (Float32(), VOCAB, None),
+        (BFloat16(), VOCAB, 2),
+        (Float32(), WIDE, 2),
+        (BFloat16(), WIDE, None),
+    ],
+)
+def test_the_peak_is_that_of_training(
+    precision: Precision, vocab_size: int, micro_batch_size: int | None
+) -> None:
+    optimizer = partial(adamw, lr=1e-3)
+
+    def train() -> Learner:
+        trained = learner(model(vocab_size=vocab_size), precision, optimizer, micro_batch_size)
+        for step in range(2):
+            trained.update(tokens(), step=step)
+        return trained
+
+    foretold = needed(model(vocab_size=vocab_size), precision, optimizer, micro_batch_size)
+    assert foretold.peak == pytest.approx(memory_of(train, PROFILES).peak, rel=0.1)
+
+
+def test_each_share_of_the_memory() -> None:
+    module = model()
+    count = sum(parameter.numel() for parameter in module.parameters())
+    adam = needed(module, BFloat16(), partial(adamw, lr=1e-3))
+    assert (adam.weights, adam.copy) == (4 * count, 2 * count)
+    assert (adam.gradients, adam.full_gradients) == (2 * count, 4 * count)
+    assert adam.optimizer == pytest.approx(8 * count, rel=1e-3)
+    plain = needed(module, Float32(), partial(torch.optim.SGD, lr=1e-3))
+    assert (plain.copy, plain.optimizer, plain.gradients) == (0, 0, 4 * count)
+    momentum = needed(module, Float32(), partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
+    assert momentum.optimizer == 4 * count
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_a_gpu_keeps_no_scores() -> None:
+    """FlexAttention, which no CPU trains with, keeps what every fused attention does."""
+    plain, softcap = (
+        needed(model(ATTENTIONS[name]), Float32(), partial(adamw, lr=1e-3), device=device)
+        for name, device in [("few keys", torch.device("cuda")), ("softcap", torch.device("cuda"))]
+    )
+    on_cpu = needed(model(ATTENTIONS["softcap"]), Float32(), partial(adamw, lr=1e-3))
+    assert plain.activations is not None
+    assert softcap.activations is not None
+    assert on_cpu.activations is not None
+    scores = 4 * 4 * ROWS * SEQ**2 * 4  # layers, heads, rows, pairs, bytes
+    assert on_cpu.activations.kept - softcap.activations.kept > scores
+    more_keys = 2 * 4 * ROWS * SEQ * (HIDDEN - 32) * 4
+    assert softcap.activations.kept - plain.activations.kept == more_keys
+
+
+class Reading(nn.Module):
+    """An attention that looks at its numbers, which there are none of without memory."""
+
+    def forward(self, x: Tensor, layout: object) -> Tensor:
+        return x * float(x.sum() > 0)
+
+
+def test_what_needs_numbers_is_unknown() -> None:
+    found = needed(model(Reading), Float32(), partial(adamw, lr=1e-3))
+    assert found.activations is None
+    assert found.peak >= found.weights + (found.optimizer or 0) + found.full_gradients
