@@ -111,7 +111,10 @@ COMPLETED = {
     "everywhere": ("--config 'set:**.drop", ["set:**.dropout="]),
     "by tag": ("--config set:@Se", ["set:@Seed=", "set:@SeqLen="]),
     "a place to use a part": ("--config use:sched", ["use:schedule=", "use:schedule."]),
-    "parts that fit": ("--config use:optimizer=", ["use:optimizer=adamw(", "use:optimizer=adamw "]),
+    "parts that fit": (
+        "--config use:optimizer=",
+        [f"use:optimizer={name}{end}" for name in ("adamw", "Lion", "Muon") for end in "( "],
+    ),
     "arguments of parts": (r"--config use:optimizer=adamw\(be", ["use:optimizer=adamw(betas="]),
     "back to the default": ("--config del:optimizer.be", ["del:optimizer.betas "]),
     "the left of a tie": ("--config tie:model.unembedding.w", None),

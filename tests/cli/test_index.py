@@ -125,8 +125,8 @@ class TestKnobs:
         assert not [path for path in paths if path.startswith("model.unembedding.weight.")]
 
     def test_a_tag_describes_what_its_part_does_not(self, kept_index: Index) -> None:
-        one = knob(kept_index, "data.seq_len")
-        assert one["doc"] == kept_index["tags"]["SeqLen"]["doc"]
+        one = knob(kept_index, "data.corpus.tokenizer.vocab_size")
+        assert one["doc"] == kept_index["tags"]["VocabSize"]["doc"]
 
     def test_quantities(self, kept_index: Index) -> None:
         seed = kept_index["quantities"]["base"]["Seed"]

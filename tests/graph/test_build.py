@@ -107,7 +107,8 @@ def test_containers_become_what_fiddle_makes_of_them() -> None:
     point = collections.namedtuple("Point", "x y")
     items = [point(fdl.Config(Square), 1), (fdl.Partial(Square),), {"a": [fdl.Config(Square)]}]
     built, by_fiddle = build(fdl.Config(pair, items, items)), fdl.build(fdl.Config(pair, items))
-    assert built[0] is built[1]
+    assert built[0] is not built[1]  # a list is a value, whose parts are shared
+    assert built[0][0].x is built[1][0].x
     assert built[0] is not items
     for ours, theirs in zip(built[0], by_fiddle[0], strict=True):
         assert type(ours) is type(theirs)

@@ -1,6 +1,7 @@
 """Mixtures against plain loops, closed forms, and what each part says of itself."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -277,11 +278,10 @@ def test_only_the_chosen_experts_count():
 
 
 def test_separate_experts_cost_as_much_as_stacked_ones():
-    def make() -> SwiGLU:
-        return SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN)
-
-    separate = mixture_of(SeparateExperts(num_experts=EXPERTS, expert=make))
-    stacked = mixture_of(gated())
+    make = partial(SwiGLU, hidden_dim=HIDDEN, ffn_dim=FFN)
+    separate, stacked = map(
+        mixture_of, (SeparateExperts(num_experts=EXPERTS, expert=make), gated())
+    )
     assert flops_per_token(separate, seq_len=8) == flops_per_token(stacked, seq_len=8)
     assert separate.own_idle_parameters() == stacked.own_idle_parameters()
 
