@@ -47,9 +47,8 @@ def softmax(**options: Any) -> SoftmaxRouter:
 
 def mixture(router: Router | None = None, experts: Experts | None = None, **options: Any) -> MoE:
     """A mixture whose choices are far apart."""
-    moe = MoE(
-        num_experts=EXPERTS, router=router or softmax(), experts=experts or gated(), **options
-    )
+    router, experts = router or softmax(), experts or gated()
+    moe = MoE(num_experts=EXPERTS, router=router, experts=experts, **options)
     generator = torch.Generator().manual_seed(0)
     for parameter in moe.parameters():
         nn.init.normal_(parameter, std=0.5, generator=generator)
@@ -279,9 +278,8 @@ def test_only_the_chosen_experts_count():
 
 def test_separate_experts_cost_as_much_as_stacked_ones():
     make = partial(SwiGLU, hidden_dim=HIDDEN, ffn_dim=FFN)
-    separate, stacked = map(
-        mixture_of, (SeparateExperts(num_experts=EXPERTS, expert=make), gated())
-    )
+    experts = SeparateExperts(num_experts=EXPERTS, expert=make)
+    separate, stacked = mixture_of(experts), mixture_of(gated())
     assert flops_per_token(separate, seq_len=8) == flops_per_token(stacked, seq_len=8)
     assert separate.own_idle_parameters() == stacked.own_idle_parameters()
 
