@@ -23,25 +23,25 @@ def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
 
-class MLP(nn.Module):
-    """`down(activation(up(x)))`, for an activation that has no class of its own here.
+class _Plain(nn.Module):
+    """`down(activation(up(x)))`; a kind says its activation.
 
     Args:
       hidden_dim: width of the residual stream.
       ffn_dim: width inside; 4 * hidden_dim unless said.
-      activation: what happens inside, number by number: `gelu`, `torch.relu`, a module.
       linear: makes the projections.
-      bias: adds a bias to both projections.
-      init: start of the projection up.
+      bias: adds a bias to all projections.
+      init: start of the projections that read the stream.
       out_init: start of the projection down, `init` unless said.
     """
+
+    activation: Activation
 
     def __init__(
         self,
         *,
         hidden_dim: int,
         ffn_dim: int | None = None,
-        activation: Activation,
         linear: LinearFactory = Linear,
         bias: bool = False,
         init: Init = GPT2_NORMAL,
@@ -49,7 +49,6 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
-        self.activation = activation
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
 
@@ -57,67 +56,31 @@ class MLP(nn.Module):
         return self.down(self.activation(self.up(x)))
 
 
-class GELU(MLP):
+class GELU(_Plain):
     """`down(gelu(up(x)))`, with the tanh form of GELU that GPT-2 was trained with.
 
     The exact form is `MLP(activation=gelu)`.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        ffn_dim: int | None = None,
-        linear: LinearFactory = Linear,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__(
-            hidden_dim=hidden_dim,
-            ffn_dim=ffn_dim,
-            activation=gelu_tanh,
-            linear=linear,
-            bias=bias,
-            init=init,
-            out_init=out_init,
-        )
+    activation = staticmethod(gelu_tanh)
 
 
-class SquaredReLU(MLP):
+class SquaredReLU(_Plain):
     """`down(relu(up(x))^2)` (Primer, So et al., 2021, arXiv:2109.08668)."""
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        ffn_dim: int | None = None,
-        linear: LinearFactory = Linear,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__(
-            hidden_dim=hidden_dim,
-            ffn_dim=ffn_dim,
-            activation=squared_relu,
-            linear=linear,
-            bias=bias,
-            init=init,
-            out_init=out_init,
-        )
+    activation = staticmethod(squared_relu)
 
 
-class GatedMLP(nn.Module):
-    """`down(activation(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202).
+class MLP(_Plain):
+    """`down(activation(up(x)))`, for an activation that has no class of its own here.
 
     Args:
       hidden_dim: width of the residual stream.
-      ffn_dim: width inside; `gated_ffn_dim` of the width unless said.
-      activation: what the gate passes through, number by number: `gelu`, `torch.relu`, a module.
+      activation: what happens inside, number by number: `gelu`, `torch.relu`, a module.
+      ffn_dim: width inside; 4 * hidden_dim unless said.
       linear: makes the projections.
-      bias: adds a bias to all three projections.
-      init: start of the gate and the projection up.
+      bias: adds a bias to all projections.
+      init: start of the projections that read the stream.
       out_init: start of the projection down, `init` unless said.
     """
 
@@ -125,8 +88,43 @@ class GatedMLP(nn.Module):
         self,
         *,
         hidden_dim: int,
-        ffn_dim: int | None = None,
         activation: Activation,
+        ffn_dim: int | None = None,
+        linear: LinearFactory = Linear,
+        bias: bool = False,
+        init: Init = GPT2_NORMAL,
+        out_init: Init | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_dim=hidden_dim,
+            ffn_dim=ffn_dim,
+            linear=linear,
+            bias=bias,
+            init=init,
+            out_init=out_init,
+        )
+        self.activation = activation
+
+
+class _Gated(nn.Module):
+    """`down(activation(gate(x)) * up(x))`; a kind says its activation.
+
+    Args:
+      hidden_dim: width of the residual stream.
+      ffn_dim: width inside; `gated_ffn_dim` of the width unless said.
+      linear: makes the projections.
+      bias: adds a bias to all projections.
+      init: start of the projections that read the stream.
+      out_init: start of the projection down, `init` unless said.
+    """
+
+    activation: Activation
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        ffn_dim: int | None = None,
         linear: LinearFactory = Linear,
         bias: bool = False,
         init: Init = GPT2_NORMAL,
@@ -134,7 +132,6 @@ class GatedMLP(nn.Module):
     ) -> None:
         super().__init__()
         ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
-        self.activation = activation
         self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
@@ -143,40 +140,39 @@ class GatedMLP(nn.Module):
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
-class SwiGLU(GatedMLP):
+class SwiGLU(_Gated):
     """`down(silu(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202)."""
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        ffn_dim: int | None = None,
-        linear: LinearFactory = Linear,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__(
-            hidden_dim=hidden_dim,
-            ffn_dim=ffn_dim,
-            activation=F.silu,
-            linear=linear,
-            bias=bias,
-            init=init,
-            out_init=out_init,
-        )
+    activation = staticmethod(F.silu)
 
 
-class GeGLU(GatedMLP):
+class GeGLU(_Gated):
     """`down(gelu(gate(x)) * up(x))`, with the tanh form of GELU, as Gemma (2024) has it.
 
     Shazeer's own, with the exact form, is `GatedMLP(activation=gelu)`.
+    """
+
+    activation = staticmethod(gelu_tanh)
+
+
+class GatedMLP(_Gated):
+    """`down(activation(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202).
+
+    Args:
+      hidden_dim: width of the residual stream.
+      activation: what the gate passes through, number by number: `gelu`, `torch.relu`, a module.
+      ffn_dim: width inside; `gated_ffn_dim` of the width unless said.
+      linear: makes the projections.
+      bias: adds a bias to all projections.
+      init: start of the projections that read the stream.
+      out_init: start of the projection down, `init` unless said.
     """
 
     def __init__(
         self,
         *,
         hidden_dim: int,
+        activation: Activation,
         ffn_dim: int | None = None,
         linear: LinearFactory = Linear,
         bias: bool = False,
@@ -186,9 +182,9 @@ class GeGLU(GatedMLP):
         super().__init__(
             hidden_dim=hidden_dim,
             ffn_dim=ffn_dim,
-            activation=gelu_tanh,
             linear=linear,
             bias=bias,
             init=init,
             out_init=out_init,
         )
+        self.activation = activation
