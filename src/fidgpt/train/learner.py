@@ -109,13 +109,14 @@ class Learner:
         """Adds up the gradients of all micro-batches; returns what was reported on the way."""
         step = StepReports()
         parts = batch.split(self._micro_batch_size or len(batch))
-        learned = float(count_learned(batch))
+        learned = [count_learned(rows) for rows in parts]
         # Each token weighs alike, whichever process and micro-batch it is in.
-        even_share = self._parallel.mean(torch.tensor(learned, device=batch.device)).item()
-        for number, rows in enumerate(parts, start=1):
+        total = torch.tensor(sum(learned), dtype=torch.float64, device=batch.device)
+        even_share = self._parallel.mean(total).item()
+        for number, (rows, count) in enumerate(zip(parts, learned, strict=True), start=1):
             last = number == len(parts)
             alone = contextlib.nullcontext() if last else self._parallel.accumulating(self._module)
-            share = count_learned(rows) / max(even_share, 1.0)
+            share = count / max(even_share, 1.0)
             with alone:
                 with collecting() as reports:
                     loss = self._module(rows)

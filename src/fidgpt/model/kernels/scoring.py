@@ -1,6 +1,6 @@
 """What a kernel computes beside products: scale, mask, changes of scores, sinks, dropout."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -96,9 +96,6 @@ class Kernel(Protocol):
     ) -> Float[Tensor, "batch heads queries value_dim"]:
         """The values, weighed for each query; neighbouring query heads share a key head."""
         ...
-
-
-Chosen = Callable[[Tensor, Tensor, Tensor, Scoring], Tensor]
 
 
 def _tokens(places: Places, other: int) -> Token:
