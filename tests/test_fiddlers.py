@@ -62,6 +62,18 @@ REFUSED: dict[str, Collection[str]] = {
     "make_xl": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b", "qwen2_5_0_5b"},
 }
 
+MIXTURES = ["mixtral_8x7b", "qwen3_30b_a3b", "deepseek_v2_lite", "deepseek_v3", "gpt_oss_20b"]
+# Latent attention has no heads of keys; gpt-oss's experts have no MLP of their kind; and sizes.
+UNFIT: dict[str, Collection[str]] = {
+    **dict.fromkeys(
+        ["use_gqa", "use_qk_norm", "use_value_embeddings"], {"deepseek_v2_lite", "deepseek_v3"}
+    ),
+    "use_shared_expert": {"gpt_oss_20b"},
+    "make_small": {"mixtral_8x7b"},
+    "make_large": {"mixtral_8x7b"},
+    "make_xl": {"mixtral_8x7b", "deepseek_v2_lite"},
+}
+
 # Fiddlers that speak of one thing; of two that speak of different things, the order is free.
 CONCERNS = [
     {"make_small", "make_medium", "make_large", "make_xl", "make_depth", "scale_depth"},
@@ -136,6 +148,22 @@ def test_a_fiddler_applies_and_changes_something(name: str, config: str) -> None
             build_trainer(cfg)
     else:
         model = build_trainer(cfg).model
+        assert all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("config", MIXTURES)
+@pytest.mark.parametrize("name", fiddlers.__all__)
+def test_a_fiddler_applies_to_a_published_mixture_or_says_why_not(name: str, config: str) -> None:
+    cfg = family(config)
+    cfg.model.num_layers += len(cfg.model.first_blocks)
+    try:
+        apply(cfg, name)
+        model = build_trainer(cfg).model
+    except ConfigError as error:
+        assert config in UNFIT.get(name, ()), error
+        assert str(error).strip()
+    else:
+        assert config not in UNFIT.get(name, ())
         assert all(parameter.is_meta for parameter in model.parameters())
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,6 +13,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 _GLOO = "gloo/transport/"  # in the text of its errors, which have no class of their own
+# The newer name comes with torch 2.13, the older one warns from there on.
+_SYNC_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
 
 
 class ParallelError(RuntimeError):
@@ -33,6 +40,7 @@ class DataParallel:
     def __init__(self, *, device: torch.device | None = None) -> None:
         self._device = device
         self._joined: list[bool] = []
+        self._group: dist.ProcessGroup | None = None  # see __exit__
         self.rank = 0
         self.world_size = 1
 
@@ -75,6 +83,10 @@ class DataParallel:
         if kind is None and dist.is_initialized():
             dist.barrier()  # nobody leaves while another still writes
         if joined:
+            # Torch ends a group whose last owner is a DistributedDataParallel without letting go of
+            # the GIL, while a thread of the group may want it: a deadlock, one run in seven on a
+            # busy machine. Held here, the group outlives the module.
+            self._group = dist.group.WORLD
             dist.destroy_process_group()
         if not self._joined:
             self.rank, self.world_size = 0, 1
@@ -87,7 +99,7 @@ class DataParallel:
         # Buffers are alike already: what moves them is summed over all processes first.
         if self.world_size == 1:
             return module
-        return DistributedDataParallel(module, broadcast_buffers=False)
+        return DistributedDataParallel(module, **{_SYNC_BUFFERS: False})
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:
