@@ -1,11 +1,11 @@
 # The project's commands. Each sets up .venv by itself first, which takes minutes once and nothing later.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format clean
+.PHONY: help setup train test faults lint format clean
 BIN := .venv/bin
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile
-	@echo '    ARGS="..." adds arguments to train and test; PYTHON=python3.12 chooses the Python of a new .venv.'
+	@echo '    ARGS="..." adds arguments to train, test and faults; PYTHON=python3.12 chooses the Python of a new .venv.'
 
 setup:  ## make the environment .venv ready
 	@sh ./setup.sh
@@ -15,6 +15,9 @@ train: setup  ## train a language model (ARGS="--config=config:debug" another on
 
 test: setup  ## run the tests (ARGS="tests/test_layout.py -x" some of them)
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadgroup $(ARGS)
+
+faults: setup  ## kill and damage runs a thousand times, and print what became of them
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults $(or $(ARGS),--num=1000)
 
 lint: setup  ## check style and types
 	$(BIN)/ruff check

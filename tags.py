@@ -102,5 +102,23 @@ class WeightDecay(fdl.Tag):
     may_change = "restart"
 
 
+class LabelSmoothing(fdl.Tag):
+    """Share of every target that is spread over all tokens alike, from 0 to below 1."""
+
+    may_change = "restart"
+
+
+class MaxGradValue(fdl.Tag):
+    """Bound of every number of a gradient, from zero."""
+
+    may_change = "restart"
+
+
+class AverageBeta(fdl.Tag):
+    """Share of the average of weights that stays at a step, from 0 to less than 1."""
+
+    may_change = "restart"
+
+
 class Seed(fdl.Tag):
     """Seed from which every stream of random numbers is derived."""

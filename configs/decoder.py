@@ -7,7 +7,8 @@ import fiddle as fdl
 
 from fidgpt.configs.base import base
 from fidgpt.fiddlers import untie_embeddings
-from fidgpt.graph import clone_part, find
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.graph import find
 from fidgpt.model import RMSNorm
 from fidgpt.tags import HeadDim, NumKVHeads, Window
 from fidgpt.train import Trainer
@@ -20,17 +21,15 @@ def decoder(
     hidden_dim: int,
     num_layers: int,
     num_heads: int,
-    num_kv_heads: int,
     ffn_dim: int,
     vocab_size: int,
     seq_len: int,
+    num_kv_heads: int | None = None,
     head_dim: int | None = None,
-    windows: Sequence[int | None] = (None,),
     theta: float = 10_000.0,
     scaling: fdl.Config | None = None,
     eps: float = 1e-5,
     tied: bool = False,
-    learning_rate: float = 3e-4,
 ) -> fdl.Config[Trainer]:
     """A decoder like Llama: RoPE, RMSNorm before each branch, SwiGLU, grouped queries, no biases.
 
@@ -38,35 +37,41 @@ def decoder(
       hidden_dim: width of the residual stream.
       num_layers: depth.
       num_heads: query heads of a layer; they follow the width where they fill it.
-      num_kv_heads: key and value heads of a layer.
       ffn_dim: width inside an MLP.
       vocab_size: rows of the token table.
       seq_len: tokens of a training sequence.
+      num_kv_heads: key and value heads of a layer; as many as query heads unless said.
       head_dim: size of a head; hidden_dim / num_heads unless said.
-      windows: how far attention looks back, a pattern that repeats over the depth; None: at all.
       theta: base of RoPE's wavelengths.
       scaling: how RoPE reaches beyond its training.
       eps: of every norm.
       tied: one table both reads and scores tokens.
-      learning_rate: peak learning rate.
     """
     cfg = base()
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len
-    cfg.optimizer.lr = learning_rate
+    cfg.optimizer.lr = 3e-4
     cfg.model.hidden_dim, cfg.model.num_layers = hidden_dim, num_layers
     head_dim = hidden_dim // num_heads if head_dim is None else head_dim
     attention = cfg.model.blocks[0].attention
     attention.head_dim = HeadDim.new(head_dim)
     attention.num_heads = None if num_heads * head_dim == hidden_dim else num_heads
-    attention.num_kv_heads = NumKVHeads.new(num_kv_heads)
+    attention.num_kv_heads = NumKVHeads.new(num_heads if num_kv_heads is None else num_kv_heads)
+    attention.window = None
     attention.rope.theta, attention.rope.scaling = theta, scaling
     cfg.model.blocks[0].mlp.ffn_dim = ffn_dim
     for norm in find(cfg.model, RMSNorm):
         norm.eps = eps
-    cfg.model.blocks = [_looking_back(cfg.model.blocks[0], window) for window in shortest(windows)]
     if not tied:
         untie_embeddings(cfg)
     return cfg
+
+
+def look_back(cfg: fdl.Config[Trainer], windows: Sequence[int | None]) -> None:
+    """Attention has these windows, a pattern that repeats over the depth; None: it sees all."""
+    windows = shortest(windows)
+    cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
+    for block, window in zip(cfg.model.blocks, windows, strict=True):
+        block.attention.window = None if window is None else Window.new(window)
 
 
 def shortest(pattern: Sequence[T]) -> Sequence[T]:
@@ -76,10 +81,3 @@ def shortest(pattern: Sequence[T]) -> Sequence[T]:
         for n in range(1, len(pattern) + 1)
         if all(one == pattern[i % n] for i, one in enumerate(pattern))
     )
-
-
-def _looking_back(block: fdl.Partial, window: int | None) -> fdl.Partial:
-    """The same block, with a window of its own."""
-    block = clone_part(block)
-    block.attention.window = None if window is None else Window.new(window)
-    return block

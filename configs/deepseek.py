@@ -2,20 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import takewhile
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs import hub
 from fidgpt.configs.decoder import decoder
-from fidgpt.fiddlers import (
-    use_loss_free_balancing,
-    use_mla,
-    use_moe,
-    use_shared_expert,
-    use_sigmoid_router,
-)
+from fidgpt.configs.variant import variant_of
+from fidgpt.fiddlers import use_mla, use_moe, use_shared_expert
 from fidgpt.graph import find
 from fidgpt.model import (
     GroupLimit,
@@ -29,109 +23,79 @@ from fidgpt.model import (
 from fidgpt.tags import HeadDim
 from fidgpt.train import Trainer
 
-GREEDY, GROUP_LIMITED, LOSS_FREE = "greedy", "group_limited_greedy", "noaux_tc"
-_BEST = {GREEDY: 0, GROUP_LIMITED: 1, LOSS_FREE: 2}  # experts that a group is judged by
 
-
+@variant_of(
+    decoder,
+    hidden_dim=7168,
+    num_layers=61,
+    num_heads=128,
+    head_dim=128,
+    ffn_dim=18_432,
+    vocab_size=129_280,
+    seq_len=163_840,
+    eps=1e-6,
+)
 def deepseek(
+    cfg: fdl.Config[Trainer],
     *,
-    hidden_dim: int = 7168,
-    num_layers: int = 61,
-    num_heads: int = 128,
-    num_kv_heads: int | None = None,
-    head_dim: int = 128,
+    num_heads: int,
+    num_kv_heads: int | None,
     rope_head_dim: int = 64,
     value_head_dim: int = 128,
     kv_rank: int = 512,
     query_rank: int | None = 1536,
-    ffn_dim: int = 18_432,
     expert_ffn_dim: int = 2048,
     num_experts: int = 256,
     num_shared: int = 1,
     top_k: int = 8,
     first_dense: int = 3,
-    selection: str = LOSS_FREE,
-    num_groups: int = 8,
-    top_groups: int = 4,
     normalize: bool = False,
     route_scale: float = 1.0,
-    vocab_size: int = 129_280,
-    seq_len: int = 163_840,
-    theta: float = 10_000.0,
-    scaling: fdl.Config | None = None,
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
-    eps: float = 1e-6,
-    tied: bool = False,
-) -> fdl.Config[Trainer]:
+) -> None:
     """A decoder with latent attention, and mixtures in all layers but the first ones.
 
     Raises:
-      ValueError: key heads are not as many as heads, or the selection is unknown.
+      ValueError: key heads are not as many as heads.
     """
     if num_kv_heads not in (None, num_heads):
         raise ValueError(f"{num_kv_heads=}, but latent attention has a key for all {num_heads=}.")
-    if selection not in _BEST:
-        raise ValueError(f"{selection=} is not known: use one of {', '.join(_BEST)}.")
-    cfg = decoder(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
     use_mla(cfg, kv_rank, query_rank, rope_head_dim, value_head_dim)
     for attention in find(cfg.model, LatentAttention):
         attention.norm = fdl.Partial(RMSNorm, eps=1e-6)  # whatever that of the other norms is
-    if scaling is not None:
-        _sharpen(cfg, mscale or 0.0, mscale_all_dim or 0.0)
+        if attention.rope.scaling is not None:
+            _sharpen(attention, mscale or 0.0, mscale_all_dim or 0.0)
     use_moe(cfg, num_experts, top_k, first_dense=first_dense, ffn_dim=expert_ffn_dim)
     use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
     for router in find(cfg.model, Router):
         router.normalize, router.scale = normalize, route_scale
-    if num_groups > 1 and (best := _BEST[selection]):
-        _limit(cfg, num_groups, top_groups, best)
-    _balance(cfg, selection)
-    return cfg
 
 
-def _limit(cfg: fdl.Config[Trainer], num_groups: int, top_groups: int, best: int) -> None:
+def _sharpen(attention: Any, mscale: float, mscale_all_dim: float) -> None:
+    """Scores grow as YaRN has it: by the amplitude of RoPE, or by the scale of whole heads."""
+    rope, scaling = attention.rope, attention.rope.scaling
+    attention.scale = fdl.Config(
+        yarn_scale,
+        head_dim=HeadDim.new(),
+        rope_head_dim=rope.head_dim,
+        factor=scaling.factor,
+        mscale_all_dim=mscale_all_dim,
+    )
+    if mscale and mscale_all_dim and scaling.amplitude is None:
+        growth = 0.1 * math.log(scaling.factor)
+        scaling.amplitude = (growth * mscale + 1) / (growth * mscale_all_dim + 1)
+
+
+def choose_groups(cfg: fdl.Config[Trainer], num_groups: int, top_groups: int, *, best: int) -> None:
     """A token's experts come from a few groups, each judged by its `best` experts for the token."""
     limit = fdl.Config(GroupLimit, num_groups=num_groups, top_groups=top_groups, best=best)
     for router in find(cfg.model, Router):
-        router.groups = limit
+        router.groups = limit if num_groups > 1 else None
 
 
-def _sharpen(cfg: fdl.Config[Trainer], mscale: float, mscale_all_dim: float) -> None:
-    """Scores grow as YaRN has it: by the amplitude of RoPE, or by the scale of whole heads."""
-    for attention in find(cfg.model, LatentAttention):
-        rope, scaling = attention.rope, attention.rope.scaling
-        attention.scale = fdl.Config(
-            yarn_scale,
-            head_dim=HeadDim.new(),
-            rope_head_dim=rope.head_dim,
-            factor=scaling.factor,
-            mscale_all_dim=mscale_all_dim,
-        )
-        if mscale and mscale_all_dim and scaling.amplitude is None:
-            growth = 0.1 * math.log(scaling.factor)
-            scaling.amplitude = (growth * mscale + 1) / (growth * mscale_all_dim + 1)
-
-
-def _balance(cfg: fdl.Config[Trainer], selection: str) -> None:
-    """Evens the load as the papers do, in each sequence by a loss."""
-    weight = 0.001
-    if selection == LOSS_FREE:
-        use_sigmoid_router(cfg)
-        use_loss_free_balancing(cfg)
-        weight = 0.0001
+def balance_sequences(cfg: fdl.Config[Trainer], *, weight: float) -> None:
+    """A loss evens the load in each sequence, and no other does."""
     for moe in find(cfg.model, MoE):
         moe.balancing = [fdl.ArgFactory(SequenceBalancingLoss, weight=weight)]
 
@@ -182,31 +146,9 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def mixture(model: Any) -> Any:
-    """The mixture of the first layer that is not dense."""
-    return model.blocks[_first_dense(model)].mlp
-
-
-def _first_dense(model: Any) -> int:
-    return len([*takewhile(lambda block: not hasattr(block.mlp, "experts"), model.blocks)])
-
-
-def _attention(model: Any) -> Any:
-    return model.blocks[0].attention
-
-
-def _query_rank(model: Any) -> int | None:
-    down = _attention(model).query_down
-    return None if down is None else down.out_features
-
-
-def _num_shared(model: Any) -> int:
-    return mixture(model).shared.up.out_features // mixture(model).experts.up.shape[1]
-
-
 def _mscale(model: Any) -> float | None:
     """What the scale was made with; the amplitude too, in all that is published."""
-    attention = _attention(model)
+    attention = model.blocks[0].attention
     growth = 0.0 if attention.rope.scaling is None else math.log(attention.rope.scaling.factor)
     dims = attention.head_dim + attention.rope_head_dim
     sharpness = math.sqrt(attention.scale * math.sqrt(dims))
@@ -214,16 +156,7 @@ def _mscale(model: Any) -> float | None:
 
 
 READINGS: Mapping[str, Callable[[Any], Any]] = {
-    "num_kv_heads": lambda model: _attention(model).num_heads,
-    "rope_head_dim": lambda model: _attention(model).rope_head_dim,
-    "value_head_dim": lambda model: _attention(model).value_head_dim,
-    "kv_rank": lambda model: _attention(model).kv_rank,
-    "query_rank": _query_rank,
-    "num_shared": _num_shared,
-    "first_dense": _first_dense,
-    "num_groups": lambda model: getattr(mixture(model).router.groups, "num_groups", 1),
-    "top_groups": lambda model: getattr(mixture(model).router.groups, "top_groups", 1),
-    "route_scale": lambda model: mixture(model).router.scale,
+    "num_kv_heads": lambda model: model.blocks[0].attention.num_heads,
     "mscale": _mscale,
     "mscale_all_dim": _mscale,
 }

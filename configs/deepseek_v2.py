@@ -1,24 +1,47 @@
 """DeepSeek V2 (2024, arXiv:2405.04434): latent attention, and experts chosen by a softmax."""
 
+from functools import partial
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs import deepseek
 from fidgpt.configs.hub import Family
+from fidgpt.configs.variant import variant_of
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
 
+_FREE, _LIMITED = _SELECTIONS = "greedy", "group_limited_greedy"
+
+
+@variant_of(deepseek.deepseek)
+def v2(
+    cfg: fdl.Config[Trainer],
+    *,
+    selection: str = _FREE,
+    num_groups: int = 8,
+    top_groups: int = 4,
+) -> None:
+    """Experts are chosen among all, or from the groups of a token's best ones.
+
+    Raises:
+      ValueError: the selection is unknown.
+    """
+    if selection not in _SELECTIONS:
+        raise ValueError(f"{selection=} is not known: use one of {', '.join(_SELECTIONS)}.")
+    if selection == _LIMITED:
+        deepseek.choose_groups(cfg, num_groups, top_groups, best=1)
+    deepseek.balance_sequences(cfg, weight=0.001)
+
 
 def _selection(model: Any) -> str:
-    groups = deepseek.mixture(model).router.groups
-    return deepseek.GREEDY if groups is None else deepseek.GROUP_LIMITED
+    return _LIMITED if model.blocks[-1].mlp.router.groups else _FREE
 
 
 HUB = Family(
     model_type="deepseek_v2",
     architecture="DeepseekV2ForCausalLM",
-    config=deepseek.deepseek,
+    config=v2,
     settings={**deepseek.SETTINGS, "selection": "topk_method"},
     tensors=deepseek.tensors,
     fixed={
@@ -27,29 +50,29 @@ HUB = Family(
         "norm_topk_prob": (False,),
         "scoring_func": ("softmax",),
     },
-    defaults={"topk_method": deepseek.GREEDY, "q_lora_rank": 1536},
-    readings={**deepseek.READINGS, "selection": _selection},
+    defaults={"q_lora_rank": 1536},
+    readings={
+        **deepseek.READINGS,
+        "selection": _selection,
+    },
+)
+
+
+_v2 = partial(
+    v2,
+    query_rank=None,
+    num_experts=64,
+    num_shared=2,
+    top_k=6,
+    first_dense=1,
+    vocab_size=102_400,
+    mscale=0.707,
+    mscale_all_dim=0.707,
 )
 
 
 def deepseek_v2_lite() -> fdl.Config[Trainer]:
     """16 billion parameters, 2.7 billion a token."""
-    return _deepseek_v2(
-        hidden_dim=2048, num_layers=27, num_heads=16, ffn_dim=10_944, expert_ffn_dim=1408
-    )
-
-
-def _deepseek_v2(**sizes: Any) -> fdl.Config[Trainer]:
-    return deepseek.deepseek(
-        **sizes,
-        query_rank=None,
-        num_experts=64,
-        num_shared=2,
-        top_k=6,
-        first_dense=1,
-        selection=deepseek.GREEDY,
-        vocab_size=102_400,
-        scaling=fdl.Config(YaRN, factor=40.0, original_seq_len=4096),
-        mscale=0.707,
-        mscale_all_dim=0.707,
-    )
+    sizes = {"hidden_dim": 2048, "num_heads": 16, "ffn_dim": 10_944, "expert_ffn_dim": 1408}
+    longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096)
+    return _v2(num_layers=27, **sizes, scaling=longer)

@@ -7,19 +7,31 @@ import fiddle as fdl
 
 from fidgpt.configs import deepseek
 from fidgpt.configs.hub import Family
+from fidgpt.configs.variant import variant_of
+from fidgpt.fiddlers import use_loss_free_balancing, use_sigmoid_router
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
+
+
+@variant_of(deepseek.deepseek)
+def v3(cfg: fdl.Config[Trainer], *, num_groups: int = 8, top_groups: int = 4) -> None:
+    """Each expert is scored on its own, and groups are judged by their two best ones."""
+    use_sigmoid_router(cfg)
+    use_loss_free_balancing(cfg)
+    deepseek.choose_groups(cfg, num_groups, top_groups, best=2)
+    deepseek.balance_sequences(cfg, weight=0.0001)
+
 
 HUB = Family(
     model_type="deepseek_v3",
     architecture="DeepseekV3ForCausalLM",
-    config=deepseek.deepseek,
+    config=v3,
     settings={**deepseek.SETTINGS, "normalize": "norm_topk_prob"},
     tensors=deepseek.tensors,
     fixed={
         **deepseek.FIXED,
         "rope_interleave": (True,),
-        "topk_method": (deepseek.LOSS_FREE,),
+        "topk_method": ("noaux_tc",),
         "scoring_func": ("sigmoid",),
     },
     defaults={"norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536},
@@ -32,6 +44,4 @@ HUB = Family(
 def deepseek_v3() -> fdl.Config[Trainer]:
     """671 billion parameters, 38 billion a token."""
     longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096)
-    return deepseek.deepseek(
-        normalize=True, route_scale=2.5, scaling=longer, mscale=1.0, mscale_all_dim=1.0
-    )
+    return v3(normalize=True, route_scale=2.5, scaling=longer, mscale=1.0, mscale_all_dim=1.0)

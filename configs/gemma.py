@@ -6,6 +6,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs import hub
+from fidgpt.configs.decoder import decoder, look_back
+from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_geglu, use_sandwich_norm
 from fidgpt.graph import find, swap_all
 from fidgpt.model import Attention, OffsetRMSNorm, RMSNorm, root_of_width
@@ -43,13 +45,19 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def use_gemma_parts(cfg: fdl.Config[Trainer], *, query_scalar: int) -> None:
-    """GeGLU, norms around each branch whose weights count from one, and scaled tokens.
+@variant_of(decoder, num_heads=8, num_kv_heads=4, head_dim=256, eps=1e-6, tied=True)
+def gemma(
+    cfg: fdl.Config[Trainer],
+    *,
+    layer_types: Sequence[str],
+    window: int | None = 4096,
+    query_scalar: int = 256,
+) -> None:
+    """A decoder with GeGLU, norms around each branch that count from one, and scaled tokens.
 
-    Args:
-      cfg: the graph to change.
-      query_scalar: scores are divided by its square root.
+    Scores are divided by the square root of `query_scalar`.
     """
+    look_back(cfg, windows_of(layer_types, window))
     use_geglu(cfg)
     use_sandwich_norm(cfg)
     swap_all(cfg.model, RMSNorm, by=OffsetRMSNorm)

@@ -3,62 +3,39 @@
 Local layers have a window and a RoPE of their own.
 """
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs import gemma
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import Family
+from fidgpt.configs.hub import QK_NORMS, Family
+from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_qk_norm
-from fidgpt.model import LinearScaling, RoPE
+from fidgpt.graph import swap_all
+from fidgpt.model import LinearScaling, OffsetRMSNorm, RMSNorm, RoPE
 from fidgpt.tags import HeadDim
 from fidgpt.train import Trainer
 
 
-def gemma3(
-    *,
-    hidden_dim: int = 2304,
-    num_layers: int = 26,
-    ffn_dim: int = 9216,
-    num_heads: int = 8,
-    num_kv_heads: int = 4,
-    head_dim: int = 256,
-    vocab_size: int = 262_208,
-    seq_len: int = 131_072,
-    query_scalar: int = 256,
-    window: int = 4096,
-    layer_types: Sequence[str] = (*[gemma.SLIDING] * 5, gemma.FULL),
-    theta: float = 1e6,
-    scaling: fdl.Config | None = None,
-    local_theta: float = 10_000.0,
-    eps: float = 1e-6,
-    tied: bool = True,
-) -> fdl.Config[Trainer]:
+@variant_of(
+    gemma.gemma,
+    hidden_dim=2304,
+    num_layers=26,
+    ffn_dim=9216,
+    vocab_size=262_208,
+    seq_len=131_072,
+    layer_types=(*[gemma.SLIDING] * 5, gemma.FULL),
+    theta=1e6,
+)
+def gemma3(cfg: fdl.Config[Trainer], *, eps: float, local_theta: float = 10_000.0) -> None:
     """A decoder with Gemma's parts; `theta` and `scaling` are of global layers alone."""
-    cfg = decoder(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        windows=gemma.windows_of(layer_types, window),
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
     use_qk_norm(cfg, eps=eps)
-    gemma.use_gemma_parts(cfg, query_scalar=query_scalar)
+    swap_all(cfg.model, RMSNorm, by=OffsetRMSNorm)
     local = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=local_theta)
     for block in cfg.model.blocks:
         if block.attention.window is not None:
             block.attention.rope = local
-    return cfg
 
 
 def _local_theta(model: Any) -> float:
@@ -66,20 +43,20 @@ def _local_theta(model: Any) -> float:
     return next(one.rope.theta for one in attentions if one.window is not None)
 
 
-_ATTENTION = "model.layers.*.self_attn"
 HUB = Family(
     model_type="gemma3_text",
     architecture="Gemma3ForCausalLM",
     config=gemma3,
     settings={**gemma.SETTINGS, "local_theta": "rope_local_base_freq"},
-    tensors={
-        **gemma.TENSORS,
-        "blocks.*.attention.query_norm": f"{_ATTENTION}.q_norm",
-        "blocks.*.attention.key_norm": f"{_ATTENTION}.k_norm",
-    },
+    tensors={**gemma.TENSORS, **QK_NORMS},
     fixed={**gemma.FIXED, "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,)},
     readings={**gemma.READINGS, "local_theta": _local_theta},
     spare=("*vision_tower.*", "*multi_modal_projector.*"),  # of the sizes that see
+)
+
+
+_small = partial(
+    gemma3, num_heads=4, num_kv_heads=1, vocab_size=262_144, seq_len=32_768, window=512
 )
 
 
@@ -95,7 +72,7 @@ def gemma3_1b() -> fdl.Config[Trainer]:
 
 def gemma3_4b() -> fdl.Config[Trainer]:
     """3.9 billion parameters."""
-    return _large(hidden_dim=2560, num_layers=34, num_heads=8, num_kv_heads=4, ffn_dim=10_240)
+    return _large(hidden_dim=2560, num_layers=34, ffn_dim=10_240)
 
 
 def gemma3_12b() -> fdl.Config[Trainer]:
@@ -107,12 +84,6 @@ def gemma3_27b() -> fdl.Config[Trainer]:
     """27 billion parameters, with narrower heads."""
     return _large(
         hidden_dim=5376, num_layers=62, ffn_dim=21_504, query_scalar=168, **gemma.NARROW_HEADS
-    )
-
-
-def _small(**sizes: Any) -> fdl.Config[Trainer]:
-    return gemma3(
-        num_heads=4, num_kv_heads=1, vocab_size=262_144, seq_len=32_768, window=512, **sizes
     )
 
 

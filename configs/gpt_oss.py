@@ -5,58 +5,45 @@ from operator import attrgetter
 
 import fiddle as fdl
 
-from fidgpt.configs import gemma, mixtral
-from fidgpt.configs.decoder import decoder
+from fidgpt.configs import mixtral
+from fidgpt.configs.decoder import decoder, look_back
+from fidgpt.configs.gemma import FULL, SLIDING, windows_of
 from fidgpt.configs.hub import TENSORS, Family, Interleaved, Transposed
+from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_moe, use_sinks
 from fidgpt.graph import find
 from fidgpt.model import Attention, ClampedSwiGLU, GatedExperts, Router, YaRN
 from fidgpt.train import Trainer
 
 
+@variant_of(
+    decoder,
+    hidden_dim=2880,
+    num_heads=64,
+    num_kv_heads=8,
+    head_dim=64,
+    ffn_dim=2880,
+    vocab_size=201_088,
+    seq_len=131_072,
+    theta=150_000.0,
+)
 def gpt_oss(
+    cfg: fdl.Config[Trainer],
     *,
-    num_layers: int,
     num_experts: int,
-    hidden_dim: int = 2880,
-    num_heads: int = 64,
-    num_kv_heads: int = 8,
-    head_dim: int = 64,
-    ffn_dim: int = 2880,
     top_k: int = 4,
-    vocab_size: int = 201_088,
-    seq_len: int = 131_072,
     window: int | None = 128,
-    layer_types: Sequence[str] = (gemma.SLIDING, gemma.FULL),
+    layer_types: Sequence[str] = (SLIDING, FULL),
     limit: float = 7.0,
-    theta: float = 150_000.0,
-    scaling: fdl.Config | None = None,
-    eps: float = 1e-5,
-    tied: bool = False,
-) -> fdl.Config[Trainer]:
+) -> None:
     """A decoder whose heads may look at nothing, and whose experts keep within `limit`."""
-    cfg = decoder(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        windows=gemma.windows_of(layer_types, window),
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
+    look_back(cfg, windows_of(layer_types, window))
     use_sinks(cfg)
     use_moe(cfg, num_experts=num_experts, top_k=top_k)
     for part in find(cfg.model, Attention, Router, GatedExperts):
         part.bias = True
     for experts in find(cfg.model, GatedExperts):
         experts.gating = fdl.Config(ClampedSwiGLU, limit=limit)
-    return cfg
 
 
 _OLD_LENGTH, _YARN = "original_max_position_embeddings", {"factor": 32.0, "truncate": False}
@@ -89,11 +76,13 @@ HUB = Family(
 
 def gpt_oss_20b() -> fdl.Config[Trainer]:
     """21 billion parameters, 4.2 billion a token."""
-    longer = fdl.Config(YaRN, original_seq_len=4096, **_YARN)
-    return gpt_oss(num_layers=24, num_experts=32, scaling=longer)
+    return gpt_oss(num_layers=24, num_experts=32, scaling=_longer())
 
 
 def gpt_oss_120b() -> fdl.Config[Trainer]:
     """117 billion parameters, 5.7 billion a token."""
-    longer = fdl.Config(YaRN, original_seq_len=4096, **_YARN)
-    return gpt_oss(num_layers=36, num_experts=128, scaling=longer)
+    return gpt_oss(num_layers=36, num_experts=128, scaling=_longer())
+
+
+def _longer() -> fdl.Config[YaRN]:
+    return fdl.Config(YaRN, original_seq_len=4096, **_YARN)

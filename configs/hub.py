@@ -20,6 +20,7 @@ from fidgpt.model import LanguageModel
 
 __all__ = [
     "EXPERTS",
+    "QK_NORMS",
     "SETTINGS",
     "TENSORS",
     "Family",
@@ -102,6 +103,12 @@ TENSORS: Mapping[str, str] = {
     "blocks.*.mlp.down": f"{_LAYER}.mlp.down_proj",
     "norm": "model.norm",
     "unembedding": "lm_head",
+}
+
+# What those call them that normalise queries and keys head by head.
+QK_NORMS: Mapping[str, str] = {
+    "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.q_norm",
+    "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.k_norm",
 }
 
 # What Qwen and DeepSeek call a mixture beside that.

@@ -1,6 +1,6 @@
 """Llama 2, 3, 3.1 and 3.2 (Touvron et al., 2023; Grattafiori et al., 2024, arXiv:2407.21783)."""
 
-from typing import Any
+from functools import partial
 
 import fiddle as fdl
 
@@ -9,6 +9,8 @@ from fidgpt.configs.hub import SETTINGS, TENSORS, Family
 from fidgpt.model import Llama3Scaling
 from fidgpt.train import Trainer
 
+_llama2 = partial(decoder, vocab_size=32_000, seq_len=4096)
+_llama3 = partial(decoder, num_kv_heads=8, vocab_size=128_256, seq_len=8192, theta=500_000.0)
 HUB = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
@@ -22,12 +24,12 @@ HUB = Family(
 
 def llama2_7b() -> fdl.Config[Trainer]:
     """6.7 billion parameters."""
-    return _llama2(hidden_dim=4096, num_layers=32, num_heads=32, num_kv_heads=32, ffn_dim=11_008)
+    return _llama2(hidden_dim=4096, num_layers=32, num_heads=32, ffn_dim=11_008)
 
 
 def llama2_13b() -> fdl.Config[Trainer]:
     """13 billion parameters."""
-    return _llama2(hidden_dim=5120, num_layers=40, num_heads=40, num_kv_heads=40, ffn_dim=13_824)
+    return _llama2(hidden_dim=5120, num_layers=40, num_heads=40, ffn_dim=13_824)
 
 
 def llama2_70b() -> fdl.Config[Trainer]:
@@ -70,21 +72,6 @@ def llama3_2_3b() -> fdl.Config[Trainer]:
     """3.2 billion parameters, one table."""
     cfg = _llama3(hidden_dim=3072, num_layers=28, num_heads=24, ffn_dim=8192, tied=True)
     return _longer(cfg, factor=32.0)
-
-
-def _llama2(**sizes: Any) -> fdl.Config[Trainer]:
-    return decoder(vocab_size=32_000, seq_len=4096, **sizes)
-
-
-def _llama3(*, num_kv_heads: int = 8, tied: bool = False, **sizes: Any) -> fdl.Config[Trainer]:
-    return decoder(
-        vocab_size=128_256,
-        seq_len=8192,
-        theta=500_000.0,
-        num_kv_heads=num_kv_heads,
-        tied=tied,
-        **sizes,
-    )
 
 
 def _longer(cfg: fdl.Config[Trainer], factor: float = 8.0) -> fdl.Config[Trainer]:

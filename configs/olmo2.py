@@ -1,11 +1,12 @@
 """OLMo 2 (Team OLMo, 2024, arXiv:2501.00656): norms after the branches, and across all heads."""
 
-from typing import Any
+from functools import partial
 
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_post_norm
 from fidgpt.graph import find
 from fidgpt.model import AcrossHeads, Attention, RMSNorm, width_of_heads
@@ -13,34 +14,9 @@ from fidgpt.tags import HeadDim, HiddenDim, NumKVHeads
 from fidgpt.train import Trainer
 
 
-def olmo2(
-    *,
-    hidden_dim: int,
-    num_layers: int,
-    num_heads: int,
-    num_kv_heads: int,
-    ffn_dim: int,
-    vocab_size: int,
-    seq_len: int,
-    theta: float = 10_000.0,
-    scaling: fdl.Config | None = None,
-    eps: float = 1e-5,
-    tied: bool = False,
-) -> fdl.Config[Trainer]:
+@variant_of(decoder)
+def olmo2(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A decoder that normalises what its branches give, and its queries and keys."""
-    cfg = decoder(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
     use_post_norm(cfg)
     key_dim = fdl.Config(
         width_of_heads,
@@ -51,7 +27,6 @@ def olmo2(
     for attention in find(cfg.model, Attention):
         attention.query_norm = _across_heads(HiddenDim.new(), eps)
         attention.key_norm = _across_heads(key_dim, eps)
-    return cfg
 
 
 def _across_heads(hidden_dim: object, eps: float) -> fdl.ArgFactory[AcrossHeads]:
@@ -76,25 +51,24 @@ HUB = Family(
 )
 
 
+_olmo2 = partial(olmo2, vocab_size=100_352, seq_len=4096, theta=500_000.0, eps=1e-6)
+
+
 def olmo2_1b() -> fdl.Config[Trainer]:
     """1.5 billion parameters."""
-    return _olmo2(hidden_dim=2048, num_layers=16, num_heads=16, num_kv_heads=16, ffn_dim=8192)
+    return _olmo2(hidden_dim=2048, num_layers=16, num_heads=16, ffn_dim=8192)
 
 
 def olmo2_7b() -> fdl.Config[Trainer]:
     """7.3 billion parameters."""
-    return _olmo2(hidden_dim=4096, num_layers=32, num_heads=32, num_kv_heads=32, ffn_dim=11_008)
+    return _olmo2(hidden_dim=4096, num_layers=32, num_heads=32, ffn_dim=11_008)
 
 
 def olmo2_13b() -> fdl.Config[Trainer]:
     """14 billion parameters."""
-    return _olmo2(hidden_dim=5120, num_layers=40, num_heads=40, num_kv_heads=40, ffn_dim=13_824)
+    return _olmo2(hidden_dim=5120, num_layers=40, num_heads=40, ffn_dim=13_824)
 
 
 def olmo2_32b() -> fdl.Config[Trainer]:
     """32 billion parameters, with grouped queries."""
     return _olmo2(hidden_dim=5120, num_layers=64, num_heads=40, num_kv_heads=8, ffn_dim=27_648)
-
-
-def _olmo2(**sizes: Any) -> fdl.Config[Trainer]:
-    return olmo2(vocab_size=100_352, seq_len=4096, theta=500_000.0, eps=1e-6, **sizes)

@@ -1,49 +1,22 @@
 """Qwen 2.5 (Qwen Team, 2024, arXiv:2412.15115): Llama with biases on queries, keys and values."""
 
-from typing import Any
+from functools import partial
 
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.variant import variant_of
 from fidgpt.graph import find
 from fidgpt.model import Attention
 from fidgpt.train import Trainer
 
 
-def qwen2(
-    *,
-    hidden_dim: int,
-    num_layers: int,
-    num_heads: int,
-    num_kv_heads: int,
-    ffn_dim: int,
-    vocab_size: int,
-    seq_len: int,
-    head_dim: int | None = None,
-    theta: float = 10_000.0,
-    scaling: fdl.Config | None = None,
-    eps: float = 1e-6,
-    tied: bool = False,
-) -> fdl.Config[Trainer]:
+@variant_of(decoder, eps=1e-6)
+def qwen2(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with biases on queries, keys and values."""
-    cfg = decoder(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
     for attention in find(cfg.model, Attention):
         attention.bias, attention.out_bias = True, False
-    return cfg
 
 
 HUB = Family(
@@ -54,6 +27,10 @@ HUB = Family(
     tensors=TENSORS,
     fixed={"hidden_act": ("silu",), "use_sliding_window": (False,)},
 )
+
+
+_small = partial(qwen2, num_kv_heads=2, vocab_size=151_936, seq_len=32_768, theta=1e6, tied=True)
+_large = partial(qwen2, vocab_size=152_064, seq_len=131_072, theta=1e6)
 
 
 def qwen2_5_0_5b() -> fdl.Config[Trainer]:
@@ -95,11 +72,3 @@ def qwen2_5_72b() -> fdl.Config[Trainer]:
     return _large(
         hidden_dim=8192, num_layers=80, num_heads=64, num_kv_heads=8, ffn_dim=29_568, eps=1e-5
     )
-
-
-def _small(*, seq_len: int = 32_768, **sizes: Any) -> fdl.Config[Trainer]:
-    return qwen2(num_kv_heads=2, vocab_size=151_936, seq_len=seq_len, theta=1e6, tied=True, **sizes)
-
-
-def _large(**sizes: Any) -> fdl.Config[Trainer]:
-    return qwen2(vocab_size=152_064, seq_len=131_072, theta=1e6, **sizes)

@@ -1,60 +1,33 @@
 """Qwen 3 without experts (Yang et al., 2025, arXiv:2505.09388): queries and keys normalised."""
 
+from functools import partial
+
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import QK_NORMS, SETTINGS, TENSORS, Family
+from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.train import Trainer
 
 
-def qwen3(
-    *,
-    hidden_dim: int,
-    num_layers: int,
-    num_heads: int,
-    num_kv_heads: int,
-    ffn_dim: int,
-    vocab_size: int,
-    seq_len: int,
-    head_dim: int = 128,
-    theta: float = 10_000.0,
-    scaling: fdl.Config | None = None,
-    eps: float = 1e-6,
-    tied: bool = False,
-) -> fdl.Config[Trainer]:
+@variant_of(decoder, head_dim=128, eps=1e-6)
+def qwen3(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A decoder that normalises queries and keys head by head; heads need not fill the width."""
-    cfg = decoder(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
     use_qk_norm(cfg, eps=eps)
-    return cfg
 
 
-_ATTENTION = "model.layers.*.self_attn"
 HUB = Family(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     config=qwen3,
     settings=SETTINGS,
-    tensors={
-        **TENSORS,
-        "blocks.*.attention.query_norm": f"{_ATTENTION}.q_norm",
-        "blocks.*.attention.key_norm": f"{_ATTENTION}.k_norm",
-    },
+    tensors={**TENSORS, **QK_NORMS},
     fixed={"hidden_act": ("silu",), "attention_bias": (False,), "use_sliding_window": (False,)},
 )
+
+
+_qwen3 = partial(qwen3, num_kv_heads=8, vocab_size=151_936, seq_len=40_960, theta=1e6)
 
 
 def qwen3_0_6b() -> fdl.Config[Trainer]:
@@ -85,19 +58,3 @@ def qwen3_14b() -> fdl.Config[Trainer]:
 def qwen3_32b() -> fdl.Config[Trainer]:
     """33 billion parameters."""
     return _qwen3(hidden_dim=5120, num_layers=64, num_heads=64, ffn_dim=25_600)
-
-
-def _qwen3(
-    *, hidden_dim: int, num_layers: int, num_heads: int, ffn_dim: int, tied: bool = False
-) -> fdl.Config[Trainer]:
-    return qwen3(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=8,
-        ffn_dim=ffn_dim,
-        vocab_size=151_936,
-        seq_len=40_960,
-        theta=1e6,
-        tied=tied,
-    )

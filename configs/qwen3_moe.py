@@ -7,56 +7,40 @@ import fiddle as fdl
 
 from fidgpt.configs import qwen3
 from fidgpt.configs.decoder import shortest
-from fidgpt.configs.hub import EXPERTS, SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import EXPERTS, QK_NORMS, SETTINGS, TENSORS, Family
+from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_moe
 from fidgpt.graph import clone_part, find
 from fidgpt.model import Router
 from fidgpt.train import Trainer
 
 
+@variant_of(
+    qwen3.qwen3,
+    num_kv_heads=4,
+    head_dim=None,
+    ffn_dim=6144,
+    vocab_size=151_936,
+    seq_len=40_960,
+)
 def qwen3_moe(
+    cfg: fdl.Config[Trainer],
     *,
-    hidden_dim: int,
     num_layers: int,
-    num_heads: int,
     expert_ffn_dim: int,
-    ffn_dim: int = 6144,
-    vocab_size: int = 151_936,
-    seq_len: int = 40_960,
-    num_kv_heads: int = 4,
-    head_dim: int | None = None,
     num_experts: int = 128,
     top_k: int = 8,
     normalize: bool = True,
     every: int = 1,
     dense_layers: Sequence[int] = (),
-    theta: float = 10_000.0,
-    scaling: fdl.Config | None = None,
-    eps: float = 1e-6,
-    tied: bool = False,
-) -> fdl.Config[Trainer]:
+) -> None:
     """Qwen 3 with a mixture in each `every`-th layer that is not among `dense_layers`."""
-    cfg = qwen3.qwen3(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=hidden_dim // num_heads if head_dim is None else head_dim,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
     dense, mixed = clone_part(cfg.model.blocks[0]), cfg.model.blocks[0]
     use_moe(cfg, num_experts=num_experts, top_k=top_k, ffn_dim=expert_ffn_dim)
     for router in find(cfg.model, Router):
         router.normalize = normalize
     layers = [i not in dense_layers and (i + 1) % every == 0 for i in range(num_layers)]
     cfg.model.blocks = [clone_part(mixed if one else dense) for one in shortest(layers)]
-    return cfg
 
 
 def _dense_layers(model: Any) -> list[int]:
@@ -76,12 +60,7 @@ HUB = Family(
         "every": "decoder_sparse_step",
         "dense_layers": "mlp_only_layers",
     },
-    tensors={
-        **TENSORS,
-        **EXPERTS,
-        "blocks.*.attention.query_norm": "model.layers.*.self_attn.q_norm",
-        "blocks.*.attention.key_norm": "model.layers.*.self_attn.k_norm",
-    },
+    tensors={**TENSORS, **QK_NORMS, **EXPERTS},
     fixed=qwen3.HUB.fixed,
     defaults={"norm_topk_prob": False},
     readings={"dense_layers": _dense_layers, "every": lambda _: 1},

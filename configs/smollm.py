@@ -4,57 +4,33 @@ The first two are Llamas on the hub; the third leaves every fourth layer without
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder, shortest
 from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.train import Trainer
 
 
+@variant_of(
+    decoder, num_heads=16, num_kv_heads=4, vocab_size=128_256, theta=2e6, eps=1e-6, tied=True
+)
 def smollm3(
-    *,
-    hidden_dim: int,
-    num_layers: int,
-    ffn_dim: int,
-    seq_len: int,
-    num_heads: int = 16,
-    num_kv_heads: int = 4,
-    vocab_size: int = 128_256,
-    head_dim: int | None = None,
-    nope_every: int = 4,
-    roped: Sequence[int] | None = None,
-    theta: float = 2e6,
-    scaling: fdl.Config | None = None,
-    eps: float = 1e-6,
-    tied: bool = True,
-) -> fdl.Config[Trainer]:
+    cfg: fdl.Config[Trainer], *, nope_every: int = 4, roped: Sequence[int] | None = None
+) -> None:
     """A decoder of which each `nope_every`-th layer has no RoPE (NoPE, arXiv:2501.18795).
 
     `roped`, where it is given, says instead for each layer whether it has one.
     """
-    cfg = decoder(
-        hidden_dim=hidden_dim,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        ffn_dim=ffn_dim,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        theta=theta,
-        scaling=scaling,
-        eps=eps,
-        tied=tied,
-    )
     pattern = shortest([1] * (nope_every - 1) + [0] if roped is None else roped)
     cfg.model.blocks = repeated(cfg.model.blocks, len(pattern))
     for block, has_rope in zip(cfg.model.blocks, pattern, strict=True):
         if not has_rope:
             block.attention.rope = None
-    return cfg
 
 
 def _roped(model: Any) -> list[int]:
@@ -77,6 +53,9 @@ HUB = Family(
 )
 
 
+_smollm = partial(decoder, vocab_size=49_152, seq_len=2048, tied=True)
+
+
 def smollm_135m() -> fdl.Config[Trainer]:
     """135 million parameters."""
     return _smollm(hidden_dim=576, num_layers=30, num_heads=9, num_kv_heads=3, ffn_dim=1536)
@@ -89,7 +68,7 @@ def smollm_360m() -> fdl.Config[Trainer]:
 
 def smollm_1_7b() -> fdl.Config[Trainer]:
     """1.7 billion parameters."""
-    return _smollm(hidden_dim=2048, num_layers=24, num_heads=32, num_kv_heads=32, ffn_dim=8192)
+    return _smollm(hidden_dim=2048, num_layers=24, num_heads=32, ffn_dim=8192)
 
 
 def smollm2_135m() -> fdl.Config[Trainer]:
@@ -110,10 +89,6 @@ def smollm2_1_7b() -> fdl.Config[Trainer]:
 def smollm3_3b() -> fdl.Config[Trainer]:
     """3.1 billion parameters, for sequences of 65,536 tokens."""
     return smollm3(hidden_dim=2048, num_layers=36, ffn_dim=11_008, seq_len=65_536, theta=5e6)
-
-
-def _smollm(**sizes: Any) -> fdl.Config[Trainer]:
-    return decoder(**sizes, vocab_size=49_152, seq_len=2048, tied=True)
 
 
 def _longer(cfg: fdl.Config[Trainer], *, theta: float) -> fdl.Config[Trainer]:

@@ -12,7 +12,6 @@ from fidgpt.fiddlers.attention import (
 )
 from fidgpt.fiddlers.blocks import (
     share_blocks,
-    unroll,
     use_geglu,
     use_gelu,
     use_layer_norm,
@@ -25,7 +24,18 @@ from fidgpt.fiddlers.blocks import (
     use_squared_relu,
     use_swiglu,
 )
+from fidgpt.fiddlers.checkpoints import (
+    initialize_from,
+    keep_best,
+    keep_checkpoints,
+    mirror_checkpoints,
+    save_by_time,
+    save_every,
+    use_async_checkpoints,
+)
 from fidgpt.fiddlers.data import (
+    grow_batch,
+    grow_seq_len,
     shuffle_documents,
     use_fim,
     use_mixture,
@@ -33,6 +43,7 @@ from fidgpt.fiddlers.data import (
     use_prefetch,
 )
 from fidgpt.fiddlers.embeddings import tie_embeddings, untie_embeddings
+from fidgpt.fiddlers.evaluation import use_domain_validation, use_tasks
 from fidgpt.fiddlers.experts import (
     use_expert_capacity,
     use_loss_free_balancing,
@@ -43,6 +54,8 @@ from fidgpt.fiddlers.experts import (
 from fidgpt.fiddlers.hardware import for_hardware, set_micro_batch_size
 from fidgpt.fiddlers.heads import use_mtp
 from fidgpt.fiddlers.latent import use_mla
+from fidgpt.fiddlers.losses import use_fused_loss, use_label_smoothing, use_z_loss
+from fidgpt.fiddlers.observers import use_memory_snapshot, use_profiler, use_watchdog
 from fidgpt.fiddlers.optimizers import (
     use_adafactor,
     use_adamw,
@@ -50,6 +63,8 @@ from fidgpt.fiddlers.optimizers import (
     use_muon,
     use_sgd,
 )
+from fidgpt.fiddlers.parallel import use_fsdp, use_hsdp
+from fidgpt.fiddlers.patterns import unroll
 from fidgpt.fiddlers.positions import (
     use_alibi,
     use_learned_positions,
@@ -63,7 +78,6 @@ from fidgpt.fiddlers.runs import (
     use_bytes,
     use_float32,
     use_text,
-    use_z_loss,
 )
 from fidgpt.fiddlers.scaling import make_depth, scale_depth, use_mup
 from fidgpt.fiddlers.schedules import (
@@ -79,14 +93,40 @@ from fidgpt.fiddlers.schedules import (
     use_wsd_s,
 )
 from fidgpt.fiddlers.sizes import make_large, make_medium, make_small, make_xl
+from fidgpt.fiddlers.speed import (
+    use_compile,
+    use_float8,
+    use_float16,
+    use_recompute,
+    use_selective_recompute,
+)
+from fidgpt.fiddlers.steps import (
+    use_divergence_skip,
+    use_ema,
+    use_ema_decay_sqrt,
+    use_roll_back,
+    use_skip_step,
+    use_step_meters,
+    use_value_clipping,
+    use_weight_decay_schedule,
+)
+from fidgpt.fiddlers.trackers import use_mlflow, use_tensorboard, use_trackio, use_wandb
 
 __all__ = [
     "for_hardware",
+    "grow_batch",
+    "grow_seq_len",
+    "initialize_from",
+    "keep_best",
+    "keep_checkpoints",
     "make_depth",
     "make_large",
     "make_medium",
     "make_small",
     "make_xl",
+    "mirror_checkpoints",
+    "save_by_time",
+    "save_every",
     "scale_depth",
     "scale_learning_rate",
     "set_micro_batch_size",
@@ -100,27 +140,41 @@ __all__ = [
     "use_adafactor",
     "use_adamw",
     "use_alibi",
+    "use_async_checkpoints",
     "use_bytes",
+    "use_compile",
     "use_constant",
     "use_cosine",
     "use_cycles",
+    "use_divergence_skip",
     "use_document_mask",
+    "use_domain_validation",
+    "use_ema",
+    "use_ema_decay_sqrt",
     "use_expert_capacity",
     "use_fim",
+    "use_float8",
+    "use_float16",
     "use_float32",
+    "use_fsdp",
+    "use_fused_loss",
     "use_geglu",
     "use_gelu",
     "use_gqa",
+    "use_hsdp",
     "use_inverse",
     "use_inverse_sqrt",
+    "use_label_smoothing",
     "use_layer_norm",
     "use_learned_positions",
     "use_linear",
     "use_lion",
     "use_lora",
     "use_loss_free_balancing",
+    "use_memory_snapshot",
     "use_mixture",
     "use_mla",
+    "use_mlflow",
     "use_moe",
     "use_mtp",
     "use_muon",
@@ -133,21 +187,34 @@ __all__ = [
     "use_post_norm",
     "use_pre_norm",
     "use_prefetch",
+    "use_profiler",
     "use_qk_norm",
+    "use_recompute",
     "use_rms_norm",
+    "use_roll_back",
     "use_rope",
     "use_sandwich_norm",
+    "use_selective_recompute",
     "use_sgd",
     "use_shared_expert",
     "use_sigmoid_router",
     "use_sinks",
     "use_sinusoidal_positions",
+    "use_skip_step",
     "use_sliding_window",
     "use_softcap",
     "use_squared_relu",
+    "use_step_meters",
     "use_swiglu",
+    "use_tasks",
+    "use_tensorboard",
     "use_text",
+    "use_trackio",
+    "use_value_clipping",
     "use_value_embeddings",
+    "use_wandb",
+    "use_watchdog",
+    "use_weight_decay_schedule",
     "use_wsd",
     "use_wsd_s",
     "use_z_loss",

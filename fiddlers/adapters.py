@@ -3,13 +3,15 @@
 import fiddle as fdl
 
 from fidgpt.graph import parts
-from fidgpt.model import LoRALinear, is_adapter
+from fidgpt.model import LoRALinear, StackedLoRA, is_adapter
 from fidgpt.tags import Rank
 from fidgpt.train import Trainer
 
 
 def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None) -> None:
-    """Only low-rank adapters beside the matrices of attention and MLPs are trained.
+    """Only low-rank adapters beside the matrices of attention, MLPs and experts are trained.
+
+    Each expert has adapters of its own; routers stay as they are.
 
     Args:
       cfg: the graph to change.
@@ -17,6 +19,7 @@ def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None
       alpha: how strongly adapters speak, over the rank; the rank unless said.
     """
     for node in parts(cfg.model):
-        if "linear" in node.value.__signature_info__.valid_param_names:
-            node.value.linear = fdl.Partial(LoRALinear, rank=Rank.new(rank), alpha=alpha)
+        for name, maker in (("linear", LoRALinear), ("adapter", StackedLoRA)):
+            if name in node.value.__signature_info__.valid_param_names:
+                setattr(node.value, name, fdl.Partial(maker, rank=Rank.new(rank), alpha=alpha))
     cfg.trainable = is_adapter

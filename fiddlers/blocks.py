@@ -6,7 +6,7 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.fiddlers.experts import with_mlp
-from fidgpt.graph import ConfigError, clone_part, find, swap_all
+from fidgpt.graph import clone_part, find, swap_all
 from fidgpt.model import (
     GELU,
     Block,
@@ -95,22 +95,6 @@ def share_blocks(cfg: fdl.Config[Trainer]) -> None:
             block if fdl.get_callable(block) is Shared else fdl.Config(Shared, block=block)
             for block in model.blocks
         ]
-
-
-def unroll(cfg: fdl.Config[Trainer]) -> None:
-    """Every layer gets a block of its own in the graph, so that one of them can be changed.
-
-    What the layers shared they still share.
-    """
-    for model in find(cfg, Transformer):
-        pattern, num_layers = model.blocks, model.num_layers
-        if not isinstance(num_layers, int):
-            raise ConfigError("unroll needs to know model.num_layers as a number.")
-        first = list(model.first_blocks)[:num_layers]
-        rest = [pattern[i % len(pattern)] for i in range(len(first), num_layers)]
-        model.blocks = [clone_part(block) for block in [*first, *rest]]
-        if first:
-            model.first_blocks = ()
 
 
 def _use_norm(

@@ -11,18 +11,21 @@ from fidgpt.data import (
     Corpus,
     CorpusTokenizer,
     FillInTheMiddle,
+    GrowingBatch,
+    GrowingSequence,
     Mixture,
     Prefetch,
     Stage,
     TextFiles,
     TokenStream,
+    annealed,
     best_fit,
     shuffle_and_concatenate,
 )
-from fidgpt.fiddlers.texts import OWN, own_corpus
+from fidgpt.fiddlers.texts import AROUND, OWN, own_corpus
 from fidgpt.graph import ConfigError, find, swapped
-from fidgpt.optim import fraction
-from fidgpt.tags import BatchSize, NumSteps
+from fidgpt.optim import NoDecay, Phases, fraction
+from fidgpt.tags import BatchSize, NumSteps, SeqLen
 from fidgpt.train import Trainer
 
 
@@ -31,6 +34,7 @@ def use_mixture(
     texts: dict[str, str],
     weights: dict[str, float | int] | None = None,
     stages: dict[float | int, dict[str, float | int]] | None = None,
+    last_weights: dict[str, float | int] | None = None,
     text_field: str = "text",
 ) -> None:
     """Learns from the config's own text, which is called `own`, and from files of your own.
@@ -40,10 +44,13 @@ def use_mixture(
       texts: by name, a file of text, JSON lines, Parquet or Arrow, or a folder of them.
       weights: shares of the tokens by name, `own` among them; equal ones unless said.
       stages: other weights, by the step or, below 1, by the part of the run from which on.
+      last_weights: those of the last step, which the shares move to in a line from the first.
       text_field: where the text is in JSON lines and in tables.
     """
     names = [OWN, *texts]
-    for given in [weights or {}, *(stages or {}).values()]:
+    if stages and last_weights:
+        raise ConfigError("a mixture has stages or moves to last_weights: leave one of them out.")
+    for given in [weights or {}, last_weights or {}, *(stages or {}).values()]:
         if strange := [name for name in given if name not in names]:
             raise ConfigError(f"there is no text {strange[0]!r}: there are {', '.join(names)}.")
 
@@ -55,12 +62,15 @@ def use_mixture(
             if "transforms" in fdl.ordered_arguments(own):
                 streams[name].transforms = list(own.transforms)  # a list of its own
             streams[name].corpus = _corpus(path, text_field=text_field, like=own_corpus(cfg))
+        first = dict(weights or dict.fromkeys(names, 1.0))
+        later: Any = [_stage(begin, shares) for begin, shares in sorted((stages or {}).items())]
+        if last_weights:
+            later = fdl.Config(
+                annealed, begin=first, end=dict(last_weights), num_steps=NumSteps.new()
+            )
+            later.schedule, later.every = _rise(1.0), _hundredth()
         return fdl.Config(
-            Mixture,
-            streams,
-            batch_size=BatchSize.new(),
-            weights=dict(weights or dict.fromkeys(names, 1.0)),
-            stages=[_stage(begin, shares) for begin, shares in sorted((stages or {}).items())],
+            Mixture, streams, batch_size=BatchSize.new(), weights=dict(first), stages=later
         )
 
     _change(cfg, mixed)
@@ -114,18 +124,62 @@ def use_fim(
 
 def use_prefetch(cfg: fdl.Config[Trainer], depth: int = 2) -> None:
     """A thread makes the next batches while the model computes."""
-    if fdl.get_callable(cfg.data) is Prefetch:
-        cfg.data.depth = depth
-    else:
-        cfg.data = fdl.Config(Prefetch, cfg.data, depth=depth)
+    _put_around(cfg, fdl.Config(Prefetch, depth=depth))
+
+
+def grow_batch(cfg: fdl.Config[Trainer], over: float | int = 0.25, multiple_of: int = 1) -> None:
+    """Batches grow in a line to their full size, without leaving out a sequence.
+
+    Args:
+      cfg: the graph to change.
+      over: steps until they are full, or as a float up to 1 the part of the run.
+      multiple_of: sequences that every size is a multiple of; the smallest size as well.
+    """
+    growing = fdl.Config(GrowingBatch, batch_size=BatchSize.new(), multiple_of=multiple_of)
+    growing.schedule = _rise(over)
+    _put_around(cfg, growing)
+
+
+def grow_seq_len(
+    cfg: fdl.Config[Trainer], over: float | int = 0.25, min_seq_len: int | None = None
+) -> None:
+    """Sequences are cut into shorter ones at first, and double until they are full.
+
+    Args:
+      cfg: the graph to change.
+      over: steps until they are full, or as a float up to 1 the part of the run.
+      min_seq_len: tokens of the shortest; an eighth of the full length unless given.
+    """
+    growing = fdl.Config(GrowingSequence, seq_len=SeqLen.new(), schedule=_rise(over))
+    growing.min_seq_len = min_seq_len or fdl.Config(fraction, of=SeqLen.new(), ratio=0.125)
+    _put_around(cfg, growing)
+
+
+def _hundredth() -> fdl.Config[int]:
+    return fdl.Config(fraction, of=NumSteps.new(), ratio=0.01)
+
+
+def _rise(over: float | int) -> fdl.Config[Phases]:
+    """From almost nothing to all in a line, and on with all."""
+    return fdl.Config(Phases, num_steps=NumSteps.new(), shape=fdl.Config(NoDecay), warmup=over)
+
+
+def _put_around(cfg: fdl.Config[Trainer], around: fdl.Config[Any]) -> None:
+    """Puts a stream into another one, at that one's place among those around it."""
+    order = AROUND.index(fdl.get_callable(around))
+    holder, key, inner = cfg, "data", cfg.data
+    while (kind := fdl.get_callable(inner)) in AROUND[:order]:
+        holder, key, inner = inner, "stream", inner.stream
+    around.stream = inner.stream if kind is AROUND[order] else inner
+    setattr(holder, key, around)
 
 
 def _change(cfg: fdl.Config[Trainer], made_of: Callable[[Any], fdl.Config[Any]]) -> None:
-    """Puts another stream in the place of the config's, behind what makes batches ahead."""
-    if fdl.get_callable(cfg.data) is Prefetch:
-        cfg.data.stream = made_of(cfg.data.stream)
-    else:
-        cfg.data = made_of(cfg.data)
+    """Puts another stream in the place of the config's, inside of all that is around it."""
+    holder, key = cfg, "data"
+    while fdl.get_callable(getattr(holder, key)) in AROUND:
+        holder, key = getattr(holder, key), "stream"
+    setattr(holder, key, made_of(getattr(holder, key)))
 
 
 def _corpus(path: str, *, text_field: str, like: fdl.Buildable) -> fdl.Config[Corpus]:

@@ -6,7 +6,7 @@ import fiddle as fdl
 
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.graph import ConfigError, clone_part, find, swapped
-from fidgpt.model import Block, Transformer
+from fidgpt.model import Block, LoRALinear, Transformer
 from fidgpt.model.activations import gelu_tanh, squared_relu
 from fidgpt.model.mlp import GELU, MLP, GatedMLP, GeGLU, SquaredReLU, SwiGLU
 from fidgpt.model.moe import (
@@ -22,6 +22,7 @@ from fidgpt.model.moe import (
     SeparateExperts,
     SigmoidRouter,
     SoftmaxRouter,
+    StackedLoRA,
     geglu,
     swiglu,
 )
@@ -31,6 +32,9 @@ from fidgpt.train import Trainer
 # MLPs that have a class of their own, by what their experts call inside.
 _GATED = {SwiGLU: swiglu, GeGLU: geglu}
 _PLAIN = {GELU: gelu_tanh, SquaredReLU: squared_relu}
+# What adapters are called in an MLP and in experts, and what makes them there.
+_ADAPTERS = {("linear", LoRALinear): ("adapter", StackedLoRA)}
+_ADAPTERS |= {there: here for here, there in _ADAPTERS.items()}
 
 
 def use_moe(
@@ -99,7 +103,7 @@ def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> No
 
 
 def use_expert_capacity(cfg: fdl.Config[Trainer], factor: float = 1.25) -> None:
-    """An expert takes `factor` times its even share of tokens; the others pass it by."""
+    """In training an expert takes `factor` times its even share of tokens; others pass it by."""
     for moe in find(cfg.model, MoE):
         moe.dispatch = fdl.ArgFactory(Capacity, factor=factor)
 
@@ -109,7 +113,7 @@ def with_mlp(mlp: Any, kind: Any) -> Any:
     if fdl.get_callable(mlp) is not MoE:
         return swapped(mlp, kind)
     is_separate = fdl.get_callable(mlp.experts) is SeparateExperts
-    mlp.experts = _experts_of(swapped(_mlp_of(mlp.experts) if is_separate else mlp.experts, kind))
+    mlp.experts = _experts_of(_adapted(_mlp_of(mlp.experts) if is_separate else mlp.experts, kind))
     if mlp.shared is not None:
         holder = mlp.shared if fdl.get_callable(mlp.shared) is GatedShared else None
         if holder is None:
@@ -173,16 +177,16 @@ def _experts_of(mlp: Any) -> Any:
     """Experts that compute what an MLP does; their number is left open."""
     kind = fdl.get_callable(mlp)
     if kind in _GATED:
-        experts = swapped(mlp, GatedExperts)
+        experts = _adapted(mlp, GatedExperts)
         experts.gating = _GATED[kind]
     elif kind is GatedMLP:
-        experts = swapped(mlp, GatedExperts)
+        experts = _adapted(mlp, GatedExperts)
         experts.gating = fdl.Config(Gated, activation=mlp.activation)
     elif kind in _PLAIN:
-        experts = swapped(mlp, PlainExperts)
+        experts = _adapted(mlp, PlainExperts)
         experts.activation = _PLAIN[kind]
     elif kind is MLP:
-        experts = swapped(mlp, PlainExperts)
+        experts = _adapted(mlp, PlainExperts)
     else:
         experts = type(mlp)(SeparateExperts, expert=fdl.cast(fdl.Partial, mlp))
     experts.num_experts = NumExperts.new()
@@ -200,16 +204,27 @@ def _mlp_of(experts: Any) -> Any:
         return fdl.cast(type(experts), experts.expert)
     if kind is PlainExperts:
         found = [mlp for mlp, activation in _PLAIN.items() if activation is experts.activation]
-        return swapped(experts, found[0] if found else MLP)
+        return _adapted(experts, found[0] if found else MLP)
     if kind is GatedExperts:
         found = [mlp for mlp, gating in _GATED.items() if gating is experts.gating]
         if found:
-            return swapped(experts, found[0])
+            return _adapted(experts, found[0])
         if isinstance(experts.gating, fdl.Buildable) and fdl.get_callable(experts.gating) is Gated:
-            mlp = swapped(experts, GatedMLP)
+            mlp = _adapted(experts, GatedMLP)
             mlp.activation = experts.gating.activation
             return mlp
     raise ConfigError(
         f"no MLP is known that computes what one of these {kind.__name__} does, with "
         f"{getattr(experts, 'gating', 'their own weights')!r}: put the MLP there by hand."
     )
+
+
+def _adapted(part: Any, kind: Any) -> Any:
+    """A part swapped for one of another kind, with its adapters if it has any."""
+    new, given = swapped(part, kind), fdl.ordered_arguments(part)
+    for (name, maker), (other_name, other_maker) in _ADAPTERS.items():
+        adapter: Any = given.get(name)
+        is_known = isinstance(adapter, fdl.Buildable) and fdl.get_callable(adapter) is maker
+        if is_known and other_name in new.__signature_info__.valid_param_names:
+            setattr(new, other_name, swapped(adapter, other_maker))
+    return new

@@ -5,7 +5,38 @@ from collections.abc import Sequence
 
 import fiddle as fdl
 
-from fidgpt.graph import clone_part
+from fidgpt.graph import ConfigError, clone_part, find
+from fidgpt.model import Transformer
+from fidgpt.train import Trainer
+
+
+def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
+    """Every layer gets a block of its own in the graph, so that one of them can be changed.
+
+    What the layers shared they still share.
+
+    Args:
+      cfg: the graph to change.
+      every: instead, the pattern gets so many entries: after `unroll(every=2)`, `blocks[1]` stands
+        for every second layer, however many there will be. A pattern that would be another one
+        then gets a multiple of that.
+    """
+    if every is not None and every < 1:
+        raise ConfigError(f"{every=} must be 1 or more layers.")
+    for model in find(cfg, Transformer):
+        model.blocks = _every_layer(model) if every is None else repeated(model.blocks, every)
+
+
+def _every_layer(model: fdl.Buildable[Transformer]) -> list[fdl.Buildable]:
+    """A block for each layer, the first ones included, which are then said nowhere else."""
+    pattern, num_layers = model.blocks, model.num_layers
+    if not isinstance(num_layers, int):
+        raise ConfigError("unroll needs to know model.num_layers as a number.")
+    first = list(model.first_blocks)[:num_layers]
+    rest = [pattern[i % len(pattern)] for i in range(len(first), num_layers)]
+    if first:
+        model.first_blocks = ()
+    return [clone_part(block) for block in [*first, *rest]]
 
 
 def repeated(blocks: Sequence[fdl.Buildable], every: int) -> list[fdl.Buildable]:

@@ -4,10 +4,10 @@ import fiddle as fdl
 
 from fidgpt.data import ByteTokenizer, HeldOut, TextFiles
 from fidgpt.fiddlers.texts import own_corpus
-from fidgpt.graph import find, swap_all, swapped, tagged
+from fidgpt.graph import find, swap_all, tagged
 from fidgpt.graph.arguments import assign
 from fidgpt.tags import LearningRate
-from fidgpt.train import Float32, Samples, Trainer, ZLoss
+from fidgpt.train import Float32, Samples, Trainer
 
 
 def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
@@ -32,12 +32,6 @@ def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
 def use_float32(cfg: fdl.Config[Trainer]) -> None:
     """Everything is computed in float32, whatever the machine could do."""
     cfg.precision = fdl.Config(Float32)
-
-
-def use_z_loss(cfg: fdl.Config[Trainer], weight: float = 1e-4) -> None:
-    """The normaliser of the logits is kept near one (PaLM)."""
-    cfg.loss = swapped(cfg.loss, ZLoss)
-    cfg.loss.weight = weight
 
 
 def use_bytes(cfg: fdl.Config[Trainer]) -> None:

@@ -4,15 +4,16 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.data import Mixture, Prefetch
+from fidgpt.data import GrowingBatch, GrowingSequence, Mixture, Prefetch
 
 OWN = "own"  # the name of that text in a mixture
+AROUND = (Prefetch, GrowingSequence, GrowingBatch)  # what a stream is put into, the outermost first
 
 
 def own_corpus(cfg: fdl.Config[Any]) -> fdl.Buildable:
     """The text that the config itself names, whatever was put around it or beside it."""
     stream = cfg.data
-    while fdl.get_callable(stream) in (Mixture, Prefetch):
+    while fdl.get_callable(stream) in (Mixture, *AROUND):
         if fdl.get_callable(stream) is Mixture:
             stream = stream.streams[OWN if OWN in stream.streams else min(stream.streams)]
         else:

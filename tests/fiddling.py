@@ -15,6 +15,8 @@ OF_MIXTURES = [
     "use_sigmoid_router",
 ]
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "initialize_from": {"path": str(Path(__file__))},
+    "mirror_checkpoints": {"url": "memory://runs/this"},
     "use_text": {"path": str(Path(__file__))},
     "use_mixture": {"texts": {"this": str(Path(__file__))}},
 }

@@ -12,7 +12,7 @@ import torch
 
 from fidgpt import configs
 from fidgpt.configs.decoder import shortest
-from fidgpt.configs.deepseek import deepseek
+from fidgpt.configs.deepseek_v2 import v2
 from fidgpt.configs.qwen3_moe import qwen3_moe
 from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
 from fidgpt.graph import bind
@@ -170,9 +170,9 @@ def test_the_scores_of_deepseek_are_sharpened_by_their_scale() -> None:
 
 def test_deepseek_has_no_keys_shared_by_heads_and_no_other_selections() -> None:
     with pytest.raises(ValueError, match="num_kv_heads=8, .* num_heads=128"):
-        deepseek(num_kv_heads=8)
+        v2(num_kv_heads=8)
     with pytest.raises(ValueError, match="selection='best'.* greedy, group_limited_greedy"):
-        deepseek(selection="best")
+        v2(selection="best")
 
 
 def test_a_pattern_that_repeats_is_said_once() -> None:

@@ -11,7 +11,17 @@ from torch import nn
 from fidgpt import configs, fiddlers
 from fidgpt.cli.runs import build_trainer
 from fidgpt.graph import ConfigError, bind, build, check, clone_part, find, fingerprint
-from fidgpt.model import GELU, MLP, GatedMLP, GeGLU, SquaredReLU, SwiGLU, Transformer
+from fidgpt.model import (
+    GELU,
+    MLP,
+    GatedMLP,
+    GeGLU,
+    LoRALinear,
+    SquaredReLU,
+    SwiGLU,
+    Transformer,
+    is_adapter,
+)
 from fidgpt.model.moe import (
     Capacity,
     GatedExperts,
@@ -19,6 +29,7 @@ from fidgpt.model.moe import (
     PlainExperts,
     SeparateExperts,
     SigmoidRouter,
+    StackedLoRA,
 )
 
 
@@ -211,6 +222,35 @@ def test_experts_and_the_shared_one_change_their_activation_with_a_fiddler(cfg):
     (moe,) = find(cfg.model, MoE)
     assert fdl.get_callable(moe.experts) is PlainExperts
     assert fdl.get_callable(moe.shared) is SquaredReLU and moe.shared.ffn_dim == 40
+    built(cfg)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("mlp", ["use_swiglu", "use_gelu"])
+def test_adapters_reach_every_expert_and_the_shared_one(cfg, mlp, place):
+    names = ["use_moe", "use_shared_expert"]
+    names.insert(place, "use_lora")
+    for name in [mlp, *names]:
+        getattr(fiddlers, name)(cfg)
+    trainer = build_trainer(cfg)
+    moes: list[Any] = [part for part in trainer.model.modules() if isinstance(part, MoE)]
+    names = ["gate", "up", "down"] if mlp == "use_swiglu" else ["up", "down"]
+    for moe in moes:
+        assert list(moe.experts.adapters) == names
+        assert all(isinstance(part, LoRALinear) for part in moe.shared.children())
+    assert len(moes) == 6 and trainer.trainable is is_adapter
+
+
+def test_adapters_stay_where_experts_and_mlps_take_turns(cfg):
+    fiddlers.use_moe(cfg)
+    fiddlers.use_lora(cfg, rank=3)
+    fiddlers.use_gelu(cfg)
+    (moe,) = find(cfg.model, MoE)
+    assert fdl.get_callable(moe.experts.adapter) is StackedLoRA
+    fiddlers.use_moe(cfg, every=2)
+    mlp = cfg.model.blocks[0].mlp
+    assert fdl.get_callable(mlp) is GELU and fdl.get_callable(mlp.linear) is LoRALinear
+    assert mlp.linear.rank == 3
     built(cfg)
 
 

@@ -44,7 +44,7 @@ def test_it_is_the_optimizer_and_tags_still_reach_it(name: str) -> None:
     set_tag(cfg, WeightDecay, 0.25)
     trainer = build_trainer(cfg)
     optimizer = trainer.optimizer(trainer.groups(trainer.model))
-    assert type(optimizer) is MADE[name]
+    assert isinstance(optimizer, MADE[name])
     assert {group["lr"] for group in optimizer.param_groups} == {0.125}
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.25, 0.0}
     held = [id(p) for group in optimizer.param_groups for p in group["params"]]

@@ -12,6 +12,7 @@ from absl.testing import flagsaver
 from fidgpt.cli import app, train
 from fidgpt.cli.index.build import build_index
 from fidgpt.cli.index.store import Index, write
+from fidgpt.sweep import local
 
 
 class Outcome(NamedTuple):
@@ -42,6 +43,28 @@ def command(
 
     with flagsaver.flagsaver():
         yield run
+
+
+@pytest.fixture
+def processes(command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines of the processes that were started; each runs at once, in this one."""
+    lines: list[list[str]] = []
+
+    class Process:
+        def __init__(self, line: list[str], **options: Any) -> None:
+            assert line[1:3] == ["-m", "fidgpt.cli.train"]
+            lines.append(line)
+            outcome = command(train.main, *line[3:])
+            options["stdout"].write(outcome.err.encode())
+            options["stdout"].flush()
+            self._status = outcome.status
+
+        def poll(self) -> int:
+            return self._status
+
+    monkeypatch.setattr(local, "Popen", Process)
+    monkeypatch.setattr(local, "_PAUSE", 0.0)
+    return lines
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,7 @@ COMPLETED = {
     "kinds, a word apart": ("--config fid", ["fiddler:"]),
     "configs": ("--config=config:gpt2_12", ["--config=config:gpt2_124m "]),
     "fiddlers": ("--config fiddler:use_rm", ["fiddler:use_rms_norm ", "fiddler:use_rms_norm("]),
-    "that need arguments": ("--config fiddler:use_te", ["fiddler:use_text("]),
+    "that need arguments": ("--config fiddler:use_tex", ["fiddler:use_text("]),
     "arguments": (r"--config fiddler:use_text\(te", ["fiddler:use_text(text_field="]),
     "arguments not given": (r"--config 'fiddler:use_text(path=x, ", None),
     "tags": ("--config tag:Learn", ["tag:LearningRate="]),
@@ -118,7 +118,7 @@ COMPLETED = {
     "arguments of parts": (r"--config use:optimizer=adamw\(be", ["use:optimizer=adamw(betas="]),
     "back to the default": ("--config del:optimizer.be", ["del:optimizer.betas "]),
     "the left of a tie": ("--config tie:model.unembedding.w", None),
-    "parts of a list": ("--list=parts:sche", ["--list=parts:schedule ", "--list=parts:schedule."]),
+    "parts of a list": ("--list=parts:pre", ["--list=parts:precision "]),
     "whose value it is": ("--why=optimizer.l", ["--why=optimizer.lr "]),
     "nothing": ("--config set:nope", []),
     "nothing after what takes any number": ("--resume_step=", []),
@@ -202,12 +202,12 @@ class TestBash:
         assert in_bash(kept_index, '"--config=config:gpt2_12') == ["--config=config:gpt2_124m"]
 
     def test_a_quote_stays_open_where_there_is_more_to_type(self, kept_index: Index) -> None:
-        found = in_bash(kept_index, "--config='fiddler:use_te")
+        found = in_bash(kept_index, "--config='fiddler:use_tex")
         assert found == ["fiddler:use_text(", "fiddler:use_text(..."]
-        assert in_bash(kept_index, "--config=fiddler:use_te") == [r"use_text\("]
+        assert in_bash(kept_index, "--config=fiddler:use_tex") == [r"use_text\("]
 
     def test_what_bash_would_read_otherwise_is_escaped(self, kept_index: Index) -> None:
-        assert in_bash(kept_index, "--config=fiddler:use_te") == [r"use_text\("]
+        assert in_bash(kept_index, "--config=fiddler:use_tex") == [r"use_text\("]
 
 
 def in_shell(shell: str, line: str) -> list[str]:
@@ -268,7 +268,7 @@ def test_readline_puts_it_in_place() -> None:
         for typed, rest in {
             "--config=config:gpt2_12": "4m ",
             "--config=set:optimizer.l": "r=",
-            "'--config=fiddler:use_te": "xt(",
+            "'--config=fiddler:use_tex": "t(",
         }.items():
             bash.send(f"python train.py {typed}")
             bash.expect_exact(typed)

@@ -97,3 +97,35 @@ def test_what_is_loaded_late_has_its_name_from_the_start() -> None:
 
 def test_directives_are_read_without_torch() -> None:
     assert "torch" not in modules_after("import fidgpt.cli.directives, fidgpt.cli.report")
+
+
+FIRST_STEP = """
+import sys
+from fidgpt.cli import train
+from fidgpt.train import Console
+
+def log(self, row):
+    print(*sys.modules)
+    sys.exit()
+
+Console.log = log
+sys.argv = ["train", "--config=config:debug", "--run_dir=" + sys.argv[1]]
+train.run()
+"""
+
+
+def test_what_takes_seconds_to_load_is_not_loaded_before_the_first_step_ends(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_STEP, str(tmp_path / "run")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    modules = set(done.stdout.splitlines()[-1].split())
+    late = {"torch._dynamo", "torch._inductor", "sympy", "torch.distributed.checkpoint"}
+    late |= {"torch.utils.tensorboard", "matplotlib", "transformers", "datasets", "pandas"}
+    assert "fidgpt.train.trainer" in modules
+    assert not modules & late

@@ -151,7 +151,7 @@ class TestFits:
     def test_by_type(self, kept_index: Index) -> None:
         fits = kept_index["fits"]
         assert fits["Callable[..., Optimizer]"] == ["Lion", "Muon", "adamw"]
-        assert fits["Precision"] == ["BFloat16", "Float32", "native_precision"]
+        assert fits["Precision"] == ["BFloat16", "Float16", "Float32", "native_precision"]
         assert "Attention" in fits["Module"] and "adamw" not in fits["Module"]
         assert "bool" not in fits and "str" not in fits
 

@@ -1,6 +1,7 @@
 """A run goes on with another config where that is allowed, journals it, and refuses the rest."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,20 @@ def test_what_may_change_does_and_is_journaled(command: Command, run_directory: 
     assert {row["after_step"] for row in journal.values()} == {2}
     assert (run_directory / "config.until_step_2.json").read_text() == before
     assert load_run(run_directory).num_steps == 4
+
+
+def test_a_part_that_was_added_and_killed_before_it_was_saved(
+    command: Command, run_directory: Path
+) -> None:
+    keep = "--config=set:checkpoints.keep_last=9"
+    flags = ["--config=set:num_steps=4", "--config=fiddler:use_ema", keep]
+    resume = f"--resume={run_directory}"
+    assert command(train.main, resume, *flags).status in (0, None)
+    for step in (3, 4):
+        shutil.rmtree(run_directory / "checkpoints" / f"step_{step:08d}")
+    status, _, err = command(train.main, resume)
+    assert status in (0, None), err
+    assert "average begins anew" in err
 
 
 def test_what_may_not_change_is_refused_by_name(command: Command, run_directory: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidgpt.cli import sweep, train
+from fidgpt.cli import sweep
 from fidgpt.graph import ConfigError, ConfigErrors, load
 from fidgpt.sweep import Point, axis, axis_values, local, plan
 from fidgpt.train.trackers import read_rows
@@ -23,28 +23,6 @@ def points_of(directives: list[str], axes: list[str]) -> list[Point]:
 @pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "Popen", None)
-
-
-@pytest.fixture
-def processes(command: Command, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The command lines of the processes that were started; each runs at once, in this one."""
-    lines: list[list[str]] = []
-
-    class Process:
-        def __init__(self, line: list[str], **options: Any) -> None:
-            assert line[1:3] == ["-m", "fidgpt.cli.train"]
-            lines.append(line)
-            outcome = command(train.main, *line[3:])
-            options["stdout"].write(outcome.err.encode())
-            options["stdout"].flush()
-            self._status = outcome.status
-
-        def poll(self) -> int:
-            return self._status
-
-    monkeypatch.setattr(local, "Popen", Process)
-    monkeypatch.setattr(local, "_PAUSE", 0.0)
-    return lines
 
 
 @pytest.mark.parametrize(

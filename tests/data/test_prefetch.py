@@ -61,8 +61,8 @@ def test_batches_are_the_streams_own_in_any_order_of_steps(
 ) -> None:
     stream = stream_of(modules[:10])
     steps = [*range(20), 7, 8, 9, 3, *random.Random(0).choices(range(50), k=20)]
-    for depth in (1, 3):
-        ahead = Prefetch(stream, depth=depth)
+    for depth, num_workers in ((1, 1), (3, 1), (3, 4)):
+        ahead = Prefetch(stream, depth=depth, num_workers=num_workers)
         ahead.prepare(show_progress=False)
         for step in steps:
             assert torch.equal(ahead.batch(step), stream.batch(step))
@@ -99,10 +99,10 @@ def test_an_error_comes_at_its_step_as_it_was_raised_and_the_rest_goes_on() -> N
 def test_a_thread_that_is_gone_is_replaced_or_said(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead = Prefetch(Counting(), depth=1)
     ahead.batch(0)
-    worker = ahead._worker
-    assert worker is not None
-    worker.stop()
-    wait_until(lambda: not worker.is_alive())
+    workers = ahead._workers
+    assert workers is not None
+    workers.stop()
+    wait_until(lambda: not workers.are_alive())
     assert int(ahead.batch(1)[0, 0]) == 101
 
     monkeypatch.setattr("fidgpt.data.prefetch._work", lambda *_: None)
@@ -127,12 +127,12 @@ def test_no_random_state_is_touched(
     assert states[2] == random.getstate()
 
 
-def test_the_thread_ends_with_the_one_who_asks() -> None:
+def test_the_threads_end_with_the_one_who_asks() -> None:
     gc.collect()
     wait_until(lambda: not workers())
-    ahead = Prefetch(Counting())
+    ahead = Prefetch(Counting(), num_workers=3)
     ahead.batch(0)
-    assert len(workers()) == 1
+    assert len(workers()) == 3
     del ahead
     gc.collect()
     wait_until(lambda: not workers())
@@ -171,3 +171,5 @@ def test_neither_ctrl_c_nor_the_end_of_the_program_waits_for_a_batch(how: str, s
 def test_nothing_ahead_is_refused() -> None:
     with pytest.raises(ValueError, match="depth=0 makes no batch ahead"):
         Prefetch(Counting(), depth=0)
+    with pytest.raises(ValueError, match="num_workers=0 threads make no batch"):
+        Prefetch(Counting(), num_workers=0)

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from fidgpt import configs
-from fidgpt.fiddlers import unroll, use_alibi, use_gqa, use_lora, use_squared_relu
+from fidgpt.fiddlers import (
+    unroll,
+    use_alibi,
+    use_expert_capacity,
+    use_gqa,
+    use_lora,
+    use_squared_relu,
+)
 from fidgpt.graph import ConfigError, bind, build, find
 from fidgpt.interop.hugging_face.fitting import Fitting, fitting_family
 from fidgpt.interop.hugging_face.settings import config_of
@@ -46,6 +53,13 @@ def test_how_a_graph_is_written_does_not_matter(change):
     cfg = configs.base()
     change(cfg)
     assert fitting(cfg).family.model_type == "llama"
+
+
+@pytest.mark.parametrize("change", [use_expert_capacity, use_lora], ids=lambda one: one.__name__)
+def test_how_experts_are_trained_does_not_matter(change):
+    cfg = configs.mixtral_8x7b()
+    change(cfg)
+    assert fitting(cfg).family.model_type == "mixtral"
 
 
 def test_what_is_for_training_alone_does_not_matter():

@@ -11,9 +11,10 @@ import safetensors.torch
 import torch
 
 from fidgpt import configs
+from fidgpt.fiddlers import use_lora
 from fidgpt.graph import ConfigError, diff, diff_text
 from fidgpt.interop import from_hf, save_hf
-from fidgpt.model import LanguageModel
+from fidgpt.model import LanguageModel, is_adapter
 
 YARN_OF_DEEPSEEK = {
     "type": "yarn",
@@ -171,6 +172,17 @@ TINY_V3 = HUB["deepseek_v3"] | {
     "q_lora_rank": 20,
     "vocab_size": 97,
 }
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 24,
+    "max_position_embeddings": 16,
+    "moe_intermediate_size": 8,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 97,
+}
 
 
 def said(directory: Path, settings: dict[str, Any]) -> str:
@@ -202,6 +214,24 @@ def test_what_no_mixture_computes_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         from_hf(said(tmp_path, HUB[name] | changed))
+
+
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "qwen3_30b_a3b"])
+def test_adapters_of_experts_are_added_to_their_weights(
+    name: str,
+    build: Callable[[fdl.Config], LanguageModel],
+    load: Callable[[Path], LanguageModel],
+    tmp_path: Path,
+) -> None:
+    cfg = from_hf(said(tmp_path, HUB[name] | TINY))
+    use_lora(cfg, rank=2)
+    model = build(cfg)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    save_hf(model, tmp_path, seq_len=16)
+    plain, tokens = load(tmp_path), torch.arange(12)[None]
+    assert not any(is_adapter(path, one) for path, one in plain.named_parameters())
+    torch.testing.assert_close(plain(tokens), model(tokens), atol=1e-4, rtol=1e-4)
 
 
 def test_the_further_prediction_of_deepseek_v3_is_left_out(

@@ -12,9 +12,12 @@ from fidgpt.model import (
     ALiBi,
     Attention,
     Block,
+    Capacity,
     Embedding,
+    GatedExperts,
     Layout,
     LearnedPositions,
+    MoE,
     PackedDocuments,
     ParallelBlock,
     Places,
@@ -23,6 +26,7 @@ from fidgpt.model import (
     RoPE,
     Shared,
     Softcap,
+    SoftmaxRouter,
     SwiGLU,
     Transformer,
     Unembedding,
@@ -59,6 +63,7 @@ def make_model(
     positions: nn.Module | None = None,
     block: Callable[..., nn.Module] = Block,
     shared: bool = False,
+    mlp: Callable[..., nn.Module] = SwiGLU,
 ) -> Transformer:
     """Two layers for each kind of attention in turn, with parameters that are far from zero."""
 
@@ -68,7 +73,7 @@ def make_model(
                 attention_norm=RMSNorm(hidden_dim=32),
                 attention=ATTENTIONS[kind](hidden_dim=32, head_dim=8),
                 mlp_norm=RMSNorm(hidden_dim=32),
-                mlp=SwiGLU(hidden_dim=32),
+                mlp=mlp(hidden_dim=32),
             )
 
         return Shared(make) if shared else make
@@ -88,6 +93,16 @@ def make_model(
     return model.eval()
 
 
+def tight_mixture(*, hidden_dim: int) -> MoE:
+    """Experts that have room for a few tokens in training."""
+    return MoE(
+        num_experts=4,
+        router=SoftmaxRouter(hidden_dim=hidden_dim, num_experts=4, top_k=2),
+        experts=GatedExperts(hidden_dim=hidden_dim, num_experts=4),
+        dispatch=Capacity(factor=0.5),
+    )
+
+
 MODELS: dict[str, Callable[[], Transformer]] = {
     **{kind: partial(make_model, kind) for kind in ATTENTIONS},
     "local and global": partial(make_model, "window", "rope", "window with sinks and alibi"),
@@ -96,6 +111,7 @@ MODELS: dict[str, Callable[[], Transformer]] = {
     ),
     "one block for all": partial(make_model, "rope", shared=True),
     "parallel": partial(make_model, "grouped", block=ParallelBlock),
+    "experts with little room": partial(make_model, "rope", mlp=tight_mixture),
 }
 
 

@@ -123,36 +123,6 @@ def test_the_clamped_gating_cuts_before_it_multiplies():
     torch.testing.assert_close(ClampedSwiGLU()(gate, up), expected)
 
 
-def test_with_room_enough_nothing_is_dropped():
-    moe, x = mixture(), tokens(2, 11).requires_grad_()
-    results = []
-    for dispatch in (moe.dispatch, Capacity(factor=EXPERTS / TOP_K)):
-        moe.dispatch = dispatch
-        with collecting() as reports:
-            out = moe(x)
-        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *moe.parameters()])])
-    assert reports.metrics["moe/dropped"] == 0
-    for dropless, roomy in zip(*results, strict=True):
-        assert (roomy - dropless).norm() <= 1e-5 * dropless.norm()
-
-
-def test_no_expert_has_room_for_more_than_all_tokens():
-    moe, x = mixture(), tokens(2, 11)
-    expected = moe(x)
-    moe.dispatch = Capacity(factor=1e12)
-    torch.testing.assert_close(moe(x), expected)
-
-
-def test_late_tokens_and_second_choices_are_dropped_first():
-    experts = SeparateExperts(num_experts=2, expert=nn.Identity)
-    x, weights = torch.ones(4, 1), torch.tensor([[1.0, 10.0]]).expand(4, 2)
-    chosen = torch.tensor([[0, 1], [0, 1], [0, 1], [1, 0]])
-    with collecting() as reports:
-        out = Capacity(factor=0.5)(x, chosen, weights, experts)  # room for two tokens each
-    assert out.flatten().tolist() == [11.0, 1.0, 0.0, 1.0]
-    assert reports.metrics["moe/dropped"] == 0.5
-
-
 def test_groups_limit_where_the_experts_come_from():
     scores = torch.tensor([[0.9, 0.1, 0.5, 0.6, 0.2, 0.3, 0.7, 0.0]])
     by_one = GroupLimit(num_groups=4, top_groups=2)(scores)

@@ -15,7 +15,7 @@ from fidgpt.cli.directives import compose
 from fidgpt.cli.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, local, read_results
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.trackers import read_rows, reproducible
 
 from .conftest import Toys
 from .test_local import interrupt_when
@@ -26,9 +26,7 @@ RUN = ["config:debug", "set:samples=None", "set:num_steps=60", "set:evaluators={
 
 def rows_of(path: Path) -> list[dict[str, float]]:
     """The numbers of a run that do not depend on how fast it went."""
-    slow = ("tokens_per_second", "utilisation")
-    rows = read_rows(path / "metrics.jsonl")
-    return [{key: row[key] for key in row if key not in slow} for row in rows]
+    return [reproducible(row) for row in read_rows(path / "metrics.jsonl")]
 
 
 def said(console: Console) -> str:

@@ -15,9 +15,9 @@ SHORT = ["set:batch_size=1", "set:seq_len=16", "set:num_steps=2", "set:samples=N
 class Nothing(Checkpoints):
     """Saves nothing: this model's checkpoint is five gigabytes."""
 
-    def due(self, step: int, *, num_steps: int) -> bool:
+    def planned(self, step: int, *, num_steps: int) -> list[str]:
         """Never."""
-        return False
+        return []
 
 
 if __name__ == "__main__":

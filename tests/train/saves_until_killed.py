@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.train.checkpoint import Checkpoints, newest_good, verify
+from fidgpt.train.checkpoints import Checkpoints, newest_good, verify
 
 CHECKPOINTS = Checkpoints(every=1, keep_last=2)
 

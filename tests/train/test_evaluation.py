@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.data import EvaluationStream
+from fidgpt.data import DataError, EvaluationStream, unlearned
 from fidgpt.model import LanguageModel
 from fidgpt.parallel import DataParallel
-from fidgpt.train import CrossEntropy, Validation
+from fidgpt.train import CrossEntropy, DomainValidation, Validation
 
 VOCAB = 16
 
@@ -32,7 +32,7 @@ class TwoBatches(EvaluationStream):
     """Token 0 stands for no bytes, every other for two."""
 
     @property
-    def num_batches(self):
+    def num_batches(self) -> int:
         return 2
 
     @property
@@ -65,3 +65,56 @@ def test_the_last_step_is_always_measured():
 def test_every_below_one_is_refused():
     with pytest.raises(ValueError, match="every=0"):
         Validation(TwoBatches(), every=0)
+
+
+class Other(TwoBatches):
+    """One batch of three targets, two of which are not learned; each token stands for one byte."""
+
+    @property
+    def num_batches(self):
+        return 1
+
+    @property
+    def token_bytes(self):
+        return torch.ones(VOCAB, dtype=torch.long)
+
+    def batch(self, number, *, rank=0, world_size=1):
+        tokens = torch.tensor([[1, 2, 3, 0]])
+        tokens[:, 1:3] = unlearned(tokens[:, 1:3])
+        return tokens
+
+
+def test_perplexity_is_that_of_a_fair_die():
+    measured = Validation(TwoBatches())(Indifferent(), CrossEntropy(), DataParallel())
+    assert measured["perplexity"] == pytest.approx(VOCAB)
+
+
+def test_each_domain_is_measured_and_all_together():
+    domains = {"two": TwoBatches(), "other": Other()}
+    measured = DomainValidation(domains)(Indifferent(), CrossEntropy(), DataParallel())
+    assert measured["two/bits_per_byte"] == pytest.approx(6 * 4 / 10)
+    assert measured["other/bits_per_byte"] == pytest.approx(4)  # one target of one byte
+    assert measured["bits_per_byte"] == pytest.approx(7 * 4 / 11)
+    assert measured["loss"] == measured["two/loss"] == pytest.approx(math.log(VOCAB))
+    assert {*measured} == {
+        f"{domain}{key}"
+        for domain in ("", "two/", "other/")
+        for key in ("loss", "perplexity", "bits_per_byte")
+    }
+
+
+def test_one_domain_is_what_validation_measures():
+    one = Validation(TwoBatches())(Indifferent(), CrossEntropy(), DataParallel())
+    many = DomainValidation({"it": TwoBatches()})(Indifferent(), CrossEntropy(), DataParallel())
+    assert {key: many[f"it/{key}"] for key in one} == one == {key: many[key] for key in one}
+
+
+def test_a_domain_without_text_is_named():
+    class Short(TwoBatches):
+        def prepare(self, *, show_progress=True):
+            raise DataError("The held-out text is shorter than one sequence.")
+
+    with pytest.raises(DataError, match="domain 'poems' .* shorter than one sequence"):
+        DomainValidation({"poems": Short()}).prepare()
+    with pytest.raises(ValueError, match="needs a domain"):
+        DomainValidation({})

@@ -1,7 +1,5 @@
 """The chunked cross-entropy, against torch's on the whole batch."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt.model import Unembedding, token_table
 from fidgpt.model.reports import collecting
-from fidgpt.train.loss import CrossEntropy, ZLoss
+from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.loss_terms import SmoothedLabels, ZLoss
 
 ROWS, HIDDEN, VOCAB = 70, 16, 101
 
@@ -69,25 +68,64 @@ def test_loss_and_gradients_are_those_of_torch(features, unembedding, targets, c
         torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=6e-8)
 
 
+TERMS = {"z_loss": ZLoss(weight=0.1), "label_smoothing": SmoothedLabels(amount=0.2)}
+
+
 @pytest.mark.parametrize("chunk_size", [1, 32, 1000])
-def test_the_z_loss_pulls_as_its_formula_says(features, unembedding, targets, chunk_size):
-    inputs = [features, *unembedding.parameters()]
-    extra = 0.1 * unembedding(features).logsumexp(-1).square().mean()
+@pytest.mark.parametrize("names", [["z_loss"], ["label_smoothing"], ["z_loss", "label_smoothing"]])
+def test_what_is_added_pulls_as_its_formula_says(features, unembedding, targets, names, chunk_size):
+    inputs, logits = [features, *unembedding.parameters()], unembedding(features)
     expected = plain(features, unembedding, targets)
+    whole = F.cross_entropy(
+        logits, targets, label_smoothing=0.2 if "label_smoothing" in names else 0.0
+    )
+    extra = {
+        "z_loss": 0.1 * logits.logsumexp(-1).square().mean(),
+        "label_smoothing": whole - expected,
+    }
+    if "z_loss" in names:
+        whole = whole + extra["z_loss"]
     with collecting() as reports:
-        loss = ZLoss(weight=0.1, chunk_size=chunk_size)(features, unembedding, targets)
+        terms = {name: TERMS[name] for name in names}
+        loss = CrossEntropy(terms=terms, chunk_size=chunk_size)(features, unembedding, targets)
     torch.testing.assert_close(loss, expected, rtol=5e-7, atol=0)
-    torch.testing.assert_close(reports.losses["z_loss"], extra, rtol=1e-6, atol=0)
+    assert {*reports.losses} == {*names}
+    for name in names:
+        torch.testing.assert_close(reports.losses[name], extra[name], rtol=2e-6, atol=1e-6)
     for ours, theirs in zip(
-        _gradients(3 * loss, *inputs), _gradients(3 * (expected + extra), *inputs), strict=True
+        _gradients(3 * loss, *inputs), _gradients(3 * whole, *inputs), strict=True
     ):
-        torch.testing.assert_close(ours, theirs, rtol=5e-6, atol=1e-7)
+        torch.testing.assert_close(ours, theirs, rtol=5e-6, atol=2e-7)
 
 
-@pytest.mark.parametrize("kind", [CrossEntropy, partial(ZLoss, weight=0.1)])
-def test_what_is_not_counted_is_as_if_it_were_not_there(features, unembedding, targets, kind):
+def test_the_order_in_which_terms_are_named_changes_nothing(features, unembedding, targets):
+    inputs = [features, *unembedding.parameters()]
+    one, other = (
+        _gradients(CrossEntropy(terms=terms)(features, unembedding, targets), *inputs)
+        for terms in (TERMS, dict(reversed(TERMS.items())))
+    )
+    assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def test_evaluation_holds_nothing_of_what_is_added(features, unembedding, targets):
+    plainly, added = (
+        loss.token_losses(features, unembedding, targets)
+        for loss in (CrossEntropy(), CrossEntropy(terms=TERMS))
+    )
+    assert torch.equal(plainly, added)
+
+
+@pytest.mark.parametrize("amount", [-0.1, 1.0])
+def test_the_token_that_came_keeps_a_share(amount):
+    with pytest.raises(ValueError, match="below 1"):
+        SmoothedLabels(amount=amount)
+
+
+@pytest.mark.parametrize("terms", [{}, TERMS])
+def test_what_is_not_counted_is_as_if_it_were_not_there(features, unembedding, targets, terms):
     counted = torch.rand(ROWS, generator=torch.Generator().manual_seed(5)) < 0.6
-    inputs, loss = [features, *unembedding.parameters()], kind(chunk_size=32)
+    inputs = [features, *unembedding.parameters()]
+    loss = CrossEntropy(terms=terms, chunk_size=32)
     some = loss(features, unembedding, targets, counted)
     only = loss(features[counted], unembedding, targets[counted])
     torch.testing.assert_close(some, only)

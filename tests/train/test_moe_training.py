@@ -17,7 +17,8 @@ from fidgpt.fiddlers.experts import use_loss_free_balancing, use_moe
 from fidgpt.graph import find
 from fidgpt.model.moe import MoE
 from fidgpt.train import BFloat16
-from fidgpt.train.checkpoint import newest_good
+from fidgpt.train.checkpoints import newest_good
+from fidgpt.train.trackers import reproducible
 
 BIAS = "blocks.0.mlp.router.selection_bias.bias"
 
@@ -79,7 +80,7 @@ def test_a_resumed_run_equals_the_run_that_never_stopped(mixture, train, tmp_pat
     before = checkpoint(tmp_path / "run", 6)
     assert before[BIAS].dtype == torch.float32 and before[BIAS].abs().max() > 0
     resumed = train(mixture, resume=True)
-    assert [measured(row) for row in resumed] == [measured(row) for row in whole]
+    assert [reproducible(row) for row in resumed] == [reproducible(row) for row in whole]
     again = checkpoint(tmp_path / "run", 10)
     assert all(torch.equal(again[name], last[name]) for name in last)
 
@@ -123,11 +124,6 @@ def test_two_processes_balance_as_one(mixture, train, tmp_path):
     assert torch.equal(saved, checkpoint(tmp_path / "one", 3)[BIAS])
     for rank in (0, 1):
         assert torch.equal(torch.load(tmp_path / f"bias{rank}.pt"), saved)
-
-
-def measured(row: dict) -> dict:
-    """What of a row does not depend on the clock."""
-    return {k: v for k, v in row.items() if k not in ("tokens_per_second", "utilisation")}
 
 
 def checkpoint(run: Path, step: int) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fidgpt.train.checkpoint import newest_good
+from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.trackers import read_rows
 
 pytestmark = pytest.mark.xdist_group("processes")  # one worker trains `whole` for all
@@ -53,7 +53,7 @@ def test_the_config_of_a_run_runs_the_same_again(tmp_path):
     assert _losses(second) == _losses(first)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(whole, tmp_path, number):
     path = tmp_path / "run"
     process = _start(*LONG, f"--run_dir={path}")
@@ -65,6 +65,39 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(whole, tmp_path, num
     assert newest_good(path) == read_rows(path / "metrics.jsonl")[-1]["step"]
     _finish(f"--resume={path}")
     assert _losses(path) == whole
+
+
+def test_the_same_command_again_goes_on(whole, tmp_path):
+    again = [*LONG, f"--run_dir={tmp_path}/run", "--auto_resume"]
+    process = _start(*again)
+    _wait_for_step(process, tmp_path / "run", 4)
+    process.kill()
+    process.communicate()
+    _finish(*again)
+    assert _losses(tmp_path / "run") == whole
+    other = _start(*again, "--config=set:seed=1")
+    output, _ = other.communicate(timeout=60)
+    assert (other.returncode, "holds a run of another config" in output) == (2, True), output
+
+
+def test_torchrun_brings_a_run_back_that_lost_a_process(tmp_path):
+    """The first start of the run dies in its sixth step; the second one ends it."""
+    path = tmp_path / "run"
+    script = Path(__file__).with_name("dies_once.py")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    command = [script, "--config=config:debug", "--config=set:checkpoints.every=2"]
+    done = subprocess.run(
+        [*launch, "--max-restarts=1", *command, f"--run_dir={path}"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (path / "died").exists()
+    _finish("--config=config:debug", f"--run_dir={tmp_path}/one")
+    assert _losses(path) == pytest.approx(_losses(tmp_path / "one"), rel=1e-2)
 
 
 def test_two_processes_train_as_one(tmp_path):

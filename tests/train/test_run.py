@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import resource
 import shlex
@@ -10,44 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_facts import FACTS, metrics_row
 
 from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
 from fidgpt.train.console import Console
 from fidgpt.train.device import peak_flops
-from fidgpt.train.facts import Facts
-from fidgpt.train.footprint import Footprint
 from fidgpt.train.run import resume_flag
 from fidgpt.train.stop import StopSignals
-from fidgpt.train.trackers import Trackers, read_rows
-
-FACTS = Facts(
-    parameters=10,
-    trained_parameters=10,
-    active_parameters=10,
-    shared={"a": ["b"]},
-    flops_per_token=60,
-    tokens=80,
-    num_steps=10,
-    tokens_per_step=8,
-    device=torch.device("cpu"),
-    world_size=1,
-    precision="Float32",
-    peak_flops=1e9,
-    memory=Footprint(
-        weights=40,
-        copy=0,
-        gradients=40,
-        full_gradients=40,
-        optimizer=80,
-        activations=None,
-        num_sequences=2,
-        is_split=False,
-    ),
-)
-
-
-def _row(step):
-    return {"step": step, "loss": 1 / 3, "tokens_per_second": 5.0, "utilisation": 0.25}
+from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking import Trackers
 
 
 def test_a_run_directory_is_made_once_with_its_texts(tmp_path):
@@ -144,13 +116,13 @@ def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tm
     with Trackers([JSONLines()]) as trackers:
         trackers.start(run, FACTS, step=0)
         for step in (1, 2, 3):
-            trackers.log(_row(step))
+            trackers.log(metrics_row(step))
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 4, "lo')
     assert [row["step"] for row in read_rows(path)] == [1, 2, 3]
     with Trackers([JSONLines()]) as trackers:
         trackers.start(run, FACTS, step=2)
-        trackers.log(_row(3))
+        trackers.log(metrics_row(3))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert rows[0]["loss"] == 1 / 3
@@ -168,9 +140,9 @@ def test_metrics_that_cannot_be_written_end_the_run_with_one_reason(tmp_path):
             Trackers([JSONLines()]) as trackers,
         ):
             trackers.start(run, FACTS, step=0)
-            trackers.log(_row(1))
+            trackers.log(metrics_row(1))
             limit(100)
-            trackers.log(_row(2))
+            trackers.log(metrics_row(2))
     finally:
         limit(soft)
     assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [1]
@@ -197,11 +169,22 @@ def test_a_log_names_the_run_in_one_piece(tmp_path, capsys):
     assert str(path) in capsys.readouterr().out
 
 
+def test_a_row_of_no_numbers_is_strict_json_and_read_as_it_was(tmp_path):
+    tracker = JSONLines()
+    tracker.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+    tracker.log({"step": 1, "loss": math.nan, "grad_norm": math.inf, "change": -math.inf})
+    tracker.finish()
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["loss"] == "NaN"
+    (row,) = read_rows(tmp_path / "metrics.jsonl")
+    assert math.isnan(row["loss"]) and (row["grad_norm"], row["change"]) == (math.inf, -math.inf)
+
+
 def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
     with Trackers([Console()]) as trackers:
         trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
-        trackers.log(_row(5))
-        trackers.log({**_row(10), "validation/loss": 1.5, "validation/bits_per_byte": 2.25})
+        trackers.log(metrics_row(5))
+        trackers.log({**metrics_row(10), "validation/loss": 1.5, "validation/bits_per_byte": 2.25})
         trackers.say("def f(): [bold]")
     said = capsys.readouterr().out
     for words in (

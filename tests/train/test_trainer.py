@@ -16,7 +16,7 @@ from fidgpt.graph import fingerprint
 from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError
-from fidgpt.train.checkpoint import newest_good
+from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.trackers import read_rows
 
 
@@ -108,6 +108,13 @@ def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatc
             train(cfg, resume=True, resume_step=6)
     assert newest_good(tmp_path / "run") == 6
     assert _losses(train(cfg, resume=True)) == _losses(whole)
+
+
+def test_a_run_that_is_past_its_end_says_so(cfg, train):
+    train(cfg)
+    cfg.num_steps = 3
+    with pytest.raises(RunError, match="has done 10 steps already, and num_steps=3"):
+        train(cfg, resume=True)
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again(cfg, train, tmp_path):

@@ -21,7 +21,13 @@ _FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else m
 _TOLD = re.compile(r"(.*: )?directive (\d+): (.+)", re.DOTALL)
 
 
-def command_for(cfg: fdl.Config, catalogue: Catalogue, *, directives: Sequence[str] = ()) -> str:
+def command_for(
+    cfg: fdl.Config,
+    catalogue: Catalogue,
+    *,
+    directives: Sequence[str] = (),
+    allowed: Sequence[str] = (),
+) -> str:
     """The shortest command found that makes a graph, and what it cannot make.
 
     Args:
@@ -29,6 +35,7 @@ def command_for(cfg: fdl.Config, catalogue: Catalogue, *, directives: Sequence[s
       catalogue: what has a name.
       directives: those that made it, which may name a config of somebody's own, or give arguments;
         where they are not known, what the graph remembers of them is tried.
+      allowed: packages that the command is to allow too.
 
     Raises:
       ConfigError: the graph holds what has no name.
@@ -38,15 +45,16 @@ def command_for(cfg: fdl.Config, catalogue: Catalogue, *, directives: Sequence[s
     bases = named_graphs(catalogue) | _own_base(said, catalogue)
     found = _found(cfg, bases, catalogue, said=said)
     if found.is_same:
-        return f"{_command(found.directives)}\n"
-    text = f"{_command(found.directives)}\n{_rest(found)}"
+        return f"{_command(found.directives, allowed)}\n"
+    text = f"{_command(found.directives, allowed)}\n{_rest(found)}"
     if directives and fingerprint(compose(directives, catalogue)) == fingerprint(cfg):
-        text += f"# As it was said, the very same:\n#   {_command(directives)}\n"
+        text += f"# As it was said, the very same:\n#   {_command(directives, allowed)}\n"
     return text
 
 
-def _command(directives: Sequence[str]) -> str:
-    return shlex.join(["python", "train.py", *(f"--config={one}" for one in directives)])
+def _command(directives: Sequence[str], allowed: Sequence[str]) -> str:
+    flags = [f"--allow={one}" for one in allowed] + [f"--config={one}" for one in directives]
+    return shlex.join(["python", "train.py", *flags])
 
 
 def _remembered(cfg: fdl.Config) -> list[str]:

@@ -16,7 +16,7 @@ import fiddle as fdl
 from fidgpt.cli import bases, changes
 from fidgpt.cli.blame import blamed
 from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.effects import Composed, Effect, edits_between
+from fidgpt.cli.effects import Composed, Effect, edits_between, speaker
 from fidgpt.graph import ConfigError, ConfigErrors, clone, suggest
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.history.provenance import said_by
@@ -78,7 +78,7 @@ def composed(
     mistakes: list[tuple[str, ConfigError]] = []
     for number, directive in enumerate(directives, start=first):
         try:
-            with said_by(f"directive {number}: {directive}"):
+            with said_by(speaker(number, directive)):
                 graph.apply(number, directive)
         except ConfigError as error:
             mistakes.append((blamed(number, directive, graph.told(error)), error))
@@ -171,7 +171,14 @@ class _Graph:
         before = self.root
         self._root = after = code(clone(before), self._catalogue)
         self._is_kept = True
-        self._note(number, directive, functools.partial(edits_between, before, after))
+
+        def rerun(change: Callable[[Any], Any]) -> fdl.Config:
+            changed = clone(before)
+            change(changed)
+            return code(changed, self._catalogue)
+
+        edits = functools.partial(edits_between, before, after)
+        self.effects.append(Effect(number, directive, edits, rerun))
 
     def _change(self, number: int, directive: str, change: Callable[..., list[Edit]]) -> None:
         if self._is_kept:

@@ -13,17 +13,29 @@ if TYPE_CHECKING:
     from fidgpt.graph import Side
 
 
+Rerun = Callable[[Callable[[Any], Any]], Any]
+
+
 class Effect:
     """One directive and what it changed.
 
     Attributes:
       number: which one it was, counted from 1; 0 for a base that nobody named.
       directive: its text.
+      rerun: of code, such as a fiddler: what it makes of the graph that it was given, once a
+        function has changed a copy of that.
     """
 
-    def __init__(self, number: int, directive: str, edits: Callable[[], list[Edit]]) -> None:
+    def __init__(
+        self,
+        number: int,
+        directive: str,
+        edits: Callable[[], list[Edit]],
+        rerun: Rerun | None = None,
+    ) -> None:
         self.number = number
         self.directive = directive
+        self.rerun = rerun
         self._found = edits
 
     @cached_property
@@ -47,6 +59,11 @@ class Composed:
 
     root: fdl.Config
     effects: list[Effect]
+
+
+def speaker(number: int, directive: str) -> str:
+    """On whose behalf a directive's assignments are recorded."""
+    return f"directive {number}: {directive}"
 
 
 def edits_between(before: Any, after: Any) -> list[Edit]:

@@ -2,8 +2,16 @@
 
 from fidgpt.data import DataError
 from fidgpt.graph import ConfigError
-from fidgpt.model import StartError
+from fidgpt.model import MachineError, StartError
 from fidgpt.parallel import ParallelError
 from fidgpt.train import CheckpointError, RunError
 
-MISTAKES = (ConfigError, DataError, CheckpointError, RunError, ParallelError, StartError)
+MISTAKES = (
+    ConfigError,
+    DataError,
+    CheckpointError,
+    RunError,
+    ParallelError,
+    StartError,
+    MachineError,
+)

@@ -1,6 +1,7 @@
 """The constructors that a text may name: fidgpt's, torch's, and those of a user's own project."""
 
 import collections
+import enum
 import importlib
 import inspect
 import sys
@@ -107,7 +108,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _constructors(module: Any) -> dict[str, Any]:
-    """The classes and functions in a module's `__all__`, but for errors and protocols."""
+    """The classes and functions in a module's `__all__`, but for errors, protocols and enums."""
     listed = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
     return {name: value for name, value in listed.items() if _is_constructor(value)}
 
@@ -115,7 +116,8 @@ def _constructors(module: Any) -> dict[str, Any]:
 def _is_constructor(value: Any) -> bool:
     if not inspect.isclass(value):
         return inspect.isroutine(value)
-    return not issubclass(value, BaseException) and not getattr(value, "_is_protocol", False)
+    is_shape = getattr(value, "_is_protocol", False)
+    return not is_shape and not issubclass(value, BaseException | enum.Enum)
 
 
 def _class_of_torch(module: str, name: str) -> Callable[..., Any] | None:

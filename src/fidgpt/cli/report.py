@@ -7,6 +7,7 @@ import fiddle as fdl
 
 from fidgpt.cli.directives import is_by_machine, split_directive
 from fidgpt.cli.effects import Composed, Effect
+from fidgpt.cli.overruled import overruled
 from fidgpt.graph import resolve
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.text import leaf_text
@@ -34,7 +35,7 @@ def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -
     raise_all([] if allow_noop else [_in_vain(one) for one in changes if _asks_in_vain(one)])
     heard = Counter(one.said.path for one in resolve(made.root))
     lines = [line for one in changes for line in _told(one, heard, verbose)]
-    return [*lines, *_overruled(changes)]
+    return [*lines, *(f"warning: {line}" for line in overruled(made))]
 
 
 def _told(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[str]:
@@ -51,20 +52,6 @@ def _told(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[s
     if verbose:
         for edit in effect.edits:
             yield f"  {edit.path}: {_described(edit.before)} -> {_described(edit.after)}"
-
-
-def _overruled(effects: list[Effect]) -> Iterator[str]:
-    """Where a directive says anew what an earlier one had said."""
-    said: dict[str, Effect] = {}
-    for effect in effects:
-        for edit in effect.edits:
-            earlier = said.get(edit.path)
-            if earlier is not None:
-                yield (
-                    f"warning: {effect.directive} (directive {effect.number}) overrules what "
-                    f"{earlier.directive} (directive {earlier.number}) said of {edit.path}."
-                )
-            said[edit.path] = effect
 
 
 def _asks_in_vain(effect: Effect) -> bool:

@@ -1,11 +1,7 @@
 """Between graphs, trainers and run directories, for every command."""
 
-import importlib.metadata
 import json
-import os
-import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,6 +12,7 @@ import torch
 
 from fidgpt.cli.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.cli.recall import load_told, recall
+from fidgpt.cli.surroundings import patch, surroundings
 from fidgpt.cli.trial import try_model
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
@@ -23,9 +20,9 @@ from fidgpt.graph.history.provenance import dump_provenance, said_by
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.text import rows
 from fidgpt.train import RunDirectory, RunError, Trainer
+from fidgpt.train.run import FLAGS_FILE
 
 CONSTRAINTS = [vars(rules)[name] for name in rules.__all__]
-_PACKAGES = ("fidgpt", "torch", "fiddle", "numpy", "safetensors", "tokenizers")
 
 
 def build_trainer(cfg: fdl.Config) -> Trainer:
@@ -69,6 +66,7 @@ def new_run(
     directives: Sequence[str],
     path: str | None,
     allowed: tuple[str, ...] = (),
+    flags: Sequence[str] = (),
 ) -> RunDirectory:
     """The directory of a new run of `cfg`: as asked, or `runs/NAME-TIME` where one stands.
 
@@ -79,13 +77,17 @@ def new_run(
       directives: what made it.
       path: the directory; one of its own in `runs` unless said.
       allowed: packages of the user's own whose callables the config may name.
+      flags: what every command about the run has to be told, such as `--allow=lab`.
 
     Raises:
       ConfigError: the config cannot be written to a file, or what is read from it is another.
     """
-    texts = _texts_of(cfg, allowed) | {
+    environment = {"fingerprint": fingerprint(cfg)} | surroundings()
+    changes = patch()
+    texts = _texts_of(cfg, allowed, flags) | {
         "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
-        "environment.json": json.dumps(_environment(), indent=1) + "\n",
+        "environment.json": json.dumps(environment, indent=1) + "\n",
+        **({"changes.patch": changes} if changes else {}),
     }
     named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = Path(path) if path else _free(Path("runs") / named)
@@ -93,9 +95,16 @@ def new_run(
 
 
 def resumed_run(
-    path: Path, old: fdl.Config, cfg: fdl.Config, *, allowed: tuple[str, ...] = ()
+    path: Path,
+    old: fdl.Config,
+    cfg: fdl.Config,
+    *,
+    allowed: tuple[str, ...] = (),
+    flags: Sequence[str] = (),
 ) -> RunDirectory:
     """The directory of a run that goes on with `cfg`, where it went by `old` so far.
+
+    The rest is as for `new_run`.
 
     Raises:
       ConfigErrors: something differs that may not change while a run goes on.
@@ -105,18 +114,19 @@ def resumed_run(
         {"path": one.change.path, "change": one.change.detail, "kind": one.permission.name.lower()}
         for one in allowed_changes(old, cfg)
     ]
-    texts = _texts_of(cfg, allowed) if changes else {}
+    texts = _texts_of(cfg, allowed, flags) if changes else {}
     return RunDirectory(path, texts=texts, changes=changes, identity=_identity(cfg))
 
 
-def _texts_of(cfg: fdl.Config, allowed: tuple[str, ...]) -> dict[str, str]:
+def _texts_of(cfg: fdl.Config, allowed: tuple[str, ...], flags: Sequence[str]) -> dict[str, str]:
     """The files of a config, once it is certain that they can be read again."""
     text = dump(cfg)
     again = load(text, source="the config", allowed=allowed)
     if fingerprint(again) != fingerprint(cfg):
         lines = diff_text(diff(cfg, again)) or "in what no difference shows"
         raise ConfigError(f"the config is another one once it was saved and loaded:\n  {lines}")
-    return {"config.json": text, "provenance.json": dump_provenance(cfg)}
+    told = {FLAGS_FILE: "".join(f"{flag}\n" for flag in flags)} if flags else {}
+    return {"config.json": text, "provenance.json": dump_provenance(cfg)} | told
 
 
 def _identity(cfg: fdl.Config) -> dict[str, str]:
@@ -139,34 +149,3 @@ def _free(path: Path) -> Path:
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
-
-
-def _environment() -> dict[str, object]:
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor_count": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "git": {"commit": _git("rev-parse", "HEAD"), "changes": _git("status", "--porcelain")},
-        "working_directory": str(Path.cwd()),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*command: str) -> str | None:
-    """What git says of the checkout that this code runs from; None where there is none."""
-    whole = ["git", "-C", str(Path(__file__).resolve().parent), *command]
-    try:
-        done = subprocess.run(whole, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -63,7 +63,7 @@ def _texts(
     if FLAGS.repro:
         from fidgpt.cli.again import command_for
 
-        yield command_for(cfg, catalogue, directives=directives or ())
+        yield command_for(cfg, catalogue, directives=directives or (), allowed=FLAGS.allow)
 
 
 def _whys(cfg: "fdl.Config") -> list[str]:

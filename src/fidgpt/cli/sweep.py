@@ -1,5 +1,8 @@
 """The command `sweep.py`: many configs as one set, each point trained once."""
 
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
@@ -8,9 +11,13 @@ from fidgpt.cli import app, asked
 from fidgpt.cli.flags import FLAGS, refuse_arguments
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fidgpt.sweep import Axis, Sweep
+    from fidgpt.sweep.search import Space
 
 _AXES = ("sweep", "zip", "repeat", "ablate")
+_PLACED = (*_AXES, "space")
 
 
 class _Placed(NamedTuple):
@@ -27,7 +34,7 @@ class _InPlace(flags.MultiFlag):
         super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), name, [], help_text)
 
     def _parse(self, arguments: Any) -> list[Any]:
-        axes = sum(FLAGS[name].present for name in _AXES if name in FLAGS)
+        axes = sum(FLAGS[name].present for name in _PLACED if name in FLAGS)
         place = (FLAGS["config"].present, axes)
         return [_Placed(place, one) for one in super()._parse(arguments)]
 
@@ -56,6 +63,34 @@ flags.DEFINE_flag(
         "several kinds with a ; between them. A run with none of them is no point of it.",
     )
 )
+flags.DEFINE_flag(
+    _InPlace(
+        "space",
+        "What --search chooses: 'tag:LearningRate=log(1e-5,1e-1)', 'set:dropout=lin(0,0.2)', "
+        "'set:seq_len=range(64,513,64)', or one of several values: fiddler:use_rope,use_alibi.",
+    )
+)
+flags.DEFINE_string(
+    "search",
+    None,
+    "Choose points by what came of those before, and how many: tpe:50, random:50, cmaes:50, or "
+    "grid for all of the spaces' values. The same command goes on; with more points, it adds.",
+)
+flags.DEFINE_integer("search_seed", 0, "Seed of the sampler of --search.", lower_bound=0)
+flags.DEFINE_multi_string(
+    "stop",
+    [],
+    "End points of --search that are not worth going on with: asha or median.",
+    allow_override=True,  # the completion of all commands knows that of fidgpt.sample, too
+)
+flags.DEFINE_string(
+    "bisect", None, "GOOD:BAD, two run directories: find the difference that made it bad."
+)
+flags.DEFINE_float("threshold", None, "From where on --bisect calls a value bad; half-way.")
+flags.DEFINE_integer("steps", None, "How long --bisect trains each run.", lower_bound=1)
+flags.DEFINE_string(
+    "objective", None, "What --search makes small and --bisect compares: validation/loss."
+)
 flags.DEFINE_integer("jobs", 1, "Points that are trained side by side.", lower_bound=1)
 flags.DEFINE_integer(
     "retries",
@@ -77,10 +112,19 @@ def main(arguments: list[str]) -> int | None:
         return None
     from rich.console import Console  # late: --help and --list load no torch
 
-    sweep = _sweep()
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 1000  # nothing is there to be filled, and a row stays in one line
+    if FLAGS.bisect is not None:
+        return _bisect(console)
+    if FLAGS.search is not None:
+        return _search(console)
+    _refuse("search", "search_seed", "stop", "objective", "space", "threshold", "steps")
+    return _run(console)
+
+
+def _run(console: "Console") -> int | None:
+    sweep = _sweep()
     if FLAGS.print:
         console.print(sweep)
         return None
@@ -88,13 +132,105 @@ def main(arguments: list[str]) -> int | None:
     console.print(results)
     statuses = {row["status"] for row in results}
     if statuses & {"waiting", "running", "stopped"}:
-        console.print(f"Stopped; the same command goes on in {sweep.directory}", soft_wrap=True)
-        return app.INTERRUPTED
+        return _stopped(console, sweep.directory)
     return 1 if statuses & {"failed", "diverged"} else 0
 
 
+def _search(console: "Console") -> int | None:
+    from fidgpt.graph import ConfigError
+
+    _refuse("bisect", *_AXES, "threshold", "steps")
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError('--search needs Optuna. Install it with: pip install "fidgpt[search]"')
+    from fidgpt.sweep.search import Search
+
+    search = Search(
+        *_placed(("space",)),
+        sampler=FLAGS.search,
+        objective=_objective("search"),
+        stop=FLAGS.stop[-1] if FLAGS.stop else None,
+        seed=FLAGS.search_seed,
+        directory=FLAGS.run_dir,
+        allowed=tuple(FLAGS.allow),
+    )
+    if FLAGS.print:
+        console.print(search)
+        return None
+    found = search.run(jobs=FLAGS.jobs, retries=FLAGS.retries, console=console)
+    console.print(found)
+    return 0 if found.is_whole else _stopped(console, search.directory)
+
+
+def _bisect(console: "Console") -> int | None:
+    from fidgpt.graph import ConfigError
+    from fidgpt.sweep import LocalRunner
+    from fidgpt.sweep.bisect import Bisection, Measuring, Stopped
+
+    _refuse("config", "search", "search_seed", "stop", *_PLACED)
+    good, _, bad = FLAGS.bisect.rpartition(":")
+    if not (good and bad):
+        raise ConfigError("--bisect needs two run directories: --bisect=runs/good:runs/bad")
+    objective = _objective("bisect")
+    bisection = Bisection(
+        good,
+        bad,
+        objective=objective,
+        threshold=FLAGS.threshold,
+        steps=FLAGS.steps,
+        directory=FLAGS.run_dir,
+        allowed=tuple(FLAGS.allow),
+    )
+    if FLAGS.print:
+        console.print(bisection)
+        return None
+    measuring = Measuring(
+        bisection.directory,
+        objective=objective,
+        runner=LocalRunner(jobs=FLAGS.jobs, retries=FLAGS.retries),
+        flags=[f"--allow={one}" for one in FLAGS.allow],
+        console=console,
+    )
+    try:
+        found = bisection.find(
+            measuring,
+            jobs=FLAGS.jobs,
+            say=lambda text: console.print(text, soft_wrap=True, markup=False, emoji=False),
+        )
+    except Stopped:
+        return _stopped(console, bisection.directory)
+    console.print(found, soft_wrap=True)
+    return None
+
+
+def _stopped(console: "Console", directory: Path) -> int:
+    console.print(f"Stopped; the same command goes on in {directory}", soft_wrap=True)
+    return app.INTERRUPTED
+
+
+def _objective(flag: str) -> str:
+    from fidgpt.graph import ConfigError
+
+    if not FLAGS.objective:
+        raise ConfigError(f"--{flag} needs a number to compare: --objective=validation/loss")
+    return FLAGS.objective
+
+
+def _refuse(*names: str) -> None:
+    """Refuses flags that say nothing here.
+
+    Raises:
+      ConfigError: one of them was given.
+    """
+    from fidgpt.graph import ConfigError
+
+    what = next((f"--{one}" for one in ("bisect", "search") if FLAGS[one].present), "a sweep")
+    for name in names:
+        if FLAGS[name].present:
+            raise ConfigError(f"--{name} says nothing to {what}: leave one of them out.")
+
+
 def _sweep() -> "Sweep":
-    """The sweep that the flags say, its axes in their places among the directives.
+    """The sweep that the flags say.
 
     Raises:
       ConfigError: there is no axis, or one is wrong.
@@ -102,19 +238,32 @@ def _sweep() -> "Sweep":
     from fidgpt.graph import ConfigError
     from fidgpt.sweep import Sweep
 
-    said = [(placed, name) for name in _AXES for placed in FLAGS[name].value or []]
-    if not said:
+    if not any(FLAGS[name].value for name in _AXES):
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
+    return Sweep(*_placed(_AXES), directory=FLAGS.run_dir, allowed=tuple(FLAGS.allow))
+
+
+def _placed(names: Sequence[str]) -> list[Any]:
+    """The directives, with axes or spaces in their places among them.
+
+    Raises:
+      ConfigError: one of those is wrong.
+    """
+    said = [(placed, name) for name in names for placed in FLAGS[name].value or []]
     directives = list(FLAGS.config)
-    items: list[str | Axis] = []
+    items: list[Any] = []
     for placed, name in sorted(said):
         num_before = placed.place[0] - (len(FLAGS.config) - len(directives))
-        items += [*directives[:num_before], _axis(name, placed.text)]
+        items += [*directives[:num_before], _item(name, placed.text)]
         directives = directives[num_before:]
-    return Sweep(*items, *directives, directory=FLAGS.run_dir, allowed=tuple(FLAGS.allow))
+    return [*items, *directives]
 
 
-def _axis(name: str, text: str) -> "Axis":
+def _item(name: str, text: str) -> "Axis | Space":
+    if name == "space":
+        from fidgpt.sweep.search import space
+
+        return space(text)
     from fidgpt.sweep import ablation, axis, pairs, repeat
 
     return {"sweep": axis, "zip": pairs, "repeat": repeat, "ablate": ablation}[name](text)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 flags.DEFINE_bool("dry_run", False, "Build and count, and train nothing.")
 flags.DEFINE_string("resume", None, "Directory of a run that is to go on where it stopped.")
+flags.DEFINE_bool(
+    "auto_resume", False, "Go on with the run in --run_dir if there is one, else begin it there."
+)
 flags.DEFINE_string(
     "hardware", None, "Show what fiddler:for_hardware makes of this machine, such as h100x8."
 )
@@ -47,6 +50,9 @@ def main(arguments: list[str]) -> int | None:
         catalogue = own_catalogue(tuple(FLAGS.allow))
         old = _resumed(catalogue) if FLAGS.resume else None
         made = composed(FLAGS.config, catalogue, base=old)
+        if _is_there_already():
+            old = _same_run(made.root, catalogue)
+            made = composed([], catalogue, base=old)
         if show.is_asked():
             return _show(made, catalogue)
     return _run(made, old, catalogue.packages)
@@ -56,6 +62,32 @@ def _resumed(catalogue: "Catalogue") -> "fdl.Config":
     from fidgpt.cli.runs import load_run  # late: it knows files and differences
 
     return load_run(Path(FLAGS.resume), allowed=catalogue.packages)
+
+
+def _is_there_already() -> bool:
+    """Whether --run_dir holds a run that this command is to go on with."""
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    wanted = FLAGS.auto_resume or restarted
+    return wanted and FLAGS.run_dir is not None and (Path(FLAGS.run_dir) / "config.json").exists()
+
+
+def _same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
+    """The graph of the run in --run_dir.
+
+    Raises:
+      ConfigError: it is not the one that this command makes.
+    """
+    from fidgpt.cli.runs import load_run  # late: it knows files and differences
+    from fidgpt.graph import ConfigError, fingerprint
+
+    old = load_run(Path(FLAGS.run_dir), allowed=catalogue.packages)
+    if fingerprint(old) != fingerprint(cfg):
+        raise ConfigError(
+            f"{FLAGS.run_dir} holds a run of another config: see how they differ with "
+            f"--diff=config_file:{FLAGS.run_dir}/config.json, then go on with it by "
+            f"--resume={FLAGS.run_dir}, or name another --run_dir."
+        )
+    return old
 
 
 def _show(made: "Composed", catalogue: "Catalogue") -> None:
@@ -93,13 +125,17 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
     from fidgpt.cli.spare import spare_blocks
     from fidgpt.graph.unread import unread
 
+    flags = [f"--allow={package}" for package in FLAGS.allow]
     trainer = build_trainer(made.root)
     _tell(made, all_of_it=True)
     _warn([*unread(made.root), *spare_blocks(made.root)])
     if old is None:
-        directory = new_run(made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed)
+        directory = new_run(
+            made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
+        )
     else:
-        directory = resumed_run(Path(FLAGS.resume), old, made.root, allowed=allowed)
+        path = Path(FLAGS.resume or FLAGS.run_dir)
+        directory = resumed_run(path, old, made.root, allowed=allowed, flags=flags)
     if FLAGS.dry_run:
         from rich.console import Console
 
@@ -138,6 +174,14 @@ def _refuse_contradictions() -> None:
             raise ConfigError(f"--{name}= names nothing: give it a value, or leave it out.")
     if FLAGS.resume and FLAGS.run_dir:
         raise ConfigError("--resume goes on in the directory of the run: leave --run_dir out.")
+    if FLAGS.auto_resume and not FLAGS.run_dir:
+        raise ConfigError("--auto_resume goes on with the run in --run_dir: name that directory.")
+    may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+    if may_restart and not (FLAGS.resume or FLAGS.run_dir):
+        raise ConfigError(
+            "torchrun may start this command again, and it must know which run is meant: name its "
+            "directory with --run_dir."
+        )
     if FLAGS.resume_step is not None and not FLAGS.resume:
         raise ConfigError("--resume_step says where to go on: it needs --resume=RUN_DIRECTORY.")
 

@@ -1,5 +1,6 @@
 """A trained model from where it lies: the directory of a run, or one of Hugging Face's."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
 
     from fidgpt.data import Tokenizer
     from fidgpt.model import LanguageModel
+    from fidgpt.train import Trainer
 
 flags.DEFINE_integer("step", None, "Take this checkpoint rather than the newest.")
+flags.DEFINE_boolean("averaged", False, "Take the run's average of weights, not its last weights.")
 
 
 class Trained(NamedTuple):
@@ -36,7 +39,8 @@ def load_trained(path: Path) -> Trained:
     Raises:
       RunError: there is no run.
       CheckpointError: it has no such checkpoint.
-      ConfigError: its config cannot be read, or it is no run and a step is asked for.
+      ConfigError: its config cannot be read, it is no run and a step is asked for, or has no
+        average that is asked for.
       DataError: there is no tokenizer that can be read.
     """
     # Late: --help loads no torch.
@@ -53,8 +57,37 @@ def load_trained(path: Path) -> Trained:
     if is_hub:
         load_hf(model, path)
     else:
-        trainer.checkpoints.restore(path, model=model, optimizer=None, step=FLAGS.step)
+        _restore(trainer, path)
     return Trained(model.eval(), tokenizer, trainer.seq_len)
+
+
+def _restore(trainer: "Trainer", path: Path) -> None:
+    """Gives a run's model the weights of its checkpoint, or their average."""
+    from fidgpt.graph import ConfigError
+
+    restore = partial(
+        trainer.checkpoints.restore, path, model=trainer.model, optimizer=None, step=FLAGS.step
+    )
+    if not FLAGS.averaged:
+        restore()
+        return
+    average = trainer.average
+    if average is None:
+        raise ConfigError(
+            f"--averaged: {path} keeps no average of its weights. Leave the flag out, or let a run "
+            "keep one: --config=fiddler:use_ema"
+        )
+    if trainer.trainable is not None:
+        for name, parameter in trainer.model.named_parameters():
+            parameter.requires_grad_(trainer.trainable(name, parameter))
+    average.begin(trainer.model)
+    restore(stateful={"average": average}, tell=lambda line: None)
+    if not average.has_history:
+        raise ConfigError(
+            f"--averaged: this checkpoint of {path} holds no average: take a later one, or leave "
+            "the flag out."
+        )
+    average.exchange(trainer.model)
 
 
 def _of_run(path: Path) -> "fdl.Config":
@@ -73,4 +106,6 @@ def _of_hub(path: Path) -> "fdl.Config":
             f"--step={FLAGS.step} asks for a checkpoint, and {path} is no run but a model of the "
             "hub, which has none: leave --step out."
         )
+    if FLAGS.averaged:
+        raise ConfigError(f"--averaged: {path} is no run, and has one set of weights only.")
     return from_hf(str(path))

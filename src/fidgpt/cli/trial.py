@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fidgpt.graph import ConfigError
+from fidgpt.model.cost import AsWithoutMemory, with_zeros
 from fidgpt.model.materialize import check_starts
 from fidgpt.train import Trainer
 
@@ -20,6 +21,8 @@ def try_model(trainer: Trainer) -> None:
       ConfigError: parts of the model do not fit each other.
     """
     check_starts(trainer.model)
+    if _runs_small(trainer):
+        return
     try:
         trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a model of somebody's own
@@ -28,6 +31,20 @@ def try_model(trainer: Trainer) -> None:
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
             f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_remedy(line)}"
         ) from error
+
+
+def _runs_small(trainer: Trainer) -> bool:
+    """Whether the trial passes with zeros, which is sooner; if not, the one without memory says."""
+    device = trainer.parallel.device
+    model = with_zeros(trainer.model, num_tokens=trainer.seq_len, device=device)
+    if model is None:
+        return False
+    try:
+        with AsWithoutMemory():
+            model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
+    except Exception:  # whatever goes wrong in a model of somebody's own
+        return False
+    return True
 
 
 def _where(model: nn.Module, error: Exception) -> str:

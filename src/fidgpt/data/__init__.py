@@ -1,5 +1,6 @@
 """From text to batches: sources, tokenizers, prepared corpora, and streams of tokens."""
 
+from fidgpt.data.annealing import annealed
 from fidgpt.data.best_fit import best_fit
 from fidgpt.data.bpe import BPETokenizer
 from fidgpt.data.byte_level import ByteLevelTokenizer
@@ -9,6 +10,7 @@ from fidgpt.data.corpus import Corpus, CorpusDirectory
 from fidgpt.data.corpus_tokenizer import CorpusTokenizer
 from fidgpt.data.errors import DataError
 from fidgpt.data.fill_in_the_middle import FillInTheMiddle
+from fidgpt.data.growing import GrowingBatch, GrowingSequence
 from fidgpt.data.held_out import HeldOut
 from fidgpt.data.hub_dataset import HubDataset
 from fidgpt.data.mixture import Mixture, Stage
@@ -41,6 +43,8 @@ __all__ = [
     "DataError",
     "EvaluationStream",
     "FillInTheMiddle",
+    "GrowingBatch",
+    "GrowingSequence",
     "HeldOut",
     "HubDataset",
     "IndexedStream",
@@ -61,6 +65,7 @@ __all__ = [
     "TokenizerSpec",
     "TrainingStream",
     "Transform",
+    "annealed",
     "best_fit",
     "cache_directory",
     "check_vocab_size",

@@ -10,21 +10,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _UNFINISHED = ".fidgpt-unfinished-"
+_RESUMABLE = ".fidgpt-resumable-"
 
 
 @contextlib.contextmanager
-def only_one(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[None]:
+def only_one(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[bool]:
     """Hold the right to make `directory`; others wait, after a call of `on_wait`.
 
     The kernel gives the right back when a process dies, and the next holder removes what it left.
-    On a file system without locks nobody waits, and the first to finish wins.
+    On a file system without locks nobody waits, the first to finish wins, and this gives False.
     """
     path = _lock_path(directory)
     handle = _acquire(path, on_wait=on_wait)
     try:
         if handle is not None:
-            _remove_unfinished(directory)
-        yield
+            _remove_leftovers(directory, mark=_UNFINISHED, is_left=lambda *_: True)
+        yield handle is not None
     finally:
         path.unlink(missing_ok=True)
         if handle is not None:
@@ -41,16 +42,55 @@ def new_directory(directory: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        for path in (*sorted(temporary.iterdir()), temporary):
-            _sync(path)
-        try:
-            temporary.rename(directory)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        _sync(directory.parent)
+        _publish(temporary, directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def resumable_directory(directory: Path, *, key: str, record: str) -> Iterator[Path]:
+    """As `new_directory`, but a file `record` in it says that it is to be gone on with.
+
+    Where there is one, it outlives whatever ends the block, a kill too, and the next who comes
+    with the same `key` finds it all. The caller is the `only_one`; what was begun for `directory`
+    with another key is removed. The record has to be gone when the block succeeds.
+    """
+    temporary = directory.parent / f".{directory.name}{_RESUMABLE}{key}"
+    _remove_leftovers(
+        directory,
+        mark=_RESUMABLE,
+        is_left=lambda path, own: path != temporary if own else not (path / record).exists(),
+    )
+    temporary.mkdir(exist_ok=True)
+    try:
+        yield temporary
+        _publish(temporary, directory)
+    finally:
+        if not (temporary / record).exists():
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all, on the disk when this returns."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def _publish(temporary: Path, directory: Path) -> None:
+    """Give it its name, unless somebody else made `directory` meanwhile."""
+    for path in (*sorted(temporary.iterdir()), temporary):
+        sync(path)
+    try:
+        temporary.rename(directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    sync(directory.parent)
 
 
 def _lock_path(directory: Path) -> Path:
@@ -94,19 +134,25 @@ def _is_at(path: Path, handle: int) -> bool:
         return False
 
 
-def _remove_unfinished(directory: Path) -> None:
-    """Remove what killed processes left beside `directory`; the caller holds its lock."""
-    for leftover in directory.parent.glob(f".*{_UNFINISHED}*"):
-        owner = directory.parent / leftover.name[1:].split(_UNFINISHED)[0]
+def _remove_leftovers(directory: Path, *, mark: str, is_left: Callable[[Path, bool], bool]) -> None:
+    """Remove what killed processes left beside `directory`; the caller holds its lock.
+
+    `is_left` is asked with the path, and whether it was begun for `directory` itself.
+    """
+    for path in directory.parent.glob(f".*{mark}*"):
+        owner = directory.parent / path.name[1:].split(mark)[0]
+        if not is_left(path, owner == directory):
+            continue
         if owner == directory:
-            shutil.rmtree(leftover, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
         elif (handle := _acquire(_lock_path(owner), on_wait=None)) is not None:
-            shutil.rmtree(leftover, ignore_errors=True)
+            if is_left(path, False):  # its owner may have been at work until now
+                shutil.rmtree(path, ignore_errors=True)
             _lock_path(owner).unlink(missing_ok=True)
             os.close(handle)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file or a directory is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

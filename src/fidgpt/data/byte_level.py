@@ -4,11 +4,13 @@ import functools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from fidgpt.data.encoding import encode_as_text, encode_batch
 from fidgpt.data.errors import DataError
 from fidgpt.data.tokenizer import END_OF_TEXT
 
@@ -32,10 +34,7 @@ class ByteLevelTokenizer:
     """A trained or loaded byte-level tokenizer; `BPETokenizer` and `TokenizerFile` build it."""
 
     def __init__(self, backend: tokenizers.Tokenizer, *, end_of_text: str) -> None:
-        # Text that happens to spell a special token is text: a document cannot end itself.
-        backend.encode_special_tokens = True
-        backend.no_padding()
-        backend.no_truncation()
+        encode_as_text(backend)
         self._backend = backend
         self._values = _token_values(backend)
         number = backend.token_to_id(end_of_text)
@@ -55,8 +54,7 @@ class ByteLevelTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """The ids of each text; the work leaves Python's lock, so threads run at once."""
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+        return [np.frombuffer(ids, np.uint32) for ids in encode_batch(self._backend, texts)]
 
     def token_values(self) -> list[bytes]:
         """The bytes that each id stands for; special tokens stand for none."""
@@ -84,9 +82,9 @@ class ByteLevelTokenizer:
             path.with_name(SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
 
 
-def check_byte_level(text: str, *, path: Path) -> None:
+def check_byte_level(content: dict[str, Any], *, path: Path) -> None:
     """Raise DataError unless this tokenizer.json gives text back exactly, byte by byte."""
-    decoder = json.loads(text).get("decoder") or {}
+    decoder = content.get("decoder") or {}
     parts = [decoder, *(decoder.get("decoders") or [])]
     if not any(part.get("type") == "ByteLevel" for part in parts):
         raise DataError(

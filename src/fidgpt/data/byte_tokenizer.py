@@ -1,8 +1,8 @@
 """The tokenizer that needs no training: one token for each byte."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +75,8 @@ class ByteTokenizer:
         Path(path).write_text(backend.to_str(pretty=True), encoding="utf-8")
 
 
-def read_byte_tokenizer(text: str) -> ByteTokenizer | None:
-    """What `save` wrote as this text of a tokenizer.json; None where it did not."""
-    content = json.loads(text)
+def read_byte_tokenizer(content: dict[str, Any]) -> ByteTokenizer | None:
+    """What `save` wrote as the tokenizer.json that says this; None where it did not."""
     model = content["model"]
     if model.get("merges") != [] or model.get("vocab") != _vocabulary():
         return None

@@ -57,6 +57,7 @@ class Corpus:
                 self.source,
                 tokenizer=self.tokenizer,
                 directory=root / "corpora" / key,
+                key=key,
                 validation_fraction=self.validation_fraction,
                 shard_tokens=self.shard_tokens,
                 num_workers=self.num_workers,

@@ -19,32 +19,36 @@ _PATIENCE_SECONDS = 1.0
 
 
 class Prefetch(TrainingStream):
-    """A stream whose next batches a thread makes, in the order of the steps.
+    """A stream whose next batches threads make, begun in the order of the steps.
 
     The batches are the stream's own, and no random state is touched. An error comes at the step
     whose batch it is, as it was raised. Asked for another step than the next, what was made ahead
-    is thrown away. The thread is a daemon and never holds up the end of the process.
+    is thrown away. The threads are daemons and never hold up the end of the process.
 
     Args:
       stream: where the batches come from.
       depth: batches that are made ahead.
+      num_workers: threads; more than one pay where a batch waits for a disk.
 
     Raises:
-      ValueError: depth is below 1.
+      ValueError: depth or num_workers is below 1.
     """
 
-    def __init__(self, stream: TrainingStream, *, depth: int = 2) -> None:
-        self.check_arguments(depth=depth)
+    def __init__(self, stream: TrainingStream, *, depth: int = 2, num_workers: int = 1) -> None:
+        self.check_arguments(depth=depth, num_workers=num_workers)
         self.stream = stream
         self.depth = depth
+        self.num_workers = num_workers
         self._ahead: dict[_Ask, Future[Tensor]] = {}
-        self._worker: _Worker | None = None
+        self._workers: _Workers | None = None
 
     @staticmethod
-    def check_arguments(*, depth: int) -> None:
-        """Raises ValueError unless a batch is made ahead."""
+    def check_arguments(*, depth: int, num_workers: int) -> None:
+        """Raises ValueError unless a batch is made ahead, by somebody."""
         if depth < 1:
             raise ValueError(f"{depth=} makes no batch ahead: use 1 or more, or no Prefetch.")
+        if num_workers < 1:
+            raise ValueError(f"{num_workers=} threads make no batch: use 1 or more.")
 
     def prepare(self, *, show_progress: bool = True) -> None:
         self.stream.prepare(show_progress=show_progress)
@@ -56,17 +60,20 @@ class Prefetch(TrainingStream):
 
         Raises whatever the stream raised for this step.
         """
-        if self._worker is None or not self._worker.is_alive():  # a forked process has no threads
+        if self._workers is None or not self._workers.are_alive():  # a forked process has none
             self._forget()
-            self._worker = _Worker(self.stream)
-            weakref.finalize(self, self._worker.stop)
+            self._workers = _Workers(self.stream, count=self.num_workers)
+            weakref.finalize(self, self._workers.stop)
         ask = (step, rank, world_size)
         if ask not in self._ahead:
             self._forget()
         for later in range(step, step + self.depth + 1):
-            self._begin((later, rank, world_size), self._worker)
+            self._begin((later, rank, world_size), self._workers)
         made = self._ahead.pop(ask)
-        return self._worker.wait_for(made)
+        return self._workers.wait_for(made)
+
+    def full_batches(self, steps: int) -> float:
+        return self.stream.full_batches(steps)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -76,10 +83,10 @@ class Prefetch(TrainingStream):
     def checksum(self) -> str:
         return self.stream.checksum
 
-    def _begin(self, ask: _Ask, worker: "_Worker") -> None:
+    def _begin(self, ask: _Ask, workers: "_Workers") -> None:
         if ask not in self._ahead:
             self._ahead[ask] = Future()
-            worker.jobs.put((ask, self._ahead[ask]))
+            workers.jobs.put((ask, self._ahead[ask]))
 
     def _forget(self) -> None:
         for future in self._ahead.values():
@@ -87,28 +94,31 @@ class Prefetch(TrainingStream):
         self._ahead.clear()
 
 
-class _Worker:
-    """A thread that makes batches; it holds the stream, and not the one who asks."""
+class _Workers:
+    """Threads that make batches; they hold the stream, and not the one who asks."""
 
-    def __init__(self, stream: TrainingStream) -> None:
+    def __init__(self, stream: TrainingStream, *, count: int) -> None:
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(
-            target=_work, args=(stream, self.jobs), name="prefetch", daemon=True
-        )
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=_work, args=(stream, self.jobs), name="prefetch", daemon=True)
+            for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+    def are_alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
-        self.jobs.put(None)
+        for _ in self._threads:
+            self.jobs.put(None)
 
     def wait_for(self, future: "Future[Tensor]") -> Tensor:
         """The batch; DataError rather than waiting for a thread that is no more."""
         while not wait([future], timeout=_PATIENCE_SECONDS).done:
-            if not self.is_alive() and not future.done():
+            if not self.are_alive() and not future.done():
                 raise DataError(
-                    "The thread that makes batches ahead ended without a word.\n"
+                    "A thread that makes batches ahead ended without a word.\n"
                     "Start again without prefetching to see why."
                 )
         return future.result()

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("Stopped; nothing was written.", file=sys.stderr)
+        print("Stopped; the same command goes on from what was finished.", file=sys.stderr)
         return 130
     print(_report(corpus, seconds=time.perf_counter() - started))
     return 0
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", help="directory to make, instead of the cache")
     parser.add_argument("--validation_fraction", type=float, default=DEFAULT_VALIDATION_FRACTION)
     parser.add_argument("--shard_tokens", type=int, default=DEFAULT_SHARD_TOKENS)
-    parser.add_argument("--num_workers", type=int, help="threads; by default one for each core")
+    parser.add_argument("--num_workers", type=int, help="processes; by default one for each core")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser
 

@@ -2,11 +2,16 @@
 
 import dataclasses
 import hashlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+_BLOCK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,32 +36,44 @@ class SplitWriter:
 
     A document and the end of text behind it are always in one shard. As a context manager it
     closes the last shard when the block succeeds.
+
+    Args:
+      directory: where the shards are.
+      split: what they are called.
+      dtype: of a token id.
+      end_of_text: the id behind each document.
+      shard_tokens: at which a shard is full.
+      record: an earlier writer's, from which this one goes on; what was written since is removed.
     """
 
     def __init__(
-        self, directory: Path, *, split: str, dtype: str, end_of_text: int, shard_tokens: int
+        self,
+        directory: Path,
+        *,
+        split: str,
+        dtype: str,
+        end_of_text: int,
+        shard_tokens: int,
+        record: Mapping[str, Any] | None = None,
     ) -> None:
-        self.shards: list[Shard] = []
-        self.num_bytes = 0
+        self.shards = [Shard(**shard) for shard in record["shards"]] if record else []
+        self.num_bytes: int = record["bytes"] if record else 0
         self._directory = directory
         self._split = split
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._end = np.array([end_of_text], dtype=self._dtype).tobytes()
         self._shard_tokens = shard_tokens
-        self._file = None
-        self._digest = hashlib.sha256()
-        self._ends: list[int] = []
+        self._open: _OpenShard | None = None
+        if record and record["open_documents"]:
+            self._begin(tokens=record["open_tokens"], documents=record["open_documents"])
+        self._remove_later()
 
     def add(self, tokens: NDArray[np.uint32], *, num_bytes: int) -> None:
         """Append a document of `num_bytes` bytes of text."""
-        if self._file is None:
-            self._file = (self._directory / self._name("bin")).open("wb")
-        data = tokens.astype(self._dtype).tobytes() + self._end
-        self._file.write(data)
-        self._digest.update(data)
-        self._ends.append((self._ends[-1] if self._ends else 0) + len(tokens) + 1)
+        shard = self._open or self._begin()
+        shard.add(tokens.astype(self._dtype).tobytes() + self._end, tokens=len(tokens) + 1)
         self.num_bytes += num_bytes
-        if self._ends[-1] >= self._shard_tokens:
+        if shard.tokens >= self._shard_tokens:
             self._close_shard()
 
     def __enter__(self) -> "SplitWriter":
@@ -70,10 +87,16 @@ class SplitWriter:
     ) -> None:
         if error is None:
             self._close_shard()
-        elif self._file is not None:
-            self._file.close()
+        elif self._open is not None:
+            self._open.abandon()
 
-    def summary(self) -> dict[str, object]:
+    @property
+    def num_documents(self) -> int:
+        """How many were added."""
+        finished = sum(shard.documents for shard in self.shards)
+        return finished + (self._open.documents if self._open else 0)
+
+    def summary(self) -> dict[str, Any]:
         """What the index says of this split."""
         return {
             "documents": sum(shard.documents for shard in self.shards),
@@ -82,25 +105,105 @@ class SplitWriter:
             "shards": [dataclasses.asdict(shard) for shard in self.shards],
         }
 
-    def _name(self, suffix: str) -> str:
-        return f"{self._split}-{len(self.shards):05d}.{suffix}"
+    def record(self) -> dict[str, Any]:
+        """All that was added so far, which is on the disk when this returns."""
+        if self._open is not None:
+            self._open.sync()
+        return {
+            "bytes": self.num_bytes,
+            "shards": [dataclasses.asdict(shard) for shard in self.shards],
+            "open_tokens": self._open.tokens if self._open else 0,
+            "open_documents": self._open.documents if self._open else 0,
+        }
+
+    def _begin(self, *, tokens: int = 0, documents: int = 0) -> "_OpenShard":
+        self._open = _OpenShard(
+            self._directory / f"{self._split}-{len(self.shards):05d}.bin",
+            tokens=tokens,
+            documents=documents,
+            token_bytes=self._dtype.itemsize,
+        )
+        return self._open
 
     def _close_shard(self) -> None:
-        if self._file is None:
-            return
-        self._file.close()
-        self._file = None
-        ends = np.array(self._ends, dtype="<u8").tobytes()
-        (self._directory / self._name("ends")).write_bytes(ends)
-        self.shards.append(
-            Shard(
-                file=self._name("bin"),
-                tokens=self._ends[-1],
-                sha256=self._digest.hexdigest(),
-                ends_file=self._name("ends"),
-                documents=len(self._ends),
-                ends_sha256=hashlib.sha256(ends).hexdigest(),
-            )
+        if self._open is not None:
+            self.shards.append(self._open.close())
+            self._open = None
+
+    def _remove_later(self) -> None:
+        """Removes shards that an earlier writer began after its record."""
+        known = {name for shard in self.shards for name in (shard.file, shard.ends_file)}
+        if self._open is not None:
+            known |= self._open.names
+        for path in self._directory.glob(f"{self._split}-*"):
+            if path.name not in known:
+                path.unlink()
+
+
+class _OpenShard:
+    """The shard that is written now; what it holds in memory does not grow."""
+
+    def __init__(self, path: Path, *, tokens: int, documents: int, token_bytes: int) -> None:
+        self.tokens = tokens
+        self.documents = documents
+        self._path = path
+        sizes = {path: tokens * token_bytes, path.with_suffix(".ends"): documents * 8}
+        for file, size in sizes.items():
+            if size and (found := file.stat().st_size) < size:
+                raise ValueError(f"{file.name} has {found} bytes, and {size} were recorded")
+        self._ids, self._ends = (_HashedFile(file, size=size) for file, size in sizes.items())
+
+    @property
+    def names(self) -> set[str]:
+        return {self._path.name, self._path.with_suffix(".ends").name}
+
+    def add(self, data: bytes, *, tokens: int) -> None:
+        self.tokens += tokens
+        self.documents += 1
+        self._ids.write(data)
+        self._ends.write(self.tokens.to_bytes(8, "little"))
+
+    def sync(self) -> None:
+        self._ids.sync()
+        self._ends.sync()
+
+    def abandon(self) -> None:
+        self._ids.abandon()
+        self._ends.abandon()
+
+    def close(self) -> Shard:
+        return Shard(
+            file=self._path.name,
+            tokens=self.tokens,
+            sha256=self._ids.close(),
+            ends_file=self._path.with_suffix(".ends").name,
+            documents=self.documents,
+            ends_sha256=self._ends.close(),
         )
+
+
+class _HashedFile:
+    """A file that is appended to, and its SHA-256; the first `size` bytes are there already."""
+
+    def __init__(self, path: Path, *, size: int) -> None:
         self._digest = hashlib.sha256()
-        self._ends = []
+        self._file = path.open("r+b" if size else "w+b")
+        self._file.truncate(size)
+        while block := self._file.read(_BLOCK):
+            self._digest.update(block)
+
+    def write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._file.write(data)
+
+    def sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def abandon(self) -> None:
+        self._file.close()
+
+    def close(self) -> str:
+        self.sync()
+        self._file.close()
+        return self._digest.hexdigest()

@@ -28,6 +28,10 @@ class TrainingStream(abc.ABC):
         A negative number is a token that is read and not learned (see `fidgpt.data.unlearned`).
         """
 
+    def full_batches(self, steps: int) -> float:
+        """How many full batches the first `steps` amount to: fewer where batches grow."""
+        return float(steps)
+
     @property
     @abc.abstractmethod
     def tokenizer(self) -> Tokenizer:

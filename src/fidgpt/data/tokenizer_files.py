@@ -32,7 +32,7 @@ class TokenizerFile:
     def identity(self) -> str:
         """A hash of the file, and the name of the end of text."""
         path = Path(self.path).expanduser()
-        digest = hashlib.sha256(_read(path).encode()).hexdigest()
+        digest = hashlib.sha256(_read(path)[0].encode()).hexdigest()
         return f"file sha256={digest} end_of_text={self.end_of_text or _name_beside(path)}"
 
     def end_of_text_id(self) -> int:
@@ -50,10 +50,10 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     Raises DataError if the file is missing, is not a byte-level tokenizer, or has no end of text.
     """
     path = Path(path).expanduser()
-    text = _read(path)
-    if (of_bytes := read_byte_tokenizer(text)) is not None:
+    text, content = _read(path)
+    if (of_bytes := read_byte_tokenizer(content)) is not None:
         return of_bytes
-    check_byte_level(text, path=path)
+    check_byte_level(content, path=path)
     try:
         backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception for every mistake in a file
@@ -62,7 +62,8 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     return ByteLevelTokenizer(backend, end_of_text=_end_of_text(backend, name=name, path=path))
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a tokenizer.json, and what it says."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -77,7 +78,7 @@ def _read(path: Path) -> str:
         raise _not_a_tokenizer(path, str(error)) from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise _not_a_tokenizer(path, "it has no 'model'")
-    return text
+    return text, content
 
 
 def _not_a_tokenizer(path: Path, reason: str) -> DataError:

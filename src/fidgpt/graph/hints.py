@@ -245,9 +245,14 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
         inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
     except TypeError:
         return False
-    built, wanted = (hints_of(one).get("return", Any) for one in (own, asked))
+    built, wanted = (_returned(one) for one in (own, asked))
     # A method may return another of its own kind, so that to ask for its methods would never end.
     return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
+
+
+def _returned(method: Any) -> Any:
+    """What a method is annotated to return; of a decorated one, as a context manager, unknown."""
+    return Any if hasattr(method, "__wrapped__") else hints_of(method).get("return", Any)
 
 
 def _sets(kind: type, name: str) -> bool:

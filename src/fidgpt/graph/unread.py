@@ -5,7 +5,8 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -45,7 +46,7 @@ def _unread_steps(part: fdl.Buildable, packages: frozenset[str]) -> Iterator[str
             continue
         uses, attributes = _uses(code).get(parameter.name, (0, frozenset()))
         is_kept_only = uses == len(attributes)
-        if is_kept_only and not any(attributes & _attributes_read_in(one) for one in packages):
+        if is_kept_only and not any(_is_read(a, one) for a in attributes for one in packages):
             yield step_to(key)
 
 
@@ -94,15 +95,23 @@ def _loaded(instruction: dis.Instruction) -> list[str]:
     return list(named) if isinstance(named, tuple) else [named]
 
 
+@functools.lru_cache(maxsize=4096)
+def _is_read(attribute: str, package: str) -> bool:
+    """Whether any function of a package reads it, as far as the package is imported."""
+    return any(attribute in _attributes_read(code) for code in _naming(package).get(attribute, ()))
+
+
 @functools.lru_cache(maxsize=64)
-def _attributes_read_in(package: str) -> frozenset[str]:
-    """The names of attributes that any function of a package reads, as far as it is imported."""
-    read: set[str] = set()
+def _naming(package: str) -> Mapping[str, list[types.CodeType]]:
+    """The code of a package by the names in it: to take all of it apart would last seconds."""
+    found: defaultdict[str, list[types.CodeType]] = defaultdict(list)
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == package and isinstance(module, types.ModuleType):
             for code in _codes_of(module):
-                read |= _attributes_read(code)
-    return frozenset(read)
+                for one in _within(code):
+                    for word in {*one.co_names, *_texts(one, in_tuples=True)}:
+                        found[word].append(one)
+    return found
 
 
 def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
@@ -121,11 +130,21 @@ def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
 def _attributes_read(code: types.CodeType) -> frozenset[str]:
     instructions = list(dis.get_instructions(code))
     own = {one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-    texts = {one for one in code.co_consts if isinstance(one, str)}  # of getattr
-    if any(one.opname == "MATCH_CLASS" for one in instructions):  # has the names in a tuple
-        groups = [one for one in code.co_consts if isinstance(one, tuple)]
-        texts |= {one for group in groups for one in group if isinstance(one, str)}
-    return frozenset(own.union(texts, *map(_attributes_read, _inner(code))))
+    matches = any(one.opname == "MATCH_CLASS" for one in instructions)  # has names in a tuple
+    return frozenset(own | _texts(code, in_tuples=matches))  # a text may be one for getattr
+
+
+def _texts(code: types.CodeType, *, in_tuples: bool) -> set[str]:
+    groups = [one for one in code.co_consts if isinstance(one, tuple)] if in_tuples else []
+    constants = [*code.co_consts, *(one for group in groups for one in group)]
+    return {one for one in constants if isinstance(one, str)}
+
+
+def _within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of all functions in it."""
+    yield code
+    for inner in _inner(code):
+        yield from _within(inner)
 
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:

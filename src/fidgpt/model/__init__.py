@@ -3,6 +3,7 @@
 from fidgpt.model.activations import Activation, gelu, gelu_tanh, squared_relu
 from fidgpt.model.attention import Attention, heads_that_fit
 from fidgpt.model.blocks import Block, Mixer, ParallelBlock, PostNormBlock, SandwichBlock, Shared
+from fidgpt.model.compiled import Compile
 from fidgpt.model.embedding import (
     Embedding,
     Unembedding,
@@ -10,6 +11,8 @@ from fidgpt.model.embedding import (
     root_of_width,
     token_table,
 )
+from fidgpt.model.extended import MachineError
+from fidgpt.model.float8 import Float8
 from fidgpt.model.init import (
     Constant,
     DepthScaled,
@@ -47,6 +50,7 @@ from fidgpt.model.mlp import (
     multiple_of,
 )
 from fidgpt.model.moe import (
+    AdapterFactory,
     Balancing,
     Capacity,
     ClampedSwiGLU,
@@ -67,6 +71,8 @@ from fidgpt.model.moe import (
     SequenceBalancingLoss,
     SigmoidRouter,
     SoftmaxRouter,
+    StackedExperts,
+    StackedLoRA,
     dropless,
     geglu,
     swiglu,
@@ -87,6 +93,7 @@ from fidgpt.model.prediction import (
     TokenLoss,
     TokenPrediction,
 )
+from fidgpt.model.recompute import Keep, Recompute, keep_products
 from fidgpt.model.rope import RoPE
 from fidgpt.model.rope_scaling import (
     LinearScaling,
@@ -104,11 +111,13 @@ __all__ = [
     "ALiBi",
     "AcrossHeads",
     "Activation",
+    "AdapterFactory",
     "Attention",
     "Balancing",
     "Block",
     "Capacity",
     "ClampedSwiGLU",
+    "Compile",
     "Constant",
     "DepthScaled",
     "Dispatch",
@@ -117,6 +126,7 @@ __all__ = [
     "Every",
     "Experts",
     "FanIn",
+    "Float8",
     "Gated",
     "GatedExperts",
     "GatedMLP",
@@ -124,6 +134,7 @@ __all__ = [
     "GeGLU",
     "GroupLimit",
     "Init",
+    "Keep",
     "Kernel",
     "LanguageModel",
     "LatentAttention",
@@ -136,6 +147,7 @@ __all__ = [
     "Llama3Scaling",
     "LoRALinear",
     "LoadBalancingLoss",
+    "MachineError",
     "Mask",
     "Mixer",
     "MoE",
@@ -154,6 +166,7 @@ __all__ = [
     "Prefix",
     "RMSNorm",
     "RandomInit",
+    "Recompute",
     "RoPE",
     "RoPEScaling",
     "Router",
@@ -171,6 +184,8 @@ __all__ = [
     "Softcap",
     "SoftmaxRouter",
     "SquaredReLU",
+    "StackedExperts",
+    "StackedLoRA",
     "StartError",
     "SwiGLU",
     "TokenLoss",
@@ -197,6 +212,7 @@ __all__ = [
     "heads_that_fit",
     "initialize",
     "is_adapter",
+    "keep_products",
     "latent_rank",
     "materialize",
     "multiple_of",

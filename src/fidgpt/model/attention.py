@@ -43,7 +43,7 @@ class Attention(nn.Module):
     """Multi-head attention over the tokens so far (Vaswani et al., 2017).
 
     With fewer key and value heads than query heads, neighbouring queries share one (grouped-query
-    attention, Ainslie et al., 2023, https://arxiv.org/abs/2305.13245).
+    attention, Ainslie et al., 2023, arXiv:2305.13245).
 
     Args:
       hidden_dim: width of the residual stream.

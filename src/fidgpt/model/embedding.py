@@ -17,7 +17,7 @@ def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -
     """One vector for each token, as a parameter of shape [vocab_size, hidden_dim].
 
     It is a part of its own so that `Embedding` and `Unembedding` can hold the same one (Press and
-    Wolf, 2017, https://arxiv.org/abs/1608.05859): weights are tied by sharing, never by a flag.
+    Wolf, 2017, arXiv:1608.05859): weights are tied by sharing, never by a flag.
     """
     return carry(nn.Parameter(torch.empty(vocab_size, hidden_dim)), init)
 

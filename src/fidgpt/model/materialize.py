@@ -1,7 +1,9 @@
 """From a model without memory to a model with values, keeping tied weights tied."""
 
 import hashlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,7 +33,10 @@ def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
         _give_memory(module._parameters, twins, device)
         if buffers := _give_memory(module._buffers, twins, device):
             lost.append((path, module, buffers))
+    carried = [(parameter, dict(vars(parameter))) for parameter in model.parameters()]
     model.to(device)
+    for parameter, said in carried:
+        vars(parameter).update(said)  # torch swaps a sharded one for another, which says nothing
     for path, module, buffers in lost:
         _refill(module, path, buffers, seed=seed)
     initialize(model, seed=seed)
@@ -45,6 +50,9 @@ def initialize(model: nn.Module, *, seed: int) -> None:
     the user's has parameters that say no `init`, its `reset_parameters` is called first, with the
     global generator seeded by (seed, the module's path) for so long.
 
+    Of a parameter that is sharded over processes each draws the whole and keeps its own part, one
+    parameter after the other: all of them together hold what one process would.
+
     Raises:
       StartError: a module's parameters say no `init` and it has no `reset_parameters`, or that
         does not fill all of them.
@@ -55,9 +63,9 @@ def initialize(model: nn.Module, *, seed: int) -> None:
     for name, parameter in model.named_parameters():
         if (init := getattr(parameter, "init", None)) is not None:
             generator = torch.Generator().manual_seed(_seed(seed, name))
-            values = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+            values = _whole(parameter)
             init(values, generator)
-            parameter.copy_(values)
+            _keep(parameter, values)
 
 
 def check_starts(model: nn.Module) -> None:
@@ -98,7 +106,11 @@ def _give_memory(
 
 
 def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
-    empty = torch.empty_like(tensor, device=device)
+    if type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous():
+        # As torch.empty_like, for which torch would load sympy where the tensor is a meta one.
+        empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    else:
+        empty = torch.empty_like(tensor, device=device)
     if isinstance(tensor, nn.Parameter):
         empty = nn.Parameter(empty, tensor.requires_grad)
         vars(empty).update(vars(tensor))  # above all its `init`
@@ -120,11 +132,57 @@ def _refill(module: nn.Module, path: str, buffers: list[str], *, seed: int) -> N
 def _start(module: nn.Module, path: str, *, seed: int) -> None:
     """Lets a module fill the parameters that say no `init`; which it does not fill would show."""
     names = [name for name in _unsaid(module) if module.get_parameter(name).is_floating_point()]
-    for name in names:
-        module.get_parameter(name).fill_(torch.nan)
-    _reset(module, path, _unsaid(module), seed=seed)
-    filled = {name: module.get_parameter(name) for name in names}
-    _require_filled(module, path, [name for name in names if filled[name].isnan().any()])
+    with _unsharded(module):
+        for name in names:
+            module.get_parameter(name).fill_(torch.nan)
+        _reset(module, path, _unsaid(module), seed=seed)
+        empty = [name for name in names if module.get_parameter(name).isnan().any()]
+    _require_filled(module, path, empty)
+
+
+@contextmanager
+def _unsharded(module: nn.Module) -> Iterator[None]:
+    """Inside, sharded parameters are whole and without values; at the end each is sharded again.
+
+    Those of modules within are drawn anew later: their own start, or their `init`, is to come.
+    """
+    held = [part._parameters for part in module.modules()]
+    shards = {id(x): x for own in held for x in own.values() if isinstance(x, _sharded())}
+    twins = {name: nn.Parameter(_whole(x), x.requires_grad) for name, x in shards.items()}
+    places = [(own, name, id(x)) for own in held for name, x in own.items() if id(x) in twins]
+    for own, name, number in places:
+        own[name] = twins[number]
+    yield
+    for own, name, number in places:
+        _keep(shards[number], twins[number])
+        own[name] = shards[number]
+
+
+def _sharded() -> type[Tensor]:
+    # Found and not imported: whoever has a sharded tensor has imported it, and it takes seconds.
+    module = sys.modules.get("torch.distributed.tensor")
+    return _None if module is None else module.DTensor
+
+
+class _None(Tensor):
+    """No tensor is one."""
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    """Memory on the CPU for all of a parameter."""
+    return torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+
+
+def _keep(parameter: Tensor, values: Tensor) -> None:
+    """Copies into a parameter the values of all of it, of which it may hold a shard."""
+    if isinstance(parameter, _sharded()):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        assert isinstance(parameter, DTensor)
+        # Every process has the same values: nothing is sent.
+        mesh, placements = parameter.device_mesh, parameter.placements
+        values = distribute_tensor(values, mesh, placements, src_data_rank=None)
+    parameter.copy_(values)
 
 
 def _require_filled(module: nn.Module, path: str, empty: list[str]) -> None:

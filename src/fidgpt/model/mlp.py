@@ -141,7 +141,7 @@ class _Gated(nn.Module):
 
 
 class SwiGLU(_Gated):
-    """`down(silu(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202)."""
+    """`down(silu(gate(x)) * up(x))` (Shazeer, 2020, arXiv:2002.05202)."""
 
     activation = staticmethod(F.silu)
 
@@ -156,7 +156,7 @@ class GeGLU(_Gated):
 
 
 class GatedMLP(_Gated):
-    """`down(activation(gate(x)) * up(x))` (Shazeer, 2020, https://arxiv.org/abs/2002.05202).
+    """`down(activation(gate(x)) * up(x))` (Shazeer, 2020, arXiv:2002.05202).
 
     Args:
       hidden_dim: width of the residual stream.

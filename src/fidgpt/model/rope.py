@@ -16,7 +16,7 @@ class RoPE(nn.Module):
     """Turns each pair of dimensions by an angle that grows with the position.
 
     Dimension i is paired with i + head_dim / 2, and pair i turns by position * theta^(-2i /
-    head_dim) (Su et al., 2021, https://arxiv.org/abs/2104.09864, in the half-split layout of
+    head_dim) (Su et al., 2021, arXiv:2104.09864, in the half-split layout of
     GPT-NeoX and Llama checkpoints on the Hugging Face hub). Angles are computed in float32 once a
     pass: they cost nothing beside the attention they serve, and there is no table to move between
     devices or to outgrow. One RoPE may serve every layer.

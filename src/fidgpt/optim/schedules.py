@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions from the step to a multiplier of the learning rate."""
+"""Schedules: pure functions from the step to a multiplier, most often of the learning rate."""
 
 import math
 from typing import Protocol, runtime_checkable
@@ -6,13 +6,19 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Multiplier of the learning rate at a step, counted from 0."""
+    """Multiplier of the learning rate, or of another quantity, at a step counted from 0."""
 
     def __call__(self, step: int, /) -> float: ...
 
 
 def fraction(*, of: int, ratio: float) -> int:
-    """A part of a number of steps, at least one: `warmup_steps` as a share of `num_steps`."""
+    """A part of a number of steps, at least one: `warmup_steps` as a share of `num_steps`.
+
+    Raises:
+      ValueError: the ratio is no share, from 0 to 1.
+    """
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"{ratio=} must be a share of {of} steps, from 0 to 1.")
     return max(1, round(of * ratio))
 
 

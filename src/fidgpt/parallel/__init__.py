@@ -1,5 +1,6 @@
 """How a model is placed on the processes and devices of a run."""
 
-from fidgpt.parallel.data_parallel import DataParallel, ParallelError
+from fidgpt.parallel.data_parallel import Computation, DataParallel, ParallelError
+from fidgpt.parallel.fully_sharded import FullyShardedDataParallel
 
-__all__ = ["DataParallel", "ParallelError"]
+__all__ = ["Computation", "DataParallel", "FullyShardedDataParallel", "ParallelError"]

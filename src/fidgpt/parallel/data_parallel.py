@@ -5,12 +5,14 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from fidgpt.parallel.joining import join_processes
 
 _GLOO = "gloo/transport/"  # in the text of its errors, which have no class of their own
 # The newer name comes with torch 2.13, the older one warns from there on.
@@ -19,6 +21,24 @@ _SYNC_BUFFERS = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers"
 )
+
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@runtime_checkable
+class Computation(Protocol):
+    """The number format in which a model computes.
+
+    Attributes:
+      dtype: that of activations and matrix products.
+    """
+
+    dtype: torch.dtype
+
+    def replica(self, model: Model, /) -> Model:
+        """The module that computes in it: the model itself, or a copy with the same ties."""
+        ...
 
 
 class ParallelError(RuntimeError):
@@ -66,7 +86,7 @@ class DataParallel:
             if self.device.type != "cpu":
                 torch.accelerator.set_device_index(self.device)
             try:
-                dist.init_process_group()
+                join_processes()
             except (ValueError, RuntimeError) as error:
                 raise ParallelError(
                     f"the processes of the run do not come together: {str(error).splitlines()[0]}\n"
@@ -94,12 +114,29 @@ class DataParallel:
             reason = str(error).splitlines()[0]
             raise ParallelError(f"another process of the run is gone: {reason:.200}") from error
 
+    def shards_of(self, world_size: int) -> int:
+        """How many of so many processes share one copy of the model: each has its own."""
+        return 1
+
+    def shard(self, model: nn.Module, precision: Computation) -> None:
+        """Deals the weights of a model that need no memory yet over the processes: not here."""
+
+    def replica(self, model: Model, precision: Computation) -> Model:
+        """What computes for a model: what the precision makes of it."""
+        return precision.replica(model)
+
+    @contextlib.contextmanager
+    def filling(self) -> Iterator[None]:
+        """Inside, whole tensors can be copied into the parameters of a model."""
+        yield
+
     def place(self, module: nn.Module) -> nn.Module:
         """Wraps a module on this device, so that its gradients are those of the whole batch."""
         # Buffers are alike already: what moves them is summed over all processes first.
         if self.world_size == 1:
             return module
-        return DistributedDataParallel(module, **{_SYNC_BUFFERS: False})
+        buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
+        return DistributedDataParallel(module, **buffers)
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:

@@ -1,6 +1,8 @@
 """The results of a sweep as plain files: one row a point, true at any moment."""
 
+import contextlib
 import csv
+import fcntl
 import io
 import json
 import os
@@ -13,7 +15,7 @@ from fidgpt.sweep.job import Ending, Job
 from fidgpt.sweep.versions import code_version
 
 Result = dict[str, Any]
-TABLE, SHEET = "table.jsonl", "results.csv"
+TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
 _SECONDS = 2.0  # between two writings, while nothing ends
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
@@ -37,6 +39,11 @@ class Book:
         self.jobs = list(jobs)
         self.rows = {job.point.fingerprint: _row(job, old) for job in jobs}
         self.rows |= {key: row for key, row in old.items() if key not in self.rows}
+
+    def add(self, job: Job) -> None:
+        """Takes in a job that nobody knew of before."""
+        self.jobs.append(job)
+        self.rows[job.point.fingerprint] = _row(job, self.rows)
 
     def __iter__(self) -> Iterator[Result]:
         return map(self.row, self.jobs)
@@ -76,11 +83,15 @@ class Book:
             self.write()
 
     def write(self) -> None:
-        """Writes both files, each whole or not at all."""
-        rows = list(self.rows.values())
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        _write(self._directory / TABLE, lines)
-        _write(self._directory / SHEET, sheet(rows))
+        """Writes both files, each whole or not at all, with what others wrote there."""
+        own = {job.point.fingerprint for job in self.jobs}
+        with _alone(self._directory):
+            others = {row["fingerprint"]: row for row in read_table(self._directory)}
+            self.rows |= {key: row for key, row in others.items() if key not in own}
+            rows = list(self.rows.values())
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            _write(self._directory / TABLE, lines)
+            _write(self._directory / SHEET, sheet(rows))
         self._written = time.monotonic()
 
 
@@ -139,6 +150,15 @@ def _row(job: Job, old: Mapping[str, Result]) -> Result:
     if row["status"] in ("running", "finished", "waiting"):  # as somebody wrote who was killed
         row["status"] = "stopped" if begun else "waiting"
     return row
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """While entered, no other process writes the results of a sweep."""
+    with (directory / LOCK).open("ab") as file:
+        with contextlib.suppress(OSError):  # a file system that knows no locks keeps nobody out
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _write(path: Path, text: str) -> None:

@@ -80,7 +80,7 @@ class Ending:
     """How a process that trained a point ended.
 
     Attributes:
-      status: finished, failed, diverged or stopped.
+      status: finished, failed, diverged, stopped, or stopped early.
       last_words: what it said of it; "" where it came to its end.
     """
 

@@ -5,8 +5,10 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 from types import FrameType
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from fidgpt.sweep.devices import shares
 from fidgpt.sweep.job import Ending, Events, Job
 from fidgpt.sweep.tail import Tail, last_words
+from fidgpt.train.tracking.described import GROUP
 
 _PAUSE = 0.2  # seconds between two looks at the processes
 _DIVERGED = re.compile(r"step \d+ diverged")
@@ -47,19 +50,23 @@ class LocalRunner:
     jobs: int = 1
     retries: int = 0
     _stops: int = field(default=0, init=False)
+    _work: "_Work | None" = field(default=None, init=False)
 
-    def run(self, jobs: Sequence[Job], events: Events) -> bool:
+    def run(self, jobs: Iterable[Job], events: Events) -> bool:
         """Runs all of them; False where a signal stopped that.
+
+        Each job is asked for when there is a place for it, so that what came of earlier ones may
+        decide which one it is.
 
         Ctrl-C, SIGTERM and SIGHUP let each run save where it is and end; a second Ctrl-C ends
         them at once.
         """
         places = shares(self.jobs)
         with _Signals(self._stop):
-            work = _Work(list(jobs), places, self.retries, events)
+            self._work = work = _Work(iter(jobs), places, self.retries, events)
             self._stops, told = 0, 0
             try:
-                while work.running or (work.waiting and not self._stops):
+                while work.running or (work.is_left and not self._stops):
                     if told < self._stops:
                         told = self._stops
                         events.stops()
@@ -71,7 +78,12 @@ class LocalRunner:
                     time.sleep(_PAUSE)
             finally:
                 work.stop(signal.SIGTERM)  # where this very code fails, nothing is left behind
-        return not work.waiting and not work.stopped
+        return not work.is_left and not work.stopped
+
+    def end_early(self, job: Job) -> None:
+        """Ends a job that is not worth going on with; it saves where it is."""
+        if self._work is not None:
+            self._work.end_early(job)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
@@ -81,34 +93,52 @@ class _Work:
     """What waits, what runs and what was stopped."""
 
     def __init__(
-        self, jobs: list[Job], places: list[dict[str, str]], retries: int, events: Events
+        self, jobs: Iterator[Job], places: list[dict[str, str]], retries: int, events: Events
     ) -> None:
-        self.waiting = jobs
+        self._coming: Iterator[Job] | None = jobs
+        self.waiting: list[Job] = []  # to be tried again
         self.running: list[_Running] = []
         self.stopped: list[Job] = []
         self._free = list(range(len(places)))
         self._places = places
-        self._left = {job.log: retries for job in jobs}
+        self._retries = retries
+        self._retried: Counter[Path] = Counter()
+        self._early: set[Path] = set()
         self._events = events
         self._foreign: set[str] = set()
 
+    @property
+    def is_left(self) -> bool:
+        """Whether some jobs were not started yet, or may come."""
+        return bool(self.waiting) or self._coming is not None
+
     def start(self) -> None:
-        """Starts what waits, as long as there is a place; what somebody else runs is put off."""
-        for job in list(self.waiting) if self._free else []:
+        """Starts what comes, as long as there is a place, then what was put off before."""
+        while self._free and self._coming is not None:
+            job = next(self._coming, None)
+            if job is None:
+                self._coming = None
+            else:
+                self._begin(job)
+        for job in list(self.waiting):
             if not self._free:
                 return
-            if job.is_done:  # by another process, meanwhile
-                self.waiting.remove(job)
-                self._events.ended(job, Ending("finished"), again=False)
-                continue
-            with job.opened_log() as log:
-                if log is None:
-                    if job.point.fingerprint not in self._foreign:
-                        self._foreign.add(job.point.fingerprint)
-                        self._events.waits(job)
-                    continue
-                self.waiting.remove(job)
+            self.waiting.remove(job)
+            self._begin(job)
+
+    def _begin(self, job: Job) -> None:
+        """Starts a job; what somebody else runs is put off."""
+        if job.is_done:  # by another process, meanwhile
+            self._events.ended(job, Ending("finished"), again=False)
+            return
+        with job.opened_log() as log:
+            if log is not None:
                 self._launch(job, log)
+                return
+        self.waiting.append(job)
+        if job.point.fingerprint not in self._foreign:
+            self._foreign.add(job.point.fingerprint)
+            self._events.waits(job)
 
     def _launch(self, job: Job, log: Any) -> None:
         slot = self._free.pop(0)
@@ -118,7 +148,7 @@ class _Work:
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
-            env={**os.environ, **self._places[slot]},
+            env={GROUP: job.directory.resolve().parent.name, **os.environ, **self._places[slot]},
             start_new_session=True,  # Ctrl-C is passed on once, and not by the terminal too
         )
         self.running.append(_Running(job, process, slot, at, Tail(job.directory / "metrics.jsonl")))
@@ -144,13 +174,23 @@ class _Work:
             self.stopped.append(one.job)
             self._events.ended(one.job, Ending("stopped"), again=False)
             return
+        if one.job.log in self._early:
+            self._events.ended(one.job, Ending("stopped early"), again=False)
+            return
         words = last_words(one.job.log, after=one.log_at, status=status)
         ending = Ending("diverged" if _DIVERGED.search(words) else "failed", words)
-        again = self._left[one.job.log] > 0
+        again = self._retried[one.job.log] < self._retries
         if again:
-            self._left[one.job.log] -= 1
+            self._retried[one.job.log] += 1
             self.waiting.append(one.job)
         self._events.ended(one.job, ending, again=again)
+
+    def end_early(self, job: Job) -> None:
+        """Sends a job the signal to save and end."""
+        for one in self.running:
+            if one.job == job and job.log not in self._early:
+                self._early.add(job.log)
+                one.process.send_signal(signal.SIGTERM)
 
     def stop(self, number: signal.Signals) -> None:
         """Sends a signal to all that runs."""

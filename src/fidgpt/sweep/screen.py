@@ -23,10 +23,21 @@ class Screen:
     Args:
       book: the results.
       console: where to write; standard output unless said.
+      num_jobs: how many jobs there will be, where the book does not know them all yet.
+      objective: the number that points are compared by; the held-out loss unless said.
     """
 
-    def __init__(self, book: Book, *, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        book: Book,
+        *,
+        console: Console | None = None,
+        num_jobs: int | None = None,
+        objective: str | None = None,
+    ) -> None:
         self._book = book
+        self._num_jobs = num_jobs or len(book.jobs)
+        self._objective = objective
         self._console = console or Console(highlight=False)
         if not self._console.is_terminal:
             self._console.width = _WIDTH_WITHOUT_A_TERMINAL
@@ -93,7 +104,7 @@ class Screen:
         self._console.print(text, soft_wrap=True, markup=False, emoji=False)
 
     def _count(self, job: Job) -> str:
-        return f"[{self._book.jobs.index(job) + 1}/{len(self._book.jobs)}]"
+        return f"[{self._book.jobs.index(job) + 1}/{self._num_jobs}]"
 
     def _numbers(self, job: Job) -> str:
         row = self._book.row(job)
@@ -103,7 +114,8 @@ class Screen:
 
     def _best(self) -> str:
         rows = [row for row in self._book if row["status"] == "finished"]
-        name, row = objective(rows), best(rows)
+        name = self._objective or objective(rows)
+        row = best(rows, name)
         return f"; best so far {row['name']} with {row['metrics'][name]:.4f}" if row else ""
 
     def _view(self) -> Group:
@@ -111,7 +123,7 @@ class Screen:
         rows = list(self._book)
         count = sum(row["status"] == "finished" for row in rows)
         failed = sum(row["status"] in FAILED for row in rows)
-        text = f"{count} of {len(rows)} done" + (f", {failed} failed" if failed else "")
+        text = f"{count} of {self._num_jobs} done" + (f", {failed} failed" if failed else "")
         todo = [job for job in self._book.jobs if self._book.row(job)["status"] in TO_COME]
         left = self._pace.left_of_all((job, self._book.row(job)["step"]) for job in todo)
         text += f", about {duration(left)} left" if left is not None else ""

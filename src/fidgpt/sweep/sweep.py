@@ -20,7 +20,8 @@ from fidgpt.sweep.local import LocalRunner
 from fidgpt.sweep.naming import axis_names
 from fidgpt.sweep.planning import Plan, plan
 from fidgpt.sweep.point import Point
-from fidgpt.sweep.results import Results, as_html, read_results
+from fidgpt.sweep.report.notebook import points_html
+from fidgpt.sweep.results import Results, read_results
 from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.tables import points_table, summary_lines
 from fidgpt.sweep.versions import changed_code
@@ -123,9 +124,13 @@ class Sweep:
         return read_results(self.directory)
 
     def __rich__(self) -> RenderableType:
-        speed, basis = self._speed()
-        lines = summary_lines(self.plan, flops_per_second=speed, basis=basis)
+        speed, lines = self._summary()
         return Group(points_table(self.plan, flops_per_second=speed), *map(Text, lines))
+
+    def _summary(self) -> tuple[float, list[str]]:
+        """Operations per second, and what stands below a table of the points."""
+        speed, basis = self._speed()
+        return speed, summary_lines(self.plan, flops_per_second=speed, basis=basis)
 
     def _speed(self) -> tuple[float, str]:
         """Operations per second of the points that are done here, or what this machine may do."""
@@ -141,7 +146,7 @@ class Sweep:
         return UTILISATION * peak, f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return points_html(self.points, read_table(self.directory), self._summary()[1])
 
 
 def _apart(items: Sequence[Item | fdl.Config]) -> tuple[fdl.Config | None, list[Item]]:

@@ -9,7 +9,7 @@ import torch
 from fidgpt.cli.runs import CONSTRAINTS, build_trainer
 from fidgpt.graph import checked
 from fidgpt.graph.clone import copy_part
-from fidgpt.graph.storage.fingerprint import fingerprint_of
+from fidgpt.graph.storage.fingerprint import Hashes
 from fidgpt.graph.storage.merkle import Merkle, Table
 from fidgpt.graph.storage.order import Order
 from fidgpt.model.cost import TRAINING_PASSES, count_parameters, flops_per_token
@@ -45,6 +45,7 @@ class Trials:
     def __init__(self) -> None:
         self._models: dict[tuple[int, int], _Tried] = {}
         self._table = Table()
+        self._hashes = Hashes(self._table)
 
     def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
         """The fingerprint of a point that can be trained, what it costs, and its bound graph.
@@ -53,16 +54,17 @@ class Trials:
           ConfigError, StartError: it cannot; the message says why.
         """
         bound = checked(cfg, constraints=CONSTRAINTS)
-        order = Order(bound)
+        merkle = Merkle(Order(bound), self._table)
         model, seq_len = getattr(bound, "model", None), getattr(bound, "seq_len", None)
         if isinstance(model, fdl.Buildable) and isinstance(seq_len, int):
-            tried = self._known(cfg, (Merkle(order, self._table).number(model), seq_len))
+            tried = self._known(cfg, (merkle.number(model), seq_len))
             trainer = _around(tried.model, bound) or build_trainer(cfg)
         else:
             trainer = build_trainer(cfg)
             tried = _counted(trainer)
         flops = tried.flops_per_token * trainer.num_steps * trainer.batch_size * trainer.seq_len
-        return fingerprint_of(order), Cost(tried.parameters, flops, trainer.num_steps), bound
+        cost = Cost(tried.parameters, flops, trainer.num_steps)
+        return self._hashes.of_root(merkle), cost, bound
 
     def _known(self, cfg: fdl.Config, key: tuple[int, int]) -> _Tried:
         if key not in self._models:

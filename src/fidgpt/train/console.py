@@ -1,5 +1,7 @@
 """What a person sees of a run: what will happen, how far it is, and what came out."""
 
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fidgpt.train.facts import Facts
@@ -22,6 +24,7 @@ class Console:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._facts: Facts | None = None
+        self._begun_at, self._begun_after = 0.0, 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         from rich.console import Console as RichConsole  # late: most who import this train nothing
@@ -29,6 +32,7 @@ class Console:
         from fidgpt.train.screen import facts_table, progress_bar
 
         self._facts = facts
+        self._begun_at, self._begun_after = time.monotonic(), step
         self._rich = RichConsole(highlight=False)
         if not self._rich.is_terminal:
             self._rich.width = _WIDTH_WITHOUT_A_TERMINAL
@@ -42,17 +46,36 @@ class Console:
 
     def log(self, row: Row) -> None:
         assert self._rich is not None and self._facts is not None
-        if "validation/loss" in row or any(key.endswith("/bits_per_byte") for key in row):
-            self.say(_evaluated(row))
+        if values := {key: row[key] for key in row if self._is_evaluated(key)}:
+            shown = "  ".join(f"{key.replace('_', ' ')} {values[key]:.4f}" for key in values)
+            self.say(f"step {row['step']}: {shown}")
+        if row.get("skipped"):
+            self.say(
+                f"step {row['step']} is left out: loss {row['loss']:.4f}, gradient norm "
+                f"{row['grad_norm']:.4g}"
+            )
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=row["step"], numbers=_numbers(row))
         elif _is_time(row["step"], self._facts.num_steps):
-            self._rich.print(f"step {row['step']}/{self._facts.num_steps}  {_numbers(row)}")
+            self._rich.print(
+                f"step {row['step']}/{self._facts.num_steps}  {_numbers(row)}  "
+                f"left {self._left(row['step'])}"
+            )
 
     def say(self, text: str) -> None:
         assert self._rich is not None
         # A path is to be copied whole, and brackets are no markup.
         self._rich.print(text, soft_wrap=True, markup=False, emoji=False)
+
+    def _is_evaluated(self, key: str) -> bool:
+        assert self._facts is not None
+        return key.partition("/")[0] in self._facts.evaluators
+
+    def _left(self, step: int) -> str:
+        """Hours, minutes and seconds that the rest takes at the pace since the run was begun."""
+        assert self._facts is not None
+        pace = (time.monotonic() - self._begun_at) / (step - self._begun_after)
+        return str(timedelta(seconds=round(pace * (self._facts.num_steps - step))))
 
     def finish(self) -> None:
         if self._progress is not None:
@@ -70,9 +93,3 @@ def _numbers(row: Row) -> str:
         f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
         f"{row['utilisation']:.0%} of peak"
     )
-
-
-def _evaluated(row: Row) -> str:
-    values = {k: value for k, value in row.items() if "/" in k and isinstance(value, float)}
-    shown = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in values.items())
-    return f"step {row['step']}: {shown}"

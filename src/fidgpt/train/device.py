@@ -9,7 +9,7 @@ from fidgpt.parallel import DataParallel
 from fidgpt.train.machine import short_name
 
 _SIZE = 1024
-_BUDGET = 0.2  # seconds
+_BUDGET = 0.1  # seconds
 
 # Dense bf16 products per second without sparsity, from the makers' data sheets.
 _DATA_SHEETS = {
@@ -77,7 +77,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Floating-point operations per second of a matrix product at its best.
 
     Read from a data sheet where the device has one and computes in bf16. Elsewhere the best of
-    as many products as fit into a fifth of a second: what else runs on the machine hides part of
+    as many products as fit into a tenth of a second: what else runs on the machine hides part of
     it, and a short pause in that shows it.
     """
     if device.type == "cuda" and dtype == torch.bfloat16:

@@ -11,8 +11,10 @@ from fidgpt.model.cost import (
     TRAINING_PASSES,
     count_parameters,
     flops_per_token,
+    says_all_flops,
     shared_parameters,
     unsaid_flops,
+    with_zeros,
     without_memory,
 )
 from fidgpt.model.language_model import LanguageModel
@@ -35,13 +37,14 @@ class Facts:
       flops_per_token: floating-point operations of a training step, per token.
       tokens: tokens of the whole run.
       num_steps: optimizer steps of the whole run.
-      tokens_per_step: tokens of one step, over all processes.
+      tokens_per_step: tokens of a step with a full batch, over all processes.
       device: the device of this process.
       world_size: processes.
       precision: name of the part that decides the number format.
       peak_flops: what the devices can do at best in that format, per second.
       memory: what each device needs.
       weights: what fills the model when the run begins; None where they are drawn.
+      evaluators: names of what is measured from time to time.
     """
 
     parameters: int
@@ -58,6 +61,7 @@ class Facts:
     peak_flops: float
     memory: Footprint
     weights: str | None = None
+    evaluators: tuple[str, ...] = ()
 
 
 def gather_facts(
@@ -75,15 +79,16 @@ def gather_facts(
     if unsaid is None:
         unsaid = measured_flops(model, seq_len=seq_len) or {}
     forward = flops_per_token(model, seq_len=seq_len) + sum(unsaid.values())
+    tokens_per_step = trainer.batch_size * seq_len
     return Facts(
         parameters=parameters.total,
         trained_parameters=_trained(trainer),
         active_parameters=parameters.active,
         shared=shared_parameters(model),
         flops_per_token=TRAINING_PASSES * forward,
-        tokens=trainer.num_steps * trainer.batch_size * seq_len,
+        tokens=round(trainer.data.full_batches(trainer.num_steps) * tokens_per_step),
         num_steps=trainer.num_steps,
-        tokens_per_step=trainer.batch_size * seq_len,
+        tokens_per_step=tokens_per_step,
         device=machine.device,
         world_size=machine.world_size,
         precision=type(trainer.precision).__name__,
@@ -99,9 +104,17 @@ def gather_facts(
             loss=trainer.loss,
             precision=trainer.precision,
             device=machine.device,
-        ),
+        ).sharded(trainer.parallel.shards_of(machine.world_size)),
         weights=None if trainer.weights is None else _call_text(trainer.weights),
+        evaluators=tuple(trainer.evaluators),
     )
+
+
+def tokens_text(facts: Facts) -> str:
+    """The tokens of a run and of its steps, whose batches may grow."""
+    even = facts.tokens == facts.num_steps * facts.tokens_per_step
+    steps = f"{facts.num_steps:,} steps of {'' if even else 'up to '}{facts.tokens_per_step:,}"
+    return f"{facts.tokens:,} = {steps}" if even else f"{facts.tokens:,} in {steps}"
 
 
 def _trained(trainer: "Trainer") -> int:
@@ -120,6 +133,13 @@ def _call_text(function: Callable[..., object]) -> str:
 
 def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
     """What parts compute that say nothing of it, by module; None where the model needs numbers."""
+    device = torch.device("cpu")  # where it is counted says nothing of what is
+    try:
+        small = with_zeros(model, num_tokens=seq_len, device=device)
+        if small is not None and says_all_flops(small, seq_len=seq_len):
+            return {}
+    except NEEDS_NUMBERS:
+        pass
     try:
         return unsaid_flops(without_memory(model), seq_len=seq_len)
     except NEEDS_NUMBERS:

@@ -1,13 +1,19 @@
 """How much memory training takes on a device, found by a step that needs none."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.model.cost import ActivationBytes, activation_bytes, bytes_of, without_memory
+from fidgpt.model.cost import (
+    ActivationBytes,
+    activation_bytes,
+    bytes_of,
+    with_zeros,
+    without_memory,
+)
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.train.learner import Groups
 from fidgpt.train.loss import CrossEntropy
@@ -41,6 +47,22 @@ class Footprint:
     activations: ActivationBytes | None
     num_sequences: int
     is_split: bool
+
+    def sharded(self, num_shards: int) -> "Footprint":
+        """Where the model is dealt over devices, which hold no copy.
+
+        What they gather, a block at a time and the tables, is not in it.
+        """
+        if num_shards == 1:
+            return self
+        return replace(
+            self,
+            weights=self.weights // num_shards,
+            copy=0,
+            gradients=self.full_gradients // num_shards,
+            full_gradients=self.full_gradients // num_shards,
+            optimizer=None if self.optimizer is None else self.optimizer // num_shards,
+        )
 
     @property
     def peak(self) -> int:
@@ -80,12 +102,13 @@ def footprint(
       precision: makes the copy that computes.
       device: where it would be.
     """
-    twin = without_memory(model)
+    at_once = min(micro_batch_size or num_sequences, num_sequences)
+    small = with_zeros(model, num_tokens=at_once * seq_len, device=device)
+    twin = without_memory(model) if small is None else small
     if trainable is not None:
         for name, parameter in twin.named_parameters():
             parameter.requires_grad_(trainable(name, parameter))
     replica = precision.replica(twin)
-    at_once = min(micro_batch_size or num_sequences, num_sequences)
     activations = _activations(replica, loss, num_sequences=at_once, seq_len=seq_len, device=device)
     _give_gradients(replica)
     gradients = bytes_of(_gradients(replica))
@@ -120,7 +143,11 @@ def _activations(
             device=device,
         )
     except NEEDS_NUMBERS:
-        return None
+        if next(replica.parameters()).is_meta:
+            return None
+    return _activations(
+        without_memory(replica), loss, num_sequences=num_sequences, seq_len=seq_len, device=device
+    )
 
 
 def _optimizer_state(

@@ -11,7 +11,7 @@ from torch import nn
 
 from fidgpt.model.cost import without_memory
 from fidgpt.train.footprint import NEEDS_NUMBERS
-from fidgpt.train.learner import peak_rate
+from fidgpt.train.group_schedules import peak_rate
 
 if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer

@@ -1,7 +1,9 @@
 """The state that training moves: a model, its computing replica and an optimizer."""
 
 import contextlib
-from collections.abc import Callable
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,11 +16,19 @@ from fidgpt.model.language_model import LanguageModel
 from fidgpt.model.reports import collecting
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
+from fidgpt.train.averaging import Average
+from fidgpt.train.divergence import Diverged, Divergence
+from fidgpt.train.gradients import GradientNorms, GradientTransform
+from fidgpt.train.group_schedules import GroupSchedules
+from fidgpt.train.guards import Guard, Verdict
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.objective import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.run import RunError
+from fidgpt.train.stateful import Stateful
+from fidgpt.train.step_meters import StepMeters
 from fidgpt.train.step_reports import StepReports
+from fidgpt.train.stopwatch import Stopwatch
 
 Groups = Callable[[nn.Module], list[dict[str, Any]]]
 
@@ -36,9 +46,21 @@ class Learner:
       parallel: the processes of the run.
       micro_batch_size: rows computed at once; all of them unless said.
       max_grad_norm: gradients are scaled down to this norm; None leaves them.
+      gradient_transform: changes gradients in place, before their norm is measured.
+      guard: judges steps whose numbers are finite, before they are taken.
+      divergence: judges the others; without it they end the run.
+      average: of the weights.
+      meters: what is measured of each parameter group.
+      schedules: multipliers of other settings of the groups than the learning rate, by name.
+
+    Parts with a memory are copied, so that a config can be trained more than once.
 
     Attributes:
+      clock: how long forward and backward passes and the optimizer take.
+      average: of the weights; None where there is none.
+      divergence: None where a step that is no number ends the run.
       settings: what each parameter group was configured with, as far as it is plain values.
+      stateful: what else a checkpoint must hold, by name.
     """
 
     def __init__(
@@ -53,18 +75,46 @@ class Learner:
         parallel: DataParallel,
         micro_batch_size: int | None,
         max_grad_norm: float | None,
+        gradient_transform: GradientTransform | None = None,
+        guard: Guard | None = None,
+        divergence: Divergence | None = None,
+        average: Average | None = None,
+        meters: StepMeters | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
     ) -> None:
         self.model = model
-        self.replica = precision.replica(model)
+        self.clock = Stopwatch(parallel.device)
+        self.replica = parallel.replica(model, precision)
         self.optimizer = _made(optimizer, groups(model))
         self.settings = [_settings(group) for group in self.optimizer.param_groups]
+        self.divergence = copy.deepcopy(divergence)
+        self.average = copy.deepcopy(average)
+        if self.average is not None:
+            self.average.begin(model)
+        self._guard = copy.deepcopy(guard)
+        self._scaling = copy.deepcopy(precision.scaling)
+        parts = {
+            "guard": self._guard,
+            "divergence": self.divergence,
+            "average": self.average,
+            "scaling": self._scaling,
+        }
+        self.stateful: dict[str, Stateful] = {
+            name: part for name, part in parts.items() if isinstance(part, Stateful)
+        }
         self._module = parallel.place(NextToken(self.replica, loss))
-        self._peak_rates = [peak_rate(group) for group in self.optimizer.param_groups]
-        self._schedule = schedule
+        self._schedules = _schedules(self.optimizer, schedule, schedules or {})
         self._precision = precision
         self._parallel = parallel
         self._micro_batch_size = micro_batch_size
         self._max_grad_norm = max_grad_norm
+        self._gradient_transform = gradient_transform
+        self._meters = meters
+
+    @property
+    def shift(self) -> int:
+        """How many batches further on in their order the run reads than its steps say."""
+        return 0 if self.divergence is None else self.divergence.shift
 
     def restored(self, settings: list[dict[str, Any]]) -> None:
         """To be called once a checkpoint was copied into model and optimizer.
@@ -81,29 +131,105 @@ class Learner:
         ):
             changed = {name for name in now if name not in before or now[name] != before[name]}
             group.update((name, now[name]) for name in changed)
+        if self.average is not None and not self.average.has_history:
+            self.average.begin(self.model)  # the run had none so far
         self._precision.push_weights(self.model, self.replica)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, model and replica have the averaged weights."""
+        assert self.average is not None
+        self.average.exchange(self.model)
+        try:
+            self._precision.push_weights(self.model, self.replica)
+            yield
+        finally:
+            self.average.exchange(self.model)
+            self._precision.push_weights(self.model, self.replica)
 
     def update(self, batch: Int64[Tensor, "rows window"], *, step: int) -> dict[str, Any]:
         """One optimizer step on this process's rows.
 
         Returns `loss` (the mean over all processes, before the step, without what parts of the
-        model add to it), `grad_norm`, `learning_rate` (of the first group), and what parts report.
+        model add to it), `grad_norm`, `learning_rate` (of the first group), what parts report, and
+        `skipped` (0 or 1) where a part may leave steps out. A step that is left out changes neither
+        weights nor what the optimizer, the average and parts of the model remember.
+
+        Raises:
+          Diverged: loss or gradients are no numbers, and nothing says to leave such a step out.
         """
         reports = self._backward(batch)
+        with self.clock.phase("optimizer"):
+            return self._stepped(reports, step)
+
+    def _stepped(self, reports: StepReports, step: int) -> dict[str, Any]:
+        """What `update` does once there are gradients."""
         self._precision.pull_gradients(self.model, self.replica)
-        norm = nn.utils.clip_grad_norm_(
-            self.model.parameters(),
-            float("inf") if self._max_grad_norm is None else self._max_grad_norm,
+        if self._scaling is not None:
+            self._scaling.unscale(self.model.parameters())
+        if self._gradient_transform is not None:
+            self._gradient_transform(self.model.parameters())
+        norms = GradientNorms(self.model.parameters())
+        self._schedules.apply(step)
+        rate = float(self.optimizer.param_groups[0]["lr"])
+        judges = (self._guard, self.divergence, self._scaling)
+        is_judged = any(judge is not None for judge in judges)
+        # Where nothing may leave the step out, it does not wait for its numbers.
+        measured = {} if is_judged else self._take(norms, step)
+        means = reports.means(self._parallel)
+        row = {
+            "loss": means["loss"],
+            "grad_norm": norms.total.item(),
+            "learning_rate": rate,
+        } | means
+        if self._scaling is not None:
+            row["loss_scale"] = self._scaling.scale
+        verdict = self._verdict(row, norms)
+        if is_judged and verdict is Verdict.TAKE:
+            measured = self._take(norms, step)
+        self.optimizer.zero_grad()
+        if is_judged:
+            row["skipped"] = int(verdict is Verdict.SKIP)
+        return row if row.get("skipped") else row | reports.settle(self._parallel) | measured
+
+    def _verdict(self, row: dict[str, float], norms: GradientNorms) -> Verdict:
+        """Whether the step is taken, the same on every process."""
+        numbers = {name: row[name] for name in ("loss", "grad_norm")}
+        is_finite = all(map(math.isfinite, numbers.values()))
+        if self._scaling is not None and not self._scaling.takes(is_finite=is_finite):
+            return Verdict.SKIP
+        verdict = Verdict.TAKE if is_finite else Verdict.ABORT
+        if self.divergence is not None:
+            verdict = self.divergence(is_finite=is_finite)
+        if verdict in (Verdict.ABORT, Verdict.ROLL_BACK):
+            self.optimizer.zero_grad()
+            raise self._diverged(verdict, row, norms)
+        if is_finite and self._guard is not None:
+            return self._guard(**numbers)
+        return verdict
+
+    def _diverged(self, verdict: Verdict, row: dict[str, float], norms: GradientNorms) -> Diverged:
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return Diverged(
+            verdict,
+            numbers=row,
+            spoilt=[names[id(parameter)] for parameter in norms.not_finite()],
+            num_parameters=len(names),
         )
-        multiplier = self._schedule(step)
-        for group, rate in zip(self.optimizer.param_groups, self._peak_rates, strict=True):
-            group["lr"] = rate * multiplier
-        self.optimizer.step()
+
+    def _take(self, norms: GradientNorms, step: int) -> dict[str, float]:
+        """Moves the weights; returns what was measured of each group, if it is time."""
+        measuring = contextlib.nullcontext(dict[str, float]())
+        if self._meters is not None and self._meters.due(step + 1):
+            measuring = self._meters.measuring(self.optimizer.param_groups, norms)
+        with measuring as measured:
+            norms.clip(self._max_grad_norm)
+            self.optimizer.step()
         self.optimizer.zero_grad()
         self._precision.push_weights(self.model, self.replica)
-        rate = self.optimizer.param_groups[0]["lr"]
-        row = reports.settle(self._parallel)
-        return {"loss": row["loss"], "grad_norm": norm.item(), "learning_rate": float(rate)} | row
+        if self.average is not None:
+            self.average.update(self.model, step=step)
+        return measured
 
     def _backward(self, batch: Int64[Tensor, "rows window"]) -> StepReports:
         """Adds up the gradients of all micro-batches; returns what was reported on the way."""
@@ -118,9 +244,10 @@ class Learner:
             alone = contextlib.nullcontext() if last else self._parallel.accumulating(self._module)
             share = count / max(even_share, 1.0)
             with alone:
-                with collecting() as reports:
-                    loss = self._module(rows)
-                (loss * share).backward()
+                with self.clock.phase("forward"), collecting() as reports:
+                    loss = self._module(rows) * share
+                with self.clock.phase("backward"):
+                    (loss if self._scaling is None else self._scaling.scaled(loss)).backward()
             step.add(reports, share=share)
         return step
 
@@ -133,9 +260,13 @@ def _made(optimizer: Callable[..., Optimizer], groups: list[dict[str, Any]]) -> 
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
 
 
-def peak_rate(group: dict[str, Any]) -> float:
-    """The learning rate of a group, which may say how it relates to that of the others."""
-    return group["lr"] * group.get("lr_scale", 1.0)
+def _schedules(
+    optimizer: Optimizer, schedule: Schedule, others: Mapping[str, Schedule]
+) -> GroupSchedules:
+    try:
+        return GroupSchedules(optimizer, schedule=schedule, others=others)
+    except ValueError as error:
+        raise RunError(f"the trainer's schedules: {error}") from error
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

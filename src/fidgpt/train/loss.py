@@ -1,7 +1,6 @@
 """Cross-entropy of the next token that never holds the logits of a whole batch."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fidgpt.model.reports import report_loss
-
-# The loss of each row of logits, what is added to it, and the gradient of the sum of both.
-Scored = tuple[Tensor, Tensor, Tensor]
-Score = Callable[[Tensor, Tensor], Scored]
+from fidgpt.train.loss_terms import LossTerm
 
 
 class CrossEntropy:
@@ -27,14 +23,19 @@ class CrossEntropy:
     or a table of its own.
 
     Args:
+      terms: what is added to it in training, by the names under which the metrics show it, such as
+        `z_loss`; neither `loss` nor evaluation holds it.
       chunk_size: rows whose logits exist at once.
 
     Raises:
       ValueError: chunk_size is below 1.
     """
 
-    def __init__(self, *, chunk_size: int = 1024) -> None:
+    def __init__(
+        self, *, terms: Mapping[str, LossTerm] | None = None, chunk_size: int = 1024
+    ) -> None:
         self.check_arguments(chunk_size=chunk_size)
+        self.terms = dict(sorted((terms or {}).items()))  # a config that was saved may sort them
         self.chunk_size = chunk_size
 
     @staticmethod
@@ -58,21 +59,24 @@ class CrossEntropy:
         if not torch.is_grad_enabled():
             losses = self.token_losses(features, unembedding, targets)
             return losses.mean() if counted is None else _mean_of(losses, counted)
-        # Given as inputs so that autograd adds their gradients up, tied or shared as they may be.
-        parameters = [p for p in unembedding.parameters() if p.requires_grad]
-        return self._apply(features, unembedding, (targets, counted), parameters)
+        return self._with_gradients(features, unembedding, targets, counted)
 
-    def _apply(
+    def _with_gradients(
         self,
         features: Tensor,
         unembedding: nn.Module,
-        targets: tuple[Tensor, Tensor | None],
-        parameters: Sequence[nn.Parameter],
+        targets: Tensor,
+        counted: Tensor | None,
     ) -> Float[Tensor, ""]:
-        """The mean, with gradients."""
-        loss, _ = _Chunked.apply(
-            _cross_entropy, self.chunk_size, unembedding, *targets, features, *parameters
+        # Given as inputs so that autograd adds their gradients up, tied or shared as they may be.
+        parameters = [p for p in unembedding.parameters() if p.requires_grad]
+        terms = list(self.terms.values())
+        loss, added = _Chunked.apply(
+            terms, self.chunk_size, unembedding, targets, counted, features, *parameters
         )
+        for name, value in zip(self.terms, added.unbind(), strict=True):
+            # A value only: its gradients come with those of the loss.
+            report_loss(name, value)
         return loss
 
     @torch.no_grad()
@@ -89,50 +93,16 @@ class CrossEntropy:
         )
 
 
-class ZLoss(CrossEntropy):
-    """Cross-entropy that keeps the logits' normaliser near one (PaLM, arXiv:2204.02311, section 5).
-
-    Adds `weight * log(Z)^2` of each token, where Z is the sum of its exponentiated logits: it is
-    reported as `z_loss`, and neither `loss` nor evaluation holds it.
-
-    Args:
-      weight: of the square, 1e-4 in PaLM.
-      chunk_size: rows whose logits exist at once.
-
-    Raises:
-      ValueError: chunk_size is below 1.
-    """
-
-    def __init__(self, *, weight: float = 1e-4, chunk_size: int = 1024) -> None:
-        super().__init__(chunk_size=chunk_size)
-        self.weight = weight
-
-    def _apply(
-        self,
-        features: Tensor,
-        unembedding: nn.Module,
-        targets: tuple[Tensor, Tensor | None],
-        parameters: Sequence[nn.Parameter],
-    ) -> Float[Tensor, ""]:
-        score = partial(_with_z_loss, self.weight)
-        loss, extra = _Chunked.apply(
-            score, self.chunk_size, unembedding, *targets, features, *parameters
-        )
-        # A value only: its gradients come with those of the loss.
-        report_loss("z_loss", extra)
-        return loss
-
-
 class _Chunked(torch.autograd.Function):
     """The mean loss; its forward pass makes the gradients, its backward only scales them.
 
-    What is added to the loss comes out beside it as a value: its gradients are in the loss's.
+    What is added to the loss comes out beside it as values: their gradients are in the loss's.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        score: Score,
+        terms: Sequence[LossTerm],
         chunk_size: int,
         unembedding: nn.Module,
         targets: Tensor,
@@ -140,7 +110,7 @@ class _Chunked(torch.autograd.Function):
         features: Tensor,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        total, extra = features.new_zeros(2, dtype=torch.float32).unbind()
+        totals = features.new_zeros(1 + len(terms), dtype=torch.float32)
         feature_gradients, sums = [], []
         chunks = [part.split(chunk_size) for part in (features, targets)]
         weights = [None] * len(chunks[0]) if counted is None else counted.split(chunk_size)
@@ -148,20 +118,24 @@ class _Chunked(torch.autograd.Function):
             x = x.detach().requires_grad_()
             with torch.enable_grad():
                 logits = unembedding(x)
-            loss, more, logit_gradients = _summed(score(logits.detach(), y), weight)
-            total, extra = total + loss, extra + more
-            gradient, *rest = torch.autograd.grad(
-                logits, [x, *parameters], logit_gradients, materialize_grads=True
-            )
+            losses, logit_gradients = _scored(logits.detach(), y, terms)
+            if weight is not None:  # of rows that are not counted, nothing
+                losses *= weight
+                logit_gradients *= weight.unsqueeze(-1)
+            totals = totals + losses.sum(-1)
+            with torch.enable_grad():
+                seed = _Seed.apply(logits, logit_gradients)
+            gradient, *rest = torch.autograd.grad(seed, [x, *parameters], materialize_grads=True)
             feature_gradients.append(gradient)
             # Summed in float32 from the second chunk on: bfloat16 would lose the small ones.
             sums = [s.float().add_(r) for s, r in zip(sums, rest, strict=True)] if sums else rest
         ctx.save_for_backward(torch.cat(feature_gradients), *sums)
         ctx.dtypes = [tensor.dtype for tensor in (features, *parameters)]
         ctx.count = len(targets) if counted is None else counted.sum().clamp_min(1)
-        extra = extra / ctx.count
-        ctx.mark_non_differentiable(extra)
-        return total / ctx.count, extra
+        means = totals / ctx.count
+        loss, added = means[0].clone(), means[1:].clone()
+        ctx.mark_non_differentiable(added)
+        return loss, added
 
     @staticmethod
     @once_differentiable
@@ -174,43 +148,46 @@ class _Chunked(torch.autograd.Function):
         return None, None, None, None, None, *scaled
 
 
-def _summed(scored: Scored, counted: Tensor | None) -> Scored:
-    """Sums over rows; of the rows that are not counted, nothing."""
-    loss, extra, gradients = scored
-    if counted is None:
-        return loss.sum(), extra.sum(), gradients
-    gradients *= counted.unsqueeze(-1)
-    return (loss * counted).sum(), (extra * counted).sum(), gradients
+class _Seed(torch.autograd.Function):
+    """A number whose gradient is given.
+
+    Gradients may be handed to torch.autograd.grad itself, which then loads sympy: half a second.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, gradients: Tensor) -> Tensor:
+        ctx.save_for_backward(gradients)
+        return logits.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *_: Tensor
+    ) -> tuple[Tensor, None]:
+        (gradients,) = ctx.saved_tensors
+        return gradients, None
 
 
 def _mean_of(losses: Float[Tensor, " tokens"], counted: Bool[Tensor, " tokens"]) -> Tensor:
     return (losses * counted).sum() / counted.sum().clamp_min(1)
 
 
-def _cross_entropy(
-    logits: Float[Tensor, "chunk vocab"], targets: Int64[Tensor, " chunk"]
-) -> Scored:
-    """The losses and their gradient, softmax(logits) - one_hot(targets), in two passes.
+def _scored(
+    logits: Float[Tensor, "chunk vocab"],
+    targets: Int64[Tensor, " chunk"],
+    terms: Sequence[LossTerm],
+) -> tuple[Float[Tensor, "losses chunk"], Float[Tensor, "chunk vocab"]]:
+    """The losses of each row, those of terms below, and the gradient of the sum of all.
 
-    In bfloat16 the loss is read off a rounded probability, which errs by a few thousandths of a
-    nat per token in both directions; a rounded log-probability would err ten times as much.
+    That of the cross-entropy is softmax(logits) - one_hot(targets). In bfloat16 its value is read
+    off a rounded probability, which errs by a few thousandths of a nat per token in both
+    directions; a rounded log-probability would err ten times as much.
     """
     probabilities = logits.softmax(dim=-1)
     rows = torch.arange(len(targets), device=targets.device)
     chosen = probabilities[rows, targets]
     losses = -chosen.float().clamp_min(torch.finfo(torch.float32).tiny).log()
-    probabilities[rows, targets] = chosen - 1
-    return losses, losses.new_zeros(1), probabilities
-
-
-def _with_z_loss(
-    weight: float, logits: Float[Tensor, "chunk vocab"], targets: Int64[Tensor, " chunk"]
-) -> Scored:
-    """The same and the squares, whose gradient is 2 weight log(Z) softmax(logits)."""
-    normalizers = logits.float().logsumexp(-1)
-    pull = (2 * weight * normalizers).to(logits.dtype).unsqueeze(-1)
-    losses, _, gradients = _cross_entropy(logits, targets)
-    rows = torch.arange(len(targets), device=targets.device)
-    probabilities = gradients.clone()
-    probabilities[rows, targets] += 1
-    return losses, weight * normalizers.square(), gradients.addcmul_(probabilities, pull)
+    gradients = probabilities.clone() if terms else probabilities
+    gradients[rows, targets] = chosen - 1
+    added = [term(logits, targets, probabilities, gradients) for term in terms]
+    return torch.stack([losses, *added]), gradients

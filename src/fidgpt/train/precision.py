@@ -6,6 +6,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fidgpt.train.loss_scaling import LossScaling
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -15,13 +17,16 @@ class Precision(Protocol):
 
     Optimizer, checkpoints and clipping see the model, whose weights are float32 always. What
     computes is its replica. A step goes: backward through the replica, `pull_gradients`, the
-    optimizer, `push_weights`.
+    optimizer, `push_weights`. Where weights are dealt over processes, the model is its own replica
+    whatever the format: what it gathers of the weights is in it.
 
     Attributes:
       dtype: the format of activations and matrix products.
+      scaling: lifts small gradients into the range of the format; None where it needs none.
     """
 
     dtype: torch.dtype
+    scaling: LossScaling | None
 
     def replica(self, model: Model) -> Model:
         """The module that computes: the model itself, or a copy with the same ties."""
@@ -40,6 +45,7 @@ class Float32:
     """Everything in float32: the model is its own replica."""
 
     dtype = torch.float32
+    scaling: LossScaling | None = None
 
     def replica(self, model: Model) -> Model:
         return model
@@ -51,20 +57,13 @@ class Float32:
         pass
 
 
-class BFloat16:
-    """Computes on a bfloat16 copy of the weights, cast once a step.
+class _Narrow:
+    """Computes on a copy of the weights in a narrow format."""
 
-    Autocast would cast each weight at each use and keep the rest in float32; here activations,
-    norms and gradients are half as large too. Eight bits of mantissa cannot hold the small
-    updates of training, which is why the weights that the optimizer moves stay float32
-    (Micikevicius et al., 2018, https://arxiv.org/abs/1710.03740, section 3.1). The replica is a
-    function of the weights alone, so a run that resumes computes what it would have computed.
-    """
-
-    dtype = torch.bfloat16
+    dtype: torch.dtype
 
     def replica(self, model: Model) -> Model:
-        """A copy of `model` in bfloat16; a parameter held twice is held twice in the copy too.
+        """A copy of `model` in the format; a parameter held twice is held twice in the copy too.
 
         A module whose attribute `keeps_float32` is true keeps its own parameters and buffers as
         they are, and its buffers are those of the model: what training counts there is not lost.
@@ -81,6 +80,8 @@ class BFloat16:
 
     @torch.no_grad()
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        if replica is model:
+            return
         for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
             if twin.grad is None:
                 continue
@@ -92,8 +93,53 @@ class BFloat16:
 
     @torch.no_grad()
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
+        if replica is model:
+            return
         for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
             twin.copy_(weight)
+
+
+class BFloat16(_Narrow):
+    """Computes on a bfloat16 copy of the weights, cast once a step.
+
+    Autocast would cast each weight at each use and keep the rest in float32; here activations,
+    norms and gradients are half as large too. Eight bits of mantissa cannot hold the small
+    updates of training, which is why the weights that the optimizer moves stay float32
+    (Micikevicius et al., 2018, https://arxiv.org/abs/1710.03740, section 3.1). The replica is a
+    function of the weights alone, so a run that resumes computes what it would have computed.
+    """
+
+    dtype = torch.bfloat16
+    scaling: LossScaling | None = None
+
+
+class Float16(_Narrow):
+    """Computes on a float16 copy of the weights, with the loss scaled: for GPUs without bfloat16.
+
+    A float16 ends at 65,504 and at 6e-8, which gradients fall below; the loss is multiplied before
+    the backward pass and the gradients divided after it, in float32. (Micikevicius et al., 2018,
+    sections 3.1 and 3.2.)
+
+    Args:
+      init_scale: what the loss is multiplied with at first.
+      growth_interval: steps without an overflow after which it is doubled.
+
+    Raises:
+      ValueError: as in `LossScaling`.
+    """
+
+    dtype = torch.float16
+
+    def __init__(self, *, init_scale: float = 65536.0, growth_interval: int = 2000) -> None:
+        self.check_arguments(init_scale=init_scale, growth_interval=growth_interval)
+        self.scaling: LossScaling | None = LossScaling(
+            init_scale=init_scale, growth_interval=growth_interval
+        )
+
+    @staticmethod
+    def check_arguments(*, init_scale: float, growth_interval: int) -> None:
+        """Raises ValueError as `LossScaling` does."""
+        LossScaling.check_arguments(init_scale=init_scale, growth_interval=growth_interval)
 
 
 def _narrowed(buffer: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,14 +12,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fidgpt.data.atomic import sync
+
 
 class RunError(ValueError):
     """A run cannot begin or go on; the message says why and what to do."""
 
 
+FLAGS_FILE = "flags.txt"
+_JOURNAL = "changes.jsonl"
+
+
 def resume_flag(path: Path) -> str:
     """What goes on with the run in `path`, as one copies it into a shell."""
-    return shlex.quote(f"--resume={path}")
+    return shell_words(path, f"--resume={path}")
+
+
+def shell_words(path: Path, *words: str) -> str:
+    """Words of a command about the run in `path`, after the flags that each of them needs."""
+    file = path / FLAGS_FILE
+    flags = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return shlex.join([*flags, *words])
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,11 @@ class RunDirectory:
         self.changes = changes
         self.identity = identity or {}
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the run goes on with another config than it began with, now or since before."""
+        return bool(self.changes) or (self.path / _JOURNAL).exists()
+
     def create(self, *, fill: Callable[[Path], object] | None = None) -> None:
         """Makes the folder with its texts; under its name it is whole or absent.
 
@@ -79,7 +97,10 @@ class RunDirectory:
                 (draft / name).write_text(text, encoding="utf-8")
             if fill is not None:
                 fill(draft)
+            for path in (*draft.iterdir(), draft):
+                sync(path)
             os.rename(draft, self.path)
+            sync(self.path.parent)
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise self._taken() from None
@@ -133,8 +154,7 @@ class RunDirectory:
         """
         if not self.changes:
             return
-        journal = "changes.jsonl"
-        olds = {name: self._read(name) for name in (*self.texts, journal)}
+        olds = {name: self._read(name) for name in (*self.texts, _JOURNAL)}
         for name, text in self.texts.items():
             old, path = olds[name], Path(name)
             kept = f"{path.stem}.until_step_{step}{path.suffix}"
@@ -142,7 +162,7 @@ class RunDirectory:
                 self.write(kept, old)
             self.write(name, text)
         rows = [json.dumps({"after_step": step, **change}) + "\n" for change in self.changes]
-        self.write(journal, (olds[journal] or "") + "".join(rows))
+        self.write(_JOURNAL, (olds[_JOURNAL] or "") + "".join(rows))
 
     def _read(self, name: str) -> str | None:
         """What a file of the folder holds; None where it is not there."""
@@ -156,6 +176,21 @@ class RunDirectory:
                 "changes: move it out of the way."
             ) from error
 
+    def sync(self) -> None:
+        """Waits until what was written into the folder so far would survive a loss of power.
+
+        Raises:
+          RunError: the folder is gone, or cannot be read.
+        """
+        try:
+            for path in self.path.iterdir():
+                if path.is_file():
+                    sync(path)
+        except OSError as error:
+            raise RunError(
+                f"the run directory {self.path} is gone or cannot be written ({error.strerror})."
+            ) from error
+
     def write(self, name: str, text: str) -> None:
         """Writes one file whole or not at all.
 
@@ -165,6 +200,7 @@ class RunDirectory:
         target, temporary = self.path / name, self.path / f".{name}.tmp"
         try:
             temporary.write_text(text, encoding="utf-8")
+            sync(temporary)
             os.replace(temporary, target)
         except OSError as error:
             temporary.unlink(missing_ok=True)

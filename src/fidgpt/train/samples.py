@@ -77,10 +77,33 @@ def continuations(
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
-    texts = [_Text(tokenizer, stop) for _ in prompts]
+    begins = [document_begin(tokenizer, prompt) for prompt in prompts]
+    yield from texts_after(
+        model,
+        tokenizer,
+        begins,
+        context=context,
+        num_tokens=num_tokens,
+        choose=choose,
+        stop=stop,
+    )
+
+
+def texts_after(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    begins: Sequence[Sequence[int]],
+    *,
+    context: int,
+    num_tokens: int,
+    choose: Choice,
+    stop: Sequence[str] = (),
+) -> Iterator[list[str]]:
+    """Yields the texts that follow tokens, piece by piece; else as `continuations`."""
+    texts = [_Text(tokenizer, stop) for _ in begins]
     steps = write(
         model,
-        [document_begin(tokenizer, prompt) for prompt in prompts],
+        begins,
         num_tokens=num_tokens,
         context=context,
         choose=choose,

@@ -7,9 +7,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from fidgpt.train.facts import Facts
+from fidgpt.train.facts import Facts, tokens_text
 from fidgpt.train.footprint import Footprint
 from fidgpt.train.run import RunDirectory
+
+_SECONDS_SEEN = 900.0  # of steps, to tell what is left: a large model has one step in a minute
 
 
 def progress_bar(console: Console) -> Progress:
@@ -22,6 +24,7 @@ def progress_bar(console: Console) -> Progress:
         TimeRemainingColumn(compact=True),
         console=console,
         expand=True,
+        speed_estimate_period=_SECONDS_SEEN,
     )
 
 
@@ -44,7 +47,7 @@ def _facts(run: RunDirectory, facts: Facts, step: int) -> list[tuple[str, str]]:
         ("parameters", f"{facts.parameters:,}{active}{trained}"),
         ("shared parameters", ", ".join(shared) or "none"),
         ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
-        ("tokens", f"{facts.tokens:,} = {facts.num_steps:,} steps of {facts.tokens_per_step:,}"),
+        ("tokens", tokens_text(facts)),
         (
             "device",
             f"{processes}{facts.device}, {facts.precision}, "

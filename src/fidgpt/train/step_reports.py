@@ -26,18 +26,22 @@ class StepReports:
         for part, tally in reports.tallies.items():
             self._tallies[part] = self._tallies[part] + tally if part in self._tallies else tally
 
+    def means(self, parallel: DataParallel) -> dict[str, float]:
+        """What was reported as numbers, the same on every process."""
+        means = parallel.mean(torch.stack(list(self._means.values()))).tolist()
+        return dict(zip(self._means, means, strict=True))
+
     def settle(self, parallel: DataParallel) -> dict[str, Any]:
-        """Lets every part hear its tally; returns the metrics, the same on every process.
+        """Lets every part hear its tally; returns what they measure, the same on every process.
 
         A number that several parts measure is averaged over them under its name, and is in a list
         under `name/layers` too. A vector is there alone, if there are no more than 1,024 numbers.
         """
-        means = parallel.mean(torch.stack(list(self._means.values()))).tolist()
         measured: dict[str, list[Tensor]] = {}
         for part, tally in self._summed(parallel):
             for name, value in part.settle(tally).items():
                 measured.setdefault(name, []).append(value)
-        row: dict[str, Any] = dict(zip(self._means, means, strict=True))
+        row: dict[str, Any] = {}
         for name, values in measured.items():
             row |= _listed(name, values)
         return row

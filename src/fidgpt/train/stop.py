@@ -6,14 +6,18 @@ from typing import Any
 
 
 class StopSignals:
-    """While entered, Ctrl-C and SIGTERM are remembered; a second Ctrl-C interrupts at once."""
+    """While entered, Ctrl-C, SIGTERM and SIGUSR1 are remembered; a second Ctrl-C ends at once.
+
+    Schedulers send SIGTERM, or what they are told to, some time before they take a machine away;
+    with Slurm it is `--signal=USR1@120`.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self._before[number] = signal.signal(number, self._remember)
         return self
 

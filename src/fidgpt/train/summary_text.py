@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fidgpt.model.cost import PlaceCost
+from fidgpt.train.facts import tokens_text
 from fidgpt.train.footprint import Footprint
 from fidgpt.train.screen import bytes_text, counted, magnitude
 from fidgpt.train.summary import CacheSize, Summary
@@ -181,7 +182,7 @@ def _run(summary: Summary) -> list[tuple[str, str]]:
     devices = f"{facts.world_size} x " if facts.world_size > 1 else ""
     seconds = total / (UTILISATION * facts.peak_flops)
     return [
-        ("tokens", f"{facts.tokens:,} = {facts.num_steps:,} steps of {facts.tokens_per_step:,}"),
+        ("tokens", tokens_text(facts)),
         ("tokens a parameter", f"{facts.tokens / max(facts.active_parameters, 1):.3g}"),
         ("FLOPs", f"{total:.3g} = {facts.flops_per_token:.3g} a token, forward and backward"),
         (

@@ -3,15 +3,18 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
+from fidgpt.data.atomic import sync
 from fidgpt.train.facts import Facts
 from fidgpt.train.run import RunDirectory, RunError, resume_flag
 
 Row = dict[str, Any]
+_NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NUMBERS = {name: float(name) for name in _NAMES.values()}
+_OF_THE_MACHINE = ("tokens_per_second", "utilisation", "memory")
 
 
 @runtime_checkable
@@ -35,60 +38,40 @@ class Tracker(Protocol):
         ...
 
 
-class Trackers:
-    """Several trackers as one, finished in any case."""
-
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self._trackers = trackers
-
-    def __enter__(self) -> "Trackers":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for tracker in self._trackers:
-            tracker.finish()
-
-    def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
-        for tracker in self._trackers:
-            tracker.start(run, facts, step=step)
-
-    def log(self, row: Row) -> None:
-        for tracker in self._trackers:
-            tracker.log(row)
-
-    def say(self, text: str) -> None:
-        for tracker in self._trackers:
-            tracker.say(text)
-
-
 class JSONLines:
     """Appends one row a step to `metrics.jsonl` in the run directory, floats at full precision.
 
     A run that goes on after a kill drops the rows of steps that its checkpoint does not know, so
-    the file reads as if nothing had happened.
+    the file reads as if nothing had happened; and so does one that goes back by itself.
     """
 
     def __init__(self) -> None:
         self._file: Any = None
+        self._last = 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         path = run.path / "metrics.jsonl"
         with _explained(path):
-            if path.exists():
-                _keep_until(path, step)
-            # Unbuffered: what could not be written is not tried again as the file is closed.
-            self._file = path.open("ab", buffering=0)
+            self._open(path, after=step)
 
     def log(self, row: Row) -> None:
-        line = (json.dumps(row) + "\n").encode()
-        with _explained(Path(self._file.name)):
+        path = Path(self._file.name)
+        if row["step"] <= self._last:
+            with _explained(path):
+                self._file.close()
+                self._open(path, after=row["step"] - 1)
+        self._last = row["step"]
+        line = _line(row).encode()
+        with _explained(path):
             while line:
                 line = line[self._file.write(line) :]
+
+    def _open(self, path: Path, *, after: int) -> None:
+        if path.exists():
+            _keep_until(path, after)
+        # Unbuffered: what could not be written is not tried again as the file is closed.
+        self._file = path.open("ab", buffering=0)
+        self._last = after
 
     def say(self, text: str) -> None:
         """Text is no metric."""
@@ -109,12 +92,21 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
 
 
+def reproducible(row: Row) -> Row:
+    """What of a row is the same whenever the step is done again, on whatever machine's mood."""
+    return {
+        name: value
+        for name, value in row.items()
+        if name not in _OF_THE_MACHINE and not name.startswith("seconds/")
+    }
+
+
 def read_rows(path: Path) -> list[Row]:
     """The rows of a metrics file up to the first that is none, as where a kill cut it short."""
     rows: list[Row] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            row: Any = json.loads(line)
+            row: Any = json.loads(line, object_hook=_with_numbers)
         except json.JSONDecodeError:
             break
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
@@ -123,8 +115,22 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
+def _line(row: Row) -> str:
+    """A row as strict JSON, which has no word for infinities and what is no number."""
+    plain = {name: _NAMES.get(repr(value), value) for name, value in row.items()}
+    return json.dumps(plain, allow_nan=False) + "\n"
+
+
+def _with_numbers(row: Row) -> Row:
+    return {
+        name: _NUMBERS.get(value, value) if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
 def _keep_until(path: Path, step: int) -> None:
     kept = [row for row in read_rows(path) if row["step"] <= step]
     temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    temporary.write_text("".join(map(_line, kept)), encoding="utf-8")
+    sync(temporary)
     os.replace(temporary, path)

@@ -1,36 +1,43 @@
 """The root of a run: a trainer holds the parts, and its loop fits on a screen."""
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from shlex import quote
 from typing import ClassVar
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.data import TrainingStream, check_vocab_size
+from fidgpt.data import TrainingStream
 from fidgpt.model.language_model import LanguageModel
-from fidgpt.model.materialize import materialize
 from fidgpt.optim.groups import decay_matrices
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
-from fidgpt.train.checkpoint import Checkpoints, has_checkpoints
+from fidgpt.train.averaging import Average
+from fidgpt.train.beginning import create, go_on, make_learner, prepare_data
+from fidgpt.train.checkpoints import Checkpoints
 from fidgpt.train.device import machine_at_hand
+from fidgpt.train.divergence import Diverged, Divergence
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.facts import Facts, gather_facts
+from fidgpt.train.gradients import GradientTransform
+from fidgpt.train.guards import Guard
 from fidgpt.train.learner import Groups, Learner
 from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.measures import evaluate, sample_texts
 from fidgpt.train.memory import keep_freed_memory
+from fidgpt.train.observers import Observer, stepping
 from fidgpt.train.precision import Precision
-from fidgpt.train.rng import derive_seed
-from fidgpt.train.run import Outcome, RunDirectory, RunError, resume_flag
+from fidgpt.train.recovery import recover, refuse_divergence
+from fidgpt.train.rng import derive_seed, seed_torch
+from fidgpt.train.run import Outcome, RunDirectory, resume_flag, shell_words
 from fidgpt.train.samples import Samples
+from fidgpt.train.step_meters import StepMeters
 from fidgpt.train.stop import StopSignals
-from fidgpt.train.trackers import Row, Tracker, Trackers
+from fidgpt.train.stopwatch import peak_memory
+from fidgpt.train.trackers import Row, Tracker
+from fidgpt.train.tracking import Trackers
 
 
 class Trainer:
@@ -56,8 +63,15 @@ class Trainer:
       groups: deals the parameters into groups for the optimizer.
       trainable: whether a parameter is trained, by its name; all are unless said.
       weights: fills the model when the run begins, in place of what was drawn.
+      observers: what accompanies the run on every process, as profilers do.
       micro_batch_size: sequences that one device computes at once; all of its share unless said.
       max_grad_norm: gradients are scaled down to this Euclidean norm; None leaves them.
+      gradient_transform: changes gradients before their norm is measured, as clipping by value.
+      guard: judges each step by its loss and gradient norm, and may leave it out.
+      divergence: what becomes of a step that is no number; without it, the run ends there.
+      average: of the weights, which is measured and saved as well.
+      meters: what is measured of each group of parameters.
+      schedules: multipliers of other settings of the groups, by name, as `weight_decay`.
 
     Raises:
       ValueError: a count is below one.
@@ -69,6 +83,12 @@ class Trainer:
         "optimizer": "restart",
         "schedule": "restart",
         "max_grad_norm": "restart",
+        "gradient_transform": "restart",
+        "guard": "restart",
+        "divergence": "restart",
+        "average": "live",
+        "meters": "live",
+        "schedules": "restart",
         "loss": "restart",
         "precision": "restart",
         "parallel": "restart",
@@ -76,6 +96,7 @@ class Trainer:
         "checkpoints": "live",
         "evaluators": "live",
         "trackers": "live",
+        "observers": "live",
         "samples": "live",
     }
 
@@ -101,8 +122,15 @@ class Trainer:
         groups: Groups = decay_matrices,
         trainable: Callable[[str, nn.Parameter], bool] | None = None,
         weights: Callable[[LanguageModel], None] | None = None,
+        observers: Sequence[Observer] = (),
         micro_batch_size: int | None = None,
         max_grad_norm: float | None = 1.0,
+        gradient_transform: GradientTransform | None = None,
+        guard: Guard | None = None,
+        divergence: Divergence | None = None,
+        average: Average | None = None,
+        meters: StepMeters | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
     ) -> None:
         self.check_arguments(
             vocab_size=vocab_size,
@@ -130,8 +158,15 @@ class Trainer:
         self.groups = groups
         self.trainable = trainable
         self.weights = weights
+        self.observers = observers
         self.micro_batch_size = micro_batch_size
         self.max_grad_norm = max_grad_norm
+        self.gradient_transform = gradient_transform
+        self.guard = guard
+        self.divergence = divergence
+        self.average = average
+        self.meters = meters
+        self.schedules = schedules
 
     @staticmethod
     def check_arguments(
@@ -166,135 +201,98 @@ class Trainer:
         keep_freed_memory()
         with self.parallel, ExitStack() as leases:
             self.parallel.require_same({"--resume": str(resume), **run.identity})
-            self._prepare()
+            prepare_data(self)
             run = self.parallel.agree(run)
             hold = partial(leases.enter_context, run.held())
             if resume:
                 self.parallel.on_main(hold)
-            learner, begin = self._learner(run, resume=resume, resume_step=resume_step)
+            facts = self.facts()  # before the processes take the model apart
+            learner, begin = make_learner(self, run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(begin)})
-            enter = partial(self._go_on, run, begin) if resume else partial(self._create, run, hold)
-            self.parallel.on_main(enter)
-            facts = self.facts()
-            listeners = self.trackers if self.parallel.is_main else []
-            with StopSignals() as stop, Trackers(listeners) as trackers:
-                trackers.start(run, facts, step=begin)
-                for step in range(begin + 1, self.num_steps + 1):
-                    row = self._step(learner, step, facts)
-                    row |= self._evaluate(learner, step)
-                    _refuse_divergence(row, run)
-                    trackers.log(row)
-                    stopping = self.parallel.any(stop.received is not None)
-                    if stopping or self.checkpoints.due(step, num_steps=self.num_steps):
-                        self._save(learner, run, step)
-                    if stopping:
-                        trackers.say(
-                            f"Stopped after step {step}; go on with {resume_flag(run.path)}"
-                        )
-                        return Outcome(run.path, step=step, stopped_by=stop.received)
-                self._write_samples(learner, trackers)
-                trackers.say(f"\nDone. More text: python -m fidgpt.sample {quote(str(run.path))}")
-        return Outcome(run.path, step=self.num_steps, stopped_by=None)
-
-    def _prepare(self) -> None:
-        """Everything that a mistake in the data could end, before anything is written."""
-        speak = self.parallel.is_main
-        self.data.prepare(show_progress=speak)
-        self.parallel.require_same({"the text's checksum": self.data.checksum})
-        check_vocab_size(self.data.tokenizer, vocab_size=self.vocab_size)
-        for evaluator in self.evaluators.values():
-            evaluator.prepare(show_progress=speak)
-
-    def _create(self, run: RunDirectory, hold: Callable[[], object]) -> None:
-        run.create(fill=lambda folder: self.data.tokenizer.save(folder / "tokenizer.json"))
-        hold()
-
-    def _go_on(self, run: RunDirectory, step: int) -> None:
-        self.checkpoints.go_on(run.path, step=step)
-        run.go_on(step=step)
-
-    def _learner(
-        self, run: RunDirectory, *, resume: bool, resume_step: int | None
-    ) -> tuple[Learner, int]:
-        """The model on its device and its optimizer, at the beginning or as a checkpoint says."""
-        begins = not resume or (resume_step is None and not has_checkpoints(run.path))
-        materialize(self.model, device=self.parallel.device, seed=self.seed)
-        if begins and self.weights is not None:
-            self.weights(self.model)
-        if self.trainable is not None:
-            for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(self.trainable(name, parameter))
-        learner = Learner(
-            self.model,
-            optimizer=self.optimizer,
-            groups=self.groups,
-            schedule=self.schedule,
-            loss=self.loss,
-            precision=self.precision,
-            parallel=self.parallel,
-            micro_batch_size=self.micro_batch_size,
-            max_grad_norm=self.max_grad_norm,
-        )
-        if begins:
-            return learner, 0
-        step, state = self.checkpoints.restore(
-            run.path, model=self.model, optimizer=learner.optimizer, step=resume_step
-        )
-        if state["data"] != self.data.checksum:
-            raise RunError(
-                f"the text of {run.path} is not what it was when the run began: bring the old "
-                "text back, or begin a new run."
+            self.parallel.on_main(
+                partial(go_on, self, run, step=begin)
+                if resume
+                else partial(create, self, run, hold=hold)
             )
-        learner.restored(state["settings"])
-        return learner, step
+            return self._loop(run, learner, facts, begin)
+
+    def _loop(self, run: RunDirectory, learner: Learner, facts: Facts, begin: int) -> Outcome:
+        """Every step after step `begin`, with what is measured, written and saved between them."""
+        listeners = self.trackers if self.parallel.is_main else []
+        with StopSignals() as stop, Trackers(listeners) as trackers, ExitStack() as observed:
+            trackers.start(run, facts, step=begin)
+            observed.enter_context(self.checkpoints.finishing())
+            for observer in self.observers:
+                observed.enter_context(observer.observing(run, self.parallel))
+            step = begin
+            while step < self.num_steps:
+                step += 1
+                try:
+                    with stepping(self.observers, step):
+                        row = self._step(learner, step, facts)
+                except Diverged as diverged:
+                    begin = recover(self, run, learner, diverged, step=step)
+                    trackers.say(f"step {step} diverged: {diverged} Going back to step {begin}.")
+                    step = begin
+                    continue
+                with learner.clock.phase("evaluation"):
+                    row |= evaluate(self, learner, step)
+                refuse_divergence(row, run)
+                row |= learner.clock.take()  # with what saving the step before took
+                trackers.log(row)
+                stopping = self.parallel.any(stop.received is not None)
+                reasons = self._due(run, step, row)
+                if stopping or reasons:
+                    with learner.clock.phase("saving"):
+                        self._save(learner, run, row, reasons)
+                if stopping:
+                    self.checkpoints.wait()
+                    trackers.say(f"Stopped after step {step}; go on with {resume_flag(run.path)}")
+                    return Outcome(run.path, step=step, stopped_by=stop.received)
+            self.checkpoints.wait()
+            for text in sample_texts(self, learner):
+                trackers.say(f"\n{text}")
+            words = shell_words(run.path, str(run.path))
+            trackers.say(f"\nDone. More text: python -m fidgpt.sample {words}")
+        return Outcome(run.path, step=self.num_steps, stopped_by=None)
 
     def _step(self, learner: Learner, step: int, facts: Facts) -> Row:
         """Step number `step`, counted from 1, and what was measured of it."""
         begin = time.perf_counter()
-        torch.manual_seed(derive_seed(self.seed, "step", step, self.parallel.rank))
-        batch = self.data.batch(
-            step - 1, rank=self.parallel.rank, world_size=self.parallel.world_size
+        seed_torch(
+            derive_seed(self.seed, "step", step, self.parallel.rank), device=self.parallel.device
         )
-        row: Row = {"step": step, **learner.update(batch.to(self.parallel.device), step=step - 1)}
-        rate = facts.tokens_per_step / (time.perf_counter() - begin)
-        row["tokens"] = step * facts.tokens_per_step
+        with learner.clock.phase("data"):
+            rank, world_size = self.parallel.rank, self.parallel.world_size
+            batch = self.data.batch(step - 1 + learner.shift, rank=rank, world_size=world_size)
+            batch = batch.to(self.parallel.device)
+        row: Row = {"step": step, **learner.update(batch, step=step - 1)}
+        before, after = (
+            round(self.data.full_batches(steps) * facts.tokens_per_step)
+            for steps in (step - 1, step)
+        )
+        rate = (after - before) / (time.perf_counter() - begin)
+        row["tokens"] = after
         row["tokens_per_second"] = rate
         row["utilisation"] = rate * facts.flops_per_token / facts.peak_flops
+        row["memory"] = peak_memory(self.parallel.device)
         return row
 
-    def _evaluate(self, learner: Learner, step: int) -> Row:
-        return {
-            f"{name}/{key}": value
-            for name, evaluator in self.evaluators.items()
-            if evaluator.due(step, num_steps=self.num_steps)
-            for key, value in evaluator(learner.replica, self.loss, self.parallel).items()
-        }
-
-    def _save(self, learner: Learner, run: RunDirectory, step: int) -> None:
-        self.parallel.on_main(
-            lambda: self.checkpoints.save(
-                run.path,
-                step=step,
-                model=learner.model,
-                optimizer=learner.optimizer,
-                state={"data": self.data.checksum, "settings": learner.settings},
-            )
+    def _due(self, run: RunDirectory, step: int, row: Row) -> Sequence[str]:
+        """Why a checkpoint is due, if one is."""
+        return self.checkpoints.due(
+            step, num_steps=self.num_steps, directory=run.path, row=row, agree=self.parallel.agree
         )
 
-    def _write_samples(self, learner: Learner, trackers: Trackers) -> None:
-        if self.samples is not None and self.parallel.is_main:
-            learner.replica.eval()
-            for text in self.samples.write(
-                learner.replica, self.data.tokenizer, context=self.seq_len, seed=self.seed
-            ):
-                trackers.say(f"\n{text}")
-
-
-def _refuse_divergence(row: Row, run: RunDirectory) -> None:
-    """Ends a run whose weights are spoilt, before its good checkpoints make room for bad ones."""
-    wrong = [f"{k} is {v}" for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)]
-    if wrong:
-        raise RunError(
-            f"step {row['step']} diverged: {', '.join(wrong)}. Nothing of it was saved; go on with "
-            f"a lower learning rate: {resume_flag(run.path)} --config=tag:LearningRate=..."
+    def _save(self, learner: Learner, run: RunDirectory, row: Row, reasons: Sequence[str]) -> None:
+        self.parallel.on_main(run.sync)  # a checkpoint without the rows before it is half of one
+        self.checkpoints.save(
+            run.path,
+            step=row["step"],
+            model=learner.model,
+            optimizer=learner.optimizer,
+            stateful=learner.stateful,
+            state={"data": self.data.checksum, "settings": learner.settings},
+            reasons=reasons,
+            row=row,
         )

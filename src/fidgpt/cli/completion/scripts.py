@@ -22,7 +22,7 @@ _fidgpt_python() {
 if [ -z "${_fidgpt_before+known}" ]; then
     _fidgpt_before=$(complete -p python 2>/dev/null | sed -n 's/.* -F \\([^ ]*\\) .*/\\1/p')
 fi
-complete -o nospace -F _fidgpt fidgpt-train fidgpt-sweep fidgpt-sample fidgpt-export
+complete -o nospace -F _fidgpt fidgpt-train fidgpt-sweep fidgpt-sample fidgpt-evaluate fidgpt-export
 complete -o nospace -o bashdefault -o default -F _fidgpt_python python python3
 """
 
@@ -52,7 +52,7 @@ _fidgpt_python() {
         _default
     fi
 }
-compdef _fidgpt fidgpt-train fidgpt-sweep fidgpt-sample fidgpt-export
+compdef _fidgpt fidgpt-train fidgpt-sweep fidgpt-sample fidgpt-evaluate fidgpt-export
 compdef _fidgpt_python python python3
 """
 
@@ -64,7 +64,8 @@ end
 function __fidgpt_is_python_of
     string match -qr '(train|sweep)\\.py |-m fidgpt\\.\\S* ' -- (commandline -cp | string collect)
 end
-complete -c fidgpt-train -c fidgpt-sweep -c fidgpt-sample -c fidgpt-export -f -a '(__fidgpt)'
+complete -c fidgpt-train -c fidgpt-sweep -c fidgpt-sample -f -a '(__fidgpt)'
+complete -c fidgpt-evaluate -c fidgpt-export -f -a '(__fidgpt)'
 complete -c python -c python3 -n __fidgpt_is_python_of -f -a '(__fidgpt)'
 """
 

@@ -12,11 +12,12 @@ from fidgpt.cli.completion.word import Candidate
 from fidgpt.cli.index.store import Index
 
 _SCRIPTS = {"train.py": "train", "sweep.py": "sweep"}
-_NAMES = {f"fidgpt-{name}": name for name in ("train", "sweep", "sample", "export")}
+_NAMES = {f"fidgpt-{name}": name for name in ("train", "sweep", "sample", "evaluate", "export")}
 _MODULES = {
     "fidgpt.cli.train": "train",
     "fidgpt.cli.sweep": "sweep",
     "fidgpt.sample": "sample",
+    "fidgpt.evaluate": "evaluate",
     "fidgpt.export": "export",
 }
 _NEEDS_KNOBS = re.compile(r"\b(set|tag|del|use|tie|untie|parts|knobs):")
@@ -68,7 +69,7 @@ def _values(
     earlier = list(_directives(words))
     if flag == "config":
         return complete_directive(typed, earlier, index)
-    if flag == "sweep":
+    if flag in ("sweep", "space"):
         return _axis(typed, earlier, index)
     if flag == "list":
         return _lists(typed, earlier, index)

@@ -9,6 +9,7 @@ COMMANDS = {
     "train": "fidgpt.cli.train",
     "sweep": "fidgpt.cli.sweep",
     "sample": "fidgpt.sample",
+    "evaluate": "fidgpt.evaluate",
     "export": "fidgpt.export",
 }
 _OF_ALL = "fidgpt.cli.app"

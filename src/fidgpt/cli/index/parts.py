@@ -1,6 +1,7 @@
 """The parts that can be named, and which of them may stand where a type is asked."""
 
 import collections.abc
+import enum
 import inspect
 import typing
 from collections.abc import Mapping
@@ -140,6 +141,6 @@ def _builds(made: Any) -> bool:
     """Whether calling it makes something that a graph could hold."""
     if inspect.isclass(made):
         is_shape = getattr(made, "_is_protocol", False) or inspect.isabstract(made)
-        return not is_shape and not issubclass(made, BaseException)
+        return not is_shape and not issubclass(made, BaseException | enum.Enum)
     returned = hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
     return not is_unknown(returned) and returned not in (None, type(None))

@@ -79,6 +79,13 @@ def story(root: Any, path: str) -> Story:
     return _Teller(root).tell(find_place(root, path))
 
 
+def sayings_at(place: Place) -> list[Saying]:
+    """What was said in a very place, newest first; of an item, the part that holds it knows."""
+    if isinstance(place.container, fdl.Buildable):
+        return sayings_of(place.container, place.key)
+    return sayings_of(*place.within) if place.within else []
+
+
 class _Teller:
     """Knows what is heard in a graph."""
 
@@ -114,9 +121,7 @@ class _Teller:
             owner = find_place(self._root, owner.holder)
         if not isinstance(owner.container, fdl.Buildable):  # the root itself is a list
             return Story(place.path, place.value)
-        step = place.path.removeprefix(owner.path)
-        sayings = sayings_of(owner.container, owner.key, step)
-        return Story(place.path, place.value, sayings, holder=self.tell(owner))
+        return Story(place.path, place.value, sayings_at(place), holder=self.tell(owner))
 
     def _of_source(self, heard: Heard) -> Story:
         said = heard.said

@@ -61,34 +61,51 @@ def fingerprint_by(merkle: Merkle, table: Table) -> str:
     Raises:
       ConfigError: it holds what has no name.
     """
-    return _Hashes(merkle, table).of(merkle.order.root)
+    return Hashes(table).of_root(merkle)
 
 
-class _Hashes:
-    """The hash behind each number of a graph, made from the hashes of what the node holds.
+class Hashes:
+    """The hashes behind the numbers of graphs, each made from those of what the node holds.
 
+    Of graphs that are numbered by one table, one after the other, only what is new is hashed.
     A container that has no form in a file has an error in place of a hash, because a default need
     not have one.
+
+    Args:
+      table: gives the numbers of all graphs, and of nothing else.
     """
 
-    def __init__(self, merkle: Merkle, table: Table) -> None:
-        self._merkle = merkle
-        self._order = merkle.order
+    def __init__(self, table: Table) -> None:
+        self._table = table
         self._names: dict[Any, str] = {}
         self._hashes: list[str | ConfigError] = []
-        merkle.number(self._order.root)  # with which all that it holds is in the table
-        for sample in table.samples:
-            if isinstance(sample, Sharing):
-                found = self._shared(sample)
-            elif isinstance(sample, fdl.Buildable):
-                found = self._part(sample)
-            else:
-                found = self._container(sample)
-            self._hashes.append(found)
 
-    def of(self, value: Any) -> str:
-        """The hash of a node, with what is shared inside."""
-        return self._known(self._merkle.number(value))
+    def of_root(self, merkle: Merkle) -> str:
+        """The fingerprint of a graph that is numbered by the table, later than all others.
+
+        Raises:
+          ConfigError: it holds what has no name.
+        """
+        self._merkle = merkle
+        self._order = merkle.order
+        root = merkle.root  # with which all that it holds is in the table
+        mistakes: list[ConfigError] = []
+        for sample in self._table.samples[len(self._hashes) :]:
+            try:
+                self._hashes.append(self._hash_of(sample))
+            except ConfigError as error:  # told later, so that the next graph finds all hashes
+                self._hashes.append(error)
+                mistakes.append(error)
+        if mistakes:
+            raise mistakes[0]
+        return self._known(root)
+
+    def _hash_of(self, sample: Any) -> str | ConfigError:
+        if isinstance(sample, Sharing):
+            return self._shared(sample)
+        if isinstance(sample, fdl.Buildable):
+            return self._part(sample)
+        return self._container(sample)
 
     def _known(self, number: int) -> str:
         found = self._hashes[number]

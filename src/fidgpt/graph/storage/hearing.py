@@ -33,7 +33,10 @@ class Hearing:
 
     def kind(self, value: Any) -> Kind:
         """The same for nodes that build the same; nodes of two kinds may do so too."""
-        node = self._nodes.get(id(value)) or self._entered(value)
+        place, again = self._walked.lead[id(value)], self._walked.again
+        is_item = place[1] is not None and not IS_PART[type(place[1])] and id(value) not in again
+        one = place[1] if is_item else value  # an item stands in the scope of the list around it
+        node = self._nodes.get(id(one)) or self._entered(one)
         return self._walked.twins[id(value)], id(self._scopes.around(node))
 
     def of(self, part: Any) -> Mapping[Key, Said]:

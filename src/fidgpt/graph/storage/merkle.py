@@ -106,21 +106,24 @@ class Merkle:
             self._count_all()
         todo = [value]
         while todo:
-            missing = [one for one in self.order.held(todo[-1]) if id(one) not in self._content]
-            if missing and self._kind(todo[-1]) not in self._of_kind:
+            one = todo[-1]
+            kind = self._kind(one)
+            missing: list[Any] = []
+            if kind not in self._of_kind:
+                missing = [held for held in self.order.held(one) if id(held) not in self._content]
+            if missing:
                 todo += reversed(missing)
             else:
-                self._count(todo.pop())
+                self._count(todo.pop(), kind)
         return self._content[id(value)]
 
     def _count_all(self) -> None:
         """Numbers every node, where to ask for its kind costs less than to look for those left."""
         for value in () if self.order.hears else self.order.nodes:
-            self._count(value)
+            self._count(value, self._kind(value))
 
-    def _count(self, value: Any) -> None:
+    def _count(self, value: Any, kind: Hashable) -> None:
         """Numbers a node, of which all that it holds has a number, or another of its kind."""
-        kind = self._kind(value)
         number = self._of_kind.get(kind)
         if number is None:
             number = self._of_kind[kind] = self._table.number(self._key(value), value)

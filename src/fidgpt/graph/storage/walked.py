@@ -69,18 +69,16 @@ class Walked:
 
     def _walk(self) -> None:
         lead, held, twins, leaves = self.lead, self.held, self.twins, self._leaves
-        entered: set[int] = set()
         todo: list[Place] = [(self.root, None, None)]
         while todo:
             place = todo.pop()
             value, holder, form = place
             me = id(value)
             if holder is _Done:
-                entered.remove(me)
                 self._leave(value, me, form)
                 continue
             if me in lead:
-                if me in entered:
+                if me not in twins:  # it was not left yet
                     nodes(self.root)  # which says where it contains itself
                 self.again.setdefault(me, []).append(place)
                 continue
@@ -95,8 +93,7 @@ class Walked:
                 leaves[form] = twins[me] = me
                 self.firsts.append(value)
                 continue
-            entered.add(me)
-            held[me] = [child for child, *_ in below]
+            held[me] = [one[0] for one in below]
             todo.append((value, _Done, form))
             todo += below[::-1]
 

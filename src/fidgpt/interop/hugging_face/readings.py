@@ -74,6 +74,14 @@ def _expert_width(model: Any) -> int:
     return _mixture(model).experts.down.shape[2]
 
 
+def _num_shared(model: Any) -> int:
+    return _mixture(model).shared.up.out_features // _expert_width(model)
+
+
+def _first_dense(model: Any) -> int:
+    return next(i for i, block in enumerate(model.blocks) if hasattr(block.mlp, "experts"))
+
+
 def _score_cap(model: Any) -> float | None:
     caps = (change.cap for change in _attention(model).scores if isinstance(change, Softcap))
     return next(caps, None)
@@ -103,4 +111,13 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
     "top_k": lambda model: _mixture(model).router.top_k,
     "normalize": lambda model: _mixture(model).router.normalize,
     "expert_ffn_dim": _expert_width,
+    "num_shared": _num_shared,
+    "first_dense": _first_dense,
+    "num_groups": lambda model: getattr(_mixture(model).router.groups, "num_groups", 1),
+    "top_groups": lambda model: getattr(_mixture(model).router.groups, "top_groups", 1),
+    "route_scale": lambda model: _mixture(model).router.scale,
+    "rope_head_dim": lambda model: _attention(model).rope_head_dim,
+    "value_head_dim": lambda model: _attention(model).value_head_dim,
+    "kv_rank": lambda model: _attention(model).kv_rank,
+    "query_rank": lambda model: getattr(_attention(model).query_down, "out_features", None),
 }

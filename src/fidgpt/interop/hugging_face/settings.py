@@ -100,19 +100,10 @@ class _Reader:
         has_default = self._parameters[name].default is not inspect.Parameter.empty
         if not is_said and has_default:
             return
-        if value is None and type(None) not in self._kinds(name):
-            value = self._in_place_of_null(name)
         if value is None and not is_said:
             self.wrong.append(f"{key} is not said, and has no usual value")
         else:
             self._keep(name, key, value)
-
-    def _in_place_of_null(self, name: str) -> int | None:
-        """As many key heads as query heads, and as large as fill the width."""
-        width, heads = (self._settings.get(one) for one in ("hidden_dim", "num_heads"))
-        if name == "num_kv_heads":
-            return heads
-        return width // heads if name == "head_dim" and width and heads else None
 
     def _keep(self, name: str, key: str, value: Any) -> None:
         kinds = self._kinds(name)

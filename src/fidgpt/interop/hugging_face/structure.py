@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from fidgpt.interop.hugging_face.tensors import tensors_of
-from fidgpt.model import LoRALinear
+from fidgpt.model import Capacity, LoRALinear, StackedLoRA, dropless
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe import SelectionBias
 
@@ -19,6 +19,7 @@ _ABSENT = "absent"
 # What every module has, and what changes no number that a model computes outside of training.
 _IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing"}
 _IGNORED_OF = {LoRALinear: {"scale"}, SelectionBias: {"rate"}}
+_LIKE = {LoRALinear: Linear, StackedLoRA: _ABSENT, Capacity: _ABSENT}
 
 
 class Difference(NamedTuple):
@@ -70,12 +71,18 @@ def _of_parts(ours: nn.Module, theirs: nn.Module) -> Iterator[Difference]:
 
 
 def _kind(part: nn.Module | None) -> Any:
-    return Linear if isinstance(part, LoRALinear) else _ABSENT if part is None else type(part)
+    kind = _ABSENT if part is None else type(part)
+    return _LIKE.get(kind, kind)
 
 
 def _values(part: nn.Module) -> dict[str, Any]:
+    # Capacity, a part without weights, is dropless too outside of training.
     ignored = _IGNORED | _IGNORED_OF.get(type(part), set())
-    return {name: value for name, value in vars(part).items() if name not in ignored}
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if name not in ignored and value is not dropless
+    }
 
 
 def _of_values(path: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Difference]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.configs.hub import Family, Form, Piece, Same, Tensors
 from fidgpt.graph import ConfigError
-from fidgpt.model import LoRALinear, is_adapter
+from fidgpt.model import LoRALinear, StackedExperts, is_adapter
 
 # Buffers of old files that follow from config.json.
 _SPARE = ("*.rotary_emb.inv_freq",)
@@ -98,10 +98,17 @@ def _tensors(family: Family, settings: Mapping[str, Any]) -> Tensors:
 
 def _ours(model: nn.Module, *, merge: bool) -> Iterator[tuple[str, Tensor]]:
     for path, tensor in tensors_of(model).items():
-        holder = model.get_submodule(path.rpartition(".")[0])
-        if merge and isinstance(holder, LoRALinear) and path.endswith(".weight"):
-            tensor = holder.merged_weight().detach()
-        yield path, tensor
+        holder, _, name = path.rpartition(".")
+        yield path, _merged(model.get_submodule(holder), name, tensor) if merge else tensor
+
+
+def _merged(holder: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    """What a part holds under a name, with what an adapter adds to it."""
+    if isinstance(holder, LoRALinear) and name == "weight":
+        return holder.merged_weight().detach()
+    if isinstance(holder, StackedExperts) and name in holder.adapters:
+        return holder.merged_weight(name).detach()
+    return tensor
 
 
 def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fidgpt.model.cost.layers import sum_over_layers
-from fidgpt.model.cost.parameters import bytes_of
 from fidgpt.model.cost.pretence import PretendedDevice, pretend_kernels
+from fidgpt.model.cost.with_zeros import AsWithoutMemory
 from fidgpt.model.language_model import LanguageModel
 
 
@@ -19,7 +19,7 @@ class ActivationBytes(NamedTuple):
     """Memory of a training pass beside weights and gradients.
 
     Attributes:
-      kept: what autograd keeps for the backward pass.
+      kept: what lasts until the backward pass, for autograd or for blocks that compute again.
       passing: the most that exists besides for a moment of the forward pass, such as logits.
     """
 
@@ -41,15 +41,16 @@ def activation_bytes(
     are summed. What a backward pass needs for a moment is not in it.
 
     Args:
-      model: what is trained; on the meta device. Its attentions get stand-ins for what runs on
-        GPUs alone, so pass what nobody else uses.
+      model: what is trained; on the meta device or full of zeros. Its attentions get stand-ins
+        for what runs on GPUs alone, so pass what nobody else uses.
       objective: holds the model, and gives a loss from tokens [num_sequences, seq_len + 1].
       num_sequences: sequences that are computed at once.
       seq_len: tokens of each.
       device: where the model will compute, which decides how some parts do.
     """
     pretend_kernels(model, device)
-    batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device="meta")
+    at = next(model.parameters()).device
+    batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=at)
     passing = 0
 
     def kept() -> int:
@@ -63,9 +64,12 @@ def activation_bytes(
 
 def _forward(objective: nn.Module, batch: Tensor, device: torch.device) -> ActivationBytes:
     own = {x.untyped_storage() for x in [*objective.parameters(), *objective.buffers()]}
-    with _kept() as kept, _Living() as living, PretendedDevice(device):
+    pretence = PretendedDevice(device) if batch.is_meta else AsWithoutMemory()
+    with _kept() as kept, _Living() as living, pretence:
         loss = objective.train()(batch)
-    size = bytes_of(one.tensor for one in kept if one.tensor.untyped_storage() not in own)
+    # What a block keeps that computes the rest again, autograd does not see: it only lives.
+    lasting = {one.tensor.untyped_storage() for one in kept} | living.storages
+    size = sum(storage.nbytes() for storage in lasting - own - {loss.untyped_storage()})
     passing = living.most - living.now
     del loss  # which held all of it
     return ActivationBytes(size, passing)
@@ -98,6 +102,7 @@ class _Living(TorchFunctionMode):
     Attributes:
       now: how many there are.
       most: how many there were at most.
+      storages: their memory.
     """
 
     def __init__(self) -> None:
@@ -105,6 +110,10 @@ class _Living(TorchFunctionMode):
         self.now = 0
         self.most = 0
         self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    @property
+    def storages(self) -> set[torch.UntypedStorage]:
+        return {*self._known}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None

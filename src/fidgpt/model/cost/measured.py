@@ -1,14 +1,60 @@
 """What parts compute that say nothing of it, as torch counts it."""
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Container
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.model.cost.layers import first_of_each
 from fidgpt.model.language_model import LanguageModel
+
+_NO_PRODUCTS = {
+    *("__get__", "__getitem__", "_set_grad_enabled", "add", "arange", "clamp_min", "embedding"),
+    *("gelu", "layer_norm", "mul", "promote_types", "rms_norm", "silu", "to", "unsqueeze", "zeros"),
+}
+
+
+def says_all_flops(model: LanguageModel, *, seq_len: int) -> bool:
+    """Whether it is plain, without torch's counting, that nothing is left for `unsaid_flops`.
+
+    Outside of the parts that say what they compute, only functions are called without products.
+
+    Args:
+      model: with memory, and used by nobody else.
+      seq_len: tokens of the sequence that passes.
+    """
+    watch = _Watch()
+    for module in model.modules():
+        if _says(module):
+            module.register_forward_pre_hook(lambda *_: watch.enter_said(1))
+            module.register_forward_hook(lambda *_: watch.enter_said(-1))
+    device = next(model.parameters()).device
+    with first_of_each(model), torch.no_grad(), watch:
+        model(torch.zeros(1, seq_len, dtype=torch.int64, device=device))
+    return watch.called <= _NO_PRODUCTS
+
+
+class _Watch(TorchFunctionMode):
+    """Remembers which functions are called outside of modules that say what they compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: set[str] = set()
+        self._depth = 0
+
+    def enter_said(self, levels: int) -> None:
+        self._depth += levels
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not self._depth:
+            self.called.add(getattr(func, "__name__", repr(func)))
+        return func(*args, **(kwargs or {}))
 
 
 def unsaid_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int]:
@@ -67,5 +113,9 @@ def _mute(model: nn.Module, path: str) -> bool:
     """
     names = path.split(".")
     around = [".".join(names[: depth + 1]) for depth in range(len(names))]
-    says = any(hasattr(model.get_submodule(name), "own_flops_per_token") for name in around)
-    return not says and not isinstance(model.get_submodule(path), nn.Linear)
+    said = any(hasattr(model.get_submodule(name), "own_flops_per_token") for name in around)
+    return not said and not isinstance(model.get_submodule(path), nn.Linear)
+
+
+def _says(module: nn.Module) -> bool:
+    return hasattr(module, "own_flops_per_token") or isinstance(module, nn.Linear)

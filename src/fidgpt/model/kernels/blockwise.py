@@ -26,7 +26,7 @@ def blockwise(
 
     Keys after a block are never touched, which saves up to half of the work. The weights of long
     sequences exist for one block at a time, and the backward pass computes them anew, as in
-    FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135, section 3.1); those of
+    FlashAttention (Dao et al., 2022, arXiv:2205.14135, section 3.1); those of
     short ones are kept, which saves a seventh of the time. What is not plainly causal is left to
     `sdpa`.
     """

@@ -1,5 +1,6 @@
 """Mixture of experts: routers, experts, how tokens get there, and what keeps the load even."""
 
+from fidgpt.model.moe.adapters import AdapterFactory, StackedLoRA
 from fidgpt.model.moe.balancing import (
     Balancing,
     LoadBalancingLoss,
@@ -9,9 +10,9 @@ from fidgpt.model.moe.balancing import (
 from fidgpt.model.moe.dispatch import Capacity, Dispatch, dropless
 from fidgpt.model.moe.experts import (
     ClampedSwiGLU,
-    Experts,
     Gated,
     GatedExperts,
+    Gating,
     PlainExperts,
     SeparateExperts,
     geglu,
@@ -20,8 +21,10 @@ from fidgpt.model.moe.experts import (
 from fidgpt.model.moe.layer import GatedShared, MoE
 from fidgpt.model.moe.routers import Router, SigmoidRouter, SoftmaxRouter
 from fidgpt.model.moe.routing import GroupLimit, Routing, SelectionBias
+from fidgpt.model.moe.stacked import Experts, StackedExperts
 
 __all__ = [
+    "AdapterFactory",
     "Balancing",
     "Capacity",
     "ClampedSwiGLU",
@@ -30,6 +33,7 @@ __all__ = [
     "Gated",
     "GatedExperts",
     "GatedShared",
+    "Gating",
     "GroupLimit",
     "LoadBalancingLoss",
     "MoE",
@@ -42,6 +46,8 @@ __all__ = [
     "SequenceBalancingLoss",
     "SigmoidRouter",
     "SoftmaxRouter",
+    "StackedExperts",
+    "StackedLoRA",
     "dropless",
     "geglu",
     "swiglu",

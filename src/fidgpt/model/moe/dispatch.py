@@ -5,10 +5,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
-from fidgpt.model.moe.experts import Experts
 from fidgpt.model.moe.grouped import Groups
+from fidgpt.model.moe.stacked import Experts
 from fidgpt.model.reports import report_metric
 
 
@@ -46,13 +46,17 @@ def dropless(
     return _weighted(out.unflatten(0, chosen.shape), weights)
 
 
-class Capacity:
-    """Each expert takes as many tokens as it has room for; those that come late pass it by.
+class Capacity(nn.Module):
+    """In training each expert takes the tokens it has room for; those that come late pass it by.
 
     Room is `factor` times the even share, and for all tokens at most, so all sizes are known
     beforehand. First choices come before second ones, and tokens in their order (Lepikhin et al.,
     2020, GShard, arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961). The metric
     `moe/dropped` is the share of choices that found no room.
+
+    Who finds room depends on all tokens at hand, those of other sequences and later ones included.
+    So outside of training there is room for all, where the papers give some more than in training:
+    a token then counts the same alone, from a cache or among others.
 
     Args:
       factor: room of an expert, in even shares.
@@ -62,6 +66,7 @@ class Capacity:
     """
 
     def __init__(self, *, factor: float = 1.25) -> None:
+        super().__init__()
         self.check_arguments(factor=factor)
         self.factor = factor
 
@@ -71,13 +76,15 @@ class Capacity:
         if not factor > 0:
             raise ValueError(f"{factor=} leaves experts no room: use one above 0, such as 1.25.")
 
-    def __call__(
+    def forward(
         self,
         x: Float[Tensor, "tokens hidden"],
         chosen: Int64[Tensor, "tokens top_k"],
         weights: Float[Tensor, "tokens top_k"],
         experts: Experts,
     ) -> Float[Tensor, "tokens hidden"]:
+        if not self.training:
+            return dropless(x, chosen, weights, experts)
         room = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
         slots = _slots(chosen, num_experts=experts.num_experts, room=room)
         num_slots = experts.num_experts * room  # one more is for what finds no room

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from fidgpt.model.activations import Activation, gelu_tanh
 from fidgpt.model.cost import flops_per_token
-from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, carry
+from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.mlp import gated_ffn_dim
-from fidgpt.model.moe.grouped import Groups, grouped_linear
+from fidgpt.model.moe.adapters import AdapterFactory
+from fidgpt.model.moe.grouped import Groups
+from fidgpt.model.moe.stacked import Experts, StackedExperts
 
 Gating = Callable[[Tensor, Tensor], Tensor]
 
@@ -59,35 +61,7 @@ class ClampedSwiGLU:
         return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
 
 
-class Experts(nn.Module):
-    """What experts of every kind have: stacked weights, and what one of them costs."""
-
-    def __init__(self, *, num_experts: int) -> None:
-        super().__init__()
-        self.num_experts = num_experts
-
-    def forward(
-        self, rows: Float[Tensor, "rows hidden"], groups: Groups
-    ) -> Float[Tensor, "rows hidden"]:
-        """Each row goes through the expert that is its group."""
-        raise NotImplementedError
-
-    def parameters_per_expert(self) -> int:
-        """Numbers to learn that one expert holds."""
-        return sum(parameter[0].numel() for parameter in self.parameters())
-
-    def flops_per_row(self) -> int:
-        """Forward floating-point operations of a row, a multiply-add counted as two."""
-        return 2 * sum(p[0].numel() for p in self.parameters() if p.dim() == 3)
-
-    def _stacked(self, outside: int, inside: int, init: Init) -> nn.Parameter:
-        return carry(nn.Parameter(torch.empty(self.num_experts, outside, inside)), init)
-
-    def _biases(self, outside: int, bias: bool) -> nn.Parameter | None:
-        return carry(nn.Parameter(torch.empty(self.num_experts, outside)), ZEROS) if bias else None
-
-
-class PlainExperts(Experts):
+class PlainExperts(StackedExperts):
     """Experts that compute `down(activation(up(x)))`.
 
     Args:
@@ -95,6 +69,7 @@ class PlainExperts(Experts):
       num_experts: how many there are.
       ffn_dim: width inside each; 4 * hidden_dim unless said.
       activation: what happens inside, number by number.
+      adapter: makes what is trained beside the matrices of a projection, such as `StackedLoRA`.
       bias: adds a bias to both projections.
       init: start of the projection up.
       out_init: start of the projection down, `init` unless said.
@@ -107,6 +82,7 @@ class PlainExperts(Experts):
         num_experts: int,
         ffn_dim: int | None = None,
         activation: Activation = gelu_tanh,
+        adapter: AdapterFactory | None = None,
         bias: bool = False,
         init: Init = GPT2_NORMAL,
         out_init: Init | None = None,
@@ -118,15 +94,16 @@ class PlainExperts(Experts):
         self.down = self._stacked(hidden_dim, ffn_dim, out_init or init)
         self.up_bias = self._biases(ffn_dim, bias)
         self.down_bias = self._biases(hidden_dim, bias)
+        self._adapt(adapter, "up", "down")
 
     def forward(
         self, rows: Float[Tensor, "rows hidden"], groups: Groups
     ) -> Float[Tensor, "rows hidden"]:
-        inside = self.activation(grouped_linear(rows, self.up, groups, self.up_bias))
-        return grouped_linear(inside, self.down, groups, self.down_bias)
+        inside = self.activation(self._linear(rows, "up", groups))
+        return self._linear(inside, "down", groups)
 
 
-class GatedExperts(Experts):
+class GatedExperts(StackedExperts):
     """Experts that compute `down(gating(gate(x), up(x)))`.
 
     Args:
@@ -134,6 +111,7 @@ class GatedExperts(Experts):
       num_experts: how many there are.
       ffn_dim: width inside each; `gated_ffn_dim` of the width unless said.
       gating: joins the two projections inside.
+      adapter: makes what is trained beside the matrices of a projection, such as `StackedLoRA`.
       bias: adds a bias to all three projections.
       init: start of the gate and the projection up.
       out_init: start of the projection down, `init` unless said.
@@ -146,6 +124,7 @@ class GatedExperts(Experts):
         num_experts: int,
         ffn_dim: int | None = None,
         gating: Gating = swiglu,
+        adapter: AdapterFactory | None = None,
         bias: bool = False,
         init: Init = GPT2_NORMAL,
         out_init: Init | None = None,
@@ -159,13 +138,13 @@ class GatedExperts(Experts):
         self.gate_bias = self._biases(ffn_dim, bias)
         self.up_bias = self._biases(ffn_dim, bias)
         self.down_bias = self._biases(hidden_dim, bias)
+        self._adapt(adapter, "gate", "up", "down")
 
     def forward(
         self, rows: Float[Tensor, "rows hidden"], groups: Groups
     ) -> Float[Tensor, "rows hidden"]:
-        gate = grouped_linear(rows, self.gate, groups, self.gate_bias)
-        up = grouped_linear(rows, self.up, groups, self.up_bias)
-        return grouped_linear(self.gating(gate, up), self.down, groups, self.down_bias)
+        gate, up = (self._linear(rows, name, groups) for name in ("gate", "up"))
+        return self._linear(self.gating(gate, up), "down", groups)
 
 
 class SeparateExperts(Experts):

@@ -10,8 +10,8 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.balancing import Balancing
 from fidgpt.model.moe.dispatch import Dispatch, dropless
-from fidgpt.model.moe.experts import Experts
 from fidgpt.model.moe.routers import Router
+from fidgpt.model.moe.stacked import Experts
 from fidgpt.model.reports import report_tally
 
 

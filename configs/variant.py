@@ -1,0 +1,67 @@
+"""A family's config said by what it does otherwise than another one."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.train import Trainer
+
+Make = Callable[..., fdl.Config[Trainer]]
+
+
+def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]], Make]:
+    """Turns a function that changes a graph into one that makes it, out of another's.
+
+    What it makes takes the arguments of the parent and those of the function, all by name:
+
+        @variant_of(decoder, eps=1e-6)
+        def capped(cfg: fdl.Config[Trainer], *, eps: float, cap: float = 50.0) -> None: ...
+
+        capped(hidden_dim=256, cap=30.0, ...)
+
+    calls `decoder(hidden_dim=256, eps=1e-6, ...)` and changes what that gave. An argument that both
+    have, such as `eps`, is one and the same.
+
+    Args:
+      parent: makes the graph that is changed.
+      defaults: arguments of the parent that are something else here unless said.
+
+    Raises:
+      TypeError: the parent has no such argument.
+    """
+    inherited = inspect.signature(parent).parameters
+    if unknown := defaults.keys() - inherited:
+        raise TypeError(f"{parent.__name__} has no argument {', '.join(sorted(unknown))}")
+
+    def wrap(change: Callable[..., None]) -> Make:
+        own = list(inspect.signature(change).parameters.values())[1:]
+        parameters = {name: _with_default(one, defaults) for name, one in inherited.items()}
+        parameters |= {one.name: one for one in own if one.name not in parameters}
+        signature = inspect.Signature(
+            list(parameters.values()), return_annotation=fdl.Config[Trainer]
+        )
+
+        @wraps(change)
+        def make(**settings: Any) -> fdl.Config[Trainer]:
+            try:
+                bound = signature.bind(**settings)
+            except TypeError as error:
+                raise TypeError(f"{change.__name__}: {error}") from None
+            bound.apply_defaults()
+            cfg = parent(**{name: bound.arguments[name] for name in inherited})
+            change(cfg, **{one.name: bound.arguments[one.name] for one in own})
+            return cfg
+
+        vars(make)["__signature__"] = signature
+        make.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+        make.__annotations__["return"] = signature.return_annotation
+        return make
+
+    return wrap
+
+
+def _with_default(parameter: inspect.Parameter, defaults: dict[str, Any]) -> inspect.Parameter:
+    return parameter.replace(default=defaults.get(parameter.name, parameter.default))

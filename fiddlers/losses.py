@@ -1,0 +1,38 @@
+"""What training minimises beside the cross-entropy, and how that is computed."""
+
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph import ConfigError, swapped
+from fidgpt.tags import LabelSmoothing
+from fidgpt.train import CrossEntropy, FusedCrossEntropy, SmoothedLabels, Trainer, ZLoss
+
+
+def use_z_loss(cfg: fdl.Config[Trainer], weight: float = 1e-4) -> None:
+    """The normaliser of the logits is kept near one (PaLM)."""
+    _add_term(cfg, "z_loss", fdl.Config(ZLoss, weight=weight))
+
+
+def use_label_smoothing(cfg: fdl.Config[Trainer], amount: float = 0.1) -> None:
+    """A share of every target is spread over all tokens alike (Szegedy et al., 2016)."""
+    term = fdl.Config(SmoothedLabels, amount=LabelSmoothing.new(amount))
+    _add_term(cfg, "label_smoothing", term)
+
+
+def use_fused_loss(cfg: fdl.Config[Trainer]) -> None:
+    """Torch's own product and loss in one compute the cross-entropy, where they can."""
+    _require_cross_entropy(cfg)
+    cfg.loss = swapped(cfg.loss, FusedCrossEntropy)
+
+
+def _add_term(cfg: fdl.Config[Trainer], name: str, term: fdl.Config[Any]) -> None:
+    _require_cross_entropy(cfg)
+    terms = {**(cfg.loss.terms or {}), name: term}
+    cfg.loss.terms = dict(sorted(terms.items()))
+
+
+def _require_cross_entropy(cfg: fdl.Config[Trainer]) -> None:
+    kind = fdl.get_callable(cfg.loss)
+    if not (isinstance(kind, type) and issubclass(kind, CrossEntropy)):
+        raise ConfigError(f"the loss is {kind.__name__}, no CrossEntropy to which terms are added.")

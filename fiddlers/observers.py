@@ -1,0 +1,43 @@
+"""What looks on while a run is under way."""
+
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.train import MemorySnapshot, Profiler, Trainer, Watchdog
+
+_ORDER: list[Any] = [MemorySnapshot, Profiler, Watchdog]
+
+
+def use_profiler(
+    cfg: fdl.Config[Trainer],
+    begin: int = 10,
+    num_steps: int = 3,
+    with_stack: bool = False,
+    with_memory: bool = False,
+) -> None:
+    """Some steps are traced, for Perfetto and as a table, in the run's folder `profile`."""
+    profiler = fdl.Config(Profiler, begin=begin, num_steps=num_steps)
+    profiler.with_stack, profiler.with_memory = with_stack, with_memory
+    _add(cfg, profiler)
+
+
+def use_memory_snapshot(cfg: fdl.Config[Trainer], begin: int = 10, num_steps: int = 3) -> None:
+    """Every allocation on a GPU in some steps is recorded, for torch's memory viewer."""
+    _add(cfg, fdl.Config(MemorySnapshot, begin=begin, num_steps=num_steps))
+
+
+def use_watchdog(
+    cfg: fdl.Config[Trainer], seconds: float = 600.0, first_seconds: float = 1800.0
+) -> None:
+    """A run that hangs says where, in its folder `stacks`, and ends, to be started again."""
+    _add(cfg, fdl.Config(Watchdog, seconds=seconds, first_seconds=first_seconds))
+
+
+def _add(cfg: fdl.Config[Trainer], observer: fdl.Config) -> None:
+    """In one order, whoever comes first; in place of its own kind."""
+    kind = fdl.get_callable(observer)
+    others = [one for one in cfg.observers if fdl.get_callable(one) is not kind]
+    known = [one for one in [*others, observer] if fdl.get_callable(one) in _ORDER]
+    own = [one for one in others if fdl.get_callable(one) not in _ORDER]
+    cfg.observers = own + sorted(known, key=lambda one: _ORDER.index(fdl.get_callable(one)))

@@ -1,0 +1,63 @@
+"""A twin of a small model that holds zeros on the CPU, to try things on that start at once."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fidgpt.model.cost.without_memory import twin_of
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# Operations that a CPU ends sooner than torch has loaded its compiler, which takes it 1.4 s and is
+# what it needs for the first sum without memory.
+_SOON = 5e10
+_IS_META = Tensor.is_meta.__get__  # pyright: ignore[reportAttributeAccessIssue]
+# What a tensor without memory cannot tell.
+_NUMBERS = {
+    *(Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.nonzero, Tensor.unique),
+    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
+    *(torch.nonzero, torch.unique, torch.equal, torch.allclose, torch.masked_select),
+}
+
+
+def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model | None:
+    """A copy with the same ties; None where a pass of `num_tokens` would take a CPU long.
+
+    Args:
+      model: with memory or without; it is left as it is.
+      num_tokens: of the forward pass that is to be tried.
+      device: where the model would compute; on any but the CPU parts may compute in other ways.
+    """
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if device.type != "cpu" or 2 * size * num_tokens > _SOON:
+        return None
+    return twin_of(model, lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
+
+
+class AsWithoutMemory(TorchFunctionMode):
+    """Inside, tensors say that they are without memory, and nobody can ask for their numbers.
+
+    A tensor that is made without a device comes without memory, as it would be on a wrong one.
+    """
+
+    def __enter__(self) -> "AsWithoutMemory":
+        self._made = torch.device("meta")
+        self._made.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._made.__exit__(*error)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func == _IS_META:
+            return True
+        if func in _NUMBERS:
+            raise RuntimeError("a part of the model asks for the numbers of a tensor.")
+        return func(*args, **(kwargs or {}))

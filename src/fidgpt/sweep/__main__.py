@@ -1,0 +1,77 @@
+"""The command `python -m fidgpt.sweep report DIRECTORY`: what came of a sweep, drawn and told."""
+
+from pathlib import Path
+
+from absl import flags
+
+from fidgpt.cli import app
+
+FLAGS = flags.FLAGS
+_USAGE = "python -m fidgpt.sweep report DIRECTORY"
+
+flags.DEFINE_string(
+    "objective", None, "What to compare by; validation/loss, or else the loss, unless said."
+)
+flags.DEFINE_bool("maximize", False, "More of the objective is better.")
+flags.DEFINE_multi_string(
+    "repeats", [], "An axis that only repeats runs; those named seed unless said. Repeated."
+)
+flags.DEFINE_string(
+    "out", None, "Where to: NAME makes NAME.html, .csv and .md. DIRECTORY/report unless said."
+)
+flags.DEFINE_bool("page", True, "Write the page, which needs Plotly.")
+
+
+def run() -> None:
+    """Entry point of the command."""
+    app.run(main)
+
+
+def main(arguments: list[str]) -> None:
+    """Writes the report of a sweep, and says what won.
+
+    Raises:
+      ConfigError: the command or the directory is none, or there is nothing to tell yet.
+      RunError: a file cannot be written.
+    """
+    from fidgpt.sweep.report import read_report, write_report  # late: --help needs none of it
+    from fidgpt.train import RunError
+
+    report = read_report(
+        _directory(arguments),
+        objective=FLAGS.objective,
+        is_larger_better=FLAGS.maximize,
+        repeats=FLAGS.repeats,
+    )
+    try:
+        written = write_report(report, _out(), with_page=FLAGS.page, allowed=FLAGS.allow)
+    except OSError as error:
+        raise RunError(f"{error.filename} cannot be written: {error.strerror}.") from error
+    print("\n".join(report.verdict))
+    print(f"\n{written.command.strip()}\n")
+    print(f"Written: {', '.join(map(str, written.paths))}")
+
+
+def _directory(arguments: list[str]) -> Path:
+    from fidgpt.graph import ConfigError
+
+    match arguments:
+        case ["report", directory]:
+            return Path(directory)
+        case ["report", *_]:
+            raise ConfigError(f"name one sweep: {_USAGE}")
+        case _:
+            said = f"{arguments[0]} is no command. " if arguments else ""
+            raise ConfigError(f"{said}Write {_USAGE}")
+
+
+def _out() -> str | None:
+    """The name without the ending of any of the files."""
+    if FLAGS.out is None:
+        return None
+    path = Path(FLAGS.out)
+    return str(path.with_suffix("")) if path.suffix in (".html", ".csv", ".md") else FLAGS.out
+
+
+if __name__ == "__main__":
+    run()

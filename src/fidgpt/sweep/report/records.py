@@ -1,0 +1,88 @@
+"""A sweep as its files tell it: the row of each point, with what its run measured."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fidgpt.graph import ConfigError, suggest
+from fidgpt.sweep.book import TABLE, Result, read_table
+from fidgpt.train.trackers import Row, read_rows
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Record:
+    """A point and its run.
+
+    Attributes:
+      row: the point's row in the table of the sweep.
+      rows: what its run measured, in the order of steps; none where it has not begun.
+      directory: where the run lies.
+    """
+
+    row: Result
+    rows: Sequence[Row]
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        return self.row["name"]
+
+    @property
+    def status(self) -> str:
+        return self.row["status"]
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        return self.row["values"]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status == "finished"
+
+
+def read_records(directory: Path) -> list[Record]:
+    """All points of a sweep, from its directory alone, also while it runs.
+
+    Raises:
+      ConfigError: there is no such directory, or no sweep in it.
+    """
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: there is no such directory. {_elsewhere(directory)}")
+    if not (directory / TABLE).is_file():
+        raise ConfigError(f"{directory} holds no sweep: there is no {TABLE}. {_inside(directory)}")
+    try:
+        table = read_table(directory)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{directory / TABLE} is damaged: {error}.") from None
+    if not table:
+        raise ConfigError(f"{directory / TABLE} has no point in it.")
+    return [_record(row, directory / row["directory"]) for row in table]
+
+
+def _record(row: Result, directory: Path) -> Record:
+    path = directory / "metrics.jsonl"
+    return Record(row, read_rows(path) if path.exists() else [], directory)
+
+
+def _inside(directory: Path) -> str:
+    """Where a sweep may be that somebody looks for here."""
+    if (directory.parent / TABLE).is_file():
+        return f"It is a run of the sweep {directory.parent}."
+    return _named(_sweeps(directory), "Sweeps are inside")
+
+
+def _elsewhere(directory: Path) -> str:
+    sweeps = _sweeps(directory.parent)
+    near = suggest(directory.name, sweeps) if sweeps else ""
+    return near or _named(sweeps, f"Sweeps in {directory.parent} are")
+
+
+def _named(sweeps: Sequence[str], words: str) -> str:
+    return f"{words}: {', '.join(sweeps[:_MOST_NAMED])}." if sweeps else "Name that of a sweep."
+
+
+def _sweeps(directory: Path) -> list[str]:
+    return sorted(path.parent.name for path in directory.glob(f"*/{TABLE}"))

@@ -1,0 +1,120 @@
+"""A sweep read and judged: its points ranked, what each axis did, and whether it may be noise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fidgpt.sweep.report.columns import Column, columns_of
+from fidgpt.sweep.report.effects import Effect, effects_of
+from fidgpt.sweep.report.groups import Group, group_name, groups_of, is_beyond_noise, ranked
+from fidgpt.sweep.report.importance import importance
+from fidgpt.sweep.report.objective import Objective, choose_objective
+from fidgpt.sweep.report.records import Record, read_records
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a sweep came to.
+
+    Attributes:
+      directory: of the sweep.
+      records: its points, in the order of its table.
+      columns: its axes on which points differ.
+      objective: what points are compared by.
+    """
+
+    directory: Path
+    records: Sequence[Record]
+    columns: Sequence[Column]
+    objective: Objective
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """The points by what they have in common, where some only repeat others."""
+        return groups_of(self.records, self.columns, self.objective)
+
+    @cached_property
+    def ranking(self) -> list[Group]:
+        """The groups of which a point is finished, the best mean first."""
+        return ranked(self.groups, self.objective)
+
+    @property
+    def best(self) -> Record:
+        """The first finished point of the best group: not that with the luckiest seed."""
+        members = [self.records[at] for at in self.ranking[0].members]
+        return next(one for one in members if self.objective.final(one) is not None)
+
+    @cached_property
+    def effects(self) -> list[Effect]:
+        """What each thing did that an ablation left out."""
+        return effects_of(self.records, self.columns, self.objective)
+
+    @cached_property
+    def importances(self) -> list[tuple[Column, float | None]]:
+        """The axes with the share of the variance that they explain, the largest first."""
+        shares = [(one, importance(one, self.records, self.objective)) for one in self.columns]
+        return sorted(shares, key=lambda one: -1.0 if one[1] is None else one[1], reverse=True)
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether some points only repeat others."""
+        return any(column.is_repeat for column in self.columns)
+
+    def name_of(self, group: Group) -> str:
+        """What the points of a group have in common, in short."""
+        return group_name(group, self.records, self.columns)
+
+    @property
+    def verdict(self) -> list[str]:
+        """Sentences: which one won, by how much, and whether that may be noise."""
+        first, *others = self.ranking
+        count = f", the mean of {len(first.finals)} runs" if len(first.finals) > 1 else ""
+        name, value = self.objective.name, first.mean
+        won = f"{self.name_of(first)} won, with {name} {number(value)}{count}."
+        if not others:
+            return [won, "No other point is finished, so there is nothing to compare it with."]
+        second = others[0]
+        gap = abs((second.mean or 0.0) - (value or 0.0))
+        ahead = f"It is {gap:.3g} ahead of {self.name_of(second)} ({number(second.mean)})."
+        return [won, ahead, _noise(is_beyond_noise(first, second))]
+
+
+def _noise(is_beyond: bool | None) -> str:
+    if is_beyond is None:
+        return (
+            "Each of them ran once, so nobody knows whether that is noise: "
+            "--repeat=seed:3 runs each with three seeds."
+        )
+    if is_beyond:
+        return "That is more than repeated runs explain (t-test of the two, 95 %)."
+    return "Repeated runs differ as much (t-test of the two, 95 %): take them for equal."
+
+
+def number(value: float | None) -> str:
+    """A number with five digits; a dash for none."""
+    return "-" if value is None else f"{value:#.5g}".rstrip(".")
+
+
+def read_report(
+    directory: str | Path,
+    *,
+    objective: str | None = None,
+    is_larger_better: bool = False,
+    repeats: Sequence[str] = (),
+) -> Report:
+    """What a sweep came to so far, from its directory alone.
+
+    Args:
+      directory: of the sweep.
+      objective: the metric to compare by; the held-out loss, or else the loss, unless said.
+      is_larger_better: whether more of it is better.
+      repeats: the axes that only repeat a run; those named `seed` unless said.
+
+    Raises:
+      ConfigError: there is no sweep, no point of it is finished, or none measured the objective.
+    """
+    path = Path(directory)
+    records = read_records(path)
+    chosen = choose_objective(records, path, name=objective, is_larger_better=is_larger_better)
+    return Report(path, records, columns_of(records, repeats=repeats), chosen)

@@ -1,0 +1,136 @@
+"""A report as plain tables: a sheet with all numbers as CSV, and a page of Markdown to be read."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fidgpt.sweep.report.effects import Effect
+from fidgpt.sweep.report.groups import Group
+from fidgpt.sweep.report.importance import METHOD
+from fidgpt.sweep.report.records import Record
+from fidgpt.sweep.report.report import Report, number
+
+Cells = Sequence[Any]
+_REPEATED = ("best at step", "mean over repeats", "spread over repeats", "repeats")
+_OF_THE_RUN = ("step", "num_steps", "parameters", "seconds", "attempts", "last_words")
+
+
+def csv_text(report: Report) -> str:
+    """A row for each point, in the order of the sweep; what is not known is empty."""
+    name, labels = report.objective.name, [column.label for column in report.columns]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    head = ["rank", "name", "status", "fingerprint", *labels, f"final {name}", f"best {name}"]
+    writer.writerow([*head, *_REPEATED, *_OF_THE_RUN, "directives"])
+    for at, record in enumerate(report.records):
+        row, group, best = record.row, _group(report, at), report.objective.best(record)
+        cells = [_rank(report, group), row["name"], row["status"], row["fingerprint"]]
+        cells += [record.values.get(label) for label in labels]
+        cells += [report.objective.final(record), best and best.value, best and best.step]
+        cells += [group.mean, group.spread, len(group.finals)]
+        cells += [row[key] for key in _OF_THE_RUN]
+        writer.writerow(_plain([*cells, " ".join(row["directives"])]))
+    return text.getvalue()
+
+
+def markdown_text(report: Report, command: str) -> str:
+    """What won and how to run it again, the points from the best on, effects and importances.
+
+    Args:
+      report: what is told.
+      command: the best point's.
+    """
+    pieces = [
+        f"# {report.directory.resolve().name}",
+        "\n".join(report.verdict),
+        "To run the best point again:\n\n```\n" + command.strip() + "\n```",
+        f"## Points\n\n{_points(report)}",
+    ]
+    if report.effects:
+        pieces.append(f"## What was left out\n\n{_effects(report)}")
+    if len(report.columns) > 1:
+        shares = [(column.label, percent(share)) for column, share in report.importances]
+        pieces.append(f"## Importance\n\n{METHOD}\n\n{_table(['axis', 'share'], shares)}")
+    return "\n\n".join(pieces) + "\n"
+
+
+def percent(share: float | None) -> str:
+    """A share in percent; of one that is not known, why."""
+    return "too few points" if share is None else f"{share:.0%}"
+
+
+def deviation(effect: Effect) -> str:
+    """The difference that something made, with its sign, its spread and the number of pairs."""
+    count = len(effect.differences)
+    spread = f" ± {effect.spread:.2g} over {count} pairs" if effect.spread is not None else ""
+    return f"{effect.difference:+.4g}{spread}"
+
+
+def _points(report: Report) -> str:
+    head = ["", "point", "fingerprint", "status", f"final {report.objective.name}", "best"]
+    head += ["mean ± spread over repeats"] if report.has_repeats else []
+    has_words = any(record.row["last_words"] for record in report.records)
+    head += ["last words"] if has_words else []
+    order = {at: place for place, at in enumerate(by_rank(report))}
+    rows = []
+    for at in sorted(order, key=order.__getitem__):
+        record, group = report.records[at], _group(report, at)
+        best = report.objective.best(record)
+        cells = [_rank(report, group), record.name, f"`{record.row['fingerprint'][:12]}`"]
+        cells += [_status(record), number(report.objective.final(record))]
+        cells += ["-" if best is None else f"{number(best.value)} at step {best.step:,}"]
+        cells += [_mean(group)] if report.has_repeats else []
+        rows.append(cells + ([record.row["last_words"]] if has_words else []))
+    return _table(head, rows)
+
+
+def by_rank(report: Report) -> list[int]:
+    """The numbers of the points, the best group first; then what is not finished."""
+    ranks = {at: place for place, group in enumerate(report.ranking) for at in group.members}
+
+    def key(at: int) -> tuple[bool, int, int]:
+        is_done = report.objective.final(report.records[at]) is not None
+        return (not is_done, ranks.get(at, len(ranks)), at)
+
+    return sorted(range(len(report.records)), key=key)
+
+
+def _effects(report: Report) -> str:
+    name = report.objective.name
+    rows = [
+        (effect.label, effect.rest, number(effect.mean), deviation(effect))
+        for effect in report.effects
+    ]
+    return _table(["", "where", name, "difference to all"], rows)
+
+
+def _status(record: Record) -> str:
+    step, steps = record.row["step"], record.row["num_steps"]
+    return record.status if record.is_finished else f"{record.status} at {step:,}/{steps:,}"
+
+
+def _mean(group: Group) -> str:
+    spread = f" ± {group.spread:.2g}" if group.spread is not None else ""
+    return f"{number(group.mean)}{spread} ({len(group.finals)})"
+
+
+def _group(report: Report, at: int) -> Group:
+    return next(group for group in report.groups if at in group.members)
+
+
+def _rank(report: Report, group: Group) -> int | None:
+    return report.ranking.index(group) + 1 if group in report.ranking else None
+
+
+def _table(head: Sequence[str], rows: Iterable[Cells]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(one) for one in line) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return " ".join(("" if value is None else str(value)).replace("|", "\\|").split())
+
+
+def _plain(cells: Iterable[Any]) -> list[Any]:
+    return ["" if cell is None else cell for cell in cells]

@@ -1,0 +1,66 @@
+"""The files of a report: a page for a browser, and tables beside it."""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fidgpt.graph import ConfigError
+from fidgpt.sweep.report.commands import shortest_command
+from fidgpt.sweep.report.report import Report
+from fidgpt.sweep.report.tables import csv_text, markdown_text
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a report was written to, and the best point's command.
+
+    Attributes:
+      paths: the files.
+      command: the shortest that runs the best point again.
+    """
+
+    paths: Sequence[Path]
+    command: str
+
+
+def write_report(
+    report: Report,
+    out: str | Path | None = None,
+    *,
+    with_page: bool = True,
+    allowed: Sequence[str] = (),
+) -> Written:
+    """Writes `NAME.csv`, `NAME.md` and `NAME.html` for `out=NAME`.
+
+    Args:
+      report: what is told.
+      out: where to; `report` in the directory of the sweep unless said.
+      with_page: whether to write the page, which Plotly draws.
+      allowed: packages of the user's own that configs may name.
+
+    Raises:
+      ConfigError: Plotly is missing.
+      OSError: a file cannot be written.
+    """
+    base = Path(out) if out is not None else report.directory / "report"
+    if with_page and importlib.util.find_spec("plotly") is None:
+        raise ConfigError(
+            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '
+            "tables alone, with --nopage"
+        )
+    command = shortest_command(report.best, allowed=allowed)
+    texts = {".csv": csv_text(report), ".md": markdown_text(report, command)}
+    if with_page:
+        from fidgpt.sweep.report.document import document
+        from fidgpt.sweep.report.page import page
+
+        texts[".html"] = page(document(report, command, allowed=allowed))
+    base.parent.mkdir(parents=True, exist_ok=True)
+    paths = [base.with_name(base.name + suffix) for suffix in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    return Written(paths, command)

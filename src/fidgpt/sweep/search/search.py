@@ -1,0 +1,197 @@
+"""A search: points that a sampler chooses by what came of those before, each trained once."""
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.runs import name_of_base
+from fidgpt.graph import ConfigError
+from fidgpt.sweep.book import Book, Result
+from fidgpt.sweep.job import Job, jobs_of
+from fidgpt.sweep.local import LocalRunner
+from fidgpt.sweep.objective import refuse_unknown
+from fidgpt.sweep.point import Point
+from fidgpt.sweep.results import Results
+from fidgpt.sweep.screen import Screen
+from fidgpt.sweep.search.driver import Counts, Driver
+from fidgpt.sweep.search.points import Points
+from fidgpt.sweep.search.sampling import ByTrial, pruner, seeded_sampler, size_of_grid
+from fidgpt.sweep.search.space import Space
+from fidgpt.sweep.search.study import Study
+from fidgpt.sweep.tables import results_table
+from fidgpt.sweep.versions import changed_code
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Attributes:
+      results: the rows of all points that are in its table.
+      objective: the number that was minimised.
+      num_trials: how often something was chosen.
+      counts: what became of trials without a point of their own.
+      is_whole: whether it came to its end, and no signal stopped it.
+    """
+
+    results: Results
+    objective: str
+    num_trials: int
+    counts: Counts
+    is_whole: bool
+
+    @property
+    def best(self) -> Result | None:
+        """The row with the smallest objective among those that are done; None without any."""
+        return self.results.best(self.objective)
+
+    def __rich__(self) -> RenderableType:
+        lines = [
+            f"{self.num_trials} trials; of those made now, {self.counts.refused} could not be run "
+            f"and {self.counts.known} were known"
+        ]
+        if (row := self.best) is not None:
+            said = [f"--config={one}" for one in row["directives"]]
+            value = row["metrics"][self.objective]
+            lines += [
+                f"best: {row['name']}, {self.objective} {value:.4f}",
+                f"  {shlex.join(['python', 'train.py', *said])}",
+            ]
+        return Group(results_table(self.results), *map(Text, lines))
+
+
+class Search:
+    """Points that a sampler chooses, so that an objective gets small.
+
+    Args:
+      items: directives such as `config:base`, and spaces in the places where theirs belong.
+      sampler: tpe, random, grid or cmaes, with how many trials: `tpe:50`; of a grid all, unless
+        said.
+      objective: the number that is minimised, such as `validation/loss`.
+      stop: asha or median, which end points that are not worth going on with; None for neither.
+      seed: of the sampler: a search with one job at a time is the same again.
+      directory: where all of it lies; `runs/search-...` of these spaces unless said.
+      allowed: packages of the user's own whose callables a config may name.
+
+    Raises:
+      ConfigError: there is no space, or no such sampler.
+    """
+
+    def __init__(
+        self,
+        *items: str | Space,
+        sampler: str,
+        objective: str,
+        stop: str | None = None,
+        seed: int = 0,
+        directory: str | Path | None = None,
+        allowed: Sequence[str] = (),
+    ) -> None:
+        self.items = list(items)
+        self.spaces = [item for item in items if isinstance(item, Space)]
+        self.objective = objective
+        self.stop = stop
+        self.seed = seed
+        self.allowed = tuple(allowed)
+        _refuse_none_or_two(self.spaces)
+        self.sampler, self.num_trials = _sampler_and_count(sampler, self.spaces)
+        seeded_sampler(self.sampler, self.spaces, side_by_side=False)
+        pruner(stop, num_steps=1)
+        self.directory = Path(directory or Path("runs") / self._default_name())
+
+    def _default_name(self) -> str:
+        said = [item.said if isinstance(item, Space) else item for item in self.items]
+        digest = hashlib.sha256(repr([said, self.objective]).encode()).hexdigest()[:8]
+        return (
+            f"search-{name_of_base([one for one in self.items if isinstance(one, str)])}-{digest}"
+        )
+
+    @cached_property
+    def points(self) -> Points:
+        """What makes points, looked through for mistakes that all of them would have.
+
+        Raises:
+          ConfigError: there is such a mistake, or no run reports the objective.
+        """
+        made = Points(self.items, own_catalogue(self.allowed))
+        refuse_unknown(self.objective, made.check().root)
+        return made
+
+    def run(self, *, jobs: int = 1, retries: int = 0, console: Console | None = None) -> Found:
+        """Trains points until there were enough, or on from where a search was stopped.
+
+        Args:
+          jobs: processes at a time.
+          retries: how often a point that failed is tried again.
+          console: where to tell of it; standard output unless said.
+
+        Raises:
+          ConfigError: as `points` does; or none of the points could be run.
+        """
+        points = self.points
+        self.directory.mkdir(parents=True, exist_ok=True)
+        study, runner = self._study(points, jobs), LocalRunner(jobs=jobs, retries=retries)
+        book = Book(self.directory, [])
+        with Screen(
+            book, console=console, num_jobs=self.num_trials, objective=self.objective
+        ) as screen:
+            for line in changed_code(book.rows.values(), self.directory):
+                screen.say(f"warning: {line}")
+            driver = Driver(
+                study, book, screen, self.objective, points.of, self._job, runner.end_early
+            )
+            is_whole = runner.run(driver.jobs(), driver)
+        if driver.counts.refused and not book.rows:
+            raise ConfigError("no point of the search could be run: see what is said of each.")
+        results = Results(list(book.rows.values()))
+        return Found(results, self.objective, len(study.trials), driver.counts, is_whole)
+
+    def _study(self, points: Points, jobs: int) -> Study:
+        make = seeded_sampler(self.sampler, self.spaces, side_by_side=jobs > 1)
+        return Study(
+            self.directory,
+            spaces=self.spaces,
+            sampler=ByTrial(make, seed=self.seed),
+            pruner=pruner(self.stop, num_steps=points.num_steps() or 1),
+            num_trials=self.num_trials,
+        )
+
+    def _job(self, point: Point) -> Job:
+        flags = [f"--allow={one}" for one in self.allowed]
+        return jobs_of([point], self.directory, flags)[0]
+
+    def __rich__(self) -> RenderableType:
+        lines = [
+            f"{self.num_trials} trials by {self.sampler}, so that {self.objective} gets small, in "
+            f"{self.directory}",
+            *self.points.moves(),
+        ]
+        return Group(*map(Text, lines))
+
+
+def _sampler_and_count(text: str, spaces: Sequence[Space]) -> tuple[str, int]:
+    name, colon, count = text.partition(":")
+    if name == "grid" and not colon:
+        return name, size_of_grid(spaces)
+    if not count.isdecimal() or int(count) < 1:
+        raise ConfigError(f"--search={text} says not how many points: write --search={name}:50.")
+    most = size_of_grid(spaces) if name == "grid" else int(count)
+    return name, min(int(count), most)
+
+
+def _refuse_none_or_two(spaces: Sequence[Space]) -> None:
+    if not spaces:
+        raise ConfigError(
+            "a search needs a space: --space='tag:LearningRate=log(1e-5,1e-1)', in quotes."
+        )
+    names = [space.name for space in spaces]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two spaces choose {name}: say one of them.")

@@ -1,0 +1,110 @@
+"""How a run begins or goes on: its text, its directory, its model and optimizer."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fidgpt.data import check_vocab_size
+from fidgpt.model.materialize import materialize
+from fidgpt.train.checkpoints import has_checkpoints
+from fidgpt.train.learner import Learner
+from fidgpt.train.run import RunDirectory, RunError
+from fidgpt.train.tracking import require_packages
+
+if TYPE_CHECKING:
+    from fidgpt.train.trainer import Trainer
+
+
+def prepare_data(trainer: "Trainer") -> None:
+    """Everything that a mistake could end, before anything is written."""
+    require_packages(trainer.trackers)
+    speak = trainer.parallel.is_main
+    trainer.data.prepare(show_progress=speak)
+    trainer.parallel.require_same({"the text's checksum": trainer.data.checksum})
+    check_vocab_size(trainer.data.tokenizer, vocab_size=trainer.vocab_size)
+    for evaluator in trainer.evaluators.values():
+        evaluator.prepare(show_progress=speak)
+
+
+def create(trainer: "Trainer", run: RunDirectory, *, hold: Callable[[], object]) -> None:
+    """Makes the directory of a new run, and holds it against other processes."""
+    run.create(fill=lambda folder: trainer.data.tokenizer.save(folder / "tokenizer.json"))
+    hold()
+
+
+def go_on(trainer: "Trainer", run: RunDirectory, *, step: int) -> None:
+    """Makes a run's directory read as if nothing had happened after `step`."""
+    trainer.checkpoints.go_on(run.path, step=step)
+    run.go_on(step=step)
+
+
+def make_learner(
+    trainer: "Trainer", run: RunDirectory, *, resume: bool, resume_step: int | None
+) -> tuple[Learner, int]:
+    """The model on its device and its optimizer, at the beginning or as a checkpoint says.
+
+    Returns them with the steps that are done.
+
+    Raises:
+      RunError: the data is not what the run began with, or the run is past its end.
+      CheckpointError: the checkpoint is damaged or does not fit.
+    """
+    if resume:
+        trainer.checkpoints.fetch(run.path, step=resume_step)
+    else:
+        trainer.checkpoints.begin()
+    begins = not resume or (resume_step is None and not has_checkpoints(run.path))
+    trainer.parallel.shard(trainer.model, trainer.precision)
+    materialize(trainer.model, device=trainer.parallel.device, seed=trainer.seed)
+    if begins and trainer.weights is not None:
+        with trainer.parallel.filling():
+            trainer.weights(trainer.model)
+    if trainer.trainable is not None:
+        for name, parameter in trainer.model.named_parameters():
+            parameter.requires_grad_(trainer.trainable(name, parameter))
+    learner = Learner(
+        trainer.model,
+        optimizer=trainer.optimizer,
+        groups=trainer.groups,
+        schedule=trainer.schedule,
+        loss=trainer.loss,
+        precision=trainer.precision,
+        parallel=trainer.parallel,
+        micro_batch_size=trainer.micro_batch_size,
+        max_grad_norm=trainer.max_grad_norm,
+        gradient_transform=trainer.gradient_transform,
+        guard=trainer.guard,
+        divergence=trainer.divergence,
+        average=trainer.average,
+        meters=trainer.meters,
+        schedules=trainer.schedules,
+    )
+    return learner, 0 if begins else restore(trainer, run, learner, resume_step)
+
+
+def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int | None) -> int:
+    """Makes a learner what it was at a checkpoint, the newest unless said; returns its step."""
+    step, state = trainer.checkpoints.restore(
+        run.path,
+        model=learner.model,
+        optimizer=learner.optimizer,
+        stateful=learner.stateful,
+        step=step,
+        tell=_tell(trainer.parallel.is_main) if run.has_changed else None,
+    )
+    if state["data"] != trainer.data.checksum:
+        raise RunError(
+            f"the text of {run.path} is not what it was when the run began: bring the old "
+            "text back, or begin a new run."
+        )
+    if step > trainer.num_steps:
+        raise RunError(
+            f"{run.path} has done {step} steps already, and num_steps={trainer.num_steps}: say "
+            "more steps, or an earlier --resume_step."
+        )
+    learner.restored(state["settings"])
+    return step
+
+
+def _tell(speak: bool) -> Callable[[str], None]:
+    return lambda line: print(f"warning: {line}", file=sys.stderr) if speak else None

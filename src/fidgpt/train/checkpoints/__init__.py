@@ -1,0 +1,25 @@
+"""Checkpoints: their policies, how they are written and restored, and beginning from one."""
+
+from fidgpt.train.checkpoints.checkpoints import Checkpoints, has_checkpoints, verify
+from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.checkpoints.initial import initial_weights
+from fidgpt.train.checkpoints.manifest import newest_good
+from fidgpt.train.checkpoints.mirror import Mirror
+from fidgpt.train.checkpoints.policy import EveryMinutes, KeepBest, KeepEvery
+from fidgpt.train.checkpoints.writers import WriteAtOnce, WriteBeside, Writer
+
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "EveryMinutes",
+    "KeepBest",
+    "KeepEvery",
+    "Mirror",
+    "WriteAtOnce",
+    "WriteBeside",
+    "Writer",
+    "has_checkpoints",
+    "initial_weights",
+    "newest_good",
+    "verify",
+]

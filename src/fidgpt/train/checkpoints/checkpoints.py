@@ -1,0 +1,296 @@
+"""Checkpoints of a run: when to save one, what it holds, how many stay, and how it is restored."""
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from fidgpt.train.checkpoints import files, manifest, policy
+from fidgpt.train.checkpoints.contents import Tell, contents_of, restore_from
+from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.checkpoints.mirror import Mirror
+from fidgpt.train.checkpoints.peers import Peers
+from fidgpt.train.checkpoints.policy import EveryMinutes, KeepBest, KeepEvery
+from fidgpt.train.checkpoints.saving import cannot_write, draft_of, save_draft
+from fidgpt.train.checkpoints.writers import WriteAtOnce, Writer
+from fidgpt.train.stateful import Stateful
+
+
+class Checkpoints:
+    """Saves every `every` steps (None: only the last one) and keeps the newest `keep_last`.
+
+    A checkpoint is a directory `<run>/checkpoints/step_00000100` of safetensors and JSON. It is
+    written beside, synced and renamed, so it is whole or absent, and its manifest holds the size
+    and SHA-256 of each file. Several processes save one together, each what it alone holds, and
+    any number of them can restore it.
+
+    Args:
+      every: steps from one regular checkpoint to the next.
+      keep_last: regular checkpoints that stay.
+      keep: further steps to save at, for good: each part from where the one before it ends.
+      temporary: saves by time as well; such a checkpoint goes as the next one comes.
+      best: keeps the best by something measured, besides the others.
+      writer: writes at once unless said, or beside the steps that follow.
+      mirror: holds a second copy, in storage that is reached by a URL.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int | None,
+        keep_last: int,
+        keep: Sequence[KeepEvery] = (),
+        temporary: EveryMinutes | None = None,
+        best: KeepBest | None = None,
+        writer: Writer | None = None,
+        mirror: Mirror | None = None,
+    ) -> None:
+        self.check_arguments(every=every, keep_last=keep_last)
+        policy.check_keep(keep)
+        self.every = every
+        self.keep_last = keep_last
+        self.keep = keep
+        self.temporary = temporary
+        self.best = best
+        self.mirror = mirror
+        self._writer = writer or WriteAtOnce()
+        self._peers: Peers | None = None
+
+    @staticmethod
+    def check_arguments(*, every: int | None, keep_last: int) -> None:
+        """Raises ValueError unless `every` and `keep_last` are at least 1."""
+        if every is not None and every < 1:
+            raise ValueError(f"{every=} must be 1 or more steps, or None to save only the last.")
+        if keep_last < 1:
+            raise ValueError(f"{keep_last=} must be 1 or more checkpoints.")
+
+    def planned(self, step: int, *, num_steps: int) -> list[str]:
+        """Why to save once `step` of `num_steps` optimizer steps are done, by the numbers alone."""
+        reasons = []
+        if step == num_steps or (self.every is not None and step > 0 and step % self.every == 0):
+            reasons.append(policy.REGULAR)
+        if policy.is_permanent(step, self.keep):
+            reasons.append(policy.PERMANENT)
+        return reasons
+
+    def due(
+        self,
+        step: int,
+        *,
+        num_steps: int,
+        directory: Path | None = None,
+        row: Mapping[str, Any] | None = None,
+        agree: Callable[[Any], Any] = lambda value: value,
+    ) -> Sequence[str]:
+        """Why to save now; nothing: do not. What is `planned`, and by the clock and what is best.
+
+        Args:
+          step: counted from 1.
+          num_steps: of the run.
+          directory: the run's; without it none is known to be the best so far.
+          row: what was measured at this step.
+          agree: gives every process the main one's answer; all of them call this.
+        """
+        reasons = self.planned(step, num_steps=num_steps)
+        if self.best is not None and self.best.metric in (row or {}):
+            self.wait()  # what is being written may be the best so far
+            if agree(self._is_best(directory, (row or {})[self.best.metric])):
+                reasons.append(policy.BEST)
+        elif self.best is not None and (line := self.best.missing(row or {})):
+            self._joined().on_main(lambda: print(line, file=sys.stderr))
+        if self.temporary is not None and agree(self.temporary.due()):
+            reasons.append(policy.TEMPORARY)
+        return reasons
+
+    def save(
+        self,
+        directory: Path,
+        *,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer,
+        state: dict[str, Any],
+        stateful: Mapping[str, Stateful] | None = None,
+        reasons: Sequence[str] = (policy.REGULAR,),
+        row: Mapping[str, Any] | None = None,
+    ) -> Path:
+        """Writes the checkpoint of `step` into the run `directory`; returns where it will lie.
+
+        All processes of a run call this. A checkpoint of the same step is replaced. Later ones (the
+        run was resumed from an earlier step) are renamed to `abandoned-step_...`, so that the
+        newest is always where the run stopped.
+
+        Args:
+          directory: the run's, which all processes see.
+          step: optimizer steps done.
+          model: its parameters and persistent buffers are saved, each by who holds it.
+          optimizer: its state, as `state_dict` gives it.
+          state: plain numbers, strings, lists, tuples and dicts; the main process's are saved.
+          stateful: further parts with a memory, of tensors and plain values.
+          reasons: what `due` said.
+          row: what was measured at this step.
+
+        Raises:
+          CheckpointError: the directory is full or cannot be written, or something holds what a
+            checkpoint cannot, or the one before could not be written. Nothing half-written is left.
+          ParallelError: another process could not write its part.
+        """
+        self.wait()
+        peers = self._joined()
+        contents = contents_of(model, optimizer, state, stateful or {})
+        draft = draft_of(contents, peers, keep=self._writer.keep)
+        final = manifest.folder_of(directory) / manifest.name_of(step)
+        notes = {"reasons": list(reasons) or [policy.REGULAR], "metrics": self._metrics(row or {})}
+
+        def job() -> None:
+            save_draft(draft, final, step=step, notes=notes, peers=peers)
+            peers.on_main(lambda: self._retire(final, step))
+
+        self._writer.write(job)
+        if self.temporary is not None:
+            self.temporary.start()
+        return final
+
+    def wait(self) -> None:
+        """Returns once every checkpoint is written.
+
+        Raises:
+          CheckpointError: the last one could not be.
+          ParallelError: another process could not write its part.
+        """
+        self._writer.wait()
+
+    @contextlib.contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Around a run: waits at its end for what is being written, unless Ctrl-C ends it at once.
+
+        Raises:
+          CheckpointError: the last checkpoint could not be written, and nothing else went wrong.
+          ParallelError: the same, on the other processes.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            try:
+                self.wait()
+            except Exception as error:  # what ended the run says more
+                print(f"warning: {error}", file=sys.stderr)
+            raise
+        self.wait()
+
+    def restore(
+        self,
+        directory: Path,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        step: int | None = None,
+        stateful: Mapping[str, Stateful] | None = None,
+        tell: Tell | None = None,
+    ) -> tuple[int, dict[str, Any]]:
+        """Copies a checkpoint of the run `directory` into `model` and `optimizer`, bit for bit.
+
+        With `step` None the newest is taken; an older one never replaces it in silence. With
+        `optimizer` None only the model's files are checked and read. Returns the step and `state`.
+
+        Args:
+          directory: the run's.
+          model: has memory; its tensors keep their place, and may be sharded in another way.
+          optimizer: over this very model.
+          step: which one; the newest unless said.
+          stateful: the further parts with a memory, all of them; None leaves them out.
+          tell: hears which of those the checkpoint knows nothing of, so that they begin anew, and
+            which it holds that are no more, where the config changed; None refuses both.
+
+        Raises:
+          CheckpointError: there is none, it is damaged (the newest good one is offered), or it does
+            not fit the model, the optimizer or the further parts.
+        """
+        self.wait()
+        needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
+        path = manifest.choose(directory, step, needed)
+        return restore_from(path, model=model, optimizer=optimizer, stateful=stateful, tell=tell)
+
+    def begin(self) -> None:
+        """Sees that a new run can have a mirror; all processes call this, before any `save`."""
+        if (mirror := self.mirror) is not None:
+            self._joined().on_main(mirror.begin)
+
+    def fetch(self, directory: Path, *, step: int | None) -> None:
+        """Brings a checkpoint from the mirror, if there is one, where the run has none (any more).
+
+        All processes of a run call this.
+
+        Raises:
+          CheckpointError: the mirror cannot be read, or the disk cannot be written.
+          ParallelError: on the other processes then.
+        """
+        if (mirror := self.mirror) is not None:
+            self._joined().on_main(lambda: mirror.fetch(directory, step=step))
+
+    def go_on(self, directory: Path, *, step: int) -> None:
+        """Renames later checkpoints than `step` to `abandoned-step_...`: the run takes another way.
+
+        Raises:
+          CheckpointError: the directory cannot be written.
+        """
+        final = manifest.folder_of(directory) / manifest.name_of(step)
+        try:
+            manifest.abandon_after(manifest.find(directory), step)
+        except OSError as error:
+            raise CheckpointError(cannot_write(final, error, 0)) from error
+
+    def _joined(self) -> Peers:
+        self._peers = Peers() if self._peers is None else self._peers.current()
+        return self._peers
+
+    def _retire(self, final: Path, step: int) -> None:
+        """Drops what is not to stay, now that the checkpoint of `step` is there."""
+        try:
+            found = manifest.abandon_after(manifest.find(final.parent.parent), step)
+            saved = [_saved(step, path) for step, path in found.items()]
+            stay = policy.staying(saved, keep_last=self.keep_last, best=self.best)
+            dropped = [other for other in found if other not in stay]
+            for other in dropped:
+                files.discard(found[other])
+            if self.mirror is not None:
+                self.mirror.follow(final.parent.parent, dropped=dropped, step=step)
+        except OSError as error:
+            raise CheckpointError(cannot_write(final, error, 0)) from error
+
+    def _metrics(self, row: Mapping[str, Any]) -> dict[str, float]:
+        if self.best is None or not math.isfinite(value := row.get(self.best.metric, math.nan)):
+            return {}
+        return {self.best.metric: float(value)}
+
+    def _is_best(self, directory: Path | None, value: float) -> bool:
+        assert self.best is not None  # who asks has looked
+        found = manifest.find(directory) if directory is not None else {}
+        best = policy.best_of([_saved(step, path) for step, path in found.items()], self.best)
+        return best is None or self.best.better(value, best.metrics[self.best.metric])
+
+
+def _saved(step: int, path: Path) -> policy.Saved:
+    return policy.saved_of(step, manifest.read_manifest(path))
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Whether a run saved anything yet, good or not."""
+    return bool(manifest.find(directory))
+
+
+def verify(path: Path) -> None:
+    """Checks one checkpoint's directory against its manifest, by size and SHA-256.
+
+    Raises:
+      CheckpointError: naming the directory, the file, and what differs.
+    """
+    if reason := manifest.damage(path):
+        raise CheckpointError(f"{path} {reason}")

@@ -1,0 +1,153 @@
+"""What a checkpoint holds, taken from the parts of a run and put back into them."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fidgpt.train.checkpoints import manifest, tensors, tree
+from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.stateful import Stateful
+
+if TYPE_CHECKING:
+    from fidgpt.train.checkpoints.stored import Stored
+
+Tell = Callable[[str], object]
+
+
+class Contents(NamedTuple):
+    """A checkpoint before it is written.
+
+    Attributes:
+        tensors: by section and name.
+        texts: JSON by the name of its file; the same on every process.
+    """
+
+    tensors: dict[str, dict[str, Tensor]]
+    texts: dict[str, Any]
+
+
+def contents_of(
+    model: nn.Module,
+    optimizer: Optimizer,
+    state: Mapping[str, Any],
+    stateful: Mapping[str, Stateful],
+) -> Contents:
+    """What the parts of a run are now; its tensors are still those of the run.
+
+    Raises:
+        CheckpointError: something is in them that a checkpoint cannot hold.
+    """
+    weights = tensors.model_tensors(model)
+    optimizer_json, moments = tensors.optimizer_parts(optimizer, model)
+    plain, unexpected = tree.flatten(state, root="state")
+    if unexpected:
+        raise CheckpointError(f"{min(unexpected)} is a tensor; `state` is for plain values.")
+    made = Contents(
+        {"model": weights, "optimizer": moments},
+        {"optimizer.json": optimizer_json, "state.json": plain},
+    )
+    if stateful:
+        memories = {name: part.state_dict() for name, part in stateful.items()}
+        made.texts["stateful.json"], made.tensors["stateful"] = tree.flatten(
+            memories, root="stateful"
+        )
+    return made
+
+
+def restore_from(
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    stateful: Mapping[str, Stateful] | None,
+    tell: Tell | None,
+) -> tuple[int, dict[str, Any]]:
+    """Copies a good checkpoint into the parts of a run; the model is touched once all else fits.
+
+    Raises:
+        CheckpointError: it does not fit.
+    """
+    weights, own = _stored(path, "model"), tensors.model_tensors(model)
+    if wrong := tensors.misfits(weights.kinds, own):
+        raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
+    memories = _memories(path, stateful, tell) if stateful is not None else {}
+    if optimizer is not None:
+        _restore_optimizer(path, optimizer, model)
+    weights.read_into(own)
+    for name, memory in memories.items():
+        (stateful or {})[name].load_state_dict(memory)
+    return _read(path, manifest.MANIFEST)["step"], tree.unflatten(_read(path, "state.json"), {})
+
+
+def _stored(path: Path, section: str) -> "Stored":
+    # Late: it needs torch.distributed.checkpoint, which is slow to import.
+    from fidgpt.train.checkpoints.stored import Stored
+
+    return Stored(manifest.files_of(path, section))
+
+
+def _restore_optimizer(path: Path, optimizer: Optimizer, model: nn.Module) -> None:
+    saved, stored = _read(path, "optimizer.json"), _stored(path, "optimizer")
+    try:
+        tensors.check_optimizer(saved, optimizer, model)
+        moments = tensors.optimizer_targets(stored.kinds, optimizer)
+        stored.read_into(moments)
+        tensors.load_optimizer(saved, moments, optimizer)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} does not fit this optimizer: {error}.") from None
+
+
+def _memories(path: Path, stateful: Mapping[str, Stateful], tell: Tell | None) -> dict[str, Any]:
+    """What a checkpoint holds for each of the further parts, as far as it knows them."""
+    saved: dict[str, Any] = {}
+    if (path / "stateful.json").exists():
+        saved = _read_memories(path, stateful)
+    new = [name for name in stateful if name not in saved]
+    other = [name for name in stateful if name in saved and _is_of_another(stateful, saved, name)]
+    gone = [name for name in saved if name not in stateful]
+    if (new or other or gone) and tell is None:
+        lines = [f"{name} is not in it" for name in new]
+        lines += [f"{name} in it is of another part" for name in other]
+        lines += [f"{name} is in it, and not in this run" for name in gone]
+        raise CheckpointError(
+            f"{path} does not fit the parts of this run: {'; '.join(lines)}.\n"
+            "Go on with the parts that the run had when it was saved, or begin a new run."
+        )
+    for line in (
+        *(f"{name} begins anew: {path} holds nothing of it." for name in new),
+        *(f"{name} begins anew: {path} holds what another part remembered." for name in other),
+        *(f"{name} is left out: {path} holds it, and this run has no such part." for name in gone),
+    ):
+        (tell or print)(line)
+    return {name: saved[name] for name in stateful if name not in (*new, *other)}
+
+
+def _is_of_another(
+    stateful: Mapping[str, Stateful], saved: Mapping[str, Mapping[str, Any]], name: str
+) -> bool:
+    """Whether a part remembers what the one that was saved under its name did not."""
+    return not stateful[name].state_dict().keys() <= saved[name].keys()
+
+
+def _read_memories(path: Path, stateful: Mapping[str, Stateful]) -> dict[str, Any]:
+    stored = _stored(path, "stateful")
+    now = {name: part.state_dict() for name, part in stateful.items()}
+    _, places = tree.flatten(now, root="stateful")
+    memory = {
+        name: tensors.empty(kind, like=_alike(places.get(name), kind.shape))
+        for name, kind in stored.kinds.items()
+    }
+    stored.read_into(memory)
+    return tree.unflatten(_read(path, "stateful.json"), memory)
+
+
+def _alike(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    return tensor if tensor is not None and tuple(tensor.shape) == shape else None
+
+
+def _read(path: Path, name: str) -> Any:
+    return json.loads((path / name).read_bytes())

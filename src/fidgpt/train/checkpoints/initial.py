@@ -1,0 +1,139 @@
+"""How a new run begins with the weights of another one, or with some of them."""
+
+import fnmatch
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from fidgpt.train.checkpoints import manifest
+from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.checkpoints.tensors import misfits, model_tensors
+
+if TYPE_CHECKING:
+    from fidgpt.train.checkpoints.stored import Stored
+
+_LISTED = 8
+
+
+def initial_weights(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    only: Sequence[str] = ("*",),
+    renamed: Mapping[str, str] | None = None,
+    step: int | None = None,
+    tell: Callable[[str], object] | None = None,
+) -> None:
+    """Copies weights of another run into a model, by their names; the others stay as they began.
+
+    What is copied, and what is not, is said. Number formats may differ; values are then rounded.
+
+    Args:
+        model: with memory; sharded or not.
+        path: the directory of a run, of one of its checkpoints, or a file of safetensors.
+        only: names in this model that are wanted, with `*` for any letters; a name stands for all
+            that is below it as well, so that `embedding` takes `embedding.weight`.
+        renamed: the name there for one here, as `{"blocks.*": "layers.*"}`; the `*`, at most one,
+            stands for the same letters on both sides.
+        step: of the run; the newest unless said.
+        tell: hears what was copied and what not; standard error unless said.
+
+    Raises:
+        CheckpointError: there is nothing good, nothing of it is wanted, a wanted name is not in the
+            model or not there, or shapes differ, which are all listed. The model is as it was.
+    """
+    stored, own = _stored(Path(path).expanduser(), step), model_tensors(model)
+    wanted = [name for name in own if _matches(name, only)]
+    for pattern in only:
+        if not _matching(own, pattern):
+            raise CheckpointError(f"only={pattern!r} names nothing in the model: {_some(own)}.")
+    theirs = {name: _renamed(name, renamed or {}) for name in wanted}
+    taken = {name: there for name, there in theirs.items() if there in stored.kinds}
+    everything = tuple(only) == ("*",)
+    if missing := [theirs[name] for name in wanted if name not in taken and not everything]:
+        raise CheckpointError(
+            f"{path} does not have {_some(missing)}; it has {_some(stored.kinds)}. Say with "
+            "`renamed` what they are called there, or leave them out of `only`."
+        )
+    if not taken:
+        raise CheckpointError(
+            f"no tensor of {path} has the name of one of the model: it has {_some(stored.kinds)}, "
+            f"the model has {_some(own)}. Say with `renamed` what they are called there."
+        )
+    kinds = {name: stored.kinds[there] for name, there in taken.items()}
+    shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
+    if wrong := misfits(shaped, {name: own[name] for name in taken}):
+        raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
+    stored.read_into({there: own[name] for name, there in taken.items()})
+    for line in _report(path, taken, own, stored.kinds):
+        (tell or _say)(line)
+
+
+def _stored(path: Path, step: int | None) -> "Stored":
+    # Late: it needs torch.distributed.checkpoint, which is slow to import.
+    from fidgpt.train.checkpoints.stored import Stored
+
+    if path.is_file():
+        try:
+            return Stored([path])
+        except SafetensorError as error:
+            raise CheckpointError(f"{path} is no file of safetensors: {error}.") from None
+    if (path / manifest.MANIFEST).is_file():
+        if reason := manifest.damage(path, manifest.MODEL):
+            raise CheckpointError(f"{path} {reason}")
+        return Stored(manifest.files_of(path, "model"))
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not there: name a run, a checkpoint or a file.")
+    return Stored(manifest.files_of(manifest.choose(path, step, manifest.MODEL), "model"))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(_matching([name], pattern) for pattern in patterns)
+
+
+def _matching(names: Iterable[str], pattern: str) -> list[str]:
+    below = f"{pattern}.*"
+    return [n for n in names if fnmatch.fnmatchcase(n, pattern) or fnmatch.fnmatchcase(n, below)]
+
+
+def _renamed(name: str, renamed: Mapping[str, str]) -> str:
+    """The name there of a tensor of this model, by the first rule that fits."""
+    for here, there in renamed.items():
+        before, star, after = here.partition("*")
+        fits = name.startswith(before) and name.endswith(after)
+        if star and fits and len(name) >= len(before) + len(after):
+            return there.replace("*", name[len(before) : len(name) - len(after)])
+        if not star and (name == here or name.startswith(f"{here}.")):
+            return there + name.removeprefix(here)
+    return name
+
+
+def _report(
+    path: str | Path,
+    taken: Mapping[str, str],
+    own: Mapping[str, Tensor],
+    stored: Mapping[str, object],
+) -> list[str]:
+    numbers = sum(own[name].numel() for name in taken)
+    lines = [f"begins with {len(taken)} tensors ({numbers:,} numbers) of {path}: {_some(taken)}."]
+    if rest := [name for name in own if name not in taken]:
+        lines.append(f"{len(rest)} tensors begin anew: {_some(rest)}.")
+    if spare := [name for name in stored if name not in taken.values()]:
+        lines.append(f"{len(spare)} tensors there are not taken: {_some(spare)}.")
+    return lines
+
+
+def _say(line: str) -> None:
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
+        print(line, file=sys.stderr)
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    return ", ".join(listed[:_LISTED]) + more

@@ -1,0 +1,183 @@
+"""Which checkpoints a run directory holds, and whether one is what was written, by its manifest."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from fidgpt.train.checkpoints.files import (
+    REPLACED,
+    CheckpointError,
+    discard,
+    json_bytes,
+    present,
+    sha256_of,
+    sync,
+    write_json,
+)
+from fidgpt.train.run import resume_flag
+
+FORMAT = 2  # 1 knew one file for all tensors of a section
+MANIFEST = "manifest.json"
+MODEL = ("model", "state")
+ALL = (*MODEL, "optimizer", "stateful")
+
+Seals = dict[str, dict[str, Any]]  # size and checksum of each file
+
+
+def name_of(step: int) -> str:
+    """The name of a step's directory; eight digits, so that names sort as steps do."""
+    return f"step_{step:08d}"
+
+
+def folder_of(directory: Path) -> Path:
+    """Where the run `directory` keeps its checkpoints."""
+    return directory / "checkpoints"
+
+
+def seal(path: Path, names: Iterable[str]) -> Seals:
+    """Syncs finished files of a checkpoint; returns their sizes and checksums."""
+    listed = list(names)
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(listed, pool.map(lambda name: _seal(path / name), listed), strict=True))
+
+
+def write_manifest(path: Path, *, step: int, files: Seals, notes: Mapping[str, Any]) -> None:
+    """Writes what makes a checkpoint one: its step, its files, and notes in plain values."""
+    body = {"format": FORMAT, "step": step, **notes, "files": dict(sorted(files.items()))}
+    write_json(path / MANIFEST, _signed(body))
+    sync(path / MANIFEST)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What the manifest of a checkpoint says; nothing where it cannot be read."""
+    try:
+        return json.loads((path / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def files_of(path: Path, section: str, *, suffix: str = ".safetensors") -> list[Path]:
+    """The files of a section of a good checkpoint: one, or one for each process that wrote."""
+    names = [name for name in read_manifest(path)["files"] if name.endswith(suffix)]
+    return [path / name for name in names if _section(name) == section]
+
+
+def find(directory: Path) -> dict[int, Path]:
+    """The checkpoints of a run by step, oldest first, good or not."""
+    found = {
+        int(name.removeprefix("step_")): path
+        for name, path in _entries(directory).items()
+        if is_canonical(name)
+    }
+    return dict(sorted(found.items()))
+
+
+def abandon_after(found: dict[int, Path], step: int) -> dict[int, Path]:
+    """Sets later checkpoints than `step` aside; returns the others."""
+    for later in [other for other in found if other > step]:
+        path = found.pop(later)
+        abandoned = path.with_name(f"abandoned-{path.name.removeprefix(REPLACED)}")
+        if abandoned.exists():
+            discard(abandoned)
+        os.rename(path, abandoned)
+    return found
+
+
+def newest_good(directory: Path, *, needed: Sequence[str] = ALL) -> int | None:
+    """The newest step of a run whose `needed` sections match their manifest; None without any."""
+    newest_first = reversed(find(directory).items())
+    return next((step for step, path in newest_first if damage(path, needed) is None), None)
+
+
+def choose(directory: Path, step: int | None, needed: Sequence[str]) -> Path:
+    """The checkpoint of `step`, or the newest (None), if it is good.
+
+    Raises:
+        CheckpointError: it is missing, damaged or oddly named; says so and offers the newest good.
+    """
+    folder, found = folder_of(directory), find(directory)
+    odd = sorted(n for n in _entries(directory) if n.startswith("step_") and not is_canonical(n))
+    if step is None and odd:
+        trouble = f"{folder / odd[0]} is not named like {name_of(100)}: rename it or move it away."
+    elif not found:
+        raise CheckpointError(
+            f"{folder} holds no checkpoint: nothing was saved yet. {resume_flag(directory)} begins "
+            "with the first step."
+        )
+    elif step is not None and step not in found:
+        trouble = f"{folder} holds no step {step}; it holds {', '.join(map(str, found))}."
+    else:
+        path = found[max(found) if step is None else step]
+        if (reason := damage(path, needed)) is None:
+            return path
+        trouble = f"{path} {reason}"
+    raise CheckpointError(f"{trouble}\n{_offer(directory, needed)}")
+
+
+def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
+    """Why a checkpoint is refused, as the rest of a sentence; None for a good one."""
+    try:
+        written = (path / MANIFEST).read_bytes()
+        manifest = json.loads(written)
+        if manifest["format"] > FORMAT:
+            return f"has format {manifest['format']}, this fidgpt reads {FORMAT}: update fidgpt."
+        if json_bytes(_signed(manifest)) != written:
+            return f"is damaged: {MANIFEST} does not match its own checksum."
+        if path.name.removeprefix(REPLACED) != name_of(manifest["step"]):
+            return f"holds step {manifest['step']} by its {MANIFEST}: rename or remove it."
+        names = [name for name in manifest["files"] if _section(name) in needed]
+        sizes = {name: (path / name).stat().st_size for name in names}
+        for name, size in sizes.items():
+            if size != (expected := manifest["files"][name]["bytes"]):
+                return f"is damaged: {name} has {size} bytes instead of {expected}."
+        with ThreadPoolExecutor() as pool:
+            hashes = pool.map(lambda name: sha256_of(path / name), names)
+            for name, found in zip(names, hashes, strict=True):
+                if found != (expected := manifest["files"][name]["sha256"]):
+                    return f"is damaged: {name} has sha256 {found[:12]}, not {expected[:12]}."
+    except OSError as error:
+        name = Path(error.filename or MANIFEST).name
+        return f"is damaged: {name} cannot be read ({error.strerror})."
+    except (ValueError, KeyError, TypeError):
+        return f"is damaged: {MANIFEST} cannot be parsed."
+    return None
+
+
+def _section(name: str) -> str:
+    return re.split(r"[-.]", name, maxsplit=1)[0]
+
+
+def _entries(directory: Path) -> dict[str, Path]:
+    folder = folder_of(directory)
+    return present(folder) if folder.is_dir() else {}
+
+
+def is_canonical(name: str) -> bool:
+    """Whether a name is what `name_of` gives some step."""
+    return bool(re.fullmatch(r"step_\d+", name)) and name == name_of(int(name[5:]))
+
+
+def _offer(directory: Path, needed: Sequence[str]) -> str:
+    good = newest_good(directory, needed=needed)
+    if good is None:
+        return "No good checkpoint is left: start the run anew."
+    if needed == MODEL:  # who reads the model alone goes on with nothing
+        return f"The newest good checkpoint is step {good}: take it with --step={good}"
+    command = f"{resume_flag(directory)} --resume_step={good}"
+    return f"The newest good checkpoint is step {good}: go on from it with {command}"
+
+
+def _seal(path: Path) -> dict[str, Any]:
+    sync(path)
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+
+def _signed(manifest: dict[str, Any]) -> dict[str, Any]:
+    # The manifest has a checksum of its own, so that a byte altered in it is noticed as well.
+    body = {key: value for key, value in manifest.items() if key != "sha256"}
+    return body | {"sha256": hashlib.sha256(json_bytes(body)).hexdigest()}

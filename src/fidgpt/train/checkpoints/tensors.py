@@ -1,0 +1,152 @@
+"""What a model and an optimizer are made of, as named tensors and JSON, and how it is put back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.checkpoints.tree import flatten, is_sharded, unflatten
+
+_LISTED = 12
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name; a tied one once, under its first name.
+
+    Raises:
+        CheckpointError: a tensor is on the meta device, or a module keeps extra state.
+    """
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, Tensor):
+            raise CheckpointError(f"{name} is no tensor: give the module a buffer instead.")
+        if tensor.is_meta:
+            raise CheckpointError(f"{name} is on the meta device: materialize the model first.")
+        found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def misfits(saved: Mapping[str, Any], model: Mapping[str, Tensor]) -> list[str]:
+    """A line for each tensor whose name, shape or dtype differs between a file and a model.
+
+    Args:
+        saved: what has a dtype and a shape, by name.
+        model: its tensors, by name.
+    """
+    lines = [
+        f"{name}: {_kind(saved.get(name))} in the checkpoint, {_kind(model.get(name))} in the model"
+        for name in sorted(saved.keys() | model.keys())
+        if _kind(saved.get(name)) != _kind(model.get(name))
+    ]
+    rest = len(lines) - _LISTED
+    return [*lines[:_LISTED], f"and {rest} more"] if rest > 0 else lines
+
+
+def _kind(tensor: Any) -> str:
+    if tensor is None:
+        return "absent"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def optimizer_parts(optimizer: Optimizer, model: nn.Module) -> tuple[Any, dict[str, Tensor]]:
+    """The state of an optimizer as JSON and tensors, with the names of what it optimizes."""
+    state, tensors = flatten(optimizer.state_dict(), root=type(optimizer).__name__)
+    return _identity(optimizer, model) | {"state_dict": state}, tensors
+
+
+def check_optimizer(saved: Any, optimizer: Optimizer, model: nn.Module) -> None:
+    """Raises CheckpointError where the class or the grouped parameters are not those saved."""
+    own = _identity(optimizer, model)
+    if saved["class"] != own["class"]:
+        raise CheckpointError(f"it was saved by {saved['class']}, and this run uses {own['class']}")
+    if len(saved["groups"]) != len(own["groups"]):
+        counts = f"{len(saved['groups'])} groups of parameters, this run has {len(own['groups'])}"
+        raise CheckpointError(f"its optimizer has {counts}")
+    for i, (before, now) in enumerate(zip(saved["groups"], own["groups"], strict=True)):
+        if before != now:
+            gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
+            change = f"gone {gone[:_LISTED]}, new {new[:_LISTED]}" if gone or new else "reordered"
+            raise CheckpointError(f"group {i} of its optimizer has other parameters: {change}")
+
+
+def optimizer_targets(kinds: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Tensor]:
+    """Memory for the state of an optimizer, sharded as each parameter is now.
+
+    Args:
+        kinds: what has a dtype and a shape, by the name that `optimizer_parts` gave.
+        optimizer: the one that takes the state.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    targets = {}
+    for name, kind in kinds.items():
+        _, section, *place = name.split(".")
+        of_parameter = section == "state" and place and place[0].isdigit()
+        like = parameters[int(place[0])] if of_parameter else None
+        targets[name] = empty(kind, like=like)
+    return targets
+
+
+def empty(kind: Any, *, like: Tensor | None) -> Tensor:
+    """Memory for a tensor; beside a sharded one it is sharded alike, or whole on every process."""
+    if like is None or not is_sharded(like) or not kind.shape:
+        return torch.empty(kind.shape, dtype=kind.dtype)
+    if tuple(like.shape) == tuple(kind.shape):
+        return torch.empty_like(like, dtype=kind.dtype).detach()
+    from torch.distributed.tensor import Replicate, empty  # late: one process needs none of it
+
+    mesh = like.device_mesh  # pyright: ignore[reportAttributeAccessIssue]
+    return empty(
+        *kind.shape, dtype=kind.dtype, device_mesh=mesh, placements=[Replicate()] * mesh.ndim
+    )
+
+
+def load_optimizer(saved: Any, tensors: Mapping[str, Tensor], optimizer: Optimizer) -> None:
+    """Puts the state back, every number and every bit of every tensor as it was.
+
+    Raises:
+        CheckpointError: the optimizer's own `load_state_dict` keeps a tensor in another form.
+    """
+    state_dict = unflatten(saved["state_dict"], tensors)
+    optimizer.load_state_dict(state_dict)
+    _undo_casts(optimizer, state_dict)
+    _, restored = flatten(optimizer.state_dict(), root=saved["class"])
+    for name, tensor in tensors.items():
+        if _kind(restored.get(name)) != _kind(tensor):
+            raise CheckpointError(
+                f"load_state_dict of {saved['class']} turns {name} from {_kind(tensor)} into "
+                f"{_kind(restored.get(name))}, so this optimizer cannot be resumed exactly"
+            )
+
+
+def _identity(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = [
+        [names.get(id(parameter), "(not in the model)") for parameter in group["params"]]
+        for group in optimizer.param_groups
+    ]
+    return {"class": type(optimizer).__name__, "groups": groups}
+
+
+def _undo_casts(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    # torch's load_state_dict casts every state tensor except `step` to its parameter's dtype (a
+    # bfloat16 moment, an integer counter) and takes strings apart as sequences. The inner dicts
+    # that state_dict() returns are the live ones, so the saved values can be put back.
+    live = optimizer.state_dict().get("state", {})
+    for index, entry in saved.get("state", {}).items():
+        if isinstance(entry, dict):
+            live[index].update(
+                {key: _uncast(value, live[index][key]) for key, value in entry.items()}
+            )
+
+
+def _uncast(saved: Any, live: Any) -> Any:
+    if isinstance(saved, Tensor):
+        return live if live.dtype == saved.dtype else saved.to(live.device)
+    if isinstance(saved, (list, tuple)):
+        return type(saved)(_uncast(*pair) for pair in zip(saved, live, strict=True))
+    if isinstance(saved, dict):
+        return {key: _uncast(value, live[key]) for key, value in saved.items()}
+    return saved

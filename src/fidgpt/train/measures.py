@@ -1,0 +1,51 @@
+"""What evaluators measure of a run and samples show of it: its weights, and their average."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from fidgpt.train.evaluation import Evaluator, evaluating
+from fidgpt.train.learner import Learner
+from fidgpt.train.trackers import Row
+
+if TYPE_CHECKING:
+    from fidgpt.train.trainer import Trainer
+
+
+def evaluate(trainer: "Trainer", learner: Learner, step: int) -> Row:
+    """What is due once a step is done: `<name>/...` of the weights, `<name>/averaged/...` too."""
+    due = {
+        name: evaluator
+        for name, evaluator in trainer.evaluators.items()
+        if evaluator.due(step, num_steps=trainer.num_steps)
+    }
+    row = _measured(trainer, learner, due)
+    if due and learner.average is not None:
+        with learner.averaged():
+            row |= _measured(trainer, learner, {f"{name}/averaged": due[name] for name in due})
+    return row
+
+
+def sample_texts(trainer: "Trainer", learner: Learner) -> Iterator[str]:
+    """What the model writes in the end; by averaged weights if there are.
+
+    On every process, of which each may hold a part of the model; only the main one shows it.
+    """
+    if trainer.samples is None:
+        return
+    averaged = contextlib.nullcontext() if learner.average is None else learner.averaged()
+    with averaged, evaluating(learner.replica):
+        yield from trainer.samples.write(
+            learner.replica,
+            trainer.data.tokenizer,
+            context=trainer.seq_len,
+            seed=trainer.seed,
+        )
+
+
+def _measured(trainer: "Trainer", learner: Learner, evaluators: Mapping[str, Evaluator]) -> Row:
+    return {
+        f"{name}/{key}": value
+        for name, evaluator in evaluators.items()
+        for key, value in evaluator(learner.replica, trainer.loss, trainer.parallel).items()
+    }

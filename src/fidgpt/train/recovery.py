@@ -1,0 +1,88 @@
+"""How a run ends that diverged, or goes back to its last good checkpoint."""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fidgpt.train.beginning import restore
+from fidgpt.train.checkpoints import manifest
+from fidgpt.train.divergence import Diverged, RollBack
+from fidgpt.train.gradients import norms_of
+from fidgpt.train.guards import Verdict
+from fidgpt.train.learner import Learner
+from fidgpt.train.run import RunDirectory, RunError, resume_flag
+
+if TYPE_CHECKING:
+    from fidgpt.train.trainer import Trainer
+
+
+def recover(
+    trainer: "Trainer", run: RunDirectory, learner: Learner, diverged: Diverged, *, step: int
+) -> int:
+    """Goes back from a step to the last good checkpoint; returns the step that it is of.
+
+    Of checkpoints that were saved by the clock or for a signal, none is taken as long as there is
+    one that was planned: a run that nobody disturbed has none, and is to go back alike.
+
+    Raises:
+      RunError: the run is not to go back any more, or there is no good checkpoint.
+    """
+    policy = learner.divergence
+    if diverged.verdict is not Verdict.ROLL_BACK or not isinstance(policy, RollBack):
+        raise RunError(f"step {step} diverged: {diverged} {_remedy(run)}")
+    memory = policy.state_dict()
+    trainer.checkpoints.wait()
+    is_main = trainer.parallel.is_main
+    good = _good_checkpoints(trainer, run, before=step) if is_main else None
+    if learner.average is not None:
+        learner.average.has_history = False  # a checkpoint may be older than the average is
+    for candidate in trainer.parallel.agree(good):
+        restore(trainer, run, learner, candidate)
+        if norms_of([*learner.model.parameters()]).isfinite().all():
+            break
+    else:
+        raise RunError(
+            f"step {step} diverged: {diverged} There is no good checkpoint to go back to. "
+            f"{_remedy(run)}"
+        )
+    # What the run has learned of its batches is not in the checkpoint.
+    policy.load_state_dict(memory)
+    policy.went_back(step=step, to=candidate)
+    trainer.parallel.on_main(partial(trainer.checkpoints.go_on, run.path, step=candidate))
+    return candidate
+
+
+def refuse_divergence(row: Mapping[str, Any], run: RunDirectory) -> None:
+    """Ends a run that measures what is no number, before good checkpoints make room for bad ones.
+
+    Raises:
+      RunError: says what it is.
+    """
+    wrong = [f"{k} is {v}" for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)]
+    if wrong and not row.get("skipped"):
+        raise RunError(f"step {row['step']} diverged: {', '.join(wrong)}. {_remedy(run)}")
+
+
+def _remedy(run: RunDirectory) -> str:
+    saved = manifest.find(run.path)
+    last = f"the last checkpoint is of step {max(saved)}" if saved else "there is no checkpoint yet"
+    return (
+        f"Nothing of it was saved; {last}. Go on with a lower learning rate: "
+        f"{resume_flag(run.path)} --config=tag:LearningRate=... Or let the run go back by itself "
+        "and read other batches, with --config=fiddler:use_roll_back, or leave such steps out, "
+        "with --config=fiddler:use_divergence_skip."
+    )
+
+
+def _good_checkpoints(trainer: "Trainer", run: RunDirectory, *, before: int) -> list[int]:
+    """Steps of checkpoints, in the order in which they are to be tried."""
+    newest_first = [
+        step
+        for step, path in reversed(manifest.find(run.path).items())
+        if step < before and manifest.damage(path) is None
+    ]
+    planned = [
+        s for s in newest_first if trainer.checkpoints.planned(s, num_steps=trainer.num_steps)
+    ]
+    return planned + [step for step in newest_first if step not in planned]

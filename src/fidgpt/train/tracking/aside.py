@@ -1,0 +1,168 @@
+"""A tracker on a thread of its own, so that nothing which happens to it ends or slows a run."""
+
+import abc
+import threading
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from typing import ClassVar
+
+from fidgpt.train.facts import Facts
+from fidgpt.train.run import RunDirectory
+from fidgpt.train.trackers import Row, read_rows
+from fidgpt.train.tracking.described import Described, described
+from fidgpt.train.tracking.journal import Journal
+
+PERIOD = 1.0  # seconds over which rows are gathered before they are written
+PAUSE = 30.0  # seconds after a failure before the tracker is opened anew
+PATIENCE = 30.0  # seconds for the last rows, once the run is over
+ROWS = 10_000  # that wait at most; the oldest go first
+
+
+class Aside(abc.ABC):
+    """Hands rows to a thread, which opens the tracker, writes to it and closes it.
+
+    Rows wait while the tracker is down, and it is opened anew until it takes them; what a run that
+    goes on finds in `metrics.jsonl` and the tracker never heard of is made up for. A row is marked
+    as told before it is: a kill may lose one, and doubles none. A run that goes on with other
+    settings from before what the tracker heard of becomes another run there.
+
+    Attributes:
+      title: what a person calls the tracker.
+      extra: the extra of fidgpt that installs it.
+      packages: what must be there to be imported.
+    """
+
+    title: ClassVar[str]
+    extra: ClassVar[str]
+    packages: ClassVar[Sequence[str]]
+
+    def __init__(self, *, destination: str) -> None:
+        kept = f"{self.extra}-{zlib.crc32(destination.encode()):08x}.json"
+        self._kept_in = kept  # two trackers of a kind go to two places
+        self._rows: deque[Row] = deque(maxlen=ROWS)
+        self._lock = threading.Lock()
+        self._news: deque[str] = deque()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_open = self._is_down = self._was_seen = False
+        self._num_lost = 0
+
+    @abc.abstractmethod
+    def open(self, run: Described, journal: Journal) -> str:
+        """Begins the run, or goes on after `journal.step`; returns where a person finds it."""
+
+    @abc.abstractmethod
+    def write(self, rows: Sequence[Row]) -> None:
+        """Writes rows in order; they are with the tracker when this returns."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends what `open` began, even where that came to nothing."""
+
+    def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
+        """The thread begins; what the tracker missed until `step` is the first that it hears."""
+        self._journal = Journal(run.path / "tracking" / self._kept_in)
+        if run.changes and self._journal.step > step:
+            self._journal.begin_anew(step=step)
+        metrics = run.path / "metrics.jsonl"
+        if self._journal.step < step and metrics.exists():
+            for row in read_rows(metrics):
+                if row["step"] <= step:
+                    self.log(row)
+        self._thread = threading.Thread(
+            target=self._work, args=[described(run, facts)], name=self.extra, daemon=True
+        )
+        self._thread.start()
+
+    def log(self, row: Row) -> None:
+        """The row waits for the thread, unless the tracker has it from before a resume."""
+        with self._lock:
+            if row["step"] > self._journal.step:
+                self._num_lost += len(self._rows) == ROWS
+                self._rows.append(row)
+
+    def say(self, text: str) -> None:
+        """Text is no metric."""
+        del text
+
+    def news(self) -> list[str]:
+        """What a person should hear of the tracker; each line once."""
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def finish_soon(self) -> None:
+        """No further row will come."""
+        self._over.set()
+
+    def finish(self) -> None:
+        """Waits for the last rows, but not for a tracker that does not answer."""
+        self.finish_soon()
+        if self._thread is None:
+            return
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self._news.append(f"{self.title} did not end within {PATIENCE:.0f} s: left behind.")
+        self._num_lost += len(self._rows)
+        if self._num_lost:
+            self._news.append(
+                f"{self.title} never got {self._num_lost:,} rows; metrics.jsonl has them all."
+            )
+
+    def _work(self, run: Described) -> None:
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(PAUSE if self._is_down else PERIOD if self._is_open else 0)
+            try:
+                self._deliver(run)
+            except Exception as error:  # whatever a library or a server comes up with
+                self._failed(error)
+        self._closed()
+
+    def _deliver(self, run: Described) -> None:
+        if not self._is_open:
+            place = self.open(run, self._journal)
+            if not self._was_seen:
+                self._news.append(f"{self.title}: {place}")
+            self._is_open = self._was_seen = True
+        with self._lock:
+            rows = list(self._rows)
+        if not rows:
+            return
+        told = self._journal.step
+        self._mark(rows[-1]["step"])
+        try:
+            self.write(rows)
+        except Exception:
+            self._journal.step = told
+            self._mark(told)
+            raise
+        self._forget(rows[-1]["step"])
+        if self._is_down:
+            self._is_down = False
+            self._news.append(f"{self.title} is back, and has what it missed.")
+
+    def _mark(self, step: int) -> None:
+        self._journal.write(step=step)
+
+    def _forget(self, step: int) -> None:
+        with self._lock:
+            while self._rows and self._rows[0]["step"] <= step:
+                self._rows.popleft()
+
+    def _failed(self, error: Exception) -> None:
+        if not self._is_down:
+            reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+            self._news.append(
+                f"warning: {self.title} is down ({reason}): the run goes on without it, its rows "
+                f"wait, and it is tried again every {PAUSE:.0f} s."
+            )
+        self._is_down = True
+        self._closed()
+
+    def _closed(self) -> None:
+        self._is_open = False
+        try:
+            self.close()
+        except Exception as error:
+            if not self._is_down:
+                self._news.append(f"warning: {self.title} could not end well: {error}")

@@ -1,0 +1,48 @@
+"""TensorBoard: event files in the run directory."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fidgpt.train.trackers import Row
+from fidgpt.train.tracking.aside import Aside
+from fidgpt.train.tracking.described import Described, numbers
+from fidgpt.train.tracking.journal import Journal
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+
+class TensorBoard(Aside):
+    """Writes `tensorboard/` into the run directory; `tensorboard --logdir=runs` compares runs."""
+
+    title = extra = "tensorboard"
+    packages = ("tensorboard",)
+
+    def __init__(self) -> None:
+        super().__init__(destination="")
+        self._writer: SummaryWriter | None = None
+
+    def open(self, run: Described, journal: Journal) -> str:
+        from torch.utils.tensorboard.writer import SummaryWriter  # late: an extra
+
+        # What stands there of later steps is not shown: a failed writing, or other settings.
+        self._writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=journal.step + 1)
+        self._writer.add_text("config", _table(run.config), global_step=journal.step + 1)
+        return f"tensorboard --logdir={run.path.parent}"
+
+    def write(self, rows: Sequence[Row]) -> None:
+        assert self._writer is not None
+        for row in rows:
+            for name, value in numbers(row).items():
+                self._writer.add_scalar(name, value, global_step=row["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def _table(config: Mapping[str, object]) -> str:
+    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in config.items()]
+    return "\n".join(["| value | is |", "| --- | --- |", *rows])

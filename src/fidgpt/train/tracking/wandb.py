@@ -1,0 +1,84 @@
+"""Weights & Biases: to its server, or offline into the run directory."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fidgpt.train.trackers import Row
+from fidgpt.train.tracking.aside import PATIENCE, Aside
+from fidgpt.train.tracking.described import Described, numbers
+from fidgpt.train.tracking.journal import Journal
+
+
+class WandB(Aside):
+    """A run of Weights & Biases, its files in `wandb/` of the run directory.
+
+    Args:
+      project: where the run is listed.
+      entity: the team or user that owns the project; your own unless said.
+      mode: `online`, `offline`, or None for what WANDB_MODE says, and offline where no account is
+        known on this machine; `wandb sync` uploads what was written offline.
+    """
+
+    title = "Weights & Biases"
+    extra = "wandb"
+    packages = ("wandb",)
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        entity: str | None = None,
+        mode: Literal["online", "offline"] | None = None,
+    ) -> None:
+        super().__init__(destination=f"{entity}/{project}")
+        self._project = project
+        self._entity = entity
+        self._mode: Literal["online", "offline"] | None = mode
+        self._run: Any = None
+
+    def open(self, run: Described, journal: Journal) -> str:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        mode = self._mode or _usual_mode()
+        self._run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            mode=mode,
+            dir=run.path,
+            id=journal.id,
+            name=run.name,
+            group=run.group,
+            config=dict(run.config),
+            resume="allow",
+            allow_val_change=True,
+            settings=_quiet(),
+        )
+        if self._run.offline:
+            return f"offline; later: wandb sync {run.path / 'wandb'}/offline-run-*"
+        return str(self._run.url)
+
+    def write(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._run.log(numbers(row), step=row["step"])
+
+    def close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+
+def _usual_mode() -> Literal["offline"] | None:
+    """None where wandb can decide, offline where it would ask on the terminal for an account."""
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    if os.environ.get("WANDB_MODE"):
+        return None
+    return None if wandb.login(prompt=False, verify=False) else "offline"
+
+
+def _quiet() -> Any:
+    from wandb import Settings  # pyright: ignore[reportMissingImports]
+
+    # The console is the run's own; machine, commit and diff are in the run directory.
+    return Settings(silent=True, console="off", disable_git=True, finish_timeout=PATIENCE)

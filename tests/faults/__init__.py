@@ -1,0 +1,1 @@
+"""Runs that are killed, starved and damaged on purpose, and end as if nothing had been."""

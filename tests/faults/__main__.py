@@ -1,0 +1,86 @@
+"""Disturbs runs and prints what became of them: `python -m faults --num=1000 --seed=0`."""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from faults.kinds import KINDS
+from faults.results import Wrong
+from faults.table import Line, table
+from faults.variants import variants
+from faults.world import World
+
+
+def main() -> int:
+    """Returns 0 if every run ended as it must."""
+    options = _options()
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    names = _names(options, list(variants(folder)))
+    world = World(folder, names)
+    lines: dict[str, Line] = {}
+    num_wrong = 0
+    for number, kind in enumerate(_kinds(options.num, options.seed)):
+        if (options.only or kind) != kind or number < options.first:
+            continue
+        begin = time.perf_counter()
+        case = world.case(kind, number, random.Random(f"{options.seed} {number}"))
+        line = lines.setdefault(kind, Line())
+        line.faults += 1
+        try:
+            KINDS[kind][0](case)
+            line.exact += 1
+            line.refused += case.refused is not None
+            shutil.rmtree(case.folder)
+            shutil.rmtree(case.run.parent, ignore_errors=True)
+        except Wrong as wrong:
+            num_wrong += 1
+            print(
+                f"fault {number}, {kind}, in {case.folder}: {wrong}\n"
+                f"again: --num={options.num} --seed={options.seed} --first={number} "
+                f"--only='{kind}'",
+                file=sys.stderr,
+                flush=True,
+            )
+        line.seconds += time.perf_counter() - begin
+    print(table({kind: lines[kind] for kind in KINDS if kind in lines}))
+    if not world.has_small_disk:
+        print("No small disk could be mounted: files could not grow, instead of a full disk.")
+    if not num_wrong:
+        shutil.rmtree(folder, ignore_errors=True)
+    return min(num_wrong, 1)
+
+
+def _names(options: argparse.Namespace, names: list[str]) -> list[str]:
+    """The variants to draw from; of few faults, those that between them hold every part."""
+    if options.variant:
+        return [name for name in names if name == options.variant]
+    return names if options.num >= 200 else ["plain", "saved beside", "all of it"]
+
+
+def _kinds(num: int, seed: int) -> Iterator[str]:
+    """So many kinds, each as often as its share says, in an order of chance."""
+    shares = [kind for kind, (_, share) in KINDS.items() for _ in range(share)]
+    draw = random.Random(seed)
+    while num > 0:
+        draw.shuffle(shares)
+        yield from shares[:num]
+        num -= len(shares)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("--num", type=int, default=120, help="faults")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is left to chance")
+    parser.add_argument("--first", type=int, default=0, help="leave out those before")
+    parser.add_argument("--only", help="this kind alone")
+    parser.add_argument("--variant", help="this run alone")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

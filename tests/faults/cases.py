@@ -1,0 +1,205 @@
+"""One run that is disturbed, and what must hold of it."""
+
+import random
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from faults import acts
+from faults.acts import Act
+from faults.moments import Place
+from faults.processes import Ended, Process
+from faults.results import Result, Wrong, refuse_difference, result_of
+from faults.variants import EVERY
+from fidgpt.train.checkpoints import manifest
+from fidgpt.train.trackers import read_rows
+
+Counts = Mapping[str, Mapping[str, Sequence[int]]]
+
+
+class Variant(NamedTuple):
+    """A run that is known.
+
+    Attributes:
+      arguments: of the command.
+      result: of the undisturbed run.
+      counts: how much happens in it, by function.
+    """
+
+    arguments: Sequence[str]
+    result: Result
+    counts: Counts
+
+
+class Case:
+    """A run in a directory of its own.
+
+    Args:
+      variant: which one.
+      folder: where its run, outputs and whatever else lie.
+      draw: all that is left to chance.
+      run: the run's directory, if it is not to lie in the folder.
+      num_processes: that share the work.
+
+    Attributes:
+      refused: the first `error:` that a command ended with.
+      is_damaged: whether checkpoints may be other than what was written.
+      listen: called first in each process of the run.
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        folder: Path,
+        draw: random.Random,
+        *,
+        run: Path | None = None,
+        num_processes: int = 1,
+    ) -> None:
+        self.variant = variant
+        self.folder = folder
+        self.draw = draw
+        self.run = run or folder / "run"
+        self.refused: str | None = None
+        self.is_damaged = False
+        self.listen: Callable[[], None] = lambda: None
+        self._environment: dict[str, str] = {}
+        self._num_processes = num_processes
+        self._num_started = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def place(self, function: str, unit: str = "calls") -> Place:
+        """A moment in one of the calls that the undisturbed run makes of a function."""
+        counts = self.variant.counts[function][unit]
+        occurrence = self.draw.randrange(len(counts)) + 1
+        return Place(function, occurrence, unit, self.draw.randint(0, counts[occurrence - 1]))
+
+    def start(
+        self, place: Place | None = None, act: Act | None = None, *flags: str, rank: int = 0
+    ) -> Ended:
+        """Begins the run, or goes on with it, disturbed at a place; returns how that ended.
+
+        Raises:
+          Wrong: it ended with a traceback, or without a word, or what it had saved is lost.
+        """
+        processes = self._processes(place, act, flags, rank)
+        ended = [process.end() for process in processes]
+        for one in ended:
+            self._require_words(one)
+        if not self.is_damaged:
+            beside = any("use_async_checkpoints" in one for one in self.variant.arguments)
+            nothing_is_lost(self.run, margin=EVERY if beside else 0)
+        return ended[rank]
+
+    def kill(self, function: str, unit: str = "calls") -> None:
+        """Kills the run at some moment in a function.
+
+        Raises:
+          Wrong: it ended in another way.
+        """
+        place = self.place(function, unit)
+        ended = self.start(place, acts.kill)
+        if ended.status == 0:  # what is due by the clock is not due as often each time
+            shutil.rmtree(self.run)
+            ended = self.start(place._replace(occurrence=1), acts.kill)
+        self.require(ended, -signal.SIGKILL)
+
+    def finish(self, *flags: str) -> None:
+        """Goes on undisturbed, to where the undisturbed run ended.
+
+        Raises:
+          Wrong: it does not get there, or something differs.
+        """
+        self.require(self.start(None, None, *flags), 0)
+        refuse_difference(result_of(self.run), self.variant.result)
+
+    def require(self, ended: Ended, *statuses: int) -> None:
+        """Raises Wrong where a process ended with another status."""
+        if ended.status not in statuses:
+            wanted = " or ".join(map(str, statuses))
+            raise Wrong(f"status {ended.status} instead of {wanted}:\n{ended.output[-3000:]}")
+
+    def own_cache(self) -> Path:
+        """The text is prepared for this case alone; returns where."""
+        cache = self.folder / "cache"
+        self._environment["FIDGPT_CACHE"] = str(cache)
+        return cache
+
+    def checkpoints(self) -> dict[int, Path]:
+        """Those that the run has, by step."""
+        return manifest.find(self.run)
+
+    def _processes(
+        self, place: Place | None, act: Act | None, flags: Sequence[str], rank: int
+    ) -> list[Process]:
+        def disturbed() -> None:
+            self.listen()
+            if place is not None and act is not None:
+                place.arm(act, self.run.parent)
+
+        self._num_started += 1
+        command = [*self._command(by_resume=bool(flags)), *flags]
+        several = _rendezvous(self._num_processes) if self._num_processes > 1 else [{}]
+        return [
+            Process(
+                command,
+                output=self.folder / f"output-{self._num_started}-{number}",
+                disturbed=disturbed if number == rank else self.listen,
+                environment=self._environment | dict(own),
+            )
+            for number, own in enumerate(several)
+        ]
+
+    def _command(self, *, by_resume: bool) -> list[str]:
+        """The one that began the run, said again, or --resume."""
+        is_begun = (self.run / "config.json").exists()
+        if is_begun and (by_resume or self.draw.random() < 0.5):
+            return [f"--resume={self.run}"]
+        return [*self.variant.arguments, f"--run_dir={self.run}", "--auto_resume"]
+
+    def _require_words(self, ended: Ended) -> None:
+        if "Traceback" in ended.output:
+            raise Wrong(f"a traceback, status {ended.status}:\n{ended.output[-3000:]}")
+        if ended.status == 2:
+            lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
+            if len(lines) != 1:
+                raise Wrong(f"{len(lines)} errors are said:\n{ended.output[-3000:]}")
+            self.refused = self.refused or lines[0]
+
+
+def nothing_is_lost(run: Path, *, margin: int = 0) -> None:
+    """Raises Wrong unless each checkpoint is whole, and none is missing that was done.
+
+    Args:
+      run: its directory.
+      margin: steps for which a checkpoint may still be on its way.
+    """
+    metrics = run / "metrics.jsonl"
+    rows = read_rows(metrics) if metrics.exists() else []
+    for path in manifest.find(run).values():
+        if reason := manifest.damage(path):
+            raise Wrong(f"{path} {reason}")
+    done = (rows[-1]["step"] - 1 - margin) // EVERY * EVERY if rows else 0
+    if done > 0 and max(manifest.find(run), default=0) < done:
+        raise Wrong(f"step {rows[-1]['step']} was begun, and the checkpoint of {done} is not there")
+
+
+def _rendezvous(num_processes: int) -> list[dict[str, str]]:
+    """The variables that torchrun gives to each of several processes."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    return [
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_processes),
+            "LOCAL_WORLD_SIZE": str(num_processes),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        for rank in range(num_processes)
+    ]

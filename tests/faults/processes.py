@@ -1,0 +1,151 @@
+"""The training command in forked processes, which have imported everything already."""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from absl import flags
+
+from fidgpt.cli import runs, train
+from fidgpt.train import device
+
+AT_END: list[Callable[[], object]] = []  # of a forked process that was not killed
+PATIENCE = 120.0  # seconds; a process that takes longer hangs
+
+
+class Ended(NamedTuple):
+    """How a process ended.
+
+    Attributes:
+      status: its exit status, or minus the signal that killed it.
+      output: what it printed, errors too.
+    """
+
+    status: int
+    output: str
+
+
+class Process:
+    """One training command; starting it costs a fork instead of importing torch.
+
+    Args:
+      arguments: those of the command.
+      output: file for what it prints.
+      disturbed: called in the new process before the command.
+      environment: variables that differ from this process's.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        output: Path,
+        disturbed: Callable[[], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._output = output
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become(arguments, output, disturbed, environment or {})
+
+    def end(self) -> Ended:
+        """Waits for its end; one that hangs is killed, and shows it by the status -9."""
+        handle = os.pidfd_open(self._pid)
+        try:
+            ended, *_ = select.select([handle], [], [], PATIENCE)
+            if not ended:
+                os.kill(self._pid, signal.SIGKILL)
+        finally:
+            os.close(handle)
+        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        text = self._output.read_text(encoding="utf-8", errors="replace")
+        return Ended(status, text if ended else f"{text}\n(hung for {PATIENCE:.0f} s)")
+
+
+def warm_up(arguments: Sequence[str]) -> None:
+    """Runs a command in this very process, for all that it imports and traces but once.
+
+    What it prints is dropped.
+
+    Raises:
+      RuntimeError: it failed, or left a thread behind, with which this process may not be forked.
+    """
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
+        status = _run(arguments)
+    if status:
+        raise RuntimeError(f"the undisturbed command ends with status {status}: {arguments}")
+    gc.collect()
+    gc.freeze()  # or every process that follows looks through all of torch for garbage
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError(f"the command left threads behind: {threading.enumerate()}")
+
+
+def one_thread() -> None:
+    """Lets torch compute in the calling thread alone, since a fork has no other."""
+    torch.set_num_threads(1)
+
+
+def ask_once() -> None:
+    """Lets runs take the machine's speed and the state of the code as they are now.
+
+    Neither has a part in any number, and to find them out takes as long as five steps.
+    """
+    machine, around = device.peak_flops(torch.device("cpu"), torch.float32), runs.surroundings()
+    device.peak_flops = lambda *_: machine
+    runs.surroundings = lambda: around
+    runs.patch = lambda: None
+
+
+def _become(
+    arguments: Sequence[str],
+    output: Path,
+    disturbed: Callable[[], None] | None,
+    environment: Mapping[str, str],
+) -> None:
+    """Turns a forked process into the command; never returns."""
+    status = 1
+    try:
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.environ.update(environment)
+        if disturbed is not None:
+            disturbed()
+        status = _run(arguments)
+        # The interpreter's end waits for these; os._exit would not.
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                thread.join()
+        for last in AT_END:
+            last()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    flags.FLAGS.unparse_flags()
+    sys.argv = ["train.py", *arguments]
+    try:
+        train.run()
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    return 0

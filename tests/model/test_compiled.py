@@ -1,0 +1,99 @@
+"""Compiled blocks, in processes without type checks: same numbers, few compilations."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fidgpt.model import Block, Compile, MachineError
+from fidgpt.model.compiled import Compiled
+
+PROGRAM = """
+import sys
+import torch
+from torch._dynamo.utils import counters
+from fidgpt import fiddlers
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import use_compile, use_moe
+from fidgpt.model import compiled, materialize
+from fidgpt.model.reports import collecting
+from fidgpt.train.objective import NextToken
+
+def results(*names, layers, compiling):
+    cfg = debug()
+    cfg.model.num_layers = layers
+    for name in names:
+        getattr(fiddlers, name)(cfg)
+    if compiling:
+        use_compile(cfg)
+        for block in cfg.model.blocks:
+            block.backend = "aot_eager"
+    trainer = build_trainer(cfg)
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    torch.manual_seed(0)
+    batch = torch.randint(0, 257, (2, 33))
+    with collecting() as reports:
+        loss = NextToken(trainer.model, trainer.loss).train()(batch)
+    loss.backward()
+    told = [*reports.metrics.values(), *reports.tallies.values()]
+    return [loss, *told, *(p.grad for p in trainer.model.parameters())]
+
+for names in [(), ("use_recompute",), ("use_moe", "use_selective_recompute")]:
+    counts = []
+    for layers in (3, 6):
+        torch._dynamo.reset()
+        counters.clear()
+        compiled._compiled.cache_clear()
+        pairs = zip(
+            results(*names, layers=layers, compiling=False),
+            results(*names, layers=layers, compiling=True),
+            strict=True,
+        )
+        assert all((a - b).float().norm() <= 1e-5 * a.float().norm() for a, b in pairs), names
+        counts.append(counters["stats"]["unique_graphs"])
+        assert not counters["graph_break"], counters["graph_break"]
+    assert counts[0] == counts[1] <= 2, (names, counts)
+"""
+
+
+def test_compiled_blocks_compute_the_same_and_are_compiled_once_for_all_layers():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def plain() -> Block:
+    nothing = torch.nn.Identity()
+    return Block(attention_norm=nothing, attention=Passing(), mlp_norm=nothing, mlp=nothing)
+
+
+class Passing(torch.nn.Module):
+    def forward(self, x, layout):
+        return x
+
+
+def test_without_a_compiler_the_first_step_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    block = Compile(plain, mode="default")()
+    x = torch.ones(1, 2, 3, requires_grad=True)
+    with pytest.raises(MachineError, match=r"no C\+\+ compiler here \(looked for no-such-compiler"):
+        block(x, None)
+    assert torch.equal(block.eval()(x, None), 4 * x)  # nothing is compiled where nothing learns
+
+
+def test_what_is_compiled_is_kept_in_the_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    block = Compile(plain, mode="max-autotune")()
+    assert isinstance(block, Compiled)
+    block(torch.ones(1, 2, 3), None)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")

@@ -1,0 +1,69 @@
+"""What is known of a run that never was, for tests of what hears of runs."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fidgpt.train.facts import Facts
+from fidgpt.train.footprint import Footprint
+from fidgpt.train.run import RunDirectory
+
+FACTS = Facts(
+    parameters=10,
+    trained_parameters=10,
+    active_parameters=10,
+    shared={"a": ["b"]},
+    flops_per_token=60,
+    tokens=80,
+    num_steps=10,
+    tokens_per_step=8,
+    device=torch.device("cpu"),
+    world_size=1,
+    precision="Float32",
+    peak_flops=1e9,
+    memory=Footprint(
+        weights=40,
+        copy=0,
+        gradients=40,
+        full_gradients=40,
+        optimizer=80,
+        activations=None,
+        num_sequences=2,
+        is_split=False,
+    ),
+    evaluators=("validation",),
+)
+
+
+def metrics_row(step: int) -> dict[str, Any]:
+    """What a step would have measured."""
+    return {"step": step, "loss": 1 / 3, "tokens_per_second": 5.0, "utilisation": 0.25}
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Waits for what a thread or another process does."""
+    end = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Ears:
+    """A tracker that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
+        """Nothing is kept of it."""
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Nothing is kept of it."""
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def finish(self) -> None:
+        """Nothing is to be ended."""

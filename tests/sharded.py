@@ -1,0 +1,215 @@
+"""Trains `debug` with weights dealt over processes: started by torchrun, and the cases it runs."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import (
+    share_blocks,
+    use_ema,
+    use_float32,
+    use_fsdp,
+    use_hsdp,
+    use_layer_norm,
+    use_learned_positions,
+    use_lora,
+    use_loss_free_balancing,
+    use_moe,
+    use_mtp,
+    use_muon,
+    use_recompute,
+)
+from fidgpt.model import Transformer
+from fidgpt.parallel import DataParallel
+from fidgpt.train import BFloat16, RunDirectory, Trainer
+from fidgpt.train.beginning import make_learner, prepare_data
+from fidgpt.train.trackers import read_rows
+
+NUM_STEPS = 4
+
+
+def plain(cfg: fdl.Config) -> None:
+    """`debug` as it is."""
+
+
+def accumulating(cfg: fdl.Config) -> None:
+    """Several micro-batches a step."""
+    cfg.micro_batch_size = 1
+
+
+def narrow(cfg: fdl.Config) -> None:
+    """Gathered in bfloat16."""
+    cfg.precision = fdl.Config(BFloat16)
+
+
+def mixture(cfg: fdl.Config) -> None:
+    """Experts, whose routers stay in float32 and are balanced by a bias."""
+    use_moe(cfg)
+    use_loss_free_balancing(cfg)
+
+
+def narrow_mixture(cfg: fdl.Config) -> None:
+    """The same in bfloat16."""
+    mixture(cfg)
+    narrow(cfg)
+
+
+def adapters(cfg: fdl.Config) -> None:
+    """Most weights are frozen."""
+    use_lora(cfg)
+
+
+def looking_ahead(cfg: fdl.Config) -> None:
+    """A further list of blocks, which use the model's table too, and blocks computed twice."""
+    use_mtp(cfg)
+    use_recompute(cfg)
+
+
+def classic(cfg: fdl.Config) -> None:
+    """Norms of torch's, which start themselves; positions at the root; one block for all layers."""
+    use_layer_norm(cfg)
+    use_learned_positions(cfg)
+    share_blocks(cfg)
+
+
+def orthogonal(cfg: fdl.Config) -> None:
+    """Muon, which works on whole matrices."""
+    use_muon(cfg)
+
+
+def averaged(cfg: fdl.Config) -> None:
+    """An average of weights, which is put in between two evaluations."""
+    use_ema(cfg)
+
+
+def hybrid(cfg: fdl.Config) -> None:
+    """Two copies of the model, each dealt over half of the processes."""
+    use_hsdp(cfg, num_shards=2)
+
+
+CASES: dict[int, list[Callable[[fdl.Config], None]]] = {
+    2: [
+        plain,
+        accumulating,
+        narrow,
+        mixture,
+        narrow_mixture,
+        adapters,
+        looking_ahead,
+        classic,
+        orthogonal,
+        averaged,
+    ],
+    4: [plain, hybrid],
+}
+
+
+def trainer_of(case: Callable[[fdl.Config], None]) -> Trainer:
+    """`debug`, short, in float32 and sharded unless the case says otherwise."""
+    cfg = debug()
+    use_float32(cfg)
+    use_fsdp(cfg)
+    cfg.batch_size = 4
+    case(cfg)
+    return build_trainer(cfg)
+
+
+def trained(case: Callable[[fdl.Config], None]) -> dict[str, Any]:
+    """What training leaves on this process."""
+    trainer = trainer_of(case)
+    with trainer.parallel as parallel:
+        prepare_data(trainer)
+        run = RunDirectory(Path("unused"), texts={})
+        learner, _ = make_learner(trainer, run, resume=False, resume_step=None)
+        start = {name: whole(p) for name, p in learner.model.named_parameters()}
+        rows = []
+        for step in range(NUM_STEPS):
+            torch.manual_seed(step)
+            rank, world_size = parallel.rank, parallel.world_size
+            batch = trainer.data.batch(step, rank=rank, world_size=world_size)
+            rows.append(learner.update(batch, step=step))
+            measure = trainer.evaluators["validation"]
+            rows[-1] |= measure(learner.replica, trainer.loss, parallel)
+            if learner.average is not None:
+                with learner.averaged():
+                    measured = measure(learner.replica, trainer.loss, parallel)
+                rows[-1] |= {f"average/{name}": value for name, value in measured.items()}
+        learner.replica.eval()
+        assert trainer.samples is not None
+        text = next(
+            trainer.samples.write(learner.replica, trainer.data.tokenizer, context=16, seed=0)
+        )
+        model = learner.model
+        assert isinstance(model, Transformer)
+        return {
+            "start": start,
+            "rows": rows,
+            "text": text,
+            "bytes": {
+                "gradients": gradient_bytes(learner, trainer, parallel),
+                "weights": own_bytes(model.parameters()),
+                "optimizer": own_bytes(states(learner.optimizer)),
+            },
+            "end": {name: whole(p) for name, p in model.named_parameters()},
+            "biases": {name: b for name, b in model.named_buffers() if "bias" in name},
+            "tied": model.embedding.weight is model.unembedding.weight,
+        }
+
+
+def gradient_bytes(learner: Any, trainer: Trainer, parallel: DataParallel) -> int:
+    """Bytes of the gradients that an optimizer step sees."""
+    learner.replica.train()
+    batch = trainer.data.batch(0, rank=parallel.rank, world_size=parallel.world_size)
+    learner._backward(batch)  # `update` forgets them
+    return own_bytes(p.grad for p in learner.model.parameters() if p.grad is not None)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, of which this process may hold a shard."""
+    tensor = tensor.detach()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+
+
+def states(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    """What an optimizer remembers of parameters, without counters."""
+    for state in optimizer.state.values():
+        yield from (x for x in state.values() if isinstance(x, Tensor) and x.dim())
+
+
+def own_bytes(tensors: Iterator[Tensor] | Iterator[nn.Parameter]) -> int:
+    """Bytes of the shards of this process."""
+    locals_ = (x.to_local() if isinstance(x, DTensor) else x for x in tensors)
+    return sum(x.numel() * x.element_size() for x in locals_)
+
+
+def losses(path: Path, **options: Any) -> list[float]:
+    """Those of a whole run with dropout and checkpoints, which may go on with one."""
+    cfg = debug()
+    use_fsdp(cfg)
+    cfg.num_steps, cfg.checkpoints.every, cfg.model.dropout = 4, 2, 0.1
+    cfg.trackers = cfg.trackers[1:]
+    build_trainer(cfg).train(RunDirectory(path, texts={}), **options)
+    return [row["loss"] for row in read_rows(path / "metrics.jsonl")]
+
+
+def main(path: Path) -> None:
+    """Leaves what every case gave this rank, in one file."""
+    with DataParallel() as processes:
+        left = {case.__name__: trained(case) for case in CASES[processes.world_size]}
+        if processes.world_size == 2:
+            whole_run = losses(path / "run")
+            resumed = losses(path / "run", resume=True, resume_step=2)
+            left |= {"runs": (whole_run, resumed)}
+        torch.save(left, path / f"rank{processes.rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

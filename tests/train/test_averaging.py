@@ -1,0 +1,131 @@
+"""Averages of weights against closed forms, written down step by step."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from fidgpt.train import Average, Ema, EmaDecaySqrt, Stateful
+
+MAKE: list[Callable[[], Average]] = [
+    lambda: Ema(beta=0.9),
+    lambda: EmaDecaySqrt(beta=0.9, switch_step=6, decay_steps=8),
+]
+NUM_STEPS = 20
+
+
+def model() -> nn.Module:
+    """A layer with a vector that is not trained, tied to another layer."""
+    one = nn.Linear(3, 4)
+    one.bias.requires_grad_(False)
+    two = nn.Linear(3, 4, bias=False)
+    two.weight = one.weight
+    return nn.ModuleDict({"one": one, "two": two})
+
+
+def weights(step: int) -> torch.Tensor:
+    """Those after a step, counted from 0; -1 is before the first."""
+    return torch.randn((4, 3), generator=torch.Generator().manual_seed(step + 1))
+
+
+def follow(average: Average, net: nn.Module, begin: int, end: int) -> None:
+    """Trains from step `begin` up to `end`."""
+    for step in range(begin, end):
+        with torch.no_grad():
+            net.get_parameter("one.weight").copy_(weights(step))
+        average.update(net, step=step)
+
+
+def value(average: Average) -> torch.Tensor:
+    (only,) = average.state_dict()["weights"].values()
+    return only
+
+
+def started(average: Average) -> nn.Module:
+    net = model()
+    with torch.no_grad():
+        net.get_parameter("one.weight").copy_(weights(-1))
+    average.begin(net)
+    return net
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.99])
+def test_ema_is_the_geometric_sum_from_the_first_weights_on(beta: float) -> None:
+    average = Ema(beta=beta)
+    follow(average, started(average), 0, NUM_STEPS)
+    expected = beta**NUM_STEPS * weights(-1).double()
+    for step in range(NUM_STEPS):
+        expected += (1 - beta) * beta ** (NUM_STEPS - 1 - step) * weights(step).double()
+    torch.testing.assert_close(value(average).double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_steps", [1, 5, 6, 7, 13, 14, NUM_STEPS])
+def test_ema_decay_sqrt_is_the_mean_by_what_steps_count(num_steps: int) -> None:
+    """The weights before the first step count nothing."""
+    beta, switch, decay = 0.9, 6, 8
+    average = EmaDecaySqrt(beta=beta, switch_step=switch, decay_steps=decay)
+    follow(average, started(average), 0, num_steps)
+    counts = [
+        1 - beta if step < switch else 1 - math.sqrt(min(1, (step - switch) / decay))
+        for step in range(num_steps)
+    ]
+    assert counts == [average.weight(step) for step in range(num_steps)]
+    summed = sum(count * weights(step).double() for step, count in enumerate(counts))
+    torch.testing.assert_close(value(average).double(), summed / sum(counts), rtol=1e-5, atol=1e-6)
+
+
+def test_after_its_decay_the_average_stays() -> None:
+    average = EmaDecaySqrt(beta=0.9, switch_step=0, decay_steps=5)
+    net = started(average)
+    follow(average, net, 0, 5)
+    kept = value(average).clone()
+    follow(average, net, 5, NUM_STEPS)
+    assert torch.equal(value(average), kept)
+
+
+@pytest.mark.parametrize("make", MAKE)
+@pytest.mark.parametrize("stop", range(1, NUM_STEPS, 3))
+def test_stopped_at_any_step_it_goes_on_bit_for_bit(make: Callable[[], Average], stop: int) -> None:
+    whole, before, after = make(), make(), make()
+    follow(whole, started(whole), 0, NUM_STEPS)
+    follow(before, started(before), 0, stop)
+    state = before.state_dict()
+    saved = {**state, "weights": {n: w.clone() for n, w in state["weights"].items()}}
+    net = started(after)
+    assert isinstance(after, Stateful)
+    assert not after.has_history
+    after.load_state_dict(saved)
+    assert after.has_history
+    follow(after, net, stop, NUM_STEPS)
+    assert torch.equal(value(after), value(whole))
+
+
+@pytest.mark.parametrize("make", MAKE)
+def test_exchanged_twice_nothing_changed_and_ties_hold(make: Callable[[], Average]) -> None:
+    average = make()
+    net = started(average)
+    follow(average, net, 0, 5)
+    own, averaged = net.get_parameter("one.weight").detach().clone(), value(average).clone()
+    bias = net.get_parameter("one.bias").detach().clone()
+    average.exchange(net)
+    assert torch.equal(net.get_parameter("one.weight"), averaged)
+    assert net.get_parameter("two.weight") is net.get_parameter("one.weight")
+    assert torch.equal(net.get_parameter("one.bias"), bias)
+    average.exchange(net)
+    assert torch.equal(net.get_parameter("one.weight"), own)
+    assert torch.equal(value(average), averaged)
+
+
+def test_another_model_is_refused() -> None:
+    average = Ema()
+    net = started(average)
+    with pytest.raises(ValueError, match=r"saved of other parameters: 2 differ.*one\.weight"):
+        average.load_state_dict({"weights": {"three.weight": weights(0)}})
+    with pytest.raises(ValueError, match="is of another model"):
+        average.exchange(net.get_submodule("two"))
+    with pytest.raises(ValueError, match="beta=1"):
+        Ema(beta=1.0)
+    with pytest.raises(ValueError, match="decay_steps=0"):
+        EmaDecaySqrt(decay_steps=0)

@@ -1,0 +1,152 @@
+"""A second copy behind a URL follows the run, and brings it back where the disk was lost."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from torch import nn
+
+from fidgpt.train import CheckpointError, Checkpoints, KeepEvery, Mirror
+from fidgpt.train.checkpoints import newest_good
+from fidgpt.train.checkpoints.manifest import find
+
+URL = "memory://bucket/run"
+
+
+@pytest.fixture(autouse=True)
+def storage() -> Iterator[Any]:
+    """An empty store in memory."""
+    system = fsspec.filesystem("memory")
+    yield system
+    if system.exists("/bucket"):
+        system.rm("/bucket", recursive=True)
+
+
+def checkpoints(
+    url: str = URL,
+    *,
+    keep_last: int = 2,
+    keep: Sequence[KeepEvery] = (),
+    tell: Callable[[str], object] = print,
+) -> Checkpoints:
+    return Checkpoints(every=1, keep_last=keep_last, keep=keep, mirror=Mirror(url, tell=tell))
+
+
+def parts(value: float = 0.0) -> dict[str, Any]:
+    model = nn.Linear(3, 2)
+    nn.init.constant_(model.weight, value)
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+
+
+def save(saver: Checkpoints, run: Path, *steps: int) -> None:
+    for step in steps:
+        reasons = saver.due(step, num_steps=99)
+        saver.save(run, step=step, state={}, reasons=reasons, **parts(float(step)))
+
+
+def there(storage: Any) -> list[str]:
+    return sorted(path.rpartition("/")[2] for path in storage.ls("/bucket/run", detail=False))
+
+
+def test_the_copies_follow_what_stays(tmp_path: Path, storage: Any) -> None:
+    save(checkpoints(keep=[KeepEvery(every=2, until=2)]), tmp_path, 1, 2, 3, 4, 5)
+    assert there(storage) == ["step_00000002", "step_00000004", "step_00000005"]
+    for step, path in find(tmp_path).items():
+        for file in path.iterdir():
+            assert storage.cat(f"/bucket/run/step_{step:08d}/{file.name}") == file.read_bytes()
+
+
+@pytest.mark.parametrize(("step", "weight"), [(None, 3.0), (2, 2.0)])
+def test_a_lost_disk(tmp_path: Path, step: int | None, weight: float) -> None:
+    save(checkpoints(), tmp_path / "old", 1, 2, 3)
+    shutil.rmtree(tmp_path / "old")
+    given, saver, run = parts(), checkpoints(), tmp_path / "new"
+    run.mkdir()
+    saver.fetch(run, step=step)
+    assert saver.restore(run, **given) == (int(weight), {})
+    assert given["model"].weight.unique().tolist() == [weight]
+
+
+def test_local_files_serve_as_well(tmp_path: Path) -> None:
+    saver, run = checkpoints(f"file://{tmp_path}/copy"), tmp_path / "run"
+    save(saver, run, 1, 2, 3)
+    shutil.rmtree(run)
+    run.mkdir()
+    saver.fetch(run, step=None)
+    assert newest_good(run) == 3
+
+
+def test_what_is_here_is_not_replaced(tmp_path: Path, storage: Any) -> None:
+    save(checkpoints(), tmp_path, 1, 2)
+    storage.rm("/bucket", recursive=True)
+    checkpoints().fetch(tmp_path, step=None)
+    checkpoints().fetch(tmp_path, step=1)
+    assert list(find(tmp_path)) == [1, 2]
+
+
+def test_a_copy_cut_short_does_not_exist(tmp_path: Path, storage: Any) -> None:
+    save(checkpoints(), tmp_path / "old", 1, 2)
+    storage.rm_file("/bucket/run/step_00000002/manifest.json")
+    (tmp_path / "new").mkdir()
+    checkpoints().fetch(tmp_path / "new", step=None)
+    assert list(find(tmp_path / "new")) == [1]
+
+
+def test_a_damaged_copy_is_refused(tmp_path: Path, storage: Any) -> None:
+    save(checkpoints(), tmp_path / "old", 1)
+    storage.pipe("/bucket/run/step_00000001/model.safetensors", b"other")
+    (tmp_path / "new").mkdir()
+    checkpoints().fetch(tmp_path / "new", step=None)
+    with pytest.raises(CheckpointError, match="model.safetensors has 5 bytes instead of"):
+        checkpoints().restore(tmp_path / "new", **parts())
+
+
+def test_steps_left_behind_are_no_longer_there(tmp_path: Path, storage: Any) -> None:
+    save(checkpoints(keep_last=9), tmp_path, 1, 2, 3)
+    save(checkpoints(keep_last=9), tmp_path, 2)
+    assert there(storage) == ["step_00000001", "step_00000002"]
+
+
+def test_a_failed_copy_is_said_and_made_up_for(
+    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionError("no route")
+
+    told: list[str] = []
+    saver = checkpoints(tell=told.append)
+    with monkeypatch.context() as broken:
+        broken.setattr(type(storage), "put_file", refuse)
+        save(saver, tmp_path, 1)
+    assert newest_good(tmp_path) == 1
+    assert told == [
+        f"warning: step 1 was not copied to {URL} (ConnectionError: no route); it is whole in "
+        f"{tmp_path}, and the next checkpoint tries again."
+    ]
+    save(saver, tmp_path, 2)
+    assert there(storage) == ["step_00000001", "step_00000002"]
+
+
+def test_a_new_run_deletes_no_copies_of_another(tmp_path: Path, storage: Any) -> None:
+    checkpoints().begin()
+    save(checkpoints(), tmp_path, 5, 6)
+    with pytest.raises(CheckpointError, match=f"{URL} holds the checkpoints of a run up to step 6"):
+        checkpoints().begin()
+    assert there(storage) == ["step_00000005", "step_00000006"]
+    with pytest.raises(CheckpointError, match=r"copied to nowhere://x \(ValueError: Protocol"):
+        checkpoints("nowhere://x").begin()
+
+
+@pytest.mark.parametrize("url", ["", "3", "copies/first"])
+def test_a_folder_that_would_depend_on_where_one_is_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="must be a URL"):
+        Mirror(url)
+
+
+def test_storage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"brought from nowhere://x \(ValueError: Protocol"):
+        checkpoints("nowhere://x").fetch(tmp_path, step=None)

@@ -1,0 +1,180 @@
+"""Tasks of lm-evaluation-harness on a small model: its numbers are those computed by hand."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.data import ByteTokenizer, DataError
+from fidgpt.fiddlers import smoke_test, use_tasks
+from fidgpt.model import LanguageModel, materialize
+from fidgpt.model.generation import score
+from fidgpt.parallel import DataParallel
+from fidgpt.train import CrossEntropy
+from fidgpt.train.evaluation import Answers, Tasks, harness_model
+
+try:
+    import lm_eval  # noqa: F401  # pyright: ignore[reportMissingImports]
+except ImportError as error:
+    pytest.skip(f"lm-evaluation-harness is not installed: {error}", allow_module_level=True)
+
+# The harness and what it imports warn of much that is not ours.
+pytestmark = pytest.mark.filterwarnings("ignore")
+CONTEXT = 256
+HERE = Path(__file__).with_name("harness_tasks")
+NAMES = ["fidgpt_choice", "fidgpt_text", "fidgpt_writing"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tasks, with paths to their data."""
+    folder = tmp_path_factory.mktemp("tasks")
+    for path in HERE.iterdir():
+        text = path.read_text(encoding="utf-8").replace("FOLDER", str(folder))
+        (folder / path.name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[dict[str, Any]]:
+    lines = (HERE / "choices.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    model = build_trainer(debug()).model
+    materialize(model, device=torch.device("cpu"), seed=0)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def answers(model: LanguageModel) -> Answers:
+    return Answers(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=4)
+
+
+def nats(model: LanguageModel, before: str, after: str) -> float:
+    """The log-probability of a text after another, by the command `sample --score`'s own way."""
+    ids = [256, *(before + after).encode()]
+    return score(model, ids, context=CONTEXT).log_probabilities[len(before.encode()) :].sum().item()
+
+
+def test_the_numbers_are_those_by_hand(folder, documents, model, answers):
+    found = Tasks(NAMES, include_path=folder).run(answers)
+    right = []
+    for one in documents:
+        each = [nats(model, one["begin"], ending) for ending in one["endings"]]
+        right.append(each.index(max(each)) == one["right"])
+    assert found["fidgpt_choice"]["acc"] == pytest.approx(sum(right) / len(right))
+    texts = [one["begin"] + one["endings"][0] for one in documents]
+    num_bytes = sum(len(text.encode()) for text in texts)
+    bits = -sum(nats(model, "", text) for text in texts) / math.log(2) / num_bytes
+    assert found["fidgpt_text"]["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+    assert found["fidgpt_text"]["byte_perplexity"] == pytest.approx(2**bits, rel=1e-5)
+    assert found["fidgpt_writing"]["exact_match"] in {0.0, 0.2}
+
+
+def test_the_harness_reads_the_adapter_as_one_of_its_models(folder, model):
+    from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
+    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    adapter = harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT)
+    assert isinstance(adapter, LM)
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    results = simple_evaluate(adapter, tasks=["fidgpt_choice"], task_manager=manager)
+    assert results is not None
+    ours = Tasks(["fidgpt_choice"], include_path=folder).run(harness_answers(model))
+    assert results["results"]["fidgpt_choice"]["acc,none"] == ours["fidgpt_choice"]["acc"]
+
+
+def harness_answers(model: LanguageModel) -> Answers:
+    return Answers(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=1)
+
+
+def test_windows_are_those_of_the_harness(model):
+    from lm_eval.utils import get_rolling_token_windows  # pyright: ignore[reportMissingImports]
+
+    text, context = "long enough for several windows, the last of which overlaps", 16
+    answers = Answers(model, tokenizer=ByteTokenizer(), context=context)
+
+    class Request:
+        args = (text,)
+
+    total = 0.0
+    windows = get_rolling_token_windows([*text.encode()], 256, context, 1)
+    with torch.no_grad():
+        for seen, predicted in windows:
+            rows = model(torch.tensor([seen]))[0].float().log_softmax(-1)[-len(predicted) :]
+            total += rows.gather(1, torch.tensor(predicted)[:, None]).sum().item()
+    assert answers.loglikelihood_rolling([Request()]) == pytest.approx([total], rel=1e-5)
+
+
+def test_a_task_may_be_run_again_and_in_part(folder, answers, model):
+    tasks = Tasks(["fidgpt_choice"], include_path=folder)
+    assert tasks.run(answers) == tasks.run(answers)
+    limited = Tasks(["fidgpt_text"], include_path=folder, limit=1).run(answers)
+    alone = -nats(model, "", "def run(self):") / math.log(2) / len("def run(self):")
+    assert limited["fidgpt_text"]["bits_per_byte"] == pytest.approx(alone, rel=1e-5)
+    with_errors = Tasks(["fidgpt_choice"], include_path=folder).run(answers, bootstrap_iters=10)
+    assert with_errors["fidgpt_choice"]["acc_stderr"] > 0
+
+
+def test_examples_are_shown_before_a_question(folder, answers):
+    seen: list[str] = []
+
+    class Watched(Answers):
+        def loglikelihood(self, requests):
+            seen.extend(request.args[0] for request in requests)
+            return super().loglikelihood(requests)
+
+    watched = Watched(answers.model, tokenizer=ByteTokenizer(), context=CONTEXT)
+    Tasks(["fidgpt_choice"], include_path=folder, num_fewshot=1).run(watched)
+    assert all("\n\n" in text for text in seen)
+
+
+def test_mistakes_are_told(folder):
+    with pytest.raises(DataError, match="no task 'fidgpt_chioce'"):
+        Tasks(["fidgpt_chioce"], include_path=folder)
+    with pytest.raises(DataError, match="no folder"):
+        Tasks(["fidgpt_choice"], include_path=folder / "nowhere")
+    broken = folder / "broken.yaml"
+    text = (folder / "fidgpt_choice.yaml").read_text(encoding="utf-8")
+    broken.write_text(text.replace("choices.jsonl", "none.jsonl"), encoding="utf-8")
+    try:
+        with pytest.raises(DataError, match="cannot be loaded"):
+            Tasks([str(broken)])
+    finally:
+        broken.unlink()
+
+
+def test_tasks_are_measured_during_a_run(
+    folder: Path, train: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    cfg = debug()
+    cfg.trackers = cfg.trackers[1:]
+    smoke_test(cfg, num_steps=2)
+    cfg.samples = None
+    rows = {}
+    rows["plain"] = train(cfg, "plain")
+    use_tasks(cfg, ("fidgpt_choice", "fidgpt_text"), include_path=str(folder), every=1)
+    rows["tasks"] = train(cfg, "tasks")
+    assert [
+        {"tasks/fidgpt_choice/acc", "tasks/fidgpt_text/bits_per_byte"} <= {*row}
+        for row in rows["tasks"]
+    ] == [True, True]
+    # Measuring changes nothing of what is learned.
+    assert [row["loss"] for row in rows["plain"]] == [row["loss"] for row in rows["tasks"]]
+    part = build_trainer(cfg).evaluators["tasks"]
+    part.prepare()
+    shutil.rmtree(tmp_path / "plain")
+    model = build_trainer(cfg).model
+    materialize(model, device=torch.device("cpu"), seed=0)
+    assert "fidgpt_choice/acc" in part(model, CrossEntropy(), DataParallel())

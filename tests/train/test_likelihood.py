@@ -1,0 +1,155 @@
+"""Likelihoods of many texts at once, and answers to the harness, against one text at a time."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fidgpt.cli.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.data import ByteTokenizer
+from fidgpt.model import LanguageModel, materialize
+from fidgpt.model.generation import generate, score
+from fidgpt.train.evaluation import Answers, likelihoods
+
+CONTEXT = 24
+TOKENIZER = ByteTokenizer()
+TEXTS = [
+    ("def run(", "self):"),
+    ("import numpy as ", "np"),
+    ("class", " A: été"),
+    ("", "return None"),
+    ("a beginning that is longer than what the model sees at once, ", "and its end"),
+    ("short, ", "with an ending that is longer than all that the model sees at any time"),
+    ("nothing comes after this", ""),
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    args: tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    model = build_trainer(debug()).model
+    materialize(model, device=torch.device("cpu"), seed=0)
+    for parameter in model.parameters():  # so that some tokens are much likelier than others
+        parameter.data.mul_(4 if parameter.ndim > 1 else 1)
+    return model.eval()
+
+
+@pytest.fixture
+def answers(model: LanguageModel) -> Answers:
+    return Answers(model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=3)
+
+
+def ids(text: str) -> list[int]:
+    return [256, *text.encode()]
+
+
+@torch.no_grad()
+def log_probabilities(model: LanguageModel, tokens: list[int]) -> Tensor:
+    """All rows of the table, after each token."""
+    return model(torch.tensor([tokens]))[0].float().log_softmax(-1)
+
+
+def by_hand(model: LanguageModel, before: list[int], scored: list[int]) -> tuple[float, bool]:
+    """Token by token: the window begins where that of its token's group of `CONTEXT` does."""
+    total, greedy = 0.0, True
+    for number, token in enumerate(scored):
+        group = number // CONTEXT * CONTEXT
+        last = min(group + CONTEXT, len(scored))
+        begin = max(0, len(before) + last - CONTEXT - 1)
+        row = log_probabilities(model, [*before, *scored][begin : len(before) + number])[-1]
+        total += row[token].item()
+        greedy &= row.argmax().item() == token
+    return total, greedy
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_likelihoods_are_those_of_one_token_after_the_other(model, batch_size):
+    texts = [(ids(before), list(after.encode())) for before, after in TEXTS]
+    found = likelihoods(model, texts, context=CONTEXT, batch_size=batch_size)
+    for one, (before, scored) in zip(found, texts, strict=True):
+        nats, greedy = by_hand(model, before, scored)
+        assert one.log_probability == pytest.approx(nats, rel=1e-5, abs=1e-5)
+        assert one.is_greedy == greedy
+
+
+def test_what_the_model_would_write_is_greedy(model, answers):
+    begin = ids("def ")
+    written = list(
+        generate(model, begin, num_tokens=12, context=CONTEXT, temperature=0.0, vocab_size=256)
+    )
+    for wrong in (0, 1):
+        continuation = [*written[:-1], (written[-1] + wrong) % 256]
+        (one,) = likelihoods(model, [(begin, continuation)], context=CONTEXT, batch_size=1)
+        assert one.is_greedy == (wrong == 0)
+
+
+def test_answers_split_texts_as_documents_begin(model, answers):
+    requests = [Request(text) for text in TEXTS]
+    found = answers.loglikelihood(requests)
+    for (before, after), answer in zip(TEXTS, found, strict=True):
+        kept = before.rstrip()  # space at the end of a context belongs to what follows
+        after = before[len(kept) :] + after
+        assert answer == pytest.approx(by_hand(model, ids(kept), list(after.encode())), rel=1e-5)
+    moved, kept = answers.loglikelihood([Request(("a b ", "c")), Request(("a b", " c"))])
+    assert moved == kept
+
+
+def test_whole_texts_are_scored_each_token_once(model, answers):
+    texts = ["short", "été", "long enough for several windows of the model's, and not the same", ""]
+    found = answers.loglikelihood_rolling([Request((text,)) for text in texts])
+    expected = [by_hand(model, [256], list(text.encode()))[0] for text in texts]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found[0] == pytest.approx(-score(model, ids("short"), context=CONTEXT).nats, rel=1e-5)
+    assert found[3] == 0
+
+
+def test_texts_are_written_up_to_their_end(model, answers):
+    greedy = {"until": [], "max_gen_toks": 9}
+    begins = ["def ", "class Longer", "x" * 60, ""]
+    found = answers.generate_until([Request((begin, greedy)) for begin in begins])
+    for begin, text in zip(begins, found, strict=True):
+        seen = ids(begin)[-(CONTEXT - 9) :]
+        written = list(
+            generate(model, seen, num_tokens=9, context=CONTEXT, temperature=0.0, vocab_size=257)
+        )
+        written = written[: written.index(256)] if 256 in written else written
+        assert text == TOKENIZER.decode(written)
+    stop = found[0][3]
+    (cut,) = answers.generate_until([Request(("def ", {"until": stop, "max_gen_toks": 9}))])
+    assert cut == found[0].partition(stop)[0]
+
+
+def test_chance_depends_on_the_seed_alone(model):
+    drawn = {"until": ["\n\n"], "max_gen_toks": 9, "do_sample": True, "temperature": 1.5}
+    requests = [Request((begin, drawn)) for begin in ("def ", "class ", "import ")]
+
+    def written(seed: int, batch_size: int) -> list[str]:
+        answers = Answers(
+            model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=batch_size, seed=seed
+        )
+        return answers.generate_until(requests)
+
+    assert written(0, 3) == written(0, 1) != written(1, 3)
+
+
+def test_the_model_is_left_as_it_was(model, answers):
+    model.train()
+    answers.loglikelihood([Request(("a", "b"))])
+    assert model.training
+    model.eval()
+
+
+def test_mistakes_are_named(model, answers):
+    with pytest.raises(ValueError, match="num_beams"):
+        answers.generate_until([Request(("a", {"num_beams": 4}))])
+    with pytest.raises(ValueError, match="text 1"):
+        likelihoods(model, [([1], [2]), ([], [2])], context=4, batch_size=1)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        Answers(model, tokenizer=TOKENIZER, context=4, batch_size=0)

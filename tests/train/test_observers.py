@@ -1,0 +1,86 @@
+"""What looks on: traces of steps, a word where no snapshot can be, the end of a run that hangs."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import fiddle as fdl
+import pytest
+
+from fidgpt.fiddlers import use_memory_snapshot, use_profiler, use_watchdog
+from fidgpt.train import Profiler, RunError, Watchdog
+
+
+def losses(rows: list[dict]) -> list[float]:
+    return [row["loss"] for row in rows]
+
+
+def test_the_steps_that_were_asked_for_are_traced_and_change_nothing(cfg, train, tmp_path):
+    cfg.num_steps = 4
+    plain = train(cfg, "plain")
+    use_profiler(cfg, begin=2, num_steps=2)
+    assert losses(train(cfg)) == losses(plain)
+    profile = tmp_path / "run" / "profile"
+    assert sorted(path.name for path in profile.iterdir()) == ["rank0.json.gz", "rank0.txt"]
+    events = json.loads(gzip.decompress((profile / "rank0.json.gz").read_bytes()))["traceEvents"]
+    steps = [event for event in events if event.get("name", "").startswith("Optimizer.step")]
+    assert len(steps) == 2
+    assert "aten::" in (profile / "rank0.txt").read_text()
+
+
+def test_a_run_that_ends_while_it_is_traced_leaves_what_there_is(cfg, train, tmp_path):
+    cfg.num_steps = 3
+    use_profiler(cfg, begin=3, num_steps=100)
+    train(cfg)
+    assert (tmp_path / "run" / "profile" / "rank0.json.gz").stat().st_size > 0
+
+
+def test_a_snapshot_of_memory_needs_cuda_and_says_what_serves_elsewhere(cfg, train):
+    use_memory_snapshot(cfg)
+    with pytest.raises(RunError, match="use_profiler"):
+        train(cfg)
+
+
+def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path):
+    cfg.num_steps = 2
+    use_watchdog(cfg)
+    train(cfg)
+    assert not (tmp_path / "run" / "stacks").exists()
+
+
+HANGING = """
+import threading
+from pathlib import Path
+from fidgpt.parallel import DataParallel
+from fidgpt.train import RunDirectory, Watchdog
+
+def step_that_never_ends():
+    threading.Lock().acquire() and (lock := threading.Lock()).acquire() and lock.acquire()
+
+run = RunDirectory(Path({path!r}), texts={{}})
+watchdog = Watchdog(seconds=0.5, first_seconds=60)
+with watchdog.observing(run, DataParallel()):
+    with watchdog.stepping(1):
+        pass
+    with watchdog.stepping(2):
+        step_that_never_ends()
+"""
+
+
+def test_a_step_that_hangs_ends_the_process_and_says_where(tmp_path: Path):
+    for _ in range(2):  # the second time as after a restart
+        done = subprocess.run(
+            [sys.executable, "-c", HANGING.format(path=str(tmp_path))], timeout=100, check=False
+        )
+        assert done.returncode == 1
+    stacks = (tmp_path / "stacks" / "rank0.txt").read_text()
+    assert stacks.count("in step_that_never_ends") == 2
+
+
+@pytest.mark.parametrize("part", [Profiler, Watchdog])
+def test_numbers_below_one_are_refused(part):
+    key, value = ("num_steps", 0) if part is Profiler else ("seconds", 0.0)
+    with pytest.raises(ValueError, match=f"{key}=0"):
+        fdl.build(fdl.Config(part, **{key: value}))

@@ -1,0 +1,187 @@
+"""The real trackers, each where its package is installed: what they keep of a run."""
+
+import importlib.util
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fiddling import apply
+from run_facts import FACTS, Ears, metrics_row, until
+
+from fidgpt.graph import clone
+from fidgpt.train import Aside, MLflow, RunDirectory, TensorBoard, Trackio, WandB
+from fidgpt.train.trackers import Row
+from fidgpt.train.tracking import Trackers, aside
+from fidgpt.train.tracking.described import GROUP
+
+Known = dict[str, Any]
+# What the packages themselves warn of; a warning of the project's own stays an error.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a tracker keeps for the user, it keeps for the test alone."""
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "MLFLOW_TRACKING_URI", "TRACKIO_SPACE_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.setenv(GROUP, "a-sweep")
+    monkeypatch.setattr(aside, "PATIENCE", 60.0)  # MLflow makes its tables, on a busy machine
+
+
+def told(make: Callable[[], Aside], path: Path, steps: Sequence[int]) -> list[str]:
+    """A tracker hears of a run from the first of these steps to the last; what it had to say."""
+    ears = Ears()
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "command.txt").write_text("python train.py\n")
+    identity = {"model.blocks[0].hidden_dim": "256", "trackers['a']": "Console"}
+    with Trackers([ears, make()]) as trackers:
+        trackers.start(RunDirectory(path, texts={}, identity=identity), FACTS, step=steps[0] - 1)
+        for step in steps:
+            trackers.log({**metrics_row(step), "loss": 1 / step, "validation/loss": 2.5})
+    return ears.said
+
+
+def of_tensorboard(path: Path) -> Known:
+    from tensorboard.backend.event_processing.event_accumulator import (  # pyright: ignore
+        EventAccumulator,
+    )
+
+    read = EventAccumulator(str(path / "tensorboard")).Reload()
+    text = read.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    return {
+        "loss": [(event.step, event.value) for event in read.Scalars("loss")],
+        "config": {"model.blocks[0].hidden_dim": 256} if "hidden_dim | 256" in text else text,
+        "command": "python train.py" if "python train.py" in text else text,
+    }
+
+
+def of_mlflow(path: Path) -> Known:
+    from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{path.parent}/mlflow.db")
+    found = client.get_experiment_by_name("fidgpt")
+    assert found is not None
+    (run,) = client.search_runs([found.experiment_id])
+    loss = [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "loss")]
+    return {
+        "loss": sorted(loss),
+        "config": {"model.blocks[0].hidden_dim": int(run.data.params["model.blocks.0.hidden_dim"])},
+        "command": run.data.params["run/command"],
+        "group": run.data.tags["group"],
+        "name": run.info.run_name,
+    }
+
+
+def of_trackio(path: Path) -> Known:
+    from trackio.sqlite_storage import SQLiteStorage  # pyright: ignore[reportMissingImports]
+
+    (name,) = SQLiteStorage.get_runs("fidgpt")
+    config = SQLiteStorage.get_run_config("fidgpt", name) or {}
+    return {
+        "loss": [(row["step"], row["loss"]) for row in SQLiteStorage.get_logs("fidgpt", name)],
+        "config": config,
+        "command": config["run/command"],
+        "group": config["_Group"],
+        "name": name[: len(path.name)],
+    }
+
+
+SERVICES = {
+    "tensorboard": (TensorBoard, of_tensorboard),
+    "mlflow": (MLflow, of_mlflow),
+    "trackio": (Trackio, of_trackio),
+}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_run_that_goes_on_is_one_run_with_every_step_once(name: str, tmp_path: Path) -> None:
+    make, read = SERVICES[name]
+    for package in make.packages:
+        pytest.importorskip(package)
+    path = tmp_path / "runs" / "one"
+    first = told(make, path, [1, 2, 3])
+    told(make, path, [3, 4])
+    known = read(path)
+    assert known["loss"] == [(step, pytest.approx(1 / step)) for step in (1, 2, 3, 4)]
+    assert known["config"]["model.blocks[0].hidden_dim"] == 256
+    assert known["command"] == "python train.py"
+    assert known.get("group", "a-sweep") == "a-sweep"
+    assert known.get("name", "one") == "one"
+    (where,) = first
+    assert where.startswith(make.title)
+
+
+def test_weights_and_biases_writes_offline_where_no_account_is_known(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    path = tmp_path / "runs" / "one"
+    (where,) = told(lambda: WandB(project="fidgpt"), path, [1, 2, 3])
+    told(lambda: WandB(project="fidgpt"), path, [3, 4])
+    assert "wandb sync" in where
+    files = sorted((path / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert len({file.name for file in files}) == 1  # one id
+    until(lambda: all(file.stat().st_size > 100 for file in files))  # another process writes
+    first, second = (file.read_bytes() for file in files)
+    for words in (b"a-sweep", b"model.blocks[0].hidden_dim", b"python train.py", b"fidgpt"):
+        assert words in first
+    word = b"validation/loss"  # in the history of every row, and in the summary after it
+    assert first.count(word) == 3 * second.count(word) == 6
+    assert sys.modules["wandb"].run is None
+
+
+def test_a_full_disk_is_said_once_and_forgotten_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(aside, "PERIOD", 0.01)
+    monkeypatch.setattr(aside, "PAUSE", 0.05)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ears, path = Ears(), tmp_path / "one"
+    path.mkdir()
+    with Trackers([ears, TensorBoard()]) as trackers:
+        trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
+        until(lambda: trackers.say("") or any("logdir" in text for text in ears.said))
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+            trackers.log({"step": 1, "loss": 3.0})
+            until(lambda: trackers.say("") or any("down" in text for text in ears.said))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        trackers.log({"step": 2, "loss": 2.0})
+    assert len([text for text in ears.said if "tensorboard is down" in text]) == 1
+    assert of_tensorboard(path)["loss"] == [(1, 3.0), (2, 2.0)]
+
+
+def test_trackers_change_no_number_of_a_run(cfg: Any, train: Callable[..., list[Row]]) -> None:
+    packages = {TensorBoard: "tensorboard", MLflow: "mlflow", Trackio: "trackio", WandB: "wandb"}
+    there = [kind for kind, name in packages.items() if importlib.util.find_spec(name)]
+    if not there:
+        pytest.skip("no tracker's package is installed")
+    alone = train(clone(cfg), "alone")
+    for kind in there:
+        apply(cfg, f"use_{kind.__name__.lower()}")
+    together = train(cfg, "together")
+    assert [row["loss"] for row in together] == [row["loss"] for row in alone]
+
+
+def test_a_server_that_is_gone_costs_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setattr(aside, "PATIENCE", 5.0)
+    begin = time.monotonic()
+    news = told(lambda: MLflow(tracking_uri="http://127.0.0.1:9"), tmp_path / "one", [1, 2])
+    assert time.monotonic() - begin < 10
+    assert [text for text in news if "MLflow is down" in text]
+    assert "never got 2 rows" in news[-1]

@@ -1,0 +1,215 @@
+"""Trackers that stand beside the training: what breaks, hangs or comes back never reaches it."""
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_facts import FACTS, Ears, metrics_row, until
+
+from fidgpt.train import JSONLines, RunDirectory, RunError
+from fidgpt.train.trackers import Row
+from fidgpt.train.tracking import Aside, Described, Trackers, aside, require_packages
+from fidgpt.train.tracking.described import GROUP, described
+from fidgpt.train.tracking.journal import Journal
+
+
+class Service(Aside):
+    """A tracker that a test can break: it keeps what it heard."""
+
+    title, extra, packages = "the service", "service", ()
+
+    def __init__(self) -> None:
+        super().__init__(destination="")
+        self.broken: str | None = None
+        self.hangs = threading.Event()
+        self.hangs.set()
+        self.heard: list[tuple[str, int]] = []
+        self.opened = 0
+
+    def open(self, run: Described, journal: Journal) -> str:
+        self.opened += 1
+        self.id = journal.id
+        self._answer()
+        return "look here"
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._answer()
+        self.heard += [(self.id, row["step"]) for row in rows]
+
+    def close(self) -> None:
+        self._answer()
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for _, step in self.heard]
+
+    def _answer(self) -> None:
+        self.hangs.wait(20)
+        if self.broken:
+            raise OSError(self.broken)
+
+
+class Broken(Ears):
+    """A tracker that raises whatever it is told to, whenever it is logged to."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def log(self, row: Row) -> None:
+        raise self.error
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in {"PERIOD": 0.01, "PAUSE": 0.02, "PATIENCE": 0.3}.items():
+        monkeypatch.setattr(aside, name, seconds)
+
+
+def told(path: Path, service: Service, steps: Sequence[int], *, changes: Any = ()) -> list[str]:
+    """What is said in a run that takes these steps into a directory."""
+    ears = Ears()
+    run = RunDirectory(path, texts={}, changes=changes)
+    with Trackers([ears, service]) as trackers:
+        trackers.start(run, FACTS, step=steps[0] - 1)
+        for step in steps:
+            trackers.log(metrics_row(step))
+    return ears.said
+
+
+def test_rows_arrive_in_order_and_a_person_hears_where(tmp_path):
+    service = Service()
+    assert told(tmp_path, service, range(1, 51)) == ["the service: look here"]
+    assert service.steps == [*range(1, 51)]
+
+
+def test_a_run_that_goes_on_doubles_no_step_and_continues_the_same_run(tmp_path):
+    first, second = Service(), Service()
+    told(tmp_path, first, range(1, 8))
+    told(tmp_path, second, range(5, 11))
+    assert second.steps == [8, 9, 10]
+    assert {one for one, _ in first.heard + second.heard} == {first.id}
+
+
+def test_other_settings_from_an_earlier_step_are_another_run(tmp_path):
+    first, second = Service(), Service()
+    told(tmp_path, first, range(1, 8))
+    told(tmp_path, second, range(5, 11), changes=[{"path": "seed"}])
+    assert second.steps == [*range(5, 11)]
+    assert second.id != first.id
+
+
+def test_what_a_tracker_never_heard_of_is_made_up_for(tmp_path):
+    run = RunDirectory(tmp_path, texts={})
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(run, FACTS, step=0)
+        for step in range(1, 6):
+            trackers.log(metrics_row(step))
+    service = Service()
+    told(tmp_path, service, [4, 5, 6])
+    assert service.steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_tracker_that_is_down_is_said_once_and_gets_its_rows_when_it_is_back(tmp_path):
+    service, ears = Service(), Ears()
+    with Trackers([ears, service]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+        trackers.log(metrics_row(1))
+        until(lambda: service.steps == [1])
+        service.broken = "no route to host"
+        trackers.log(metrics_row(2))
+        until(lambda: service.opened > 3)
+        trackers.log(metrics_row(3))
+        service.broken = None
+        until(lambda: service.steps == [1, 2, 3])
+        trackers.log(metrics_row(4))
+    assert service.steps == [1, 2, 3, 4]
+    assert [text.partition(" (")[0] for text in ears.said] == [
+        "the service: look here",
+        "warning: the service is down",
+        "the service is back, and has what it missed.",
+    ]
+    assert "no route to host" in ears.said[1]
+
+
+def test_a_tracker_that_stays_down_is_told_later_when_the_run_goes_on(tmp_path):
+    service = Service()
+    service.broken = "disk full"
+    said = told(tmp_path, service, [1, 2])
+    assert said[-1].startswith("the service never got 2 rows")
+    with Trackers([JSONLines()]) as trackers:  # as if it had listened from the beginning
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+        trackers.log(metrics_row(1))
+        trackers.log(metrics_row(2))
+    service = Service()
+    told(tmp_path, service, [3])
+    assert service.steps == [1, 2, 3]
+
+
+def test_a_tracker_that_hangs_holds_nothing_up(tmp_path):
+    service = Service()
+    service.hangs.clear()
+    begin = time.monotonic()
+    said = told(tmp_path, service, range(1, 1001))
+    assert time.monotonic() - begin < 5
+    assert "did not end within" in said[0] and "never got 1,000 rows" in said[1]
+    service.hangs.set()
+
+
+def test_rows_that_wait_do_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(aside, "ROWS", 10)
+    service = Service()
+    service.hangs.clear()
+    said = told(tmp_path, service, range(1, 101))
+    assert "never got 100 rows" in said[-1]
+    service.hangs.set()
+
+
+def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path):
+    ears, service, broken = Ears(), Service(), Broken(ValueError("five"))
+    run = RunDirectory(tmp_path, texts={})
+    with Trackers([broken, ears, service, JSONLines()]) as trackers:
+        trackers.start(run, FACTS, step=0)
+        trackers.log(metrics_row(1))
+        trackers.log(metrics_row(2))
+    assert [text for text in ears.said if "broke" in text] == [
+        "warning: Broken broke (ValueError: five): the run goes on without it."
+    ]
+    assert service.steps == [1, 2]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    with pytest.raises(RunError, match="no room"), Trackers([Broken(RunError("no room"))]) as one:
+        one.log(metrics_row(1))
+
+
+def test_a_journal_that_a_crash_cut_begins_anew(tmp_path):
+    path = tmp_path / "tracking" / "a.json"
+    first = Journal(path)
+    first.write(step=7)
+    again = Journal(path)
+    assert (again.id, again.step) == (first.id, 7)
+    path.write_text('{"id": "a", "st')
+    assert Journal(path).step == 0
+
+
+def test_a_tracker_knows_the_config_the_command_and_the_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv(GROUP, "a sweep")
+    (tmp_path / "command.txt").write_text("python train.py\n")
+    (tmp_path / "environment.json").write_text(json.dumps({"git": {"commit": "abc"}}))
+    identity = {"model.hidden_dim": "256", "loss": "CrossEntropy", "lr": "0.001", "n": "None"}
+    one = described(RunDirectory(tmp_path, texts={}, identity=identity), FACTS)
+    assert (one.name, one.group) == (tmp_path.name, "a sweep")
+    expected = {"model.hidden_dim": 256, "loss": "CrossEntropy", "lr": 0.001, "n": None}
+    expected |= {"run/command": "python train.py", "run/git_commit": "abc"}
+    assert expected.items() <= one.config.items()
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra():
+    class Missing(Service):
+        packages = ("no_such_package",)
+
+    with pytest.raises(RunError, match=r'no_such_package.*pip install "fidgpt\[service\]"'):
+        require_packages([Ears(), Missing()])
