@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from fidgpt.train.facts import Facts
-from fidgpt.train.footprint import Footprint
+from fidgpt.train.facts.facts import Facts
+from fidgpt.train.facts.footprint import Footprint
 from fidgpt.train.run import RunDirectory
 
 FACTS = Facts(

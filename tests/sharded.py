@@ -31,7 +31,7 @@ from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, RunDirectory, Trainer
 from fidgpt.train.beginning import make_learner, prepare_data
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking.trackers import read_rows
 
 NUM_STEPS = 4
 

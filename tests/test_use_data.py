@@ -14,7 +14,7 @@ from fidgpt.cli.runs import build_trainer
 from fidgpt.data import FillInTheMiddle, Mixture, Prefetch, TokenStream
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.train import RunDirectory, RunError, Trainer
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking.trackers import read_rows
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fidgpt.model.mla import LatentAttention
 from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
 from fidgpt.model.reports import collecting
 from fidgpt.tags import HeadDim
-from fidgpt.train.objective import NextToken
+from fidgpt.train.losses.objective import NextToken
 
 BOTH = [use_mla, use_mtp]
 SOME = ["base", "gpt2_124m", "gemma3_1b"]  # one RoPE, none, and two over a pattern of six

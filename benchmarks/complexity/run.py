@@ -26,7 +26,7 @@ from fidgpt.cli.directives import compose  # noqa: E402
 from fidgpt.cli.runs import build_trainer  # noqa: E402
 from fidgpt.graph import parts  # noqa: E402
 from fidgpt.model import materialize  # noqa: E402
-from fidgpt.train.objective import NextToken  # noqa: E402
+from fidgpt.train.losses.objective import NextToken  # noqa: E402
 
 SIZES = [(1, 1), (5, 2), (10, 5), (20, 10)]
 TESTS = HERE.parents[1] / "tests"

@@ -19,7 +19,7 @@ from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.directives import composed
 from fidgpt.cli.runs import build_trainer, new_run
 from fidgpt.train import Facts, RunDirectory
-from fidgpt.train.trackers import Row
+from fidgpt.train.tracking.trackers import Row
 
 WARM_UP_STEPS = 5
 OF_THE_MODEL = ("forward", "backward", "optimizer")

@@ -170,9 +170,16 @@ def changed(cfg: Any, old: str, new: str) -> Any:
     return load(text.replace(old, new, 1), source="run/config.json")
 
 
+LOSS = "fidgpt.train.losses.loss"
 IN_A_FILE = {
-    "a file that names what it may not": ("fidgpt.train.loss:CrossEntropy", "subprocess:run"),
-    "a file that names what is not exported": ("fidgpt.train.loss:Cross", "fidgpt.train.loss:Cros"),
+    "a file that names what it may not": (
+        f"{LOSS}:CrossEntropy",
+        "subprocess:run",
+    ),
+    "a file that names what is not exported": (
+        f"{LOSS}:Cross",
+        f"{LOSS}:Cros",
+    ),
     "a file of another version": ('"version": 1', '"version": 2'),
     "a file with another parameter": ('"num_layers": 2', '"num_layer": 2'),
     "a file that is cut": ('"format"', "format"),

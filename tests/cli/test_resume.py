@@ -10,7 +10,7 @@ import pytest
 
 from fidgpt.cli import train
 from fidgpt.cli.runs import load_run
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking.trackers import read_rows
 
 Command = Callable[..., Any]
 

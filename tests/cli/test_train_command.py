@@ -14,7 +14,7 @@ from fidgpt import sample
 from fidgpt.cli import train
 from fidgpt.configs import debug
 from fidgpt.graph import dump, fingerprint, load, outline
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking.trackers import read_rows
 
 DEBUG = "--config=config:debug"
 QUICK = (

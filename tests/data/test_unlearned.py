@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fidgpt.data import inputs_and_targets, tokens_of, unlearned
 from fidgpt.model.language_model import LanguageModel
-from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.objective import NextToken
+from fidgpt.train.losses.loss import CrossEntropy
+from fidgpt.train.losses.objective import NextToken
 
 
 class Bigram(LanguageModel):

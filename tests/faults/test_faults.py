@@ -25,9 +25,7 @@ def test_more_than_a_hundred_disturbed_runs_end_as_if_nothing_had_been() -> None
 @pytest.mark.xdist_group("faults")
 def test_a_run_that_goes_on_a_bit_differently_is_found() -> None:
     """Were the average of weights not restored, the harness would say where it shows."""
-    forget = (
-        "from fidgpt.train.averaging import Ema; Ema.load_state_dict = lambda self, state: None"
-    )
+    forget = "from fidgpt.train import Ema; Ema.load_state_dict = lambda self, state: None"
     done = _harness("--num=120", "--seed=0", "--variant=average", "--only=SIGTERM", before=forget)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"Wrong: step \d+: validation/averaged/\w+ is ", done.stderr), done.stderr

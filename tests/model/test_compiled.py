@@ -20,7 +20,7 @@ from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_moe
 from fidgpt.model import compiled, materialize
 from fidgpt.model.reports import collecting
-from fidgpt.train.objective import NextToken
+from fidgpt.train.losses.objective import NextToken
 
 def results(*names, layers, compiling):
     cfg = debug()

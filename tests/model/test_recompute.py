@@ -14,7 +14,7 @@ from fidgpt.fiddlers import share_blocks, use_moe, use_recompute, use_selective_
 from fidgpt.model import Block, materialize
 from fidgpt.model.recompute import Recomputed
 from fidgpt.model.reports import collecting
-from fidgpt.train.objective import NextToken
+from fidgpt.train.losses.objective import NextToken
 
 Fiddler = Callable[[fdl.Config], None]
 LAYERS = 4

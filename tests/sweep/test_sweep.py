@@ -15,7 +15,7 @@ from fidgpt.cli.directives import compose
 from fidgpt.cli.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, local, read_results
-from fidgpt.train.trackers import read_rows, reproducible
+from fidgpt.train.tracking.trackers import read_rows, reproducible
 
 from .conftest import Toys
 from .test_local import interrupt_when

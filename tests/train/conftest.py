@@ -11,7 +11,7 @@ from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.graph import dump
 from fidgpt.train import Outcome, RunDirectory, Trainer
-from fidgpt.train.trackers import Row, read_rows
+from fidgpt.train.tracking.trackers import Row, read_rows
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from fidgpt.train import ClipByValue, Ema, StepMeters
-from fidgpt.train.gradients import GradientNorms
+from fidgpt.train.steps.gradients import GradientNorms
 
 
 def model(mesh: DeviceMesh | None) -> nn.Module:

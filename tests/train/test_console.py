@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console as RichConsole
 from run_facts import FACTS, metrics_row
 
-from fidgpt.train import Console, RunDirectory, console
-from fidgpt.train.screen import progress_bar
-from fidgpt.train.tracking import Trackers
+from fidgpt.train import Console, RunDirectory
+from fidgpt.train.tracking import Trackers, console
+from fidgpt.train.tracking.screen import progress_bar
 
 
 class Loud:

@@ -29,9 +29,9 @@ from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import adamw, decay_matrices
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, CrossEntropy, Float32
-from fidgpt.train.footprint import Footprint, footprint
+from fidgpt.train.facts.footprint import Footprint, footprint
 from fidgpt.train.learner import Learner
-from fidgpt.train.objective import NextToken
+from fidgpt.train.losses.objective import NextToken
 from fidgpt.train.precision import Precision
 
 SEQ, ROWS, HIDDEN, VOCAB, WIDE = 128, 4, 128, 600, 8000

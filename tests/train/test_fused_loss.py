@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from fidgpt.model import Unembedding, token_table
 from fidgpt.model.reports import collecting
-from fidgpt.train import FusedCrossEntropy, ZLoss, fused_loss
+from fidgpt.train import FusedCrossEntropy, ZLoss
+from fidgpt.train.losses import fused_loss
 
 ROWS, HIDDEN, VOCAB = 70, 16, 101
 

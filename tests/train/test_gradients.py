@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fidgpt.train import ClipByValue
-from fidgpt.train.gradients import GradientNorms, norms_of
+from fidgpt.train.steps.gradients import GradientNorms, norms_of
 
 
 def parameters() -> list[nn.Parameter]:

@@ -22,8 +22,8 @@ from fidgpt.fiddlers import (
 )
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.train import Trainer
-from fidgpt.train.footprint import footprint
-from fidgpt.train.trackers import Row
+from fidgpt.train.facts.footprint import footprint
+from fidgpt.train.tracking.trackers import Row
 
 Config = fdl.Config[Trainer]
 Train = Callable[..., list[Row]]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking.trackers import read_rows
 
 pytestmark = pytest.mark.xdist_group("processes")  # one worker trains `whole` for all
 COMMAND = [sys.executable, "-m", "fidgpt.cli.train"]

@@ -14,12 +14,12 @@ import torch
 from run_facts import FACTS, metrics_row
 
 from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
-from fidgpt.train.console import Console
 from fidgpt.train.device import peak_flops
 from fidgpt.train.run import resume_flag
 from fidgpt.train.stop import StopSignals
-from fidgpt.train.trackers import read_rows
 from fidgpt.train.tracking import Trackers
+from fidgpt.train.tracking.console import Console
+from fidgpt.train.tracking.trackers import read_rows
 
 
 def test_a_run_directory_is_made_once_with_its_texts(tmp_path):

@@ -16,7 +16,7 @@ from fidgpt import fiddlers
 from fidgpt.cli.runs import build_trainer
 from fidgpt.train import RunDirectory, RunError, Trainer, trainer
 from fidgpt.train.learner import Learner
-from fidgpt.train.trackers import Row, read_rows, reproducible
+from fidgpt.train.tracking.trackers import Row, read_rows, reproducible
 
 Config = fdl.Config[Trainer]
 NUM_STEPS = 9

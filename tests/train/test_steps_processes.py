@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fidgpt.train.trackers import read_rows, reproducible
+from fidgpt.train.tracking.trackers import read_rows, reproducible
 
 pytestmark = pytest.mark.xdist_group("processes")
 

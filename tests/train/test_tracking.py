@@ -11,10 +11,10 @@ import pytest
 from run_facts import FACTS, Ears, metrics_row, until
 
 from fidgpt.train import JSONLines, RunDirectory, RunError
-from fidgpt.train.trackers import Row
 from fidgpt.train.tracking import Aside, Described, Trackers, aside, require_packages
 from fidgpt.train.tracking.described import GROUP, described
 from fidgpt.train.tracking.journal import Journal
+from fidgpt.train.tracking.trackers import Row
 
 
 class Service(Aside):

@@ -17,7 +17,7 @@ from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking.trackers import read_rows
 
 
 def test_a_run_leaves_all_that_is_needed_to_run_again(cfg, train, tmp_path):

@@ -130,9 +130,9 @@ def _summary(cfg: "fdl.Config") -> str:
     from fidgpt.cli.runs import build_trainer
     from fidgpt.graph import ConfigError
     from fidgpt.train.device import machine_at_hand, machine_named
+    from fidgpt.train.facts.summary import summarise
+    from fidgpt.train.facts.summary_text import summary_text
     from fidgpt.train.machine import VARIABLE
-    from fidgpt.train.summary import summarise
-    from fidgpt.train.summary_text import summary_text
 
     trainer = build_trainer(cfg)
     dtype, named = trainer.precision.dtype, os.environ.get(VARIABLE)
@@ -147,8 +147,8 @@ def _summary(cfg: "fdl.Config") -> str:
 def _schedule(cfg: "fdl.Config") -> str:
     """How the learning rate rises and falls, of all groups of parameters."""
     from fidgpt.cli.runs import build_trainer
-    from fidgpt.train.group_facts import groups_of
-    from fidgpt.train.schedule_text import schedule_text
+    from fidgpt.train.facts.group_facts import groups_of
+    from fidgpt.train.facts.schedule_text import schedule_text
 
     trainer = build_trainer(cfg)
     peaks = [(group.name, group.learning_rate or 1.0) for group in groups_of(trainer)]

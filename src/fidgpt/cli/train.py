@@ -139,7 +139,7 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
     if FLAGS.dry_run:
         from rich.console import Console
 
-        from fidgpt.train.screen import facts_table
+        from fidgpt.train.tracking.screen import facts_table
 
         Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
         return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.train import RunError
-from fidgpt.train.trackers import Row, read_rows
+from fidgpt.train.tracking.trackers import Row, read_rows
 
 FILE = "metrics.jsonl"
 

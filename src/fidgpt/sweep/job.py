@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from fidgpt.sweep.point import Point
-from fidgpt.train.trackers import Row, read_rows
+from fidgpt.train.tracking.trackers import Row, read_rows
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.train.trackers import read_rows
+from fidgpt.train.tracking.trackers import read_rows
 
 _OF_STEPS = ("grad_norm", "learning_rate", "moe", "mtp", "update_ratio")  # measured as one trains
 

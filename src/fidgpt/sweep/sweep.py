@@ -26,7 +26,7 @@ from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.tables import points_table, summary_lines
 from fidgpt.sweep.versions import changed_code
 from fidgpt.train.device import peak_flops
-from fidgpt.train.summary_text import UTILISATION
+from fidgpt.train.facts.summary_text import UTILISATION
 
 
 class Sweep:

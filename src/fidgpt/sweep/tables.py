@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fidgpt.sweep.planning import Plan
-from fidgpt.train.screen import magnitude
+from fidgpt.train.tracking.screen import magnitude
 
 OBJECTIVES = ("validation/loss", "loss")
 FAILED = ("failed", "diverged")

@@ -14,7 +14,7 @@ from fidgpt.graph.storage.merkle import Merkle, Table
 from fidgpt.graph.storage.order import Order
 from fidgpt.model.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.train import Trainer
-from fidgpt.train.facts import measured_flops
+from fidgpt.train.facts.facts import measured_flops
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from fidgpt.model.language_model import LanguageModel
 from fidgpt.model.reports import collecting
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
-from fidgpt.train.averaging import Average
-from fidgpt.train.divergence import Diverged, Divergence
-from fidgpt.train.gradients import GradientNorms, GradientTransform
-from fidgpt.train.group_schedules import GroupSchedules
-from fidgpt.train.guards import Guard, Verdict
-from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.objective import NextToken
+from fidgpt.train.losses.loss import CrossEntropy
+from fidgpt.train.losses.objective import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.run import RunError
 from fidgpt.train.stateful import Stateful
-from fidgpt.train.step_meters import StepMeters
-from fidgpt.train.step_reports import StepReports
+from fidgpt.train.steps.averaging import Average
+from fidgpt.train.steps.divergence import Diverged, Divergence
+from fidgpt.train.steps.gradients import GradientNorms, GradientTransform
+from fidgpt.train.steps.group_schedules import GroupSchedules
+from fidgpt.train.steps.guards import Guard, Verdict
+from fidgpt.train.steps.step_meters import StepMeters
+from fidgpt.train.steps.step_reports import StepReports
 from fidgpt.train.stopwatch import Stopwatch
 
 Groups = Callable[[nn.Module], list[dict[str, Any]]]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fidgpt.train.evaluation import Evaluator, evaluating
 from fidgpt.train.learner import Learner
-from fidgpt.train.trackers import Row
+from fidgpt.train.tracking.trackers import Row
 
 if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fidgpt.train.beginning import restore
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.divergence import Diverged, RollBack
-from fidgpt.train.gradients import norms_of
-from fidgpt.train.guards import Verdict
 from fidgpt.train.learner import Learner
 from fidgpt.train.run import RunDirectory, RunError, resume_flag
+from fidgpt.train.steps.divergence import Diverged, RollBack
+from fidgpt.train.steps.gradients import norms_of
+from fidgpt.train.steps.guards import Verdict
 
 if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer

@@ -14,30 +14,30 @@ from fidgpt.model.language_model import LanguageModel
 from fidgpt.optim.groups import decay_matrices
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
-from fidgpt.train.averaging import Average
 from fidgpt.train.beginning import create, go_on, make_learner, prepare_data
 from fidgpt.train.checkpoints import Checkpoints
 from fidgpt.train.device import machine_at_hand
-from fidgpt.train.divergence import Diverged, Divergence
 from fidgpt.train.evaluation import Evaluator
-from fidgpt.train.facts import Facts, gather_facts
-from fidgpt.train.gradients import GradientTransform
-from fidgpt.train.guards import Guard
+from fidgpt.train.facts.facts import Facts, gather_facts
 from fidgpt.train.learner import Groups, Learner
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.measures import evaluate, sample_texts
 from fidgpt.train.memory import keep_freed_memory
-from fidgpt.train.observers import Observer, stepping
+from fidgpt.train.observers.observers import Observer, stepping
 from fidgpt.train.precision import Precision
 from fidgpt.train.recovery import recover, refuse_divergence
 from fidgpt.train.rng import derive_seed, seed_torch
 from fidgpt.train.run import Outcome, RunDirectory, resume_flag, shell_words
 from fidgpt.train.samples import Samples
-from fidgpt.train.step_meters import StepMeters
+from fidgpt.train.steps.averaging import Average
+from fidgpt.train.steps.divergence import Diverged, Divergence
+from fidgpt.train.steps.gradients import GradientTransform
+from fidgpt.train.steps.guards import Guard
+from fidgpt.train.steps.step_meters import StepMeters
 from fidgpt.train.stop import StopSignals
 from fidgpt.train.stopwatch import peak_memory
-from fidgpt.train.trackers import Row, Tracker
 from fidgpt.train.tracking import Trackers
+from fidgpt.train.tracking.trackers import Row, Tracker
 
 
 class Trainer:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.sweep.book import TABLE, Result, read_table
-from fidgpt.train.trackers import Row, read_rows
+from fidgpt.train.tracking.trackers import Row, read_rows
 
 _MOST_NAMED = 5
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.parallel import DataParallel
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.losses.loss import CrossEntropy
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from fidgpt.parallel import DataParallel
 from fidgpt.train.evaluation.answers import Answers
 from fidgpt.train.evaluation.evaluator import Periodic
 from fidgpt.train.evaluation.harness import Tasks
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.losses.loss import CrossEntropy
 
 
 class TaskEvaluation(Periodic):

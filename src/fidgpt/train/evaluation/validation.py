@@ -11,7 +11,7 @@ from fidgpt.data import DataError, EvaluationStream, inputs_and_targets
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.train.evaluation.evaluator import Periodic, evaluating
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.losses.loss import CrossEntropy
 
 _MOST_NATS = 700.0  # e to more than 709 is no number of Python's
 

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fidgpt.train.facts import Facts
+from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory
-from fidgpt.train.trackers import Row, read_rows
 from fidgpt.train.tracking.described import Described, described
 from fidgpt.train.tracking.journal import Journal
+from fidgpt.train.tracking.trackers import Row, read_rows
 
 PERIOD = 1.0  # seconds over which rows are gathered before they are written
 PAUSE = 30.0  # seconds after a failure before the tracker is opened anew

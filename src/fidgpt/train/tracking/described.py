@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fidgpt.train.facts import Facts
+from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory
 
 GROUP = "FIDGPT_GROUP"  # set by a sweep for its points, or by who starts runs that belong together

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fidgpt.train.trackers import Row
 from fidgpt.train.tracking.aside import Aside
 from fidgpt.train.tracking.described import Described, numbers
 from fidgpt.train.tracking.journal import Journal
+from fidgpt.train.tracking.trackers import Row
 
 # What one request takes at most, and what a name and a value may be.
 _METRICS, _PARAMS, _VALUE, _NAME = 1000, 100, 6000, 250

@@ -4,10 +4,10 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from fidgpt.train.facts import Facts
+from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory, RunError
-from fidgpt.train.trackers import Row, Tracker
 from fidgpt.train.tracking.aside import Aside
+from fidgpt.train.tracking.trackers import Row, Tracker
 
 
 def require_packages(trackers: Sequence[Tracker]) -> None:

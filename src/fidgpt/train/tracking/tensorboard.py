@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fidgpt.train.trackers import Row
 from fidgpt.train.tracking.aside import Aside
 from fidgpt.train.tracking.described import Described, numbers
 from fidgpt.train.tracking.journal import Journal
+from fidgpt.train.tracking.trackers import Row
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter

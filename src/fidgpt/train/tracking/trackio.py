@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fidgpt.train.trackers import Row
 from fidgpt.train.tracking.aside import Aside
 from fidgpt.train.tracking.described import Described, numbers
 from fidgpt.train.tracking.journal import Journal
+from fidgpt.train.tracking.trackers import Row
 
 
 class Trackio(Aside):

@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fidgpt.train.trackers import Row
 from fidgpt.train.tracking.aside import PATIENCE, Aside
 from fidgpt.train.tracking.described import Described, numbers
 from fidgpt.train.tracking.journal import Journal
+from fidgpt.train.tracking.trackers import Row
 
 
 class WandB(Aside):

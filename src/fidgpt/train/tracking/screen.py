@@ -7,8 +7,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from fidgpt.train.facts import Facts, tokens_text
-from fidgpt.train.footprint import Footprint
+from fidgpt.train.facts.facts import Facts, tokens_text
+from fidgpt.train.facts.footprint import Footprint
 from fidgpt.train.run import RunDirectory
 
 _SECONDS_SEEN = 900.0  # of steps, to tell what is left: a large model has one step in a minute

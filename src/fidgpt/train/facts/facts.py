@@ -19,7 +19,7 @@ from fidgpt.model.cost import (
 )
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.train.device import Machine
-from fidgpt.train.footprint import NEEDS_NUMBERS, Footprint, footprint
+from fidgpt.train.facts.footprint import NEEDS_NUMBERS, Footprint, footprint
 
 if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer

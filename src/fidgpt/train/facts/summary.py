@@ -13,9 +13,9 @@ from fidgpt.model.cost import (
     without_memory,
 )
 from fidgpt.train.device import Machine
-from fidgpt.train.facts import Facts, gather_facts, measured_flops
-from fidgpt.train.footprint import NEEDS_NUMBERS
-from fidgpt.train.group_facts import GroupFacts, groups_of
+from fidgpt.train.facts.facts import Facts, gather_facts, measured_flops
+from fidgpt.train.facts.footprint import NEEDS_NUMBERS
+from fidgpt.train.facts.group_facts import GroupFacts, groups_of
 
 if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fidgpt.model.reports import report_loss
-from fidgpt.train.loss_terms import LossTerm
+from fidgpt.train.losses.loss_terms import LossTerm
 
 
 class CrossEntropy:

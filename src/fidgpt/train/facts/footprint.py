@@ -16,8 +16,8 @@ from fidgpt.model.cost import (
 )
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.train.learner import Groups
-from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.objective import NextToken
+from fidgpt.train.losses.loss import CrossEntropy
+from fidgpt.train.losses.objective import NextToken
 from fidgpt.train.precision import Precision
 
 # What a part raises that asks for the numbers of a tensor without memory, or for another device.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from fidgpt.train.guards import Verdict
+from fidgpt.train.steps.guards import Verdict
 
 
 class Diverged(Exception):

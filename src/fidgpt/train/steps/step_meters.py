@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fidgpt.train.gradients import GradientNorms, norms_of
+from fidgpt.train.steps.gradients import GradientNorms, norms_of
 
 Group = dict[str, Any]
 

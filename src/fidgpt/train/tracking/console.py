@@ -4,9 +4,9 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from fidgpt.train.facts import Facts
+from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory
-from fidgpt.train.trackers import Row
+from fidgpt.train.tracking.trackers import Row
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -29,7 +29,7 @@ class Console:
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         from rich.console import Console as RichConsole  # late: most who import this train nothing
 
-        from fidgpt.train.screen import facts_table, progress_bar
+        from fidgpt.train.tracking.screen import facts_table, progress_bar
 
         self._facts = facts
         self._begun_at, self._begun_after = time.monotonic(), step

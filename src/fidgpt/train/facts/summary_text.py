@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fidgpt.model.cost import PlaceCost
-from fidgpt.train.facts import tokens_text
-from fidgpt.train.footprint import Footprint
-from fidgpt.train.screen import bytes_text, counted, magnitude
-from fidgpt.train.summary import CacheSize, Summary
+from fidgpt.train.facts.facts import tokens_text
+from fidgpt.train.facts.footprint import Footprint
+from fidgpt.train.facts.summary import CacheSize, Summary
+from fidgpt.train.tracking.screen import bytes_text, counted, magnitude
 
 UTILISATION = 0.4  # of the peak: what a run reaches on GPUs that is set up well
 _SMALL = 0.001  # share below which a place is one of the others

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.embedding import Unembedding
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.losses.loss import CrossEntropy
 
 _IGNORED = -100  # a target that torch's losses do not count
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fidgpt.train.gradients import together
+from fidgpt.train.steps.gradients import together
 
 
 @runtime_checkable

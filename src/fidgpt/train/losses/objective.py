@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from fidgpt.data import inputs_and_targets
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.model.reports import collecting, report_metric
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.losses.loss import CrossEntropy
 
 
 class NextToken(nn.Module):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from fidgpt.model.cost import without_memory
-from fidgpt.train.footprint import NEEDS_NUMBERS
-from fidgpt.train.group_schedules import peak_rate
+from fidgpt.train.facts.footprint import NEEDS_NUMBERS
+from fidgpt.train.steps.group_schedules import peak_rate
 
 if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer

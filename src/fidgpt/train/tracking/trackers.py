@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fidgpt.data.atomic import sync
-from fidgpt.train.facts import Facts
+from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory, RunError, resume_flag
 
 Row = dict[str, Any]

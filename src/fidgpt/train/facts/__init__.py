@@ -1,0 +1,1 @@
+"""What is known of a run before its first step: counts, memory, groups, and how they read."""

@@ -1,0 +1,1 @@
+"""What looks on while a run is under way: profilers, snapshots of memory, a watchdog."""
