@@ -179,7 +179,7 @@ print(hashlib.sha256(tokens).hexdigest())
 """
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("prepare")
 def test_another_process_reads_the_same(case: Case) -> None:
     """With other hashes of texts, by which Python orders sets."""
     stream = prepared(case.mixture())

@@ -188,7 +188,7 @@ print("killed", number, sorted(path.name for path in place.glob(".*")))
 """
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("prepare")
 def test_killed_at_any_point_and_once_more_it_ends_with_the_same_bytes(
     modules: list[str], tmp_path: Path
 ) -> None:
@@ -207,7 +207,7 @@ def test_killed_at_any_point_and_once_more_it_ends_with_the_same_bytes(
     assert "resumable" not in done.stdout
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("prepare")
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_processes_write_what_threads_write(
     documents: MakeSource,
@@ -226,7 +226,7 @@ def test_processes_write_what_threads_write(
     assert made == expected
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("prepare")
 def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(
     documents: MakeSource, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +270,7 @@ prepare_corpus(TextFiles(sys.argv[1]), tokenizer=BPETokenizer(vocab_size=300),
 """
 
 
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("prepare")
 def test_processes_do_not_outlive_the_one_that_started_them(
     modules: list[str], tmp_path: Path
 ) -> None:

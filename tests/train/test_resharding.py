@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 SCRIPT = str(Path(__file__).with_name("resharded.py"))
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.xdist_group("sharded")
 
 
 def do(what: str, run: Path, kind: str, *, processes: int) -> str:

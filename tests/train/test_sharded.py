@@ -14,7 +14,7 @@ from sharded import CASES, trained
 
 from fidgpt.parallel import FullyShardedDataParallel, ParallelError
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.xdist_group("sharded")
 Ranks = list[dict[str, Any]]
 NARROW = {"narrow", "narrow_mixture"}  # in bfloat16 a sum of two parts is rounded otherwise
 EXACT = [

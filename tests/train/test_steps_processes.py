@@ -11,7 +11,7 @@ import torch
 
 from fidgpt.train.tracking.trackers import read_rows, reproducible
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.xdist_group("sharded")
 
 
 def on_two_processes(script: str, path: Path, *arguments: str) -> list[dict[str, Any]]:
