@@ -7,14 +7,13 @@ from itertools import combinations
 import fiddle as fdl
 import pytest
 import torch
+from learning import learner_of
 from shrunk import shrunk
 
 from fidgpt import fiddlers
 from fidgpt.cli.runs import build_trainer
 from fidgpt.graph import ConfigError, clone, fingerprint
 from fidgpt.model import materialize
-from fidgpt.parallel import DataParallel
-from fidgpt.train.learner import Learner
 
 FAMILIES = [
     "gpt2_124m",
@@ -86,17 +85,7 @@ def test_any_features_in_any_order_are_one_graph_and_train(family, names):
     if trainer.trainable is not None:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(trainer.trainable(name, parameter))
-    learner = Learner(
-        model,
-        optimizer=trainer.optimizer,
-        groups=trainer.groups,
-        schedule=lambda step: 1.0,
-        loss=trainer.loss,
-        precision=trainer.precision,
-        parallel=DataParallel(),
-        micro_batch_size=None,
-        max_grad_norm=1.0,
-    )
+    learner = learner_of(trainer, max_grad_norm=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens = torch.randint(0, 257, (2, 33), generator=torch.Generator().manual_seed(0))
     losses = [learner.update(tokens, step=step)["loss"] for step in range(3)]

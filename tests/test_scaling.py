@@ -3,29 +3,19 @@
 import fiddle as fdl
 import pytest
 import torch
+from learning import learner_of
 
 from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_depth, scale_depth, use_float32, use_mup
 from fidgpt.model import Transformer, materialize
-from fidgpt.parallel import DataParallel
 from fidgpt.train.learner import Learner
 
 
-def learner_of(cfg: fdl.Config) -> Learner:
+def started(cfg: fdl.Config) -> Learner:
     trainer = build_trainer(cfg)
     materialize(trainer.model, device=torch.device("cpu"), seed=0)
-    return Learner(
-        trainer.model,
-        optimizer=trainer.optimizer,
-        groups=trainer.groups,
-        schedule=lambda step: 1.0,
-        loss=trainer.loss,
-        precision=trainer.precision,
-        parallel=DataParallel(),
-        micro_batch_size=None,
-        max_grad_norm=None,
-    )
+    return learner_of(trainer)
 
 
 def moved(width: int, *, mup: bool) -> float:
@@ -36,7 +26,7 @@ def moved(width: int, *, mup: bool) -> float:
         use_mup(cfg, base_dim=32, base_head_dim=16)
     cfg.model.hidden_dim = width
     cfg.optimizer.lr = 1e-2
-    learner = learner_of(cfg)
+    learner = started(cfg)
     model = learner.model
     assert isinstance(model, Transformer)
     tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
@@ -58,7 +48,7 @@ def test_under_mup_updates_are_as_large_at_any_width():
 def test_at_its_base_width_mup_starts_as_without():
     first, second = debug(), debug()
     use_mup(second, base_dim=32, base_head_dim=16)
-    one, other = (learner_of(cfg).model for cfg in (first, second))
+    one, other = (started(cfg).model for cfg in (first, second))
     assert all(map(torch.equal, one.parameters(), other.parameters()))
 
 

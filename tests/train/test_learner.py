@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from learning import learner_of
 
 from fidgpt.cli.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import unlearned
 from fidgpt.fiddlers import use_float32
 from fidgpt.model import materialize
-from fidgpt.parallel import DataParallel
 from fidgpt.train.learner import Learner
 
 
@@ -17,17 +17,7 @@ def learner(*, micro_batch_size: int | None) -> Learner:
     use_float32(cfg)
     trainer = build_trainer(cfg)
     materialize(trainer.model, device=torch.device("cpu"), seed=0)
-    return Learner(
-        trainer.model,
-        optimizer=trainer.optimizer,
-        groups=trainer.groups,
-        schedule=lambda step: 1.0,
-        loss=trainer.loss,
-        precision=trainer.precision,
-        parallel=DataParallel(),
-        micro_batch_size=micro_batch_size,
-        max_grad_norm=None,
-    )
+    return learner_of(trainer, micro_batch_size=micro_batch_size)
 
 
 def batch() -> torch.Tensor:

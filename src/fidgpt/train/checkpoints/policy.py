@@ -25,11 +25,13 @@ class KeepEvery:
 
     @staticmethod
     def check_arguments(*, every: int, until: int | None) -> None:
-        """Raises ValueError where a number is below one."""
+        """Raises ValueError where a number is below one, or no step is a multiple."""
         if every < 1:
             raise ValueError(f"{every=} must be 1 or more steps.")
         if until is not None and until < 1:
             raise ValueError(f"{until=} must be 1 or a later step, or None for all that follow.")
+        if until is not None and until < every:
+            raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
 
 
 class EveryMinutes:
