@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.sweep import Job, Point, jobs_of, local
+from fidgpt.sweep import Job, Point, jobs_of
+from fidgpt.sweep.runners import local
 from fidgpt.sweep.trial import Cost
 
 NUM_STEPS = 5

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fidgpt.sweep import Ending, Job, LocalRunner
-from fidgpt.sweep.devices import shares_of, visible_devices
+from fidgpt.sweep.runners.devices import shares_of, visible_devices
 
 from .conftest import NUM_STEPS, Toys
 

@@ -5,11 +5,11 @@ sweep.run(jobs=2).best()
 """
 
 from fidgpt.sweep.axes import Axis, Choice, ablation, axis, axis_values, pairs, repeat
-from fidgpt.sweep.job import Ending, Events, Job, Runner, jobs_of
-from fidgpt.sweep.local import LocalRunner
 from fidgpt.sweep.planning import Plan, plan
 from fidgpt.sweep.point import Point
 from fidgpt.sweep.results import Results, read_results
+from fidgpt.sweep.runners.job import Ending, Events, Job, Runner, jobs_of
+from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.sweep import Sweep
 
 __all__ = [

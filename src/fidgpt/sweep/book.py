@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.job import Ending, Job
+from fidgpt.sweep.runners.job import Ending, Job
 from fidgpt.sweep.versions import code_version
 
 Result = dict[str, Any]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from fidgpt.sweep.job import Job
+from fidgpt.sweep.runners.job import Job
 
 
 class Pace:

@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.text import Text
 
 from fidgpt.sweep.book import Book
-from fidgpt.sweep.job import Ending, Job
 from fidgpt.sweep.pace import Pace
+from fidgpt.sweep.runners.job import Ending, Job
 from fidgpt.sweep.tables import FAILED, TO_COME, best, duration, objective, running_table
 
 _SECONDS_BETWEEN_LINES = 15.0

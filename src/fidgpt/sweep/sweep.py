@@ -15,13 +15,13 @@ from fidgpt.cli.runs import name_of_base
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.book import Book, read_table
-from fidgpt.sweep.job import Job, Runner, jobs_of
-from fidgpt.sweep.local import LocalRunner
 from fidgpt.sweep.naming import axis_names
 from fidgpt.sweep.planning import Plan, plan
 from fidgpt.sweep.point import Point
 from fidgpt.sweep.report.notebook import points_html
 from fidgpt.sweep.results import Results, read_results
+from fidgpt.sweep.runners.job import Job, Runner, jobs_of
+from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.tables import points_table, summary_lines
 from fidgpt.sweep.versions import changed_code

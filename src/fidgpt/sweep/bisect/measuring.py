@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from fidgpt.sweep.book import Book
-from fidgpt.sweep.job import Job, Runner, jobs_of
 from fidgpt.sweep.objective import reported_by
 from fidgpt.sweep.point import Point
+from fidgpt.sweep.runners.job import Job, Runner, jobs_of
 from fidgpt.sweep.screen import Screen
 
 

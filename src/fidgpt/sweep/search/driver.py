@@ -9,9 +9,9 @@ from optuna import Trial
 from fidgpt.graph import ConfigError
 from fidgpt.model import StartError
 from fidgpt.sweep.book import Book
-from fidgpt.sweep.job import Ending, Job
 from fidgpt.sweep.objective import refuse_unreported, reported_by
 from fidgpt.sweep.point import Point
+from fidgpt.sweep.runners.job import Ending, Job
 from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.search.study import Study
 

@@ -14,11 +14,11 @@ from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.runs import name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.book import Book, Result
-from fidgpt.sweep.job import Job, jobs_of
-from fidgpt.sweep.local import LocalRunner
 from fidgpt.sweep.objective import refuse_unknown
 from fidgpt.sweep.point import Point
 from fidgpt.sweep.results import Results
+from fidgpt.sweep.runners.job import Job, jobs_of
+from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.search.driver import Counts, Driver
 from fidgpt.sweep.search.points import Points

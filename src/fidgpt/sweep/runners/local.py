@@ -13,9 +13,9 @@ from subprocess import DEVNULL, STDOUT, Popen
 from types import FrameType
 from typing import Any
 
-from fidgpt.sweep.devices import shares
-from fidgpt.sweep.job import Ending, Events, Job
-from fidgpt.sweep.tail import Tail, last_words
+from fidgpt.sweep.runners.devices import shares
+from fidgpt.sweep.runners.job import Ending, Events, Job
+from fidgpt.sweep.runners.tail import Tail, last_words
 from fidgpt.train.tracking.described import GROUP
 
 _PAUSE = 0.2  # seconds between two looks at the processes
