@@ -7,7 +7,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.graph import swapped
-from fidgpt.graph.arguments import given
+from fidgpt.graph.structure.arguments import given
 from fidgpt.optim import Lion, Muon, adamw, split_hidden_matrices
 from fidgpt.tags import LearningRate, WeightDecay
 from fidgpt.train import Trainer

@@ -5,7 +5,7 @@ import fiddle as fdl
 from fidgpt.data import ByteTokenizer, HeldOut, TextFiles
 from fidgpt.fiddlers.texts import own_corpus
 from fidgpt.graph import find, swap_all, tagged
-from fidgpt.graph.arguments import assign
+from fidgpt.graph.structure.arguments import assign
 from fidgpt.tags import LearningRate
 from fidgpt.train import Float32, Samples, Trainer
 

@@ -14,7 +14,7 @@ from parameter_listing import list_parameters
 from fidgpt import configs
 from fidgpt.cli.runs import build_trainer
 from fidgpt.graph.history.story import story
-from fidgpt.graph.text import Row, rows
+from fidgpt.graph.views.outline import Row, rows
 
 # The first of a family differs from base, its other sizes from the first.
 FAMILIES = {

@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 from fidgpt.cli import app, train
 from fidgpt.cli.index.build import build_index
 from fidgpt.cli.index.store import Index, write
-from fidgpt.sweep import local
+from fidgpt.sweep.runners import local
 
 
 class Outcome(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 
 from fidgpt.cli.calls import call_with
 from fidgpt.graph import ConfigError
-from fidgpt.graph.calls import Call, parse_call, split_at_commas
+from fidgpt.graph.typed.calls import Call, parse_call, split_at_commas
 
 
 @pytest.mark.parametrize(

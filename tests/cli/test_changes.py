@@ -142,7 +142,10 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
          "as "),
         ("use:optimizer=torch.load", "there is no part 'torch.load'. Name a part that fits, such "
          "as adamw, Lion, Muon."),
-        ("use:loss=fidgpt.graph.formula.make_formula", "there is no part 'fidgpt.graph.formula."),
+        (
+            "use:loss=fidgpt.graph.typed.formula.make_formula",
+            "there is no part 'fidgpt.graph.typed.formula.",
+        ),
         ("use:loss=numpy.load", "numpy.load is no part: numpy is installed, and does not say that"),
         ("use:schedule=fraction", "schedule takes Schedule, not the part fraction."),
         ("use:groups=Normal", "groups: 'Normal' is no Callable[[Module], list[dict[str, Any]]]."),

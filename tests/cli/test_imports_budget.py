@@ -85,7 +85,7 @@ def modules_after(code: str) -> set[str]:
 
 def test_a_graph_is_made_without_what_compares_draws_and_saves_it() -> None:
     late = {"yaml", "graphviz", "fidgpt.graph.difference.diff", "fidgpt.graph.drawing.draw"}
-    late |= {"fidgpt.graph.storage.file", "fidgpt.graph.sayable", "torch", "beartype"}
+    late |= {"fidgpt.graph.storage.file", "fidgpt.graph.spelling.sayable", "torch", "beartype"}
     assert not modules_after("import fidgpt.graph") & late
     assert modules_after("from fidgpt.graph import diff") & late == {"fidgpt.graph.difference.diff"}
 

@@ -170,7 +170,7 @@ def changed(cfg: Any, old: str, new: str) -> Any:
     return load(text.replace(old, new, 1), source="run/config.json")
 
 
-LOSS = "fidgpt.train.losses.loss"
+LOSS = "fidgpt.train"
 IN_A_FILE = {
     "a file that names what it may not": (
         f"{LOSS}:CrossEntropy",

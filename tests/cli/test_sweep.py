@@ -8,7 +8,8 @@ import pytest
 
 from fidgpt.cli import sweep
 from fidgpt.graph import ConfigError, ConfigErrors, load
-from fidgpt.sweep import Point, axis, axis_values, local, plan
+from fidgpt.sweep import Point, axis, axis_values, plan
+from fidgpt.sweep.runners import local
 from fidgpt.train.tracking.trackers import read_rows
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]

@@ -171,7 +171,7 @@ def test_debug_shows_where(command: Command) -> None:
 def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
     assert "name one directory, of a run or of the hub" in command(sample.main).err
     assert "holds no run" in command(sample.main, str(tmp_path)).err
-    (tmp_path / "config.json").write_text(dump(debug()).replace("fidgpt.train.", "os."))
+    (tmp_path / "config.json").write_text(dump(debug()).replace("fidgpt.train:", "os:"))
     status, _, err = command(sample.main, str(tmp_path))
     assert status == 2
     assert "is refused" in err

@@ -16,7 +16,7 @@ from fidgpt.graph import (
     diff_text,
     fingerprint,
 )
-from fidgpt.graph.formula import make_formula
+from fidgpt.graph.typed.formula import make_formula
 
 from .differences import told
 from .parts import Depth, Outer, Part, Square, Wide, Width, pair, scaled

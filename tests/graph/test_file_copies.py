@@ -12,7 +12,7 @@ from fidgpt.configs import debug, gpt2_124m
 from fidgpt.fiddlers import unroll
 from fidgpt.graph import ConfigError, clone, dump, fingerprint, load
 from fidgpt.graph.storage.fingerprint import equal
-from fidgpt.graph.walk import parts as parts_of
+from fidgpt.graph.structure.walk import parts as parts_of
 
 from . import parts
 from .parts import Outer, Part, Square, Wide, Width, double, holding, pair, scaled

@@ -9,7 +9,7 @@ import pytest
 from fidgpt.configs import gemma3, llama
 from fidgpt.configs.hub import Family
 from fidgpt.graph import ConfigError, diff, diff_text, fingerprint
-from fidgpt.graph.annotations import hints_of
+from fidgpt.graph.signatures.annotations import hints_of
 from fidgpt.interop import from_hf
 from fidgpt.interop.hugging_face.families import FAMILIES
 from fidgpt.interop.hugging_face.said import read_said

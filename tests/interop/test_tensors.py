@@ -114,7 +114,7 @@ def test_one_tensor_is_in_memory_at_a_time(directory, load, monkeypatch):
 
 
 def test_no_file_may_ask_for_what_writes():
-    assert find_name("fidgpt.interop.hugging_face.load:load_hf") is load_hf
+    assert find_name("fidgpt.interop:load_hf") is load_hf
     for name in ("hugging_face.save:save_hf", "targets_out:write_targets", "hugging_face:from_hf"):
         with pytest.raises(ConfigError, match="refused"):
             find_name(f"fidgpt.interop.{name}")

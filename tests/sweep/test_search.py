@@ -13,7 +13,8 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep import Job, local, read_results
+from fidgpt.sweep import Job, read_results
+from fidgpt.sweep.runners import local
 from fidgpt.sweep.search import Found, Search, space
 from fidgpt.sweep.search.study import Study
 

@@ -14,7 +14,8 @@ from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.directives import compose
 from fidgpt.cli.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
-from fidgpt.sweep import Job, LocalRunner, Sweep, axis, local, read_results
+from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results
+from fidgpt.sweep.runners import local
 from fidgpt.train.tracking.trackers import read_rows, reproducible
 
 from .conftest import Toys

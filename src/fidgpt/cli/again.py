@@ -14,7 +14,7 @@ from fidgpt.cli.directives import DEFAULT_CONFIG, compose, is_by_machine, split_
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.errors import at
 from fidgpt.graph.history.sayings import speakers
-from fidgpt.graph.repro import Repro, repro
+from fidgpt.graph.spelling.repro import Repro, repro
 from fidgpt.graph.views.imports import shortest
 
 _FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else may have

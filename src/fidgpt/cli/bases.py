@@ -8,7 +8,7 @@ from fidgpt.cli.calls import call_with
 from fidgpt.cli.catalogue import Catalogue
 from fidgpt.cli.recall import load_told, recall
 from fidgpt.graph import ConfigError, clone
-from fidgpt.graph.calls import parse_call
+from fidgpt.graph.typed.calls import parse_call
 
 
 def from_function(text: str, catalogue: Catalogue) -> fdl.Config:

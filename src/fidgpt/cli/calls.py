@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fidgpt.graph import ConfigError, read_value, suggest
-from fidgpt.graph.annotations import hints_of
-from fidgpt.graph.calls import Call
 from fidgpt.graph.errors import at
+from fidgpt.graph.signatures.annotations import hints_of
+from fidgpt.graph.typed.calls import Call
 
 
 def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:

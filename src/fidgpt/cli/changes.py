@@ -11,8 +11,8 @@ from fidgpt.cli.bases import read_text
 from fidgpt.cli.calls import call_with, guarded
 from fidgpt.cli.catalogue import Catalogue
 from fidgpt.graph import ConfigError, edits
-from fidgpt.graph.calls import parse_call
 from fidgpt.graph.edits import Edit
+from fidgpt.graph.typed.calls import parse_call
 
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED})*?)\s*([*+-]?)=(.*)", re.DOTALL)

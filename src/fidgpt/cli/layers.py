@@ -6,7 +6,7 @@ import fiddle as fdl
 
 from fidgpt.cli.spare import is_model
 from fidgpt.graph import parts
-from fidgpt.graph.walk import join
+from fidgpt.graph.structure.walk import join
 
 
 def remedy(root: Any, message: str) -> str:

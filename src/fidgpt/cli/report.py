@@ -10,8 +10,8 @@ from fidgpt.cli.effects import Composed, Effect
 from fidgpt.cli.overruled import overruled
 from fidgpt.graph import resolve
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import title
+from fidgpt.graph.structure.walk import title
+from fidgpt.graph.views.outline import leaf_text
 
 # Directives that name a value may name the one that stands; the others ask for a change.
 _VALUES = ("set", "tag", "del")

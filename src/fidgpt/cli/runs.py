@@ -16,9 +16,9 @@ from fidgpt.cli.surroundings import patch, surroundings
 from fidgpt.cli.trial import try_model
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
+from fidgpt.graph.checking.permissions import allowed_changes
 from fidgpt.graph.history.provenance import dump_provenance, said_by
-from fidgpt.graph.permissions import allowed_changes
-from fidgpt.graph.text import rows
+from fidgpt.graph.views.outline import rows
 from fidgpt.train import RunDirectory, RunError, Trainer
 from fidgpt.train.run import FLAGS_FILE
 

@@ -159,7 +159,7 @@ def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[
     """What differs from the config that it began with; of a file that knows none, the nearest."""
     from fidgpt.cli.again import begun_with, named_graphs
     from fidgpt.cli.directives import DEFAULT_CONFIG, compose, split_directive
-    from fidgpt.graph.repro import nearest
+    from fidgpt.graph.spelling.repro import nearest
     from fidgpt.graph.views.base import since
 
     kind = split_directive(directives[0])[0] if directives else ""

@@ -5,8 +5,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import bind, parts
-from fidgpt.graph.formula import is_formula
-from fidgpt.graph.walk import join
+from fidgpt.graph.structure.walk import join
+from fidgpt.graph.typed.formula import is_formula
 from fidgpt.model import Transformer
 
 

@@ -123,7 +123,7 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
     from fidgpt.cli.runs import build_trainer, new_run, resumed_run
     from fidgpt.cli.spare import spare_blocks
-    from fidgpt.graph.unread import unread
+    from fidgpt.graph.checking.unread import unread
 
     flags = [f"--allow={package}" for package in FLAGS.allow]
     trainer = build_trainer(made.root)

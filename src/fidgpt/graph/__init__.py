@@ -7,21 +7,21 @@ for: most runs need none of them.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fidgpt.graph.bind import Heard, bind, resolve
+from fidgpt.graph.binding.bind import Heard, bind, resolve
 from fidgpt.graph.build import build
-from fidgpt.graph.check import check, checked
-from fidgpt.graph.clone import clone, clone_part
+from fidgpt.graph.checking.check import check, checked
+from fidgpt.graph.drawing.notebook import show_configs
+from fidgpt.graph.edits.swap import swap_all, swapped
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
 from fidgpt.graph.history.provenance import Saying, Story, said_by, story, why_text
-from fidgpt.graph.notebook import show_configs
-from fidgpt.graph.repro import Repro, repro
-from fidgpt.graph.select import find, set_tag, tagged
 from fidgpt.graph.selecting.paths import find_place
+from fidgpt.graph.selecting.select import find, set_tag, tagged
 from fidgpt.graph.selecting.selectors import places
-from fidgpt.graph.swap import swap_all, swapped
-from fidgpt.graph.text import outline
-from fidgpt.graph.values import read_value
-from fidgpt.graph.walk import Node, nodes, parts, title
+from fidgpt.graph.spelling.repro import Repro, repro
+from fidgpt.graph.structure.clone import clone, clone_part
+from fidgpt.graph.structure.walk import Node, nodes, parts, title
+from fidgpt.graph.typed.values import read_value
+from fidgpt.graph.views.outline import outline
 
 if TYPE_CHECKING:
     from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fidgpt.graph.drawing.render import Drawing
     from fidgpt.graph.storage.file import dump, load, load_with_changes
     from fidgpt.graph.storage.fingerprint import equal, fingerprint
+    from fidgpt.graph.typed.formula import formula
 else:  # which type checkers need not see: to them, every name would be known
     _LATE = {
         "difference.apply": ("apply", "apply_patch", "dump_patch"),
@@ -64,6 +65,7 @@ else:  # which type checkers need not see: to them, every name would be known
         "drawing.render": ("Drawing",),
         "storage.file": ("dump", "load", "load_with_changes"),
         "storage.fingerprint": ("equal", "fingerprint"),
+        "typed.formula": ("formula",),
     }
     _MODULES = {name: module for module, names in _LATE.items() for name in names}
 
@@ -116,6 +118,7 @@ __all__ = [
     "find",
     "find_place",
     "fingerprint",
+    "formula",
     "load",
     "load_with_changes",
     "merge",

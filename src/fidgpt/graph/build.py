@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fidgpt.graph.arguments import given, named_defaults
-from fidgpt.graph.check import checked, is_plain
-from fidgpt.graph.constraints import Constraint
+from fidgpt.graph.checking.check import checked, is_plain
+from fidgpt.graph.checking.constraints import Constraint
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.walk import IS_NODE, IS_PART, nodes, title
+from fidgpt.graph.structure.arguments import given, named_defaults
+from fidgpt.graph.structure.walk import IS_NODE, IS_PART, nodes, title
 
 
 def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:

@@ -16,7 +16,8 @@ def refusal(name: str, allowed: tuple[str, ...]) -> str | None:
     if not all(part.isidentifier() for part in parts) or (len(parts) < 2 and ":" not in name):
         return f"{name!r:.80} is no dotted name, such as torch.nn.Linear."
     is_own = parts[0] == "fidgpt" and parts[1] in ROOMS if len(parts) > 1 else False
-    if is_own or _package(module, (*TORCH_MODULES, *allowed)) or module in map(_dotted, SINGLE):
+    is_own = is_own or _dotted(name) in [_dotted(f"fidgpt.{one}") for one in SINGLE]
+    if is_own or _package(module, (*TORCH_MODULES, *allowed)):
         return None
     return (
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
@@ -57,12 +58,7 @@ def dotted_name(thing: Any) -> str:
     """
     name = name_of(thing)
     module, _, qualname = name.partition(":")
-    parts = module.split(".")
-    if parts[0] == "fidgpt" and len(parts) > 1 and parts[1] in ROOMS:
-        room = importlib.import_module(f"fidgpt.{parts[1]}")
-        if getattr(room, qualname, None) is thing:
-            return f"{room.__name__}.{qualname}"
-    if parts[0] == "torch":
+    if _package(module, ("torch",)):
         for package in TORCH_MODULES:
             if getattr(importlib.import_module(package), qualname, None) is thing:
                 return f"{package}.{qualname}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.walk import join
+from fidgpt.graph.structure.walk import join
 from fidgpt.interop.references import References
 from fidgpt.interop.yaml_in import Foreign
 

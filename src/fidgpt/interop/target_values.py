@@ -9,8 +9,8 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError
-from fidgpt.graph.arguments import given
 from fidgpt.graph.selecting.paths import describe
+from fidgpt.graph.structure.arguments import given
 from fidgpt.interop.references import escaped
 from fidgpt.interop.target_names import dotted_name
 from fidgpt.interop.target_tree import DEEPEST

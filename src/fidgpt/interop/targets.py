@@ -7,12 +7,12 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, nodes, read_value, suggest
-from fidgpt.graph.arguments import Key, assign, every, parameter_of
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.hints import fits, hint_of, name_of
 from fidgpt.graph.selecting.paths import describe
-from fidgpt.graph.values import as_asked
-from fidgpt.graph.walk import join, step_to
+from fidgpt.graph.signatures.hints import fits, hint_of, name_of
+from fidgpt.graph.structure.arguments import Key, assign, every, parameter_of
+from fidgpt.graph.structure.walk import join, step_to
+from fidgpt.graph.typed.values import as_asked
 from fidgpt.interop.target_names import find_constructor, find_target, refusal
 from fidgpt.interop.target_tree import Call, Tree, read_tree
 from fidgpt.interop.yaml_in import read_yaml

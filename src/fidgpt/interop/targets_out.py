@@ -8,10 +8,10 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, Node, bind, nodes
-from fidgpt.graph.arguments import Key, given
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.hints import hint_of
-from fidgpt.graph.walk import children, is_node, join, step_to
+from fidgpt.graph.signatures.hints import hint_of
+from fidgpt.graph.structure.arguments import Key, given
+from fidgpt.graph.structure.walk import children, is_node, join, step_to
 from fidgpt.interop.target_names import dotted_name
 from fidgpt.interop.target_tree import is_reserved
 from fidgpt.interop.target_values import require_readable, written_value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fidgpt.cli.changes import assignment
 from fidgpt.cli.directives import split_directive
 from fidgpt.graph import ConfigError
-from fidgpt.graph.calls import split_at_commas
+from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.values import expanded
 
 _ASSIGNED = ("set", "tag", "use", "tie")

@@ -9,7 +9,7 @@ from fidgpt.cli.changes import assignment
 from fidgpt.cli.directives import composed, split_directive
 from fidgpt.graph import ConfigError, places, resolve
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.walk import is_node
+from fidgpt.graph.structure.walk import is_node
 from fidgpt.sweep.axes import Axis, Item
 
 _NUMBERS = ("set", "tag")

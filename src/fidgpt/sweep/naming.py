@@ -8,7 +8,7 @@ from typing import Any
 from fidgpt.cli.changes import assignment
 from fidgpt.cli.directives import split_directive
 from fidgpt.graph import ConfigError, places
-from fidgpt.graph.text import leaf_text
+from fidgpt.graph.views.outline import leaf_text
 from fidgpt.sweep.axes import Axis, Choice
 
 _ASSIGNED = ("set", "tag", "use", "tie")

@@ -8,10 +8,10 @@ import torch
 
 from fidgpt.cli.runs import CONSTRAINTS, build_trainer
 from fidgpt.graph import checked
-from fidgpt.graph.clone import copy_part
 from fidgpt.graph.storage.fingerprint import Hashes
 from fidgpt.graph.storage.merkle import Merkle, Table
 from fidgpt.graph.storage.order import Order
+from fidgpt.graph.structure.clone import copy_part
 from fidgpt.model.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.train import Trainer
 from fidgpt.train.facts.facts import measured_flops

@@ -15,7 +15,7 @@ from fidgpt.cli.index.names import Entry, function_entry, names, tag_entry
 from fidgpt.cli.index.parts import fitting, part_entry, parts_on_offer
 from fidgpt.cli.index.projects import rooms_of_projects
 from fidgpt.cli.index.store import VERSION, Index, roots, stamps
-from fidgpt.graph.hints import name_of
+from fidgpt.graph.signatures.hints import name_of
 
 
 def build_index() -> Index:

@@ -5,7 +5,7 @@ import inspect
 import typing
 from typing import Any
 
-from fidgpt.graph.annotations import members_of
+from fidgpt.graph.signatures.annotations import members_of
 
 
 def choices_of(hint: Any) -> list[str]:

@@ -8,11 +8,11 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.cli.index.choices import choices_of
 from fidgpt.graph import ConfigError, Heard, nodes, resolve, title
-from fidgpt.graph.arguments import every, given
-from fidgpt.graph.docs import doc_of, first_sentence
-from fidgpt.graph.hints import element_hint, hint_of, name_of
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import children, is_node, join, step_to
+from fidgpt.graph.signatures.docs import doc_of, first_sentence
+from fidgpt.graph.signatures.hints import element_hint, hint_of, name_of
+from fidgpt.graph.structure.arguments import every, given
+from fidgpt.graph.structure.walk import children, is_node, join, step_to
+from fidgpt.graph.views.outline import leaf_text
 
 Knob = dict[str, Any]
 _LONGEST = 120  # letters of a value

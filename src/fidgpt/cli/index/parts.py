@@ -9,9 +9,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of, is_unknown, members_of
-from fidgpt.graph.docs import doc_of
-from fidgpt.graph.hints import fits, methods_of, name_of, own_method
+from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
+from fidgpt.graph.signatures.docs import doc_of
+from fidgpt.graph.signatures.hints import fits, methods_of, name_of, own_method
 
 
 def parts_on_offer(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def fitting(hint: Any, offered: dict[str, Any]) -> list[str]:
 
 
 def _fits(made: Any, hint: Any) -> bool:
-    """As `graph.hints.fits`, and stricter where that gives the benefit of the doubt.
+    """As `graph.signatures.hints.fits`, and stricter where that gives the benefit of the doubt.
 
     What is asked for by a Protocol must have its methods, and what is asked for as a function must
     take as many arguments.

@@ -5,8 +5,6 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
-from fidgpt.graph.arguments import Key, assign
-from fidgpt.graph.clone import clone
 from fidgpt.graph.difference.copied import outdated
 from fidgpt.graph.difference.diff import Changes
 from fidgpt.graph.difference.patch import Patch, outside, patch_of, read_patch
@@ -16,7 +14,9 @@ from fidgpt.graph.storage.codec import decode
 from fidgpt.graph.storage.names import find_name, find_tag, is_tag
 from fidgpt.graph.storage.reading import key_of
 from fidgpt.graph.storage.writing import KINDS, TAGGED
-from fidgpt.graph.walk import nodes
+from fidgpt.graph.structure.arguments import Key, assign
+from fidgpt.graph.structure.clone import clone
+from fidgpt.graph.structure.walk import nodes
 
 _Holder = tuple[Any, Key]  # what holds a place, and the key of the place
 _DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)

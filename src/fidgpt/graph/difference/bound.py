@@ -7,12 +7,12 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key
-from fidgpt.graph.bind import Heard
-from fidgpt.graph.scope import Said, sayings
+from fidgpt.graph.binding.bind import Heard
+from fidgpt.graph.binding.scope import Said, sayings
 from fidgpt.graph.storage.merkle import Merkle, Table
 from fidgpt.graph.storage.order import Order
-from fidgpt.graph.walk import IS_PART, Node, join, step_to
+from fidgpt.graph.structure.arguments import Key
+from fidgpt.graph.structure.walk import IS_PART, Node, join, step_to
 
 Place = tuple[int, str]  # the identity of a part or container, and the step to what it holds
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import every, given
-from fidgpt.graph.formula import is_formula
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import title
+from fidgpt.graph.structure.arguments import every, given
+from fidgpt.graph.structure.walk import title
+from fidgpt.graph.typed.formula import is_formula
+from fidgpt.graph.views.outline import leaf_text
 
 _MAX_WIDTH = 100
 

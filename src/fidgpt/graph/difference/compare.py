@@ -6,15 +6,15 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.clone import copies_of
 from fidgpt.graph.difference.bound import NOTHING, Argument, Bound
 from fidgpt.graph.difference.edges import Aspect, Edge, Finding
 from fidgpt.graph.difference.items import Items, are_comparable
 from fidgpt.graph.difference.likeness import call_of, function_of, tags_of
 from fidgpt.graph.drawing.sharing import is_shared_object
-from fidgpt.graph.quantities import is_quantity
 from fidgpt.graph.storage.merkle import Table, leaf_key
-from fidgpt.graph.walk import IS_NODE, nodes, step_to
+from fidgpt.graph.structure.clone import copies_of
+from fidgpt.graph.structure.quantities import is_quantity
+from fidgpt.graph.structure.walk import IS_NODE, nodes, step_to
 
 
 class Comparison:

@@ -9,11 +9,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, given
 from fidgpt.graph.difference.pairing import Pairing
 from fidgpt.graph.edits.alike import is_same
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import join, step_to, title
+from fidgpt.graph.structure.arguments import Key, given
+from fidgpt.graph.structure.walk import join, step_to, title
+from fidgpt.graph.views.outline import leaf_text
 
 Originals = dict[int, Any]  # the old part that a new one was made like, by the identity of the new
 

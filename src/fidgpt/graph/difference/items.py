@@ -15,7 +15,7 @@ from fidgpt.graph.difference.likeness import (
     writing,
 )
 from fidgpt.graph.storage.merkle import leaf_key
-from fidgpt.graph.walk import children
+from fidgpt.graph.structure.walk import children
 
 _Item = tuple[str, Any]  # the step that leads to an item, and the item
 

@@ -7,7 +7,7 @@ import fiddle as fdl
 
 from fidgpt.graph.difference.bound import Argument, Bound
 from fidgpt.graph.storage.merkle import hashable, leaf_key
-from fidgpt.graph.walk import children
+from fidgpt.graph.structure.walk import children
 
 Numbers = Mapping[int, int]  # by the identity of a node's value
 Label = Callable[[Bound, Any, Numbers], Hashable]

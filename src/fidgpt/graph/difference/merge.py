@@ -5,14 +5,14 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key
 from fidgpt.graph.difference.apply import apply
 from fidgpt.graph.difference.pairing import Pairing
 from fidgpt.graph.difference.patch import Changes, Patch, make_patch
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.selecting.paths import parse_path
 from fidgpt.graph.storage.walked import step_between
-from fidgpt.graph.walk import join
+from fidgpt.graph.structure.arguments import Key
+from fidgpt.graph.structure.walk import join
 
 _ASPECTS = ("new", "call", "tags")
 

@@ -14,7 +14,6 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import given
 from fidgpt.graph.difference.copied import Originals, originals, own_keys
 from fidgpt.graph.difference.pairing import Pairing
 from fidgpt.graph.errors import ConfigError, at
@@ -24,7 +23,8 @@ from fidgpt.graph.storage.text import to_json
 from fidgpt.graph.storage.walked import step_between
 from fidgpt.graph.storage.writing import FORMAT as CONFIG_FORMAT
 from fidgpt.graph.storage.writing import KINDS, TAGGED
-from fidgpt.graph.walk import join
+from fidgpt.graph.structure.arguments import given
+from fidgpt.graph.structure.walk import join
 
 FORMAT = "fidgpt.patch"
 VERSION = 1

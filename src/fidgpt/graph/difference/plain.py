@@ -5,12 +5,12 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, named_defaults
 from fidgpt.graph.difference.changes import Side, ValueChanged
 from fidgpt.graph.storage.lockstep import Apart, Lockstep, Pair, is_plain
 from fidgpt.graph.storage.merkle import leaf_key
 from fidgpt.graph.storage.walked import step_between
-from fidgpt.graph.walk import IS_PART, join, nodes
+from fidgpt.graph.structure.arguments import Key, named_defaults
+from fidgpt.graph.structure.walk import IS_PART, join, nodes
 
 
 def plain_changes(old: Any, new: Any) -> list[ValueChanged] | None:

@@ -14,7 +14,7 @@ from fidgpt.graph.drawing.render import Drawing
 from fidgpt.graph.drawing.sketch import sketch
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.selecting.paths import find_place
-from fidgpt.graph.text import outline
+from fidgpt.graph.views.outline import outline
 
 _GRAPH = {"rankdir": "LR", "nodesep": "0.12", "ranksep": "0.4", "bgcolor": "white"}
 _FONT = {"fontname": "Arial", "fontsize": "11"}

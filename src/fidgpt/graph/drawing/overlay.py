@@ -11,7 +11,7 @@ from fidgpt.graph.difference.changes import Change, ItemMoved, PartReplaced, Tag
 from fidgpt.graph.difference.compare import Comparison
 from fidgpt.graph.difference.diff import read
 from fidgpt.graph.difference.edges import Edge
-from fidgpt.graph.walk import title
+from fidgpt.graph.structure.walk import title
 
 
 class Mark(enum.Enum):

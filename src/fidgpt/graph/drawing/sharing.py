@@ -2,7 +2,7 @@
 
 import fiddle as fdl
 
-from fidgpt.graph.walk import Node
+from fidgpt.graph.structure.walk import Node
 
 
 def is_shared_object(node: Node) -> bool:

@@ -12,8 +12,8 @@ from fidgpt.graph.difference.text import ranges
 from fidgpt.graph.drawing.overlay import Mark, Note, Overlay
 from fidgpt.graph.drawing.picture import Arrow, Box, Kind, Picture, Row
 from fidgpt.graph.drawing.sharing import is_shared_object
-from fidgpt.graph.quantities import is_quantity
-from fidgpt.graph.walk import children, step_to, title
+from fidgpt.graph.structure.quantities import is_quantity
+from fidgpt.graph.structure.walk import children, step_to, title
 
 
 class _Lead(NamedTuple):

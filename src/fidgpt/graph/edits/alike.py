@@ -5,8 +5,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import given
-from fidgpt.graph.walk import is_node, nodes, parts
+from fidgpt.graph.structure.arguments import given
+from fidgpt.graph.structure.walk import is_node, nodes, parts
 
 
 def is_same(before: Any, after: Any) -> bool:

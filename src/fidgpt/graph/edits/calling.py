@@ -6,12 +6,12 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import every
-from fidgpt.graph.calls import Call
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.hints import hint_of
 from fidgpt.graph.selecting.place import Place
-from fidgpt.graph.walk import join, parts, step_to, title
+from fidgpt.graph.signatures.hints import hint_of
+from fidgpt.graph.structure.arguments import every
+from fidgpt.graph.structure.walk import join, parts, step_to, title
+from fidgpt.graph.typed.calls import Call
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

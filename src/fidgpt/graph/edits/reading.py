@@ -8,15 +8,15 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of, is_unknown, members_of
-from fidgpt.graph.arguments import Key, default_of, every
-from fidgpt.graph.calls import parse_call, split_at_commas
 from fidgpt.graph.edits.calling import with_arguments
 from fidgpt.graph.errors import ConfigError, at, listed, suggest
-from fidgpt.graph.formula import make_formula, says_formula
-from fidgpt.graph.hints import can_be_typed, element_hint, fits, is_protocol, name_of
 from fidgpt.graph.selecting.place import Place, inside_of
-from fidgpt.graph.values import read_value
+from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
+from fidgpt.graph.signatures.hints import can_be_typed, element_hint, fits, is_protocol, name_of
+from fidgpt.graph.structure.arguments import Key, default_of, every
+from fidgpt.graph.typed.calls import parse_call, split_at_commas
+from fidgpt.graph.typed.formula import make_formula, says_formula
+from fidgpt.graph.typed.values import read_value
 
 Parts = Mapping[str, Callable[..., Any]]
 _CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)

@@ -7,22 +7,22 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
-from fidgpt.graph.annotations import members_of
-from fidgpt.graph.arguments import Key, default_of, given
-from fidgpt.graph.arithmetic import UNREADABLE, calculate, compute
-from fidgpt.graph.bind import hears, resolve
-from fidgpt.graph.clone import clone_part
+from fidgpt.graph.binding.bind import hears, resolve
 from fidgpt.graph.edits.edit import Edit, carry_out
 from fidgpt.graph.edits.setting import carriers
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.formula import formula, is_formula, make_formula, names_in, says_formula
-from fidgpt.graph.hints import fits, name_of
-from fidgpt.graph.quantities import is_quantity
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.selectors import places
-from fidgpt.graph.values import as_asked
-from fidgpt.graph.walk import parts
+from fidgpt.graph.signatures.annotations import members_of
+from fidgpt.graph.signatures.hints import fits, name_of
+from fidgpt.graph.structure.arguments import Key, default_of, given
+from fidgpt.graph.structure.clone import clone_part
+from fidgpt.graph.structure.quantities import is_quantity
+from fidgpt.graph.structure.walk import parts
+from fidgpt.graph.typed.arithmetic import UNREADABLE, calculate, compute
+from fidgpt.graph.typed.formula import formula, is_formula, make_formula, names_in, says_formula
+from fidgpt.graph.typed.values import as_asked
 
 SIGNS = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.clone import own_value
 from fidgpt.graph.edits.alike import Remaking
 from fidgpt.graph.edits.edit import Edit, carry_out
 from fidgpt.graph.edits.reading import Parts, Reader
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.selecting.place import Place
 from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
-from fidgpt.graph.walk import title
+from fidgpt.graph.structure.clone import own_value
+from fidgpt.graph.structure.walk import title
 
 NO_PARTS: Mapping[str, Any] = MappingProxyType({})
 

@@ -5,13 +5,13 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.clone import clone_part
 from fidgpt.graph.edits.edit import Edit, Planned, carry_out
 from fidgpt.graph.errors import ConfigError, listed
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.selectors import places
-from fidgpt.graph.walk import nodes, title
+from fidgpt.graph.structure.clone import clone_part
+from fidgpt.graph.structure.walk import nodes, title
 
 
 def tie(root: Any, selector: str, source: str) -> list[Edit]:

@@ -8,20 +8,20 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.annotations import is_unknown
-from fidgpt.graph.arguments import given
-from fidgpt.graph.calls import Call, parse_call
 from fidgpt.graph.edits.alike import Remaking
 from fidgpt.graph.edits.calling import with_arguments
 from fidgpt.graph.edits.edit import Edit, Planned, carry_out
 from fidgpt.graph.edits.reading import Parts, Reader
+from fidgpt.graph.edits.swap import swapped
 from fidgpt.graph.errors import ConfigError, at, nearest, suggest
-from fidgpt.graph.hints import hint_of
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.selectors import places
-from fidgpt.graph.swap import swapped
-from fidgpt.graph.walk import Node, nodes
+from fidgpt.graph.signatures.annotations import is_unknown
+from fidgpt.graph.signatures.hints import hint_of
+from fidgpt.graph.structure.arguments import given
+from fidgpt.graph.structure.walk import Node, nodes
+from fidgpt.graph.typed.calls import Call, parse_call
 
 
 def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:

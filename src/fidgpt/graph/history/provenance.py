@@ -11,7 +11,6 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.history.sayings import (
     Memory,
@@ -22,7 +21,8 @@ from fidgpt.graph.history.sayings import (
     sayings_of,
 )
 from fidgpt.graph.history.story import Source, Story, short_text, story, why_text
-from fidgpt.graph.walk import join, parts, step_to
+from fidgpt.graph.structure.arguments import Key
+from fidgpt.graph.structure.walk import join, parts, step_to
 
 __all__ = [
     "Saying",

@@ -13,7 +13,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import history
 
-from fidgpt.graph.arguments import Key
+from fidgpt.graph.structure.arguments import Key
 
 _FIDGPT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Files that assign on behalf of somebody else, who is the one to be named.

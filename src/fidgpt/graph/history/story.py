@@ -10,14 +10,14 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import Key, default_of, every, given, parameter_of
-from fidgpt.graph.bind import Heard, bind, resolve
-from fidgpt.graph.formula import is_formula
+from fidgpt.graph.binding.bind import Heard, bind, resolve
 from fidgpt.graph.history.sayings import Saying, left_open_by, sayings_of
-from fidgpt.graph.quantities import computed, is_quantity
 from fidgpt.graph.selecting.paths import Place, find_place
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import is_node, join, step_to, title
+from fidgpt.graph.structure.arguments import Key, default_of, every, given, parameter_of
+from fidgpt.graph.structure.quantities import computed, is_quantity
+from fidgpt.graph.structure.walk import is_node, join, step_to, title
+from fidgpt.graph.typed.formula import is_formula
+from fidgpt.graph.views.outline import leaf_text
 
 _MOST = 5  # sayings and sources in a text
 
@@ -249,7 +249,7 @@ def _definition(part: fdl.Buildable) -> str:
 
 def _doc(part: fdl.Buildable, key: Key) -> str:
     """What the constructor's documentation says of a parameter, else what its tag says."""
-    from fidgpt.graph.docs import doc_of
+    from fidgpt.graph.signatures.docs import doc_of
 
     parameter = parameter_of(part, key)
     found = doc_of(fdl.get_callable(part)).parameters

@@ -4,11 +4,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.bind import resolve
+from fidgpt.graph.binding.bind import resolve
 from fidgpt.graph.page.results import results
 from fidgpt.graph.page.rows import Rows
 from fidgpt.graph.page.tables import Tables
-from fidgpt.graph.walk import Node, children, is_node, join, nodes
+from fidgpt.graph.structure.walk import Node, children, is_node, join, nodes
 
 Place = tuple[int, int]  # the numbers of a node and of its row
 _FEW = 24  # plain values in a list that is written on one line

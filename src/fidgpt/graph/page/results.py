@@ -5,11 +5,11 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.bind import bind
-from fidgpt.graph.quantities import is_quantity
+from fidgpt.graph.binding.bind import bind
 from fidgpt.graph.selecting.paths import find_place
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import Node, children, is_node, nodes
+from fidgpt.graph.structure.quantities import is_quantity
+from fidgpt.graph.structure.walk import Node, children, is_node, nodes
+from fidgpt.graph.views.outline import leaf_text
 
 
 def results(root: Any, found: list[Node]) -> dict[int, str]:

@@ -5,13 +5,13 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, every, given
-from fidgpt.graph.bind import Heard
+from fidgpt.graph.binding.bind import Heard
 from fidgpt.graph.difference.changes import short
 from fidgpt.graph.page.tables import Tables
 from fidgpt.graph.page.who import Told, said_text, steps_said, who, who_left_open
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import children, is_node, step_to
+from fidgpt.graph.structure.arguments import Key, every, given
+from fidgpt.graph.structure.walk import children, is_node, step_to
+from fidgpt.graph.views.outline import leaf_text
 
 Row = dict[str, Any]
 _Owner = tuple[fdl.Buildable, Key, str]  # the argument that a list is in, and the way from there

@@ -6,11 +6,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, default_of, parameter_of
-from fidgpt.graph.docs import doc_of
-from fidgpt.graph.hints import hint_of, name_of
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import step_to, title
+from fidgpt.graph.signatures.docs import doc_of
+from fidgpt.graph.signatures.hints import hint_of, name_of
+from fidgpt.graph.structure.arguments import Key, default_of, parameter_of
+from fidgpt.graph.structure.walk import step_to, title
+from fidgpt.graph.views.outline import leaf_text
 
 
 class Texts:

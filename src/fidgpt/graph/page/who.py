@@ -4,11 +4,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key
 from fidgpt.graph.history.sayings import Saying, left_open_by, sayings_of
 from fidgpt.graph.page.tables import Texts
-from fidgpt.graph.text import leaf_text
-from fidgpt.graph.walk import is_node, title
+from fidgpt.graph.structure.arguments import Key
+from fidgpt.graph.structure.walk import is_node, title
+from fidgpt.graph.views.outline import leaf_text
 
 Told = dict[str, Any]  # a value as text, and the numbers of the directive and of the line of code
 _FEW = 8  # items of a list that are written out

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, every
 from fidgpt.graph.errors import suggest
 from fidgpt.graph.selecting.paths import own_key
 from fidgpt.graph.selecting.place import describe
 from fidgpt.graph.selecting.spots import Spot, below, inside
-from fidgpt.graph.walk import title
+from fidgpt.graph.structure.arguments import Key, every
+from fidgpt.graph.structure.walk import title
 
 
 class Kind(NamedTuple):

@@ -8,7 +8,10 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import (
+from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
+from fidgpt.graph.selecting.place import Opened, Place, Within, describe, inside_of
+from fidgpt.graph.signatures.hints import can_be_typed, element_hint, hint_of
+from fidgpt.graph.structure.arguments import (
     Key,
     default_factory_of,
     default_of,
@@ -17,10 +20,7 @@ from fidgpt.graph.arguments import (
     named_defaults,
     parameter_of,
 )
-from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
-from fidgpt.graph.hints import can_be_typed, element_hint, hint_of
-from fidgpt.graph.selecting.place import Opened, Place, Within, describe, inside_of
-from fidgpt.graph.walk import IS_PART, is_node, join, parts, step_to, title
+from fidgpt.graph.structure.walk import IS_PART, is_node, join, parts, step_to, title
 
 _TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _STEP = re.compile(rf"\.?([A-Za-z_]\w*)|\[(-?[0-9]{{1,9}})\]|\[({_TEXT})\]")

@@ -5,13 +5,13 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import is_unknown
-from fidgpt.graph.arguments import Key, assign, unset
-from fidgpt.graph.asked import asked
+from fidgpt.graph.checking.asked import asked
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.hints import fits, name_of
 from fidgpt.graph.history.sayings import record_item
-from fidgpt.graph.walk import IS_PART, parts, title
+from fidgpt.graph.signatures.annotations import is_unknown
+from fidgpt.graph.signatures.hints import fits, name_of
+from fidgpt.graph.structure.arguments import Key, assign, unset
+from fidgpt.graph.structure.walk import IS_PART, parts, title
 
 Within = tuple[fdl.Buildable, Key, str]  # a part, one of its arguments, and the steps from there
 Opened = tuple[fdl.Buildable, Key, fdl.Buildable]  # a part, one of its arguments, and its value

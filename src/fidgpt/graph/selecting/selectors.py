@@ -12,13 +12,13 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.selecting.narrowing import KINDS, carriers, tags_of
 from fidgpt.graph.selecting.paths import find_place, follow, key_at
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.spots import Spot
-from fidgpt.graph.walk import is_node
+from fidgpt.graph.structure.arguments import Key
+from fidgpt.graph.structure.walk import is_node
 
 _WILD = re.compile(
     r"\.?(?P<deep>\*\*)(?=[.:@\[])"

@@ -7,10 +7,10 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import Key, given
-from fidgpt.graph.hints import element_hint, hint_of
 from fidgpt.graph.selecting.place import Place
-from fidgpt.graph.walk import is_node, step_to
+from fidgpt.graph.signatures.hints import element_hint, hint_of
+from fidgpt.graph.structure.arguments import Key, given
+from fidgpt.graph.structure.walk import is_node, step_to
 
 
 @dataclass(eq=False, slots=True)

@@ -12,7 +12,7 @@ import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.storage.names import name_of
-from fidgpt.graph.walk import title
+from fidgpt.graph.structure.walk import title
 
 _NOTHING: Mapping[str, Callable[[str], Any]] = {}
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, default_of
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode, encode_default
 from fidgpt.graph.storage.lockstep import Apart, Lockstep
 from fidgpt.graph.storage.merkle import Merkle, Sharing, Table, hashable
 from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.storage.order import PLAIN, Order
+from fidgpt.graph.structure.arguments import Key, default_of
 
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fidgpt.graph.arguments import Key
-from fidgpt.graph.bind import Heard, listen
-from fidgpt.graph.scope import Said, Scopes
+from fidgpt.graph.binding.bind import Heard, listen
+from fidgpt.graph.binding.scope import Said, Scopes
 from fidgpt.graph.storage.walked import Walked, step_between
-from fidgpt.graph.walk import IS_PART, Node
+from fidgpt.graph.structure.arguments import Key
+from fidgpt.graph.structure.walk import IS_PART, Node
 
 Kind = tuple[int, int]  # the twin of a node, and the identity of the scope around it
 _NOTHING: Mapping[Key, Said] = {}

@@ -4,14 +4,14 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, default_of, named_defaults
-from fidgpt.graph.bind import open_parameters
-from fidgpt.graph.formula import formula
-from fidgpt.graph.scope import Conflict, Said, Scope, look_up, overlay, sayings
+from fidgpt.graph.binding.bind import open_parameters
+from fidgpt.graph.binding.scope import Conflict, Said, Scope, look_up, overlay, sayings
 from fidgpt.graph.storage.merkle import leaf_key
 from fidgpt.graph.storage.order import PLAIN
 from fidgpt.graph.storage.walked import step_between
-from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, join, nodes
+from fidgpt.graph.structure.arguments import Key, default_of, named_defaults
+from fidgpt.graph.structure.walk import IS_NODE, IS_PART, LEAVES, Node, join, nodes
+from fidgpt.graph.typed.formula import formula
 
 # What both graphs hold in a place, what holds it in each, the key there, and what is said around.
 Pair = tuple[Any, Any, Any, Any, Any, Scope]

@@ -8,11 +8,11 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from fidgpt.graph.arguments import named_defaults
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode
 from fidgpt.graph.storage.order import PLAIN, Order
-from fidgpt.graph.walk import IS_PART
+from fidgpt.graph.structure.arguments import named_defaults
+from fidgpt.graph.structure.walk import IS_PART
 
 _EXACT = PLAIN | {float}
 _NO_TAGS: frozenset[Any] = frozenset()

@@ -15,13 +15,16 @@ from fidgpt.graph.storage.migrations import renamed
 # A file is data. It may name what fidgpt exports for use in configs, and torch's own modules and
 # optimizers; a name outside is refused before anything is imported.
 ROOMS = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags", "train")
-# Of other modules these alone: what a graph itself brings along, and what reads a model's weights.
-SINGLE = ("fidgpt.graph.formula:formula", "fidgpt.interop.hugging_face.load:load_hf")
+# Of other rooms these alone: what a graph itself brings along, and what reads a model's weights.
+SINGLE = ("graph:formula", "interop:load_hf")
 TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
 
 
 def name_of(thing: Any) -> str:
     """The name `module:qualname` under which a file can ask for a class or function.
+
+    What a room of fidgpt exports is named by the room: where in it the thing is written may change,
+    and neither files nor fingerprints hear of that.
 
     Raises:
       ConfigError: it has no such name, because it was defined inside a function, in a notebook or
@@ -41,7 +44,17 @@ def name_of(thing: Any) -> str:
         raise ConfigError(
             f"{qualname} cannot be saved by name: {module}.{qualname} is something else."
         )
-    return f"{module}:{qualname}"
+    room = ".".join(module.split(".")[:2])
+    return f"{room if _is_exported(thing, room, qualname) else module}:{qualname}"
+
+
+def _is_exported(thing: Any, room: str, qualname: str) -> bool:
+    """Whether a room of fidgpt lists a thing for files to name."""
+    top, _, name = room.partition(".")
+    if top != "fidgpt" or not (name in ROOMS or f"{name}:{qualname}" in SINGLE):
+        return False
+    holder = sys.modules[room]
+    return qualname in getattr(holder, "__all__", ()) and getattr(holder, qualname) is thing
 
 
 def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
@@ -59,9 +72,7 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
     room = rest.partition(".")[0]
     if _is_within(module, allowed):
         return _imported(name, module, qualname, allowed)
-    if name in SINGLE:
-        return getattr(importlib.import_module(module), qualname)
-    if top == "fidgpt" and room in ROOMS:
+    if top == "fidgpt" and (room in ROOMS or f"{room}:{qualname}" in SINGLE):
         return _exported(name, room, qualname)
     if _is_within(module, TORCH_MODULES):
         return _class_of_torch(name, module, qualname)

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from fidgpt.graph.storage.merkle import Merkle, Table
-from fidgpt.graph.walk import IS_PART
+from fidgpt.graph.structure.walk import IS_PART
 
 
 class NotedMerkle(Merkle):

@@ -7,16 +7,16 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import Key, given
-from fidgpt.graph.bind import Heard, bind, resolve
+from fidgpt.graph.binding.bind import Heard, bind, resolve
+from fidgpt.graph.binding.scope import Said
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.formula import formula, is_formula
-from fidgpt.graph.scope import Said
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.storage.hearing import Hearing
 from fidgpt.graph.storage.owners import Owners
 from fidgpt.graph.storage.walked import Place, Walked, step_between
-from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, parts
+from fidgpt.graph.structure.arguments import Key, given
+from fidgpt.graph.structure.walk import IS_NODE, IS_PART, Node, join, parts
+from fidgpt.graph.typed.formula import formula, is_formula
 
 # Of these types, values are leaves, and equal exactly if Python says that they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})

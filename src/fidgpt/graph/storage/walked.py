@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from fidgpt.graph.arguments import Key, every, named_defaults
-from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, nodes, step_to
+from fidgpt.graph.structure.arguments import Key, every, named_defaults
+from fidgpt.graph.structure.walk import IS_NODE, IS_PART, LEAVES, nodes, step_to
 
 Place = tuple[Any, Any, Any]  # a node, what holds it, and the key there
 _Form = tuple[Hashable, tuple[int, ...]]  # what a node calls, and the identities of what it holds

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import Key, default_of, every, given
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.storage.codec import encode, encode_default
 from fidgpt.graph.storage.fingerprint import fingerprint_by, fingerprint_of
@@ -17,8 +16,9 @@ from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.storage.noted import NotedMerkle
 from fidgpt.graph.storage.order import PLAIN, Order
 from fidgpt.graph.storage.walked import step_between
-from fidgpt.graph.walk import IS_PART, join, title
-from fidgpt.graph.walk import parts as parts_of
+from fidgpt.graph.structure.arguments import Key, default_of, every, given
+from fidgpt.graph.structure.walk import IS_PART, join, title
+from fidgpt.graph.structure.walk import parts as parts_of
 
 FORMAT = "fidgpt.config"
 VERSION = 1

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fidgpt.graph.text import rows
+from fidgpt.graph.views.outline import rows
 
 
 def flat(root: Any, *, defaults: bool = False) -> str:

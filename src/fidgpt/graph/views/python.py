@@ -10,11 +10,11 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph.arguments import Key, every, given, parameter_of
 from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.structure.arguments import Key, every, given, parameter_of
+from fidgpt.graph.structure.walk import Node, children, is_node, nodes, title
 from fidgpt.graph.views.imports import Imports
 from fidgpt.graph.views.layout import Code, bracketed, lines, quoted
-from fidgpt.graph.walk import Node, children, is_node, nodes, title
 
 _DEEPEST = 12  # brackets inside of brackets; what lies deeper is a variable
 

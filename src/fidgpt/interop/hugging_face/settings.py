@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs.hub import Family
 from fidgpt.graph import ConfigError
-from fidgpt.graph.annotations import hints_of, members_of
+from fidgpt.graph.signatures.annotations import hints_of, members_of
 from fidgpt.interop.hugging_face.said import Said, nested, say
 from fidgpt.interop.hugging_face.scaling import mapping_of, part_of
 

@@ -13,7 +13,7 @@ from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.directives import compose
 from fidgpt.cli.runs import load_run
 from fidgpt.graph import ConfigError, bind, fingerprint
-from fidgpt.graph.repro import repro
+from fidgpt.graph.spelling.repro import repro
 from fidgpt.sweep.bisect.bounds import Bounds, bounds_of
 from fidgpt.sweep.bisect.culprits import Culprits
 from fidgpt.sweep.bisect.log import ProbeLog

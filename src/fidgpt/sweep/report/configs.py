@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fidgpt.graph import ConfigError, load
-from fidgpt.graph.text import rows
+from fidgpt.graph.views.outline import rows
 from fidgpt.sweep.report.records import Record
 
 Said = dict[str, str]  # by path, in the order in which one reads a graph

@@ -15,7 +15,7 @@ from optuna.distributions import (
 from fidgpt.cli.changes import assignment
 from fidgpt.cli.directives import split_directive
 from fidgpt.graph import ConfigError
-from fidgpt.graph.calls import split_at_commas
+from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.axes import Axis, Choice, axis_values
 
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")

@@ -8,10 +8,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from fidgpt import graph  # for what it loads late
-from fidgpt.graph.bind import resolve
+from fidgpt.graph.binding.bind import resolve
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.nearness import frame_of, least_apart
-from fidgpt.graph.walk import parts
+from fidgpt.graph.spelling.nearness import frame_of, least_apart
+from fidgpt.graph.structure.walk import parts
 
 if TYPE_CHECKING:
     from fidgpt.graph.difference.changes import Change
@@ -175,7 +175,7 @@ class _Search:
 
     def with_words(self, said: list[str], *, lists: bool = False) -> list[str]:
         """Adds what the differences say, as long as that leaves fewer."""
-        from fidgpt.graph.sayable import words  # late, as it knows all kinds of changes
+        from fidgpt.graph.spelling.sayable import words  # late, as it knows all kinds of changes
 
         left = self.left(said)
         for _ in range(_ROUNDS):
@@ -232,7 +232,7 @@ class _Search:
         return self._made[key]
 
     def _count(self, said: list[str]) -> float:
-        from fidgpt.graph.sayable import can_be_said
+        from fidgpt.graph.spelling.sayable import can_be_said
 
         left = self.left(said)
         if left is None:

@@ -7,10 +7,20 @@ from typing import Any, Literal
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.arguments import default_of, every, given
-from fidgpt.graph.bind import Heard, hear
-from fidgpt.graph.formula import is_formula
-from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
+from fidgpt.graph.binding.bind import Heard, hear
+from fidgpt.graph.structure.arguments import default_of, every, given
+from fidgpt.graph.structure.walk import (
+    IS_PART,
+    LEAVES,
+    Node,
+    children,
+    is_node,
+    join,
+    nodes,
+    step_to,
+    title,
+)
+from fidgpt.graph.typed.formula import is_formula
 
 _PLAIN = (int, float, bool, str, type(None), tuple)
 _KINDS = {fdl.Partial: " (partial)", fdl.ArgFactory: " (new at every call)"}

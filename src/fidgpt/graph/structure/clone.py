@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key
-from fidgpt.graph.quantities import is_quantity
-from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
+from fidgpt.graph.structure.arguments import Key
+from fidgpt.graph.structure.quantities import is_quantity
+from fidgpt.graph.structure.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
 
 B = TypeVar("B", bound=fdl.Buildable)
 _MOST_COPIES = 1_000_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import given
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.formula import is_formula
-from fidgpt.graph.hints import element_hint, hint_of
-from fidgpt.graph.values import read_value
-from fidgpt.graph.walk import parts
+from fidgpt.graph.signatures.hints import element_hint, hint_of
+from fidgpt.graph.structure.arguments import given
+from fidgpt.graph.structure.walk import parts
+from fidgpt.graph.typed.formula import is_formula
+from fidgpt.graph.typed.values import read_value
 
 PartName = Callable[[Any], str]
 _WORD = re.compile(r"[A-Za-z_][\w./-]*")

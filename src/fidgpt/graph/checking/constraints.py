@@ -7,9 +7,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import every, parameter_of
-from fidgpt.graph.quantities import computed
-from fidgpt.graph.walk import Node, title
+from fidgpt.graph.structure.arguments import every, parameter_of
+from fidgpt.graph.structure.quantities import computed
+from fidgpt.graph.structure.walk import Node, title
 
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _MOST_LINES = 5  # of a message that somebody else wrote

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import fiddle as fdl
 
-from fidgpt.graph.formula import is_formula
-from fidgpt.graph.walk import Node, join, parts, step_to
+from fidgpt.graph.structure.walk import Node, join, parts, step_to
+from fidgpt.graph.typed.formula import is_formula
 
 
 def formula_of(node: Node) -> Node | None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import members_of
-from fidgpt.graph.arguments import every, given
-from fidgpt.graph.bind import open_parameters
-from fidgpt.graph.hints import element_hint, fits, hint_of
-from fidgpt.graph.walk import Node, join, title
+from fidgpt.graph.binding.bind import open_parameters
+from fidgpt.graph.signatures.annotations import members_of
+from fidgpt.graph.signatures.hints import element_hint, fits, hint_of
+from fidgpt.graph.structure.arguments import every, given
+from fidgpt.graph.structure.walk import Node, join, title
 
 
 def wrong_calls(node: Node) -> Iterator[str]:

@@ -6,8 +6,14 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of, is_unknown, members_of
-from fidgpt.graph.hints import can_be_called_as, is_protocol, methods_of, name_of, own_method
+from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
+from fidgpt.graph.signatures.hints import (
+    can_be_called_as,
+    is_protocol,
+    methods_of,
+    name_of,
+    own_method,
+)
 
 
 def asked(value: Any, hint: Any) -> str:

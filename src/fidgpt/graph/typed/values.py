@@ -9,11 +9,11 @@ import sys
 import typing
 from typing import Any
 
-from fidgpt.graph.annotations import is_device, is_dtype, is_unknown, members_of
-from fidgpt.graph.arithmetic import OPERATORS, UNREADABLE, calculate, finite, is_whole, parsed
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.hints import can_be_typed, element_hint, fits, name_of
-from fidgpt.graph.usual import NOT_USUAL, read_usual
+from fidgpt.graph.signatures.annotations import is_device, is_dtype, is_unknown, members_of
+from fidgpt.graph.signatures.hints import can_be_typed, element_hint, fits, name_of
+from fidgpt.graph.typed.arithmetic import OPERATORS, UNREADABLE, calculate, finite, is_whole, parsed
+from fidgpt.graph.typed.usual import NOT_USUAL, read_usual
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, assign, default_of, every
-from fidgpt.graph.clone import copies_of
+from fidgpt.graph.binding.scope import Conflict, Said, Scope, Scopes, Tag, look_up
+from fidgpt.graph.binding.unsaid import asked_in_vain, formula_of
 from fidgpt.graph.errors import ConfigError, listed, raise_all
-from fidgpt.graph.formula import is_formula, look_up_names
-from fidgpt.graph.scope import Conflict, Said, Scope, Scopes, Tag, look_up
-from fidgpt.graph.unsaid import asked_in_vain, formula_of
-from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
+from fidgpt.graph.structure.arguments import Key, assign, default_of, every
+from fidgpt.graph.structure.clone import copies_of
+from fidgpt.graph.structure.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
+from fidgpt.graph.typed.formula import is_formula, look_up_names
 
 
 @dataclass(eq=False, slots=True)

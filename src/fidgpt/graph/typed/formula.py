@@ -14,15 +14,15 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph.annotations import is_unknown, members_of
-from fidgpt.graph.arguments import Key, assign, default_of, given
-from fidgpt.graph.arithmetic import compute, is_whole, refuse_unreadable
 from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
-from fidgpt.graph.hints import fits, hint_of, name_of
 from fidgpt.graph.selecting.paths import find_place, parse_path
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.selectors import tags_in
-from fidgpt.graph.walk import Node, join, nodes
+from fidgpt.graph.signatures.annotations import is_unknown, members_of
+from fidgpt.graph.signatures.hints import fits, hint_of, name_of
+from fidgpt.graph.structure.arguments import Key, assign, default_of, given
+from fidgpt.graph.structure.walk import Node, join, nodes
+from fidgpt.graph.typed.arithmetic import compute, is_whole, refuse_unreadable
 
 Number = int | float
 _NAME = re.compile(r"\{([^{}]*)\}")

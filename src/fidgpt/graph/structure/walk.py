@@ -6,8 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, given
 from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.structure.arguments import Key, given
 
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)
 

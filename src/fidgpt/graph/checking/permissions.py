@@ -7,11 +7,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, given, parameter_of
 from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.difference.diff import diff
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.selecting.paths import parse_path
+from fidgpt.graph.structure.arguments import Key, given, parameter_of
 
 
 class Permission(enum.IntEnum):

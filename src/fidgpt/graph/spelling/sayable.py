@@ -8,8 +8,6 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import is_unknown
-from fidgpt.graph.arguments import every, given
 from fidgpt.graph.difference.changes import (
     Change,
     ItemMoved,
@@ -22,11 +20,13 @@ from fidgpt.graph.difference.changes import (
     ValueChanged,
 )
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.formula import is_formula
 from fidgpt.graph.selecting.paths import Place, find_place
 from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
-from fidgpt.graph.spoken import PartName, call_text, formula_text, inner_text, value_text
-from fidgpt.graph.walk import parts, title
+from fidgpt.graph.signatures.annotations import is_unknown
+from fidgpt.graph.spelling.spoken import PartName, call_text, formula_text, inner_text, value_text
+from fidgpt.graph.structure.arguments import every, given
+from fidgpt.graph.structure.walk import parts, title
+from fidgpt.graph.typed.formula import is_formula
 
 _ITEM = re.compile(r"\[\d+\]$")
 _INDEX = re.compile(r"\[\d+\]")

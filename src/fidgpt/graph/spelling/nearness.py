@@ -4,10 +4,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, named_defaults
 from fidgpt.graph.storage.merkle import leaf_key
 from fidgpt.graph.storage.order import PLAIN
-from fidgpt.graph.walk import IS_PART
+from fidgpt.graph.structure.arguments import Key, named_defaults
+from fidgpt.graph.structure.walk import IS_PART
 
 _LEAVES = (PLAIN | {float}) - {type(fdl.NO_VALUE)}
 _Path = tuple[Key, ...]

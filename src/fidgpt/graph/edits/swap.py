@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import assign, every, given
 from fidgpt.graph.history.sayings import keep_sayings
-from fidgpt.graph.select import find
 from fidgpt.graph.selecting.paths import find_place
-from fidgpt.graph.walk import nodes
+from fidgpt.graph.selecting.select import find
+from fidgpt.graph.structure.arguments import assign, every, given
+from fidgpt.graph.structure.walk import nodes
 
 B = TypeVar("B", bound=fdl.Buildable)
 

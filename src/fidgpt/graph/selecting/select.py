@@ -4,9 +4,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import Key, assign, every, given
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.walk import Node, nodes, parts, title
+from fidgpt.graph.structure.arguments import Key, assign, every, given
+from fidgpt.graph.structure.walk import Node, nodes, parts, title
 
 
 def find(root: Any, *functions: Any) -> list[fdl.Buildable]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.arguments import given, parameter_of
-from fidgpt.graph.walk import join, parts, step_to, title
+from fidgpt.graph.structure.arguments import given, parameter_of
+from fidgpt.graph.structure.walk import join, parts, step_to, title
 
 _NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none has a knob of ours
 _ALL_AT_ONCE = {"locals", "vars", "eval", "exec"}  # read every argument, and name none

@@ -7,16 +7,15 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of
-from fidgpt.graph.arguments import Key, default_of, every, given, named_defaults
-from fidgpt.graph.asked import asked
-from fidgpt.graph.bind import Heard, bind_nodes, open_parameters
-from fidgpt.graph.called import wrong_calls
-from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
+from fidgpt.graph.binding.bind import Heard, bind_nodes, open_parameters
+from fidgpt.graph.checking.asked import asked
+from fidgpt.graph.checking.called import wrong_calls
+from fidgpt.graph.checking.constraints import Constraint, broken, broken_of_whole
 from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
-from fidgpt.graph.formula import is_formula, wrong_formulas
-from fidgpt.graph.hints import can_be_typed, fits, hint_of, name_of
-from fidgpt.graph.walk import (
+from fidgpt.graph.signatures.annotations import hints_of
+from fidgpt.graph.signatures.hints import can_be_typed, fits, hint_of, name_of
+from fidgpt.graph.structure.arguments import Key, default_of, every, given, named_defaults
+from fidgpt.graph.structure.walk import (
     IS_PART,
     LEAVES,
     Node,
@@ -27,6 +26,7 @@ from fidgpt.graph.walk import (
     step_to,
     title,
 )
+from fidgpt.graph.typed.formula import is_formula, wrong_formulas
 
 _HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 

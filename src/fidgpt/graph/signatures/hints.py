@@ -13,8 +13,14 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.annotations import hints_of, is_device, is_dtype, is_unknown, members_of
-from fidgpt.graph.arguments import Key, given, named_defaults, parameter_of
+from fidgpt.graph.signatures.annotations import (
+    hints_of,
+    is_device,
+    is_dtype,
+    is_unknown,
+    members_of,
+)
+from fidgpt.graph.structure.arguments import Key, given, named_defaults, parameter_of
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
 _LEAVES = (int, float, bool, str)

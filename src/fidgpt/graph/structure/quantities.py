@@ -4,7 +4,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.annotations import hints_of, members_of
+from fidgpt.graph.signatures.annotations import hints_of, members_of
 
 _PLAIN = (int, float, bool, str)
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fidgpt.graph.arguments import Key, given
-from fidgpt.graph.walk import IS_PART, Node, is_node, join, parts, step_to
+from fidgpt.graph.structure.arguments import Key, given
+from fidgpt.graph.structure.walk import IS_PART, Node, is_node, join, parts, step_to
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
 

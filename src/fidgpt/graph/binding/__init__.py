@@ -1,0 +1,1 @@
+"""Tags as variables, and the graph as their scope."""

@@ -1,0 +1,1 @@
+"""What a callable's signature and docstring say of its parameters."""

@@ -1,0 +1,1 @@
+"""The way back from a graph to directives that one would type."""

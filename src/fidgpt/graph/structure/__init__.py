@@ -1,0 +1,1 @@
+"""The nodes of a config graph, their arguments, and copies of both."""

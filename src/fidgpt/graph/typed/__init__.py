@@ -1,0 +1,1 @@
+"""What somebody typed, read as values, calls and formulas."""
