@@ -105,8 +105,8 @@ def test_a_thread_that_is_gone_is_replaced_or_said(monkeypatch: pytest.MonkeyPat
     wait_until(lambda: not workers.are_alive())
     assert int(ahead.batch(1)[0, 0]) == 101
 
-    monkeypatch.setattr("fidgpt.data.prefetch._work", lambda *_: None)
-    monkeypatch.setattr("fidgpt.data.prefetch._PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("fidgpt.data.streams.prefetch._work", lambda *_: None)
+    monkeypatch.setattr("fidgpt.data.streams.prefetch._PATIENCE_SECONDS", 0.01)
     with pytest.raises(DataError, match=r"ended without a word(.|\n)*without prefetching"):
         Prefetch(Counting()).batch(0)
 

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from fidgpt.data.cache import cache_directory
-from fidgpt.data.preparation import (
+from fidgpt.data.preparing.preparation import (
     DEFAULT_SHARD_TOKENS,
     DEFAULT_VALIDATION_FRACTION,
     preparation_key,
     prepare_corpus,
 )
-from fidgpt.data.prepared import PreparedCorpus
-from fidgpt.data.sources import Source
-from fidgpt.data.tokenizer import TokenizerSpec
+from fidgpt.data.preparing.prepared import PreparedCorpus
+from fidgpt.data.sources.sources import Source
+from fidgpt.data.tokenizers.tokenizer import TokenizerSpec
 
 
 class Corpus:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fidgpt.data.atomic import sync
+from fidgpt.data.preparing.atomic import sync
 
 
 class RunError(ValueError):

@@ -44,17 +44,19 @@ def name_of(thing: Any) -> str:
         raise ConfigError(
             f"{qualname} cannot be saved by name: {module}.{qualname} is something else."
         )
+    return f"{home_of(thing)}:{qualname}"
+
+
+def home_of(thing: Any) -> str:
+    """The room of fidgpt that exports a class or function, or else the module that has it."""
+    module, qualname = thing.__module__, thing.__qualname__
     room = ".".join(module.split(".")[:2])
-    return f"{room if _is_exported(thing, room, qualname) else module}:{qualname}"
-
-
-def _is_exported(thing: Any, room: str, qualname: str) -> bool:
-    """Whether a room of fidgpt lists a thing for files to name."""
     top, _, name = room.partition(".")
-    if top != "fidgpt" or not (name in ROOMS or f"{name}:{qualname}" in SINGLE):
-        return False
-    holder = sys.modules[room]
-    return qualname in getattr(holder, "__all__", ()) and getattr(holder, qualname) is thing
+    if top == "fidgpt" and (name in ROOMS or f"{name}:{qualname}" in SINGLE):
+        holder = sys.modules[room]
+        if qualname in getattr(holder, "__all__", ()) and getattr(holder, qualname) is thing:
+            return room
+    return module
 
 
 def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:

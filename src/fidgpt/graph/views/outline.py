@@ -8,6 +8,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.binding.bind import Heard, hear
+from fidgpt.graph.storage.names import home_of
 from fidgpt.graph.structure.arguments import default_of, every, given
 from fidgpt.graph.structure.walk import (
     IS_PART,
@@ -75,7 +76,7 @@ def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
 def leaf_text(value: Any) -> str:
     """A value that is no part, as one would write it, on one line."""
     if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
+        return f"{home_of(value)}.{value.__qualname__}"
     return " ".join(repr(value).splitlines())
 
 

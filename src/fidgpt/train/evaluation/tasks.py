@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fidgpt.data import Tokenizer
-from fidgpt.data.windows import CorpusPart
+from fidgpt.data.streams.windows import CorpusPart
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.train.evaluation.answers import Answers

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.prepared import PreparedCorpus, Split
+from fidgpt.data.preparing.prepared import PreparedCorpus, Split
 
 
 @runtime_checkable

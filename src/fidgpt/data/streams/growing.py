@@ -5,10 +5,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fidgpt.data.mixture import Mixture
-from fidgpt.data.streams import IndexedStream, TrainingStream
-from fidgpt.data.tokenizer import Tokenizer
-from fidgpt.data.windows import check_positive, rows_of_rank
+from fidgpt.data.streams.mixture import Mixture
+from fidgpt.data.streams.streams import IndexedStream, TrainingStream
+from fidgpt.data.streams.windows import check_positive, rows_of_rank
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 from fidgpt.optim.schedules import Schedule
 
 

@@ -8,8 +8,8 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fidgpt.data.tokenizer import Tokenizer
-from fidgpt.data.windows import rows_of_rank
+from fidgpt.data.streams.windows import rows_of_rank
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 
 class TrainingStream(abc.ABC):

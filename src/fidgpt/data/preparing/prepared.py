@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.shards import Shard
-from fidgpt.data.tokenizer_files import load_tokenizer
+from fidgpt.data.preparing.shards import Shard
+from fidgpt.data.tokenizers.tokenizer_files import load_tokenizer
 
 FORMAT_VERSION = 1
 INDEX = "index.json"

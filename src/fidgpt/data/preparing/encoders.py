@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data import encoding
 from fidgpt.data.errors import DataError
+from fidgpt.data.preparing import encoding
 
 # Enough documents at a time that handing them over costs nothing.
 _BATCH_BYTES = 512 * 1024

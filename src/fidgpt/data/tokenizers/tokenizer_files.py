@@ -8,10 +8,10 @@ from typing import Any
 
 import tokenizers
 
-from fidgpt.data.byte_level import SETTINGS_FILE, ByteLevelTokenizer, check_byte_level
-from fidgpt.data.byte_tokenizer import read_byte_tokenizer
 from fidgpt.data.errors import DataError
-from fidgpt.data.tokenizer import END_OF_TEXT, Tokenizer
+from fidgpt.data.tokenizers.byte_level import SETTINGS_FILE, ByteLevelTokenizer, check_byte_level
+from fidgpt.data.tokenizers.byte_tokenizer import read_byte_tokenizer
+from fidgpt.data.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
 
 _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 

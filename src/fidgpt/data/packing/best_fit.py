@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data.bins import BinGroup, pack
 from fidgpt.data.errors import DataError
-from fidgpt.data.packing import Sequences
-from fidgpt.data.permutation import derive_key
-from fidgpt.data.pieces import Pieces, prepare_pieces
-from fidgpt.data.prepared import PreparedCorpus
-from fidgpt.data.unlearned import unlearned
+from fidgpt.data.packing.bins import BinGroup, pack
+from fidgpt.data.packing.packing import Sequences
+from fidgpt.data.packing.pieces import Pieces, prepare_pieces
+from fidgpt.data.packing.unlearned import unlearned
+from fidgpt.data.preparing.prepared import PreparedCorpus
+from fidgpt.data.streams.permutation import derive_key
 
 
 def best_fit(

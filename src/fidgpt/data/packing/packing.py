@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.prepared import PreparedCorpus
-from fidgpt.data.windows import count_windows
+from fidgpt.data.preparing.prepared import PreparedCorpus
+from fidgpt.data.streams.windows import count_windows
 
 
 @runtime_checkable

@@ -9,8 +9,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.streams import TrainingStream
-from fidgpt.data.tokenizer import Tokenizer
+from fidgpt.data.streams.streams import TrainingStream
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 _Ask = tuple[int, int, int]
 _Job = tuple[_Ask, "Future[Tensor]"]

@@ -8,13 +8,13 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fidgpt.data.packing import Packing, Sequences, concatenate
-from fidgpt.data.permutation import derive_key, permute
-from fidgpt.data.prepared import PreparedCorpus
-from fidgpt.data.streams import IndexedStream
-from fidgpt.data.tokenizer import Tokenizer
-from fidgpt.data.transforms import Transform
-from fidgpt.data.windows import CorpusPart, check_positive, require_prepared
+from fidgpt.data.packing.packing import Packing, Sequences, concatenate
+from fidgpt.data.packing.transforms import Transform
+from fidgpt.data.preparing.prepared import PreparedCorpus
+from fidgpt.data.streams.permutation import derive_key, permute
+from fidgpt.data.streams.streams import IndexedStream
+from fidgpt.data.streams.windows import CorpusPart, check_positive, require_prepared
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 
 class TokenStream(IndexedStream):

@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data.tokenizer import Tokenizer
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fidgpt.data.corpus import Corpus
-from fidgpt.data.tokenizer import Tokenizer
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 
 class CorpusTokenizer:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data.atomic import new_directory, only_one
 from fidgpt.data.errors import DataError
-from fidgpt.data.prepared import VERIFIED_BELOW_BYTES, PreparedCorpus, Split
+from fidgpt.data.preparing.atomic import new_directory, only_one
+from fidgpt.data.preparing.prepared import VERIFIED_BELOW_BYTES, PreparedCorpus, Split
 
 _FORMAT_VERSION = 1
 _INDEX = "index.json"

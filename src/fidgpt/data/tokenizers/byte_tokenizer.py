@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from fidgpt.data.byte_level import byte_letters
-from fidgpt.data.tokenizer import END_OF_TEXT
+from fidgpt.data.tokenizers.byte_level import byte_letters
+from fidgpt.data.tokenizers.tokenizer import END_OF_TEXT
 
 
 class ByteTokenizer:

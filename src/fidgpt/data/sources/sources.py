@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.readers import read_file
+from fidgpt.data.sources.readers import read_file
 
 _TESTS = {"test", "tests", "idle_test"}
 # What a folder of Hugging Face's `save_to_disk` says of itself.

@@ -6,9 +6,9 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data.packing import Sequences, concatenate
-from fidgpt.data.permutation import derive_key, permute
-from fidgpt.data.prepared import PreparedCorpus
+from fidgpt.data.packing.packing import Sequences, concatenate
+from fidgpt.data.preparing.prepared import PreparedCorpus
+from fidgpt.data.streams.permutation import derive_key, permute
 
 _AT_ONCE = 1 << 20
 

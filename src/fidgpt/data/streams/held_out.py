@@ -5,9 +5,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.prepared import PreparedCorpus
-from fidgpt.data.streams import EvaluationStream
-from fidgpt.data.windows import (
+from fidgpt.data.preparing.prepared import PreparedCorpus
+from fidgpt.data.streams.streams import EvaluationStream
+from fidgpt.data.streams.windows import (
     CorpusPart,
     check_positive,
     count_windows,

@@ -1,8 +1,8 @@
 """Weights of a mixture that move from ones to others along a schedule."""
 
-from fidgpt.data.interleaving import Weights
-from fidgpt.data.mixture import Stage
-from fidgpt.data.windows import check_positive
+from fidgpt.data.streams.interleaving import Weights
+from fidgpt.data.streams.mixture import Stage
+from fidgpt.data.streams.windows import check_positive
 from fidgpt.optim.schedules import Schedule
 
 _DECIMALS = 5  # what a mixture holds exactly

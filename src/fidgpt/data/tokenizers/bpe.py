@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
-from fidgpt.data.byte_level import ByteLevelTokenizer, byte_letters
 from fidgpt.data.errors import DataError
-from fidgpt.data.tokenizer import END_OF_TEXT
+from fidgpt.data.tokenizers.byte_level import ByteLevelTokenizer, byte_letters
+from fidgpt.data.tokenizers.tokenizer import END_OF_TEXT
 
 # Where text is cut before merging. In order: a word with the one sign before it (" word", ".join",
 # "_name"); up to three digits; signs with the line end and indentation after them (":\n    ");

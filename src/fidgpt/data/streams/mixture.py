@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.interleaving import Interleaving, Weights, exact_counts
-from fidgpt.data.streams import IndexedStream
-from fidgpt.data.tokenizer import Tokenizer
-from fidgpt.data.windows import check_positive
+from fidgpt.data.streams.interleaving import Interleaving, Weights, exact_counts
+from fidgpt.data.streams.streams import IndexedStream
+from fidgpt.data.streams.windows import check_positive
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 
 class Stage:

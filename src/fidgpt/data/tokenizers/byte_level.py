@@ -10,9 +10,9 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from fidgpt.data.encoding import encode_as_text, encode_batch
 from fidgpt.data.errors import DataError
-from fidgpt.data.tokenizer import END_OF_TEXT
+from fidgpt.data.preparing.encoding import encode_as_text, encode_batch
+from fidgpt.data.tokenizers.tokenizer import END_OF_TEXT
 
 # Hugging Face's name for the file beside a tokenizer.json that says which token ends a text.
 SETTINGS_FILE = "tokenizer_config.json"

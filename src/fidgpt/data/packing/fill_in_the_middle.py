@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.permutation import derive_key
-from fidgpt.data.tokenizer import Tokenizer
-from fidgpt.data.unlearned import tokens_of
+from fidgpt.data.packing.unlearned import tokens_of
+from fidgpt.data.streams.permutation import derive_key
+from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 # Shorter texts stay as they are: three or four of their tokens make room for the special ones.
 _MIN_TOKENS = 16

@@ -8,13 +8,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fidgpt.data.atomic import new_directory, only_one, resumable_directory
 from fidgpt.data.errors import DataError
-from fidgpt.data.prepared import FORMAT_VERSION, INDEX, PreparedCorpus, is_prepared
-from fidgpt.data.progress import PreparationProgress
-from fidgpt.data.sources import Source
-from fidgpt.data.tokenizer import TokenizerSpec
-from fidgpt.data.writing import RECORD, write_corpus
+from fidgpt.data.preparing.atomic import new_directory, only_one, resumable_directory
+from fidgpt.data.preparing.prepared import FORMAT_VERSION, INDEX, PreparedCorpus, is_prepared
+from fidgpt.data.preparing.progress import PreparationProgress
+from fidgpt.data.preparing.writing import RECORD, write_corpus
+from fidgpt.data.sources.sources import Source
+from fidgpt.data.tokenizers.tokenizer import TokenizerSpec
 
 DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.tables import read_table
+from fidgpt.data.sources.tables import read_table
 
 
 def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[str]:

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fidgpt.data.atomic import sync, write_whole
-from fidgpt.data.byte_level import ByteLevelTokenizer
-from fidgpt.data.encoders import Encode, encoded, encoding_processes
 from fidgpt.data.errors import DataError
-from fidgpt.data.prepared import FORMAT_VERSION, INDEX, TOKENIZER
-from fidgpt.data.progress import PreparationProgress
-from fidgpt.data.shards import SplitWriter, token_dtype
-from fidgpt.data.sources import Source
-from fidgpt.data.survey import Survey, survey
-from fidgpt.data.tokenizer import Tokenizer, TokenizerSpec
-from fidgpt.data.tokenizer_files import load_tokenizer
+from fidgpt.data.preparing.atomic import sync, write_whole
+from fidgpt.data.preparing.encoders import Encode, encoded, encoding_processes
+from fidgpt.data.preparing.prepared import FORMAT_VERSION, INDEX, TOKENIZER
+from fidgpt.data.preparing.progress import PreparationProgress
+from fidgpt.data.preparing.shards import SplitWriter, token_dtype
+from fidgpt.data.preparing.survey import Survey, survey
+from fidgpt.data.sources.sources import Source
+from fidgpt.data.tokenizers.byte_level import ByteLevelTokenizer
+from fidgpt.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
+from fidgpt.data.tokenizers.tokenizer_files import load_tokenizer
 
 # What was done so far; it is there only while there is something to go on with.
 RECORD = "record.json"

@@ -1,0 +1,1 @@
+"""Batches as a pure function of their number."""

@@ -1,0 +1,1 @@
+"""Tokenizers: learned, read from files, or of bytes."""
