@@ -1,6 +1,6 @@
 # The project's commands. Each sets up .venv by itself first, which takes minutes once and nothing later.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test faults lint format clean
+.PHONY: help setup train test faults clusters lint format clean
 BIN := .venv/bin
 
 help:  ## list these commands
@@ -18,6 +18,10 @@ test: setup  ## run the tests (ARGS="tests/test_layout.py -x" some of them)
 
 faults: setup  ## kill and damage runs a thousand times, and print what became of them
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults $(or $(ARGS),--num=1000)
+
+clusters: setup  ## test sweeps on a Ray of several nodes, and on Slurm where it is installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,slurm]'
+	$(BIN)/python -m pytest -n0 $(or $(ARGS),$(wildcard tests/sweep/test_ray.py tests/sweep/test_slurm*.py tests/sweep/test_tune.py tests/sweep/test_pbt.py))
 
 lint: setup  ## check style and types
 	$(BIN)/ruff check

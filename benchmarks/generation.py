@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from training_step import machine
+from training.machine import machine
 
 from fidgpt.model import LanguageModel
 

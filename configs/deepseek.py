@@ -11,15 +11,7 @@ from fidgpt.configs.decoder import decoder
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_mla, use_moe, use_shared_expert
 from fidgpt.graph import find
-from fidgpt.model import (
-    GroupLimit,
-    LatentAttention,
-    MoE,
-    RMSNorm,
-    Router,
-    SequenceBalancingLoss,
-    yarn_scale,
-)
+from fidgpt.model import LatentAttention, RMSNorm, Router, yarn_scale
 from fidgpt.tags import HeadDim
 from fidgpt.train import Trainer
 
@@ -85,19 +77,6 @@ def _sharpen(attention: Any, mscale: float, mscale_all_dim: float) -> None:
     if mscale and mscale_all_dim and scaling.amplitude is None:
         growth = 0.1 * math.log(scaling.factor)
         scaling.amplitude = (growth * mscale + 1) / (growth * mscale_all_dim + 1)
-
-
-def choose_groups(cfg: fdl.Config[Trainer], num_groups: int, top_groups: int, *, best: int) -> None:
-    """A token's experts come from a few groups, each judged by its `best` experts for the token."""
-    limit = fdl.Config(GroupLimit, num_groups=num_groups, top_groups=top_groups, best=best)
-    for router in find(cfg.model, Router):
-        router.groups = limit if num_groups > 1 else None
-
-
-def balance_sequences(cfg: fdl.Config[Trainer], *, weight: float) -> None:
-    """A loss evens the load in each sequence, and no other does."""
-    for moe in find(cfg.model, MoE):
-        moe.balancing = [fdl.ArgFactory(SequenceBalancingLoss, weight=weight)]
 
 
 def tensors(settings: Mapping[str, Any]) -> hub.Tensors:

@@ -8,6 +8,7 @@ import fiddle as fdl
 from fidgpt.configs import deepseek
 from fidgpt.configs.hub import Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.fiddlers import use_expert_groups, use_sequence_balancing
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
 
@@ -29,9 +30,9 @@ def v2(
     """
     if selection not in _SELECTIONS:
         raise ValueError(f"{selection=} is not known: use one of {', '.join(_SELECTIONS)}.")
-    if selection == _LIMITED:
-        deepseek.choose_groups(cfg, num_groups, top_groups, best=1)
-    deepseek.balance_sequences(cfg, weight=0.001)
+    if selection == _LIMITED and num_groups > 1:
+        use_expert_groups(cfg, num_groups, top_groups)
+    use_sequence_balancing(cfg, weight=0.001)
 
 
 def _selection(model: Any) -> str:

@@ -8,7 +8,12 @@ import fiddle as fdl
 from fidgpt.configs import deepseek
 from fidgpt.configs.hub import Family
 from fidgpt.configs.variant import variant_of
-from fidgpt.fiddlers import use_loss_free_balancing, use_sigmoid_router
+from fidgpt.fiddlers import (
+    use_expert_groups,
+    use_loss_free_balancing,
+    use_sequence_balancing,
+    use_sigmoid_router,
+)
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
 
@@ -18,8 +23,9 @@ def v3(cfg: fdl.Config[Trainer], *, num_groups: int = 8, top_groups: int = 4) ->
     """Each expert is scored on its own, and groups are judged by their two best ones."""
     use_sigmoid_router(cfg)
     use_loss_free_balancing(cfg)
-    deepseek.choose_groups(cfg, num_groups, top_groups, best=2)
-    deepseek.balance_sequences(cfg, weight=0.0001)
+    if num_groups > 1:
+        use_expert_groups(cfg, num_groups, top_groups, best=2)
+    use_sequence_balancing(cfg, weight=0.0001)
 
 
 HUB = Family(

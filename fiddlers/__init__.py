@@ -23,6 +23,7 @@ from fidgpt.fiddlers.blocks import (
     use_sandwich_norm,
     use_squared_relu,
     use_swiglu,
+    use_weightless_norm,
 )
 from fidgpt.fiddlers.checkpoints import (
     initialize_from,
@@ -46,8 +47,10 @@ from fidgpt.fiddlers.embeddings import tie_embeddings, untie_embeddings
 from fidgpt.fiddlers.evaluation import use_domain_validation, use_tasks
 from fidgpt.fiddlers.experts import (
     use_expert_capacity,
+    use_expert_groups,
     use_loss_free_balancing,
     use_moe,
+    use_sequence_balancing,
     use_shared_expert,
     use_sigmoid_router,
 )
@@ -59,6 +62,7 @@ from fidgpt.fiddlers.observers import use_memory_snapshot, use_profiler, use_wat
 from fidgpt.fiddlers.optimizers import (
     use_adafactor,
     use_adamw,
+    use_layer_decay,
     use_lion,
     use_muon,
     use_sgd,
@@ -77,6 +81,7 @@ from fidgpt.fiddlers.runs import (
     smoke_test,
     use_bytes,
     use_float32,
+    use_hub_text,
     use_text,
 )
 from fidgpt.fiddlers.scaling import make_depth, scale_depth, use_mup
@@ -152,6 +157,7 @@ __all__ = [
     "use_ema",
     "use_ema_decay_sqrt",
     "use_expert_capacity",
+    "use_expert_groups",
     "use_fim",
     "use_float8",
     "use_float16",
@@ -162,9 +168,11 @@ __all__ = [
     "use_gelu",
     "use_gqa",
     "use_hsdp",
+    "use_hub_text",
     "use_inverse",
     "use_inverse_sqrt",
     "use_label_smoothing",
+    "use_layer_decay",
     "use_layer_norm",
     "use_learned_positions",
     "use_linear",
@@ -195,6 +203,7 @@ __all__ = [
     "use_rope",
     "use_sandwich_norm",
     "use_selective_recompute",
+    "use_sequence_balancing",
     "use_sgd",
     "use_shared_expert",
     "use_sigmoid_router",
@@ -215,6 +224,7 @@ __all__ = [
     "use_wandb",
     "use_watchdog",
     "use_weight_decay_schedule",
+    "use_weightless_norm",
     "use_wsd",
     "use_wsd_s",
     "use_z_loss",

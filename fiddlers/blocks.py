@@ -20,6 +20,7 @@ from fidgpt.model import (
     SquaredReLU,
     SwiGLU,
     Transformer,
+    WeightlessRMSNorm,
 )
 from fidgpt.tags import HiddenDim
 from fidgpt.train import Trainer
@@ -64,6 +65,11 @@ def use_layer_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
 def use_offset_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
     """Every norm divides by the root mean square, and its weights count from one (Gemma)."""
     _use_norm(cfg, lambda kind: kind(OffsetRMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
+
+
+def use_weightless_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
+    """Every norm divides by the root mean square, and learns nothing."""
+    _use_norm(cfg, lambda kind: kind(WeightlessRMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
 
 
 def use_pre_norm(cfg: fdl.Config[Trainer]) -> None:

@@ -14,12 +14,14 @@ from fidgpt.model.moe import (
     Gated,
     GatedExperts,
     GatedShared,
+    GroupLimit,
     LoadBalancingLoss,
     MoE,
     PlainExperts,
     RouterZLoss,
     SelectionBias,
     SeparateExperts,
+    SequenceBalancingLoss,
     SigmoidRouter,
     SoftmaxRouter,
     StackedLoRA,
@@ -100,6 +102,24 @@ def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> No
         moe.balancing = [
             part for part in moe.balancing if fdl.get_callable(part) is not LoadBalancingLoss
         ]
+
+
+def use_sequence_balancing(cfg: fdl.Config[Trainer], weight: float = 0.001) -> None:
+    """A loss evens the load in each sequence, and no other does (DeepSeek-V2)."""
+    for moe in find(cfg.model, MoE):
+        moe.balancing = [fdl.ArgFactory(SequenceBalancingLoss, weight=weight)]
+
+
+def use_expert_groups(
+    cfg: fdl.Config[Trainer], num_groups: int = 4, top_groups: int = 2, best: int = 1
+) -> None:
+    """A token's experts come from `top_groups` of `num_groups`, such as machines (DeepSeek-V2).
+
+    A group is judged by its `best` experts for the token.
+    """
+    limit = fdl.Config(GroupLimit, num_groups=num_groups, top_groups=top_groups, best=best)
+    for moe in find(cfg.model, MoE):
+        moe.router.groups = limit
 
 
 def use_expert_capacity(cfg: fdl.Config[Trainer], factor: float = 1.25) -> None:

@@ -1,14 +1,24 @@
 """Which optimizer a run has, and how parameters are dealt to it."""
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import fiddle as fdl
 import torch
 
 from fidgpt.graph import swapped
 from fidgpt.graph.structure.arguments import given
-from fidgpt.optim import Lion, Muon, adamw, split_hidden_matrices
+from fidgpt.optim import (
+    ByName,
+    LayerDecay,
+    Lion,
+    Muon,
+    ParameterGroups,
+    Rule,
+    adamw,
+    is_matrix,
+    is_vector,
+    split_hidden_matrices,
+)
 from fidgpt.tags import LearningRate, WeightDecay
 from fidgpt.train import Trainer
 
@@ -88,7 +98,24 @@ def use_adafactor(cfg: fdl.Config[Trainer], learning_rate: float | None = None) 
     _deal_plainly(cfg)
 
 
-def deal(cfg: fdl.Config[Trainer], groups: fdl.Partial[list[dict[str, Any]]]) -> None:
+def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:
+    """Every layer learns slower than the next one, and the embedding slowest.
+
+    Args:
+      cfg: the graph to change.
+      factor: from one layer's learning rate to that of the layer below.
+    """
+    rules = [
+        fdl.Config(Rule, "matrices", match=is_matrix),
+        fdl.Config(Rule, "vectors", match=is_vector, weight_decay=0.0),
+        fdl.Config(
+            Rule, "by layer", match=fdl.Config(ByName, "."), lr_scale=fdl.Config(LayerDecay, factor)
+        ),
+    ]
+    deal(cfg, fdl.Config(ParameterGroups, rules))
+
+
+def deal(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
     """Deals parameters by `groups`, split further for Muon where they are split."""
     if _is_split(cfg):
         cfg.groups.groups = groups

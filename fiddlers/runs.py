@@ -2,7 +2,7 @@
 
 import fiddle as fdl
 
-from fidgpt.data import ByteTokenizer, HeldOut, TextFiles
+from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, TextFiles
 from fidgpt.fiddlers.texts import own_corpus
 from fidgpt.graph import find, swap_all, tagged
 from fidgpt.graph.structure.arguments import assign
@@ -43,3 +43,25 @@ def use_bytes(cfg: fdl.Config[Trainer]) -> None:
 def use_text(cfg: fdl.Config[Trainer], path: str, text_field: str = "text") -> None:
     """Learns from files of your own: text, JSON lines, Parquet, or a folder of them."""
     own_corpus(cfg).source = fdl.Config(TextFiles, path, text_field=text_field)
+
+
+def use_hub_text(
+    cfg: fdl.Config[Trainer],
+    path: str,
+    name: str | None = None,
+    split: str = "train",
+    text_field: str = "text",
+) -> None:
+    """Learns from a dataset of Hugging Face's hub, which is streamed.
+
+    Args:
+      cfg: the graph to change.
+      path: the dataset, such as HuggingFaceFW/fineweb-edu.
+      name: of the configuration, where the dataset has several.
+      split: of the dataset.
+      text_field: the column that holds the text.
+    """
+    source = fdl.Config(HubDataset, path, split=split, text_field=text_field)
+    if name is not None:
+        source.name = name
+    own_corpus(cfg).source = source

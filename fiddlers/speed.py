@@ -38,10 +38,17 @@ def use_selective_recompute(cfg: fdl.Config[Trainer]) -> None:
         _put_around(model, Recompute, keep=keep_products)
 
 
-def use_compile(cfg: fdl.Config[Trainer]) -> None:
-    """Blocks are compiled by torch, once for all layers of a kind."""
+def use_compile(cfg: fdl.Config[Trainer], mode: str | None = None) -> None:
+    """Blocks are compiled by torch, once for all layers of a kind.
+
+    Args:
+      cfg: the graph to change.
+      mode: "reduce-overhead" records CUDA graphs, "max-autotune" tries kernels out; torch's default
+        unless said.
+    """
+    said: dict[str, Any] = {} if mode is None else {"mode": mode}
     for model in find(cfg, Transformer):
-        _put_around(model, Compile)
+        _put_around(model, Compile, **said)
 
 
 def use_float8(cfg: fdl.Config[Trainer]) -> None:

@@ -10,13 +10,16 @@ from fidgpt import fiddlers
 # They change a mixture of experts, and so come after the one that makes it.
 OF_MIXTURES = [
     "use_expert_capacity",
+    "use_expert_groups",
     "use_loss_free_balancing",
+    "use_sequence_balancing",
     "use_shared_expert",
     "use_sigmoid_router",
 ]
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "initialize_from": {"path": str(Path(__file__))},
     "mirror_checkpoints": {"url": "memory://runs/this"},
+    "use_hub_text": {"path": "some/texts"},
     "use_text": {"path": str(Path(__file__))},
     "use_mixture": {"texts": {"this": str(Path(__file__))}},
 }

@@ -29,6 +29,7 @@ FACTS = Facts(
         gradients=40,
         full_gradients=40,
         optimizer=80,
+        average=0,
         activations=None,
         num_sequences=2,
         is_split=False,

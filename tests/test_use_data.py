@@ -11,7 +11,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.directives import compose
 from fidgpt.cli.runs import build_trainer
-from fidgpt.data import FillInTheMiddle, Mixture, Prefetch, TokenStream
+from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.train import RunDirectory, RunError, Trainer
 from fidgpt.train.tracking.trackers import read_rows
@@ -133,3 +133,11 @@ def test_weights_of_nothing_and_stages_between_steps_are_refused(texts: dict[str
         fiddlers.use_mixture(small(texts), texts, weights={"prse": 1})
     with pytest.raises(ConfigError, match="at a step, or at a part of the run below 1: 2.5"):
         fiddlers.use_mixture(small(texts), texts, stages={2.5: {"own": 1}})
+
+
+def test_a_dataset_of_the_hub_is_said_on_a_command_line() -> None:
+    said = 'fiddler:use_hub_text("some/texts", name="en", text_field="body")'
+    source = compose(["config:debug", said], own_catalogue()).data.corpus.source
+    assert fdl.get_callable(source) is HubDataset
+    made: Any = build_trainer(compose(["config:debug", said], own_catalogue())).data
+    assert vars(made.corpus.source) == vars(HubDataset("some/texts", name="en", text_field="body"))

@@ -91,3 +91,21 @@ def test_matrices_may_learn_faster_than_the_rest() -> None:
     fiddlers.use_muon(cfg, learning_rate=3e-4, matrix_scale=66.0)
     scales = {group["name"]: group.get("lr_scale", 1.0) for group in groups_of(cfg)}
     assert scales == {"matrices": 1.0, "hidden matrices": 66.0, "vectors": 1.0}
+
+
+@pytest.mark.parametrize("muon", [False, True])
+def test_layers_learn_slower_the_deeper_they_are(muon: bool) -> None:
+    cfg = debug()
+    fiddlers.use_layer_decay(cfg, factor=0.5)
+    if muon:
+        fiddlers.use_muon(cfg)
+    trainer = build_trainer(cfg)
+    groups = trainer.groups(trainer.model)
+    scales = {id(p): group.get("lr_scale", 1.0) for group in groups for p in group["params"]}
+    decays = {id(p): "weight_decay" not in group for group in groups for p in group["params"]}
+    last = cfg.model.num_layers - 1
+    for name, parameter in trainer.model.named_parameters():
+        layer = int(name.split(".")[1]) if name.startswith("blocks.") else last
+        expected = 0.5 ** (last + 1) if name.startswith("embedding") else 0.5 ** (last - layer)
+        assert scales[id(parameter)] == expected, name
+        assert decays[id(parameter)] == (parameter.dim() == 2), name

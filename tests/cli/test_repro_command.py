@@ -97,3 +97,28 @@ class TestRepro:
         assert command(train.main, *flags, f"--run_dir={run}").status == 0
         out = command(train.main, f"--config=config_file:{run}/config.json", "--repro").out
         assert sorted(shlex.split(out)[2:]) == sorted(flags)
+
+
+CATALOGUE = own_catalogue()
+SAID = [
+    ["config:base", "set:seed=5", "set:batch_size=96"],
+    ["config:base", "fiddler:use_sinusoidal_positions", "set:optimizer.weight_decay=0.3"],
+    ["config:base", "fiddler:use_squared_relu", "set:num_steps=777", "tag:LearningRate=3e-4"],
+    ["config:debug", "set:**.eps=1e-4", "set:checkpoints.every=9"],
+    ["config:gpt2_124m", "fiddler:use_rope", "set:model.num_layers=7"],
+    ["config:gemma3_270m", "fiddler:use_gelu", "fiddler:use_qk_norm", "set:checkpoints.every=9"],
+    ["config:deepseek_v2_lite", "set:model.num_layers=5", "set:seed=5"],
+    ["config:qwen3_8b", "set:**.eps=1e-4", "set:schedule.warmup_steps=11"],
+]
+
+
+@pytest.mark.usefixtures("kept_index")
+@pytest.mark.parametrize("said", SAID, ids=" ".join)
+def test_nobody_need_know_how_a_graph_was_made(said: list[str]) -> None:
+    """The nearest config is found, and about as few directives, from what the graph holds alone."""
+    cfg = load(dump(compose(said, CATALOGUE)))
+    found = shlex.split(command_for(cfg, CATALOGUE, directives=["config_file:it.json"]))
+    directives = [one.removeprefix("--config=") for one in found[2:]]
+    assert directives[0] == said[0]
+    assert len(directives) <= len(said) + 1
+    assert fingerprint(compose(directives, CATALOGUE)) == fingerprint(cfg)

@@ -88,3 +88,34 @@ def test_what_it_went_on_with_is_told_after_what_it_began_with(
     assert "--config=set:num_steps=3" in out and "num_steps=2" not in out
     _, out, _ = command(train.main, file, "--print=base")
     assert out.startswith("config:debug, but\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        (["fiddler:use_prefetch"], "live"),
+        (["fiddler:use_recompute"], "live"),
+        (["fiddler:use_selective_recompute", "fiddler:use_prefetch(depth=3)"], "live"),
+    ],
+)
+def test_what_changes_no_number_may_come_to_stand_around(
+    command: Command, run_directory: Path, tmp_path: Path, changes: list[str], kind: str
+) -> None:
+    shutil.copytree(run_directory, tmp_path / "plain")
+    more = ["--config=set:num_steps=4"]
+    assert command(train.main, f"--resume={tmp_path / 'plain'}", *more).status in (0, None)
+    flags = [*more, *(f"--config={change}" for change in changes)]
+    status, _, err = command(train.main, f"--resume={run_directory}", *flags)
+    assert status in (0, None), err
+    found = [read_rows(path / "metrics.jsonl") for path in (run_directory, tmp_path / "plain")]
+    assert [row["loss"] for row in found[0]] == [row["loss"] for row in found[1]]
+    journal = map(json.loads, (run_directory / "changes.jsonl").read_text().splitlines())
+    assert kind in {row["kind"] for row in journal}
+
+
+def test_what_stands_around_hides_no_other_change(command: Command, run_directory: Path) -> None:
+    flags = ["--config=fiddler:use_prefetch", "--config=tag:SeqLen=16"]
+    status, _, err = command(train.main, f"--resume={run_directory}", *flags)
+    assert status == 2
+    assert "seq_len may not change while a run goes on" in err
+    assert "Prefetch" not in err

@@ -50,6 +50,9 @@ def test_it_says_what_a_run_costs(command: Command) -> None:
     assert shown["tokens"] == "640 = 10 steps of 64"
     assert shown["activations"].endswith(" of 2 sequences")
     assert {"optimizer", "gradients", "cache of generation", "time"} <= {*shown}
+    assert "average of the weights" not in shown
+    averaged = rows(command(train.main, DEBUG, "--config=fiddler:use_ema", SUMMARY).out)
+    assert averaged["average of the weights"] == shown["weights"]
     assert re.search(r"^attention +2 x Attention ", done.out, re.MULTILINE)
     assert max(map(len, done.out.splitlines())) <= 80
 

@@ -1,4 +1,4 @@
-"""Disturbs runs and prints what became of them: `python -m faults --num=1000 --seed=0`."""
+"""Disturbs runs, or sweeps, and prints what became of them: `python -m faults --num=1000`."""
 
 import argparse
 import random
@@ -6,11 +6,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from faults.kinds import KINDS
 from faults.results import Wrong
+from faults.sweeps.kinds import SWEEP_KINDS
+from faults.sweeps.world import SweepWorld
 from faults.table import Line, table
 from faults.variants import variants
 from faults.world import World
@@ -20,11 +23,15 @@ def main() -> int:
     """Returns 0 if every run ended as it must."""
     options = _options()
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    names = _names(options, list(variants(folder)))
-    world = World(folder, names)
+    kinds: Mapping[str, tuple[Callable[[Any], None], int]]
+    world: Any
+    if options.sweeps:
+        kinds, world = SWEEP_KINDS, SweepWorld(folder)
+    else:
+        kinds, world = KINDS, World(folder, _names(options, list(variants(folder))))
     lines: dict[str, Line] = {}
     num_wrong = 0
-    for number, kind in enumerate(_kinds(options.num, options.seed)):
+    for number, kind in enumerate(_drawn(kinds, options.num, options.seed)):
         if (options.only or kind) != kind or number < options.first:
             continue
         begin = time.perf_counter()
@@ -32,22 +39,28 @@ def main() -> int:
         line = lines.setdefault(kind, Line())
         line.faults += 1
         try:
-            KINDS[kind][0](case)
+            kinds[kind][0](case)
             line.exact += 1
             line.refused += case.refused is not None
             shutil.rmtree(case.folder)
             shutil.rmtree(case.run.parent, ignore_errors=True)
+        except KeyboardInterrupt:  # the table of those before is worth having
+            line.faults -= 1
+            case.end_all()
+            break
         except Wrong as wrong:
             num_wrong += 1
+            case.end_all()
             print(
                 f"fault {number}, {kind}, in {case.folder}: {wrong}\n"
-                f"again: --num={options.num} --seed={options.seed} --first={number} "
+                f"again: {'--sweeps ' * options.sweeps}--num={options.num} "
+                f"--seed={options.seed} --first={number} "
                 f"--only='{kind}'",
                 file=sys.stderr,
                 flush=True,
             )
         line.seconds += time.perf_counter() - begin
-    print(table({kind: lines[kind] for kind in KINDS if kind in lines}))
+    print(table({kind: lines[kind] for kind in kinds if kind in lines}))
     if not world.has_small_disk:
         print("No small disk could be mounted: files could not grow, instead of a full disk.")
     if not num_wrong:
@@ -62,9 +75,9 @@ def _names(options: argparse.Namespace, names: list[str]) -> list[str]:
     return names if options.num >= 200 else ["plain", "saved beside", "all of it"]
 
 
-def _kinds(num: int, seed: int) -> Iterator[str]:
+def _drawn(kinds: Mapping[str, tuple[Any, int]], num: int, seed: int) -> Iterator[str]:
     """So many kinds, each as often as its share says, in an order of chance."""
-    shares = [kind for kind, (_, share) in KINDS.items() for _ in range(share)]
+    shares = [kind for kind, (_, share) in kinds.items() for _ in range(share)]
     draw = random.Random(seed)
     while num > 0:
         draw.shuffle(shares)
@@ -77,6 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--num", type=int, default=120, help="faults")
     parser.add_argument("--seed", type=int, default=0, help="of all that is left to chance")
     parser.add_argument("--first", type=int, default=0, help="leave out those before")
+    parser.add_argument("--sweeps", action="store_true", help="of sweeps, not of single runs")
     parser.add_argument("--only", help="this kind alone")
     parser.add_argument("--variant", help="this run alone")
     return parser.parse_args()

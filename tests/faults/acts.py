@@ -1,5 +1,6 @@
 """What happens to a process from inside: it is killed, told to stop, robbed, or misled."""
 
+import contextlib
 import errno
 import os
 import random
@@ -58,10 +59,13 @@ def filled(folder: Path, *, left: int) -> Act:
     """The file system of a folder is full, but for so many bytes."""
 
     def act() -> None:
-        free = shutil.disk_usage(folder).free - left
         with (folder / FILLER).open("wb") as file:
-            if free > 0:
-                os.posix_fallocate(file.fileno(), 0, free)
+            for _ in range(100):  # others may write meanwhile
+                free = shutil.disk_usage(folder).free - left
+                with contextlib.suppress(OSError):
+                    if free > 0:
+                        os.posix_fallocate(file.fileno(), 0, free)
+                    return
 
     return act
 

@@ -122,6 +122,9 @@ class Case:
             wanted = " or ".join(map(str, statuses))
             raise Wrong(f"status {ended.status} instead of {wanted}:\n{ended.output[-3000:]}")
 
+    def end_all(self) -> None:
+        """Nothing is left running, whatever went wrong."""
+
     def own_cache(self) -> Path:
         """The text is prepared for this case alone; returns where."""
         cache = self.folder / "cache"

@@ -1,4 +1,4 @@
-"""The training command in forked processes, which have imported everything already."""
+"""Commands in forked processes, which have imported everything already."""
 
 import contextlib
 import gc
@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from absl import flags
@@ -18,6 +18,7 @@ from absl import flags
 from fidgpt.cli import runs, train
 from fidgpt.train import device
 
+Command = Callable[[], None]
 AT_END: list[Callable[[], object]] = []  # of a forked process that was not killed
 PATIENCE = 120.0  # seconds; a process that takes longer hangs
 
@@ -35,13 +36,17 @@ class Ended(NamedTuple):
 
 
 class Process:
-    """One training command; starting it costs a fork instead of importing torch.
+    """One command; starting it costs a fork instead of importing torch.
 
     Args:
       arguments: those of the command.
       output: file for what it prints.
       disturbed: called in the new process before the command.
       environment: variables that differ from this process's.
+      command: which one.
+
+    Attributes:
+      pid: its number.
     """
 
     def __init__(
@@ -51,29 +56,42 @@ class Process:
         output: Path,
         disturbed: Callable[[], None] | None = None,
         environment: Mapping[str, str] | None = None,
+        command: Command = train.run,
     ) -> None:
+        def begin() -> None:
+            file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            os.environ.update(environment or {})
+            if disturbed is not None:
+                disturbed()
+
         self._output = output
         sys.stdout.flush()
         sys.stderr.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _become(arguments, output, disturbed, environment or {})
+        self.pid = os.fork()
+        if self.pid == 0:
+            become(command, arguments, begin=begin)
+
+    def has_ended(self) -> bool:
+        """Whether it has; its status is still to be had."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def end(self) -> Ended:
         """Waits for its end; one that hangs is killed, and shows it by the status -9."""
-        handle = os.pidfd_open(self._pid)
+        handle = os.pidfd_open(self.pid)
         try:
             ended, *_ = select.select([handle], [], [], PATIENCE)
             if not ended:
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
         finally:
             os.close(handle)
-        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         text = self._output.read_text(encoding="utf-8", errors="replace")
         return Ended(status, text if ended else f"{text}\n(hung for {PATIENCE:.0f} s)")
 
 
-def warm_up(arguments: Sequence[str]) -> None:
+def warm_up(arguments: Sequence[str], command: Command = train.run) -> None:
     """Runs a command in this very process, for all that it imports and traces but once.
 
     What it prints is dropped.
@@ -86,7 +104,7 @@ def warm_up(arguments: Sequence[str]) -> None:
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
     ):
-        status = _run(arguments)
+        status = _run(command, arguments)
     if status:
         raise RuntimeError(f"the undisturbed command ends with status {status}: {arguments}")
     gc.collect()
@@ -111,22 +129,18 @@ def ask_once() -> None:
     runs.patch = lambda: None
 
 
-def _become(
-    arguments: Sequence[str],
-    output: Path,
-    disturbed: Callable[[], None] | None,
-    environment: Mapping[str, str],
-) -> None:
-    """Turns a forked process into the command; never returns."""
+def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], None]) -> NoReturn:
+    """Turns a forked process into a command.
+
+    Args:
+      command: which one.
+      arguments: those of the command.
+      begin: called first.
+    """
     status = 1
     try:
-        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        os.environ.update(environment)
-        if disturbed is not None:
-            disturbed()
-        status = _run(arguments)
+        begin()
+        status = _run(command, arguments)
         # The interpreter's end waits for these; os._exit would not.
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
@@ -141,11 +155,11 @@ def _become(
         os._exit(status)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(command: Command, arguments: Sequence[str]) -> int:
     flags.FLAGS.unparse_flags()
-    sys.argv = ["train.py", *arguments]
+    sys.argv = [command.__module__, *arguments]
     try:
-        train.run()
+        command()
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0

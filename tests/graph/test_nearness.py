@@ -8,6 +8,7 @@ import pytest
 from fidgpt import configs, fiddlers
 from fidgpt.graph import clone, diff
 from fidgpt.graph.spelling.nearness import frame_of, least_apart
+from fidgpt.graph.spelling.sayable import distance
 
 from .parts import Outer, Part
 
@@ -27,7 +28,7 @@ GRAPHS = {name: getattr(configs, name)() for name in MEMBERS} | {n: changed(n) f
 @pytest.mark.parametrize(("one", "other"), [*itertools.permutations(GRAPHS, 2)])
 def test_no_comparison_finds_fewer(one: str, other: str) -> None:
     old, new = GRAPHS[one], GRAPHS[other]
-    assert least_apart(frame_of(old), frame_of(new)) <= len(diff(old, new))
+    assert least_apart(frame_of(old), frame_of(new)) <= distance(diff(old, new))
 
 
 def test_plain_values_and_calls_are_counted() -> None:

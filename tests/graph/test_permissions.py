@@ -30,7 +30,9 @@ class Motor:
 class Run:
     MAY_CHANGE: ClassVar = {"logs": "live", "limit": "restart"}
 
-    def __init__(self, *, motor: Motor, logs: list[Log], limit: float = 1.0) -> None: ...
+    def __init__(
+        self, *, motor: Motor, logs: list[Log], limit: float = 1.0, spare: Motor | None = None
+    ) -> None: ...
 
 
 def run() -> Any:
@@ -85,3 +87,60 @@ def test_another_part_is_asked_about_by_both_graphs() -> None:
 
 def test_nothing_changed_is_nothing() -> None:
     assert allowed_changes(run(), run()) == []
+
+
+class Faster:
+    MAY_STAND_AROUND: ClassVar = {"motor": "live"}
+
+    def __init__(self, motor: Motor, *, by: int = 2) -> None: ...
+
+
+class Rougher:
+    MAY_STAND_AROUND: ClassVar = {"motor": "restart"}
+
+    def __init__(self, motor: Motor) -> None: ...
+
+
+def around(*functions: Any, root: Any = None, **arguments: Any) -> Any:
+    root = root or run()
+    for function in functions:
+        root.motor = fdl.Config(function, motor=root.motor, **arguments)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "permission"),
+    [
+        (run(), around(Faster), "LIVE"),
+        (around(Faster), run(), "LIVE"),
+        (around(Faster), around(Faster, by=3), "LIVE"),
+        (run(), around(Rougher), "RESTART"),
+        (around(Faster, Rougher), run(), "RESTART"),
+        (around(Faster), around(Faster, Rougher), "RESTART"),
+    ],
+)
+def test_what_stands_around_a_part_comes_and_goes(old: Any, new: Any, permission: str) -> None:
+    found = allowed_changes(old, new)
+    assert {one.permission.name for one in found} == {permission}
+
+
+def wider() -> Any:
+    root = run()
+    root.motor.width = 4
+    return root
+
+
+def test_what_it_stands_around_is_still_the_same() -> None:
+    with pytest.raises(ConfigErrors, match=r"motor\.width may not change while .*: 3 -> 4"):
+        allowed_changes(run(), around(Faster, root=wider()))
+    with pytest.raises(ConfigErrors, match=r"motor\.motor\.width may not change while .*: 3 -> 4"):
+        allowed_changes(around(Faster), around(Faster, root=wider()))
+
+
+def test_a_part_in_two_places_stays_one() -> None:
+    old, new = run(), around(Faster)
+    old.spare, new.spare = old.motor, new.motor
+    assert {one.permission.name for one in allowed_changes(old, new)} == {"LIVE"}
+    new.spare = around(Faster).motor
+    with pytest.raises(ConfigErrors, match="may not change"):
+        allowed_changes(old, new)

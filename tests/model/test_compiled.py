@@ -4,9 +4,12 @@ import os
 import subprocess
 import sys
 
+import fiddle as fdl
 import pytest
 import torch
 
+from fidgpt.configs import debug
+from fidgpt.fiddlers import use_compile, use_recompute
 from fidgpt.model import Block, Compile, MachineError
 from fidgpt.model.compiled import Compiled
 
@@ -97,3 +100,13 @@ def test_what_is_compiled_is_kept_in_the_cache_folder(monkeypatch, tmp_path):
     assert isinstance(block, Compiled)
     block(torch.ones(1, 2, 3), None)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
+
+
+def test_a_way_of_compiling_may_be_named() -> None:
+    cfg = debug()
+    use_compile(cfg, mode="reduce-overhead")
+    use_recompute(cfg)
+    (block,) = cfg.model.blocks
+    assert (fdl.get_callable(block), block.mode) == (Compile, "reduce-overhead")
+    use_compile(cfg)
+    assert "mode" not in fdl.ordered_arguments(cfg.model.blocks[0])

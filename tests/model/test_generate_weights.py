@@ -1,10 +1,22 @@
 """Weights laid out for writing give the same logits, in whatever format."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from fidgpt.model import Embedding, Linear, Unembedding, token_table
+from fidgpt.model import (
+    Attention,
+    Embedding,
+    Linear,
+    LoRALinear,
+    Normal,
+    Unembedding,
+    materialize,
+    token_table,
+)
 from fidgpt.model.generation import prepare_to_write
 from fidgpt.model.generation.weights import PackedLinear, _can_pack
 from fidgpt.model.mla import LatentAttention
@@ -36,6 +48,36 @@ def test_tall_float32_weights_stand_column_by_column(make_model):
     mlp = model.blocks[0].mlp
     assert mlp.up.weight.stride() == (1, mlp.up.weight.shape[0])
     assert mlp.down.weight.is_contiguous()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_queries_keys_and_values_become_one_product(bias):
+    sizes: dict[str, Any] = dict(hidden_dim=32, head_dim=8, num_heads=6, num_kv_heads=2)
+    attention = Attention(**sizes, bias=bias, init=Normal(std=0.2))
+    materialize(attention, device=torch.device("cpu"), seed=0)
+    x = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
+    expected = attention(x)
+    prepare_to_write(attention)
+    assert [name for name, _ in attention.named_children()] == ["out", "joined"]
+    assert attention.get_parameter("joined.weight").shape == (80, 32)
+    torch.testing.assert_close(attention(x), expected, atol=1e-6, rtol=1e-6)
+
+
+class Tripled(Attention):
+    """Looks at its own projections."""
+
+    def forward(self, x, layout=None):
+        return super().forward(x, layout) + self.query(x)
+
+
+def test_projections_that_are_more_than_products_stay_apart():
+    sizes: dict[str, Any] = dict(hidden_dim=16, head_dim=8)
+    lora = Attention(**sizes, linear=partial(LoRALinear, rank=2))
+    own = Tripled(**sizes)
+    model = nn.ModuleList([lora, own])
+    prepare_to_write(model)
+    assert isinstance(lora.query, LoRALinear)
+    assert isinstance(own.query, Linear)
 
 
 def test_a_shared_linear_is_packed_once():

@@ -15,7 +15,8 @@ _SCRIPT = """
 import json, os, pathlib, signal, sys, time
 folder, steps, seconds, fails_at, words = sys.argv[1:]
 folder, stopped = pathlib.Path(folder), []
-signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda *_: stopped.append(1))
 folder.mkdir(exist_ok=True)
 (folder / "config.json").write_text("{}")
 (folder / "pid").write_text(str(os.getpid()))
@@ -47,6 +48,7 @@ class Toys:
         self.directory = directory
         self.seconds = seconds
         self.fails: dict[str, str] = {}
+        self.lasts: dict[str, int] = {}  # steps of a toy, by its name, where they are not all
 
     def jobs(self, names: list[str]) -> list[Job]:
         """A job of each name."""
@@ -64,7 +66,11 @@ class Toys:
         told = ["3", words] if words else ["0", ""]
         return [
             *(sys.executable, "-c", _SCRIPT, str(job.directory)),
-            *(str(NUM_STEPS), str(self.seconds), *told),
+            *(
+                str(self.lasts.get(job.point.values.get("seed", ""), NUM_STEPS)),
+                str(self.seconds),
+                *told,
+            ),
         ]
 
 
@@ -84,6 +90,7 @@ def toy_point(name: str) -> Point:
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toys:
     """Toys in place of runs, in a directory of the test's own."""
     made = Toys(tmp_path / "sweep")
-    monkeypatch.setattr(Job, "command", property(made.command))
+    for name in ("command", "beginning", "going_on"):
+        monkeypatch.setattr(Job, name, property(made.command))
     monkeypatch.setattr(local, "_PAUSE", 0.02)
     return made

@@ -38,6 +38,9 @@ class Heard:
     def stops(self) -> None:
         self.told.append(("stops",))
 
+    def say(self, text: str) -> None:
+        self.told.append(("says", text))
+
     def tick(self) -> None:
         pass
 

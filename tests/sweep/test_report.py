@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
 from fidgpt.sweep.report.columns import is_log_spaced
-from fidgpt.sweep.report.commands import shortest_command
 from fidgpt.sweep.report.configs import differing
 
 from .reported import Values, write_sweep
@@ -41,7 +38,7 @@ def test_the_best_point_is_named_with_its_lead(tmp_path: Path) -> None:
 
 def test_more_may_be_better(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, by_rate)
-    report = read_report(sweep, objective="validation/loss", is_larger_better=True)
+    report = read_report(sweep, objective="max:validation/loss")
     assert report.best.values == {"LearningRate": "0.0001"}
     best = report.objective.best(report.best)
     assert best is not None and best.step == 4 and best.value > 3.4  # it falls from its first value
@@ -148,17 +145,6 @@ def test_the_sheet_has_every_point_and_number(tmp_path: Path) -> None:
     places = [text.index(f"LearningRate={one} seed") for one in ("0.001", "0.0001", "0.01")]
     assert places == sorted(places)  # the best first, what is not finished last
     assert "running at 20/40" in text and "3.0000 ± 0 (2)" in text
-
-
-def test_the_best_points_command_makes_its_config_again(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, by_rate)
-    best = read_report(sweep).best
-    command = shortest_command(best)
-    flags = command.split()[2:]
-    cfg = compose([flag.removeprefix("--config=") for flag in flags], own_catalogue())
-    assert fingerprint(cfg) == best.row["fingerprint"]
-    (best.directory / "config.json").write_text("{}")  # as of another version of the code
-    assert shortest_command(best).endswith("--config=config:debug --config=tag:LearningRate=0.001")
 
 
 def test_configs_differ_in_what_is_said_defaults_among_it(tmp_path: Path) -> None:

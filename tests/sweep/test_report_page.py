@@ -63,6 +63,8 @@ def test_plots_show_what_was_measured(grid: str, tmp_path: Path) -> None:
           curves: data("curves").map((one) => one.x.length),
           legend: data("curves").filter((one) => one.showlegend).map((one) => one.name),
           kind: rate.layout.xaxis.type,
+          lines: rate.data.filter((one) => one.showlegend).map((one) => one.name),
+          leaders: [...document.querySelectorAll("#leaders table")].map((one) => one.rows.length),
           linear: document.querySelectorAll("#axes > div")[1].layout.xaxis.type,
           finals: rate.data.find((one) => one.name === "a point").y,
           crosses: rate.data.find((one) => one.name === "failed or diverged").x,
@@ -83,6 +85,8 @@ def test_plots_show_what_was_measured(grid: str, tmp_path: Path) -> None:
     assert (told["kind"], told["linear"]) == ("log", "linear")
     assert len(told["finals"]) == 11 and min(told["finals"]) == pytest.approx(3.0)
     assert (told["crosses"], told["best"]) == ([0.01], [0.001])
+    assert told["lines"] == ["WeightDecay=0", "WeightDecay=0.1"]
+    assert told["leaders"] == [4, 3]
     assert told["importance"] == ["LearningRate", "WeightDecay", "seed (repeats)"]
     assert told["cells"] == [[3.405, 3.005, 3.205], [3.505, 3.105, 3.3]]
     assert told["rows"] == 12

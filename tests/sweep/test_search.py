@@ -69,7 +69,7 @@ def run(search: Search, *, jobs: int = 1) -> tuple[Found, str]:
 
 
 def study_of(search: Search) -> Study:
-    return search._study(search.points, 1)
+    return search._study(search.points, side_by_side=False)
 
 
 @pytest.mark.parametrize("sampler", ["tpe:14", "random:6", "cmaes:6"])
@@ -180,6 +180,18 @@ def test_an_objective_that_a_run_has_not_reported_ends_the_search(
     with pytest.raises(ConfigError, match="no run reports --objective=los. Did you mean loss"):
         run(made)
     assert len(toys.started) == 1
+
+
+def test_more_of_an_objective_may_be_better(toys: Toys, tmp_path: Path) -> None:
+    made = Search(*QUICK, RATE, sampler="tpe:14", objective="max:loss", directory=tmp_path)
+    found, text = run(made)
+    losses = [row["metrics"]["loss"] for row in found.results]
+    assert found.best is not None and found.best["metrics"]["loss"] == max(losses)
+    assert f"loss {max(losses):.4f}; the best so far" in text
+    assert read_results(tmp_path).best() == found.best
+    assert study_of(made)._study.best_value == max(losses)
+    with pytest.raises(ConfigError, match='a search for "max:loss", and this one is for "loss"'):
+        run(Search(*QUICK, RATE, sampler="tpe:14", objective="loss", directory=tmp_path))
 
 
 def test_two_commands_share_one_study(toys: Toys, tmp_path: Path) -> None:

@@ -25,5 +25,5 @@ if __name__ == "__main__":
     cfg.trackers, cfg.evaluators = cfg.trackers[1:], {}
     trainer = build_trainer(cfg)
     trainer.checkpoints = Nothing(every=None, keep_last=1)
-    print(trainer.facts().parameters)
+    print(sum(parameter.numel() for parameter in trainer.model.parameters()))
     trainer.train(RunDirectory(Path(sys.argv[1]), texts={}))

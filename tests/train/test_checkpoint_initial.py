@@ -105,10 +105,18 @@ def test_other_number_formats_are_rounded(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"only": ["embeding"]}, r"only='embeding' names nothing in the model: embedding.weight"),
-        ({"only": ["embedding"], "renamed": {"embedding": "wte"}}, "does not have wte.weight; it"),
-        ({"renamed": {"*": "x.*"}}, "no tensor of .* has the name of one of the model"),
-        ({"step": 3}, "holds no step 3; it holds 1, 2"),
+        ({"only": ["embeding"]}, r"only='embeding' names nothing in the model, which has embed"),
+        ({"only": []}, r"only=\[\] wants no weights: name some, .* or leave `only` out"),
+        (
+            {"only": ["embedding"], "renamed": {"embedding": "wte"}},
+            r"does not have wte.weight \(for embedding.weight\); it has .* Mend `renamed`",
+        ),
+        ({"renamed": {"blocks.0": "x"}}, r"does not have x.weight \(for blocks.0.weight\); it"),
+        ({"renamed": {"block.0": "x"}}, r"renamed={'block.0': ...} names nothing in the model"),
+        ({"renamed": {"*.*": "x.*"}}, r"renamed={'\*.\*': 'x.\*'} must have one `\*` on both"),
+        ({"renamed": {"blocks.*": "x"}}, r"must have one `\*` on both sides, or none"),
+        ({"only": ["head.weight"]}, "names nothing in the model"),
+        ({"step": 3}, "holds no step 3; it holds 1, 2.\nThe newest good .* 2: take .* step=2$"),
     ],
 )
 def test_what_cannot_be_had_is_named(run: Path, arguments: dict[str, Any], message: str) -> None:
@@ -136,6 +144,17 @@ def test_a_damaged_run_and_none_at_all(run: Path) -> None:
     for path in (run, run / "checkpoints" / "step_00000002"):
         with pytest.raises(CheckpointError, match=r"step_00000002 is damaged: model\.safetensors"):
             initial_weights(Model(), path)
+    for path in (run / "checkpoints" / "step_00000001", run / "x.safetensors"):
+        if path.suffix:
+            path.touch()
+        with pytest.raises(CheckpointError, match=r"step=1 is of a run, and .* is none: leave"):
+            initial_weights(Model(), path, step=1)
+    with pytest.raises(CheckpointError, match="holds no checkpoint of a run: name a run"):
+        initial_weights(Model(), run / "checkpoints")
+    (run / "hub").mkdir()
+    (run / "hub" / "model.safetensors").touch()
+    with pytest.raises(CheckpointError, match=r"There is .*hub/model\.safetensors, for one"):
+        initial_weights(Model(), run / "hub")
     (run / "notes").write_text("no tensors")
     with pytest.raises(CheckpointError, match="notes is no file of safetensors: Error while"):
         initial_weights(Model(), run / "notes")

@@ -150,3 +150,70 @@ def test_a_folder_that_would_depend_on_where_one_is_is_refused(url: str) -> None
 def test_storage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"brought from nowhere://x \(ValueError: Protocol"):
         checkpoints("nowhere://x").fetch(tmp_path, step=None)
+
+
+def told_apart(run: Path, name: str) -> Path:
+    """A run directory that is known by what it was begun with."""
+    run.mkdir()
+    (run / "environment.json").write_text(name)
+    (run / "config.json").write_text("{}")
+    (run / "metrics.jsonl").write_text("a row")
+    return run
+
+
+def test_the_files_of_the_run_come_back_with_it(tmp_path: Path) -> None:
+    run = told_apart(tmp_path / "run", "first")
+    save(checkpoints(), run, 1, 2)
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    shutil.rmtree(run)
+    checkpoints().mirror.bring(run)  # pyright: ignore[reportOptionalMemberAccess]
+    checkpoints().fetch(run, step=None)
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+    assert newest_good(run) == 2
+    assert {path.name for path in find(run)[2].iterdir()} >= {"manifest.json"}
+    Mirror(URL).bring(run)  # another process of the same run
+
+
+def test_what_is_no_copy_of_a_run_is_not_brought(tmp_path: Path, storage: Any) -> None:
+    with pytest.raises(CheckpointError, match=f"{URL} holds no copy of a run"):
+        Mirror(URL).bring(tmp_path / "new")
+    save(checkpoints(), told_apart(tmp_path / "run", "first"), 1)
+    with pytest.raises(CheckpointError, match="exists already, and is not the run that was copied"):
+        Mirror(URL).bring(told_apart(tmp_path / "other", "second"))
+    storage.rm("/bucket/run/step_00000001/run", recursive=True)
+    with pytest.raises(CheckpointError, match="checkpoints without the files of their run"):
+        Mirror(URL).bring(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_mirror_that_comes_later_deletes_no_copies_of_another(
+    tmp_path: Path, storage: Any
+) -> None:
+    save(checkpoints(), told_apart(tmp_path / "first", "first"), 5, 6)
+    second = told_apart(tmp_path / "second", "second")
+    Checkpoints(every=1, keep_last=1).save(second, step=1, state={}, **parts())
+    for step in (None, 1, 6):
+        with pytest.raises(CheckpointError, match=f"{URL} holds the checkpoints of another run"):
+            checkpoints().fetch(second, step=step)
+    told: list[str] = []
+    save(checkpoints(tell=told.append), second, 2)
+    assert "of another run than" in told[0]
+    assert there(storage) == ["step_00000005", "step_00000006"]
+    checkpoints().fetch(tmp_path / "first", step=None)
+
+
+def test_a_run_goes_on_while_its_storage_is_away(
+    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(checkpoints(), tmp_path, 1)
+
+    def refuse(*_: object, **options: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(type(storage), "ls", refuse)
+    told: list[str] = []
+    checkpoints(tell=told.append).fetch(tmp_path, step=None)
+    assert told == [
+        f"warning: {URL} cannot be reached (ConnectionError: no route); the next checkpoint tries "
+        "again."
+    ]

@@ -23,12 +23,12 @@ from fidgpt.model import (
     Unembedding,
     token_table,
 )
-from fidgpt.model.cost import activation_bytes, without_memory
+from fidgpt.model.cost import activation_bytes, with_zeros, without_memory
 from fidgpt.model.cost.layers import alike_layers
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import adamw, decay_matrices
 from fidgpt.parallel import DataParallel
-from fidgpt.train import BFloat16, CrossEntropy, Float32
+from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
 from fidgpt.train.facts.footprint import Footprint, footprint
 from fidgpt.train.learner import Learner
 from fidgpt.train.losses.objective import NextToken
@@ -102,6 +102,13 @@ def test_activations_are_what_a_forward_pass_leaves(attention: Make, precision: 
     assert foretold == pytest.approx(real, rel=0.01)
 
 
+def test_activations_of_many_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which one or two are tried without memory."""
+    monkeypatch.setitem(globals(), "SEQ", 640)
+    foretold, real = kept(model(), BFloat16())
+    assert foretold == pytest.approx(real, rel=0.01)
+
+
 def test_activations_of_other_parts() -> None:
     foretold, real = kept(model(mlp=GELU, dropout=0.1), Float32())
     assert foretold == pytest.approx(real, rel=0.01)
@@ -138,6 +145,7 @@ def needed(
     optimizer: Any,
     micro_batch_size: int | None = None,
     device: torch.device = CPU,
+    average: Average | None = None,
 ) -> Footprint:
     return footprint(
         module,
@@ -149,6 +157,7 @@ def needed(
         trainable=None,
         loss=CrossEntropy(),
         precision=precision,
+        average=average,
         device=device,
     )
 
@@ -189,6 +198,29 @@ def test_each_share_of_the_memory() -> None:
     momentum = needed(module, Float32(), partial(torch.optim.SGD, lr=1e-3, momentum=0.9))
     assert momentum.optimizer == 4 * count
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_an_average_is_one_more_copy_of_what_is_trained() -> None:
+    module = model()
+    optimizer, average = partial(adamw, lr=1e-3), Ema()
+    plain = needed(module, Float32(), optimizer)
+    averaged = needed(module, Float32(), optimizer, average=average)
+    assert (plain.average, averaged.average) == (0, plain.weights)
+    assert averaged.peak == plain.peak + plain.weights
+    assert averaged.sharded(4).average == plain.weights // 4
+    assert average.state_dict() == Ema().state_dict()
+    on_gpu = needed(module, Float32(), optimizer, average=average, device=torch.device("cuda"))
+    assert on_gpu.average == plain.weights
+
+
+def test_zeros_are_for_small_models() -> None:
+    """Of a large one, those and what an optimizer keeps of them would fill the memory."""
+    with torch.device("meta"):
+        small, large = nn.Linear(100, 100), nn.Linear(10_000, 10_000)
+    assert with_zeros(small, num_tokens=8, device=CPU) is not None
+    assert with_zeros(small, num_tokens=10**8, device=CPU) is None
+    assert with_zeros(large, num_tokens=8, device=CPU) is None
+    assert with_zeros(small, num_tokens=8, device=torch.device("cuda")) is None
 
 
 def test_a_gpu_keeps_no_scores() -> None:

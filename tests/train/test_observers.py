@@ -37,10 +37,11 @@ def test_a_run_that_ends_while_it_is_traced_leaves_what_there_is(cfg, train, tmp
     assert (tmp_path / "run" / "profile" / "rank0.json.gz").stat().st_size > 0
 
 
-def test_a_snapshot_of_memory_needs_cuda_and_says_what_serves_elsewhere(cfg, train):
+def test_a_snapshot_of_memory_needs_cuda_and_says_so_before_there_is_a_run(cfg, train, tmp_path):
     use_memory_snapshot(cfg)
     with pytest.raises(RunError, match="use_profiler"):
         train(cfg)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path):

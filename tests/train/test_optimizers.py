@@ -91,6 +91,7 @@ def test_its_memory_is_known_before_it_runs(
         trainable=None,
         loss=trainer.loss,
         precision=trainer.precision,
+        average=None,
         device=torch.device("cpu"),
     ).optimizer
     assert size is not None

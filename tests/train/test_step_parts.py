@@ -42,6 +42,7 @@ class Run:
         self.cfg, self.path, self._patch = cfg, path, monkeypatch
         cfg.num_steps, cfg.evaluators, cfg.checkpoints.keep_last = NUM_STEPS, {}, 9
         self.harm = Harm({})
+        self.changes: list[dict[str, str]] = []
         self.learner: Learner
 
     def train(self, *, resume: bool = False, stop_in: int | None = None) -> list[Row]:
@@ -66,7 +67,8 @@ class Run:
         with self._patch.context() as patch:
             patch.setattr(made.data, "batch", batch)
             patch.setattr(trainer, "make_learner", keep)
-            made.train(RunDirectory(self.path, texts={}), resume=resume)
+            directory = RunDirectory(self.path, texts={}, changes=self.changes)
+            made.train(directory, resume=resume)
         return [reproducible(row) for row in read_rows(self.path / "metrics.jsonl")]
 
     def forget_after(self, step: int) -> None:
@@ -196,6 +198,21 @@ def test_a_run_goes_back_and_reads_other_batches(run: Run) -> None:
     assert run.learner.shift == 3
     assert run.learner.stateful["divergence"].state_dict() == {"shift": 3, "num_roll_backs": 2}
     assert all(math.isfinite(row["grad_norm"]) for row in rows)
+
+
+def test_a_run_that_goes_back_before_a_part_came_lets_it_begin_anew(run: Run) -> None:
+    run.train()
+    run.forget_after(4)
+    run.cfg.checkpoints.every = 100
+    goes_back(run)
+    fiddlers.use_skip_step(run.cfg, window=64)
+    run.changes = [{"path": "guard", "change": "+", "kind": "restart"}]
+    run.harm.factors, run.harm.read = {7: math.nan}, []
+    rows = run.train(resume=True)
+    assert run.harm.read == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+    heard = run.learner.stateful["guard"].state_dict()["losses"]
+    assert heard == pytest.approx([row["loss"] for row in rows[4:]])
+    assert run.learner.shift == 4
 
 
 def test_a_checkpoint_that_a_signal_left_changes_no_way_back(run: Run) -> None:

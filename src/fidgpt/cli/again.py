@@ -3,7 +3,7 @@
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ import fiddle as fdl
 
 from fidgpt.cli.catalogue import Catalogue
 from fidgpt.cli.directives import DEFAULT_CONFIG, compose, is_by_machine, split_directive
+from fidgpt.cli.index.frames import known_frames
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.errors import at
 from fidgpt.graph.history.sayings import speakers
-from fidgpt.graph.spelling.repro import Repro, repro
+from fidgpt.graph.spelling.repro import Repro, nearest, repro
 from fidgpt.graph.views.imports import shortest
 
+_NOTHING: Mapping[str, Any] = {}
 _FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else may have
 _TOLD = re.compile(r"(.*: )?directive (\d+): (.+)", re.DOTALL)
 
@@ -42,7 +44,7 @@ def command_for(
     """
     begins_with_file = not directives or split_directive(directives[0])[0] in _FILES
     said = _remembered(cfg) if begins_with_file else list(directives)
-    bases = named_graphs(catalogue) | _own_base(said, catalogue)
+    bases = NamedGraphs(catalogue, made=_own_base(said, catalogue))
     found = _found(cfg, bases, catalogue, said=said)
     if found.is_same:
         return f"{_command(found.directives, allowed)}\n"
@@ -100,20 +102,46 @@ def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
     return lines + rest if lines or rest else "no difference\n"
 
 
-def named_graphs(catalogue: Catalogue) -> dict[str, Any]:
-    """The graph of each config that can be made without arguments, by its directive."""
-    graphs: dict[str, Any] = {}
-    seen: set[int] = set()
-    for name in sorted(catalogue.configs, key=lambda one: "." in one):  # bare names first
-        function = catalogue.configs[name]
-        if id(function) in seen or _required(function, skip=0):
-            continue
-        seen.add(id(function))
-        try:
-            graphs[f"config:{name}"] = compose([f"config:{name}"], catalogue)
-        except ConfigError:  # somebody's config that is wrong is no way to make this one
-            continue
-    return graphs
+def nearest_named(cfg: fdl.Config, catalogue: Catalogue) -> str:
+    """The directive of the config that differs least from a graph.
+
+    Raises:
+      ConfigError: the graph cannot be bound.
+    """
+    return nearest(cfg, NamedGraphs(catalogue), known_frames())
+
+
+class NamedGraphs(Mapping[str, Any]):
+    """The graph of each config that takes no arguments, by its directive, made when asked for.
+
+    To ask for one raises a ConfigError where somebody's config is wrong.
+    """
+
+    def __init__(self, catalogue: Catalogue, *, made: Mapping[str, Any] = _NOTHING) -> None:
+        """Knows those of a catalogue, and besides some that are `made` already."""
+        self._catalogue = catalogue
+        self._made = dict(made)
+        self._directives: list[str] = []
+        seen: set[int] = set()
+        for name in sorted(catalogue.configs, key=lambda one: "." in one):  # bare names first
+            function = catalogue.configs[name]
+            if id(function) not in seen and not _required(function, skip=0):
+                seen.add(id(function))
+                self._directives.append(f"config:{name}")
+        self._directives += made.keys() - set(self._directives)
+
+    def __getitem__(self, directive: str) -> Any:
+        if directive not in self._directives:
+            raise KeyError(directive)
+        if directive not in self._made:
+            self._made[directive] = compose([directive], self._catalogue)
+        return self._made[directive]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._directives)
+
+    def __len__(self) -> int:
+        return len(self._directives)
 
 
 def other_directive(text: str, catalogue: Catalogue) -> str:
@@ -147,7 +175,7 @@ def other_directive(text: str, catalogue: Catalogue) -> str:
 
 
 def _found(
-    cfg: fdl.Config, bases: dict[str, Any], catalogue: Catalogue, *, said: Sequence[str] = ()
+    cfg: fdl.Config, bases: Mapping[str, Any], catalogue: Catalogue, *, said: Sequence[str] = ()
 ) -> Repro:
     portable = [one for one in said if split_directive(one)[0] not in _FILES]
     portable = [one for one in portable if not is_by_machine(one)]
@@ -156,6 +184,7 @@ def _found(
         cfg,
         bases,
         compose=_composing(catalogue),
+        frames=known_frames() if len(bases) > 1 else {},
         fiddlers=dict.fromkeys([*_plain_fiddlers(catalogue), *own]),
         known=_with_base(portable) if len(portable) == len(said) else (),
         part_name=lambda function: part_name(function, catalogue),

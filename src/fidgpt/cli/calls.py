@@ -24,7 +24,7 @@ def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
     return guarded(call.name, function, *given, *first, **values)
 
 
-def guarded(name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
     """What a function of somebody's own returns.
 
     Raises:

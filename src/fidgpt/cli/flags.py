@@ -27,7 +27,9 @@ flags.DEFINE_flag(
         "its base or from the defaults, what it costs, or how its learning rate goes.",
     )
 )
-flags.DEFINE_string("run_dir", None, "Directory of the new run; runs/NAME-TIME unless said.")
+flags.DEFINE_string(
+    "run_dir", None, "Directory of the new run, runs/NAME-TIME unless said; or of a whole sweep."
+)
 
 
 def refuse_arguments(arguments: list[str]) -> None:

@@ -157,9 +157,8 @@ def _schedule(cfg: "fdl.Config") -> str:
 
 def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:
     """What differs from the config that it began with; of a file that knows none, the nearest."""
-    from fidgpt.cli.again import begun_with, named_graphs
+    from fidgpt.cli.again import begun_with, nearest_named
     from fidgpt.cli.directives import DEFAULT_CONFIG, compose, split_directive
-    from fidgpt.graph.spelling.repro import nearest
     from fidgpt.graph.views.base import since
 
     kind = split_directive(directives[0])[0] if directives else ""
@@ -167,7 +166,7 @@ def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[
     if directives and kind == "config":
         first = directives[0]
     elif directives is None or kind in ("config_file", "config_str"):
-        first = begun_with(cfg, catalogue) or nearest(cfg, named_graphs(catalogue))
+        first = begun_with(cfg, catalogue) or nearest_named(cfg, catalogue)
     return since(compose([first], catalogue), cfg, name=first)
 
 

@@ -1,103 +1,19 @@
 """The command `sweep.py`: many configs as one set, each point trained once."""
 
 import importlib.util
-from collections.abc import Sequence
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from absl import flags
+from typing import TYPE_CHECKING
 
 from fidgpt.cli import app, asked
 from fidgpt.cli.flags import FLAGS, refuse_arguments
+from fidgpt.cli.sweeping.flags import AXES, PLACED, placed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fidgpt.sweep import Axis, Sweep
-    from fidgpt.sweep.search import Space
-
-_AXES = ("sweep", "zip", "repeat", "ablate")
-_PLACED = (*_AXES, "space")
-
-
-class _Placed(NamedTuple):
-    """What a flag said, and how many directives and axes were said before it."""
-
-    place: tuple[int, int]
-    text: str
-
-
-class _InPlace(flags.MultiFlag):
-    """A flag that may be repeated, whose place among the directives counts."""
-
-    def __init__(self, name: str, help_text: str) -> None:
-        super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), name, [], help_text)
-
-    def _parse(self, arguments: Any) -> list[Any]:
-        axes = sum(FLAGS[name].present for name in _PLACED if name in FLAGS)
-        place = (FLAGS["config"].present, axes)
-        return [_Placed(place, one) for one in super()._parse(arguments)]
-
-
-flags.DEFINE_flag(
-    _InPlace(
-        "sweep",
-        "An axis: a directive with several values, such as tag:LearningRate=1e-3,3e-3, "
-        "set:seq_len=range(64,256,64), tag:LearningRate=log(1e-4,1e-2,9), lin(0,0.2,3) or "
-        "fiddler:use_rope,use_alibi. Axes multiply; each has its place among the directives.",
-    )
-)
-flags.DEFINE_flag(
-    _InPlace(
-        "zip",
-        "Axes of one length that go in pairs: 'set:seq_len=64,128;tag:LearningRate=3e-3,1e-3'.",
-    )
-)
-flags.DEFINE_flag(
-    _InPlace("repeat", "The same with other seeds: seed:3 is that of the config and the next two.")
-)
-flags.DEFINE_flag(
-    _InPlace(
-        "ablate",
-        "All of some directives, and all but one of them, for each: fiddler:use_gqa,use_moe; of "
-        "several kinds with a ; between them. A run with none of them is no point of it.",
-    )
-)
-flags.DEFINE_flag(
-    _InPlace(
-        "space",
-        "What --search chooses: 'tag:LearningRate=log(1e-5,1e-1)', 'set:dropout=lin(0,0.2)', "
-        "'set:seq_len=range(64,513,64)', or one of several values: fiddler:use_rope,use_alibi.",
-    )
-)
-flags.DEFINE_string(
-    "search",
-    None,
-    "Choose points by what came of those before, and how many: tpe:50, random:50, cmaes:50, or "
-    "grid for all of the spaces' values. The same command goes on; with more points, it adds.",
-)
-flags.DEFINE_integer("search_seed", 0, "Seed of the sampler of --search.", lower_bound=0)
-flags.DEFINE_multi_string(
-    "stop",
-    [],
-    "End points of --search that are not worth going on with: asha or median.",
-    allow_override=True,  # the completion of all commands knows that of fidgpt.sample, too
-)
-flags.DEFINE_string(
-    "bisect", None, "GOOD:BAD, two run directories: find the difference that made it bad."
-)
-flags.DEFINE_float("threshold", None, "From where on --bisect calls a value bad; half-way.")
-flags.DEFINE_integer("steps", None, "How long --bisect trains each run.", lower_bound=1)
-flags.DEFINE_string(
-    "objective", None, "What --search makes small and --bisect compares: validation/loss."
-)
-flags.DEFINE_integer("jobs", 1, "Points that are trained side by side.", lower_bound=1)
-flags.DEFINE_integer(
-    "retries",
-    0,
-    "How often a point that failed is tried again, on from where it was.",
-    lower_bound=0,
-)
+    from fidgpt.sweep import Runner, Sweep
+    from fidgpt.sweep.search import Found, Search
 
 
 def run() -> None:
@@ -115,37 +31,55 @@ def main(arguments: list[str]) -> int | None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 1000  # nothing is there to be filled, and a row stays in one line
+    try:
+        return _asked_for(console)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from fidgpt.train import RunError
+
+        raise RunError(
+            f"{error.filename or 'a file of the sweep'} cannot be written or read: "
+            f"{error.strerror}. What runs was told to stop; the same command goes on."
+        ) from error
+
+
+def _asked_for(console: "Console") -> int | None:
     if FLAGS.bisect is not None:
         return _bisect(console)
     if FLAGS.search is not None:
         return _search(console)
-    _refuse("search", "search_seed", "stop", "objective", "space", "threshold", "steps")
+    _refuse("search", "search_seed", "stop", "space", "threshold", "steps")
     return _run(console)
 
 
 def _run(console: "Console") -> int | None:
-    sweep = _sweep()
+    sweep, runner = _sweep(), _runner()
     if FLAGS.print:
         console.print(sweep)
         return None
-    results = sweep.run(jobs=FLAGS.jobs, retries=FLAGS.retries, console=console)
+    results = sweep.run(runner=runner, console=console)
     console.print(results)
+    _tell_more(console, sweep.directory)
     statuses = {row["status"] for row in results}
-    if statuses & {"waiting", "running", "stopped"}:
+    if statuses & {"waiting", "stopped"}:
         return _stopped(console, sweep.directory)
-    return 1 if statuses & {"failed", "diverged"} else 0
+    # What still runs is run by another process, which tried again what had failed here.
+    return 1 if statuses & {"failed", "diverged", "running"} else 0
 
 
 def _search(console: "Console") -> int | None:
     from fidgpt.graph import ConfigError
 
-    _refuse("bisect", *_AXES, "threshold", "steps")
+    _refuse("bisect", *AXES, "threshold", "steps")
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError('--search needs Optuna. Install it with: pip install "fidgpt[search]"')
+    if FLAGS.search.strip().startswith("pbt"):
+        return _population(console)
     from fidgpt.sweep.search import Search
 
     search = Search(
-        *_placed(("space",)),
+        *placed(("space",)),
         sampler=FLAGS.search,
         objective=_objective("search"),
         stop=FLAGS.stop[-1] if FLAGS.stop else None,
@@ -153,20 +87,66 @@ def _search(console: "Console") -> int | None:
         directory=FLAGS.run_dir,
         allowed=tuple(FLAGS.allow),
     )
+    runner = _runner()
     if FLAGS.print:
         console.print(search)
         return None
-    found = search.run(jobs=FLAGS.jobs, retries=FLAGS.retries, console=console)
+    found = _found(search, runner, console)
     console.print(found)
-    return 0 if found.is_whole else _stopped(console, search.directory)
+    _tell_more(console, search.directory)
+    if not found.is_whole:
+        return _stopped(console, search.directory)
+    return 1 if any(row["status"] == "failed" for row in found.results) else 0
+
+
+def _found(search: "Search", runner: "Runner", console: "Console") -> "Found":
+    """What a search finds: Ray has searchers of its own."""
+    from fidgpt.sweep.runners.ray_cluster import RayRunner
+
+    if isinstance(runner, RayRunner):
+        from fidgpt.sweep.tune import search_with_tune
+
+        return search_with_tune(search, runner, console=console)
+    return search.run(jobs=FLAGS.jobs, runner=runner, console=console)
+
+
+def _population(console: "Console") -> int | None:
+    from fidgpt.graph import ConfigError
+    from fidgpt.sweep.runners.ray_cluster import RayRunner
+    from fidgpt.sweep.tune import Population, evolve, read_pbt
+
+    _refuse("stop", "jobs")
+    size, every = read_pbt(FLAGS.search)
+    if not isinstance(runner := _runner(), RayRunner):
+        raise ConfigError(
+            f"--search={FLAGS.search} is done by Ray Tune: add --runner=ray, which runs it on this "
+            "machine, or --runner='ray(address=auto)' for a cluster."
+        )
+    population = Population(
+        *placed(("space",)),
+        size=size,
+        every=every,
+        objective=_objective("search"),
+        seed=FLAGS.search_seed,
+        directory=FLAGS.run_dir,
+        allowed=tuple(FLAGS.allow),
+    )
+    if FLAGS.print:
+        console.print(population)
+        return None
+    evolved = evolve(population, runner, console=console)
+    console.print(evolved)
+    _tell_more(console, population.directory)
+    if not evolved.is_whole:
+        return _stopped(console, population.directory)
+    return 1 if evolved.best is None else None
 
 
 def _bisect(console: "Console") -> int | None:
     from fidgpt.graph import ConfigError
-    from fidgpt.sweep import LocalRunner
     from fidgpt.sweep.bisect import Bisection, Measuring, Stopped
 
-    _refuse("config", "search", "search_seed", "stop", *_PLACED)
+    _refuse("config", "search", "search_seed", "stop", *PLACED)
     good, _, bad = FLAGS.bisect.rpartition(":")
     if not (good and bad):
         raise ConfigError("--bisect needs two run directories: --bisect=runs/good:runs/bad")
@@ -186,7 +166,7 @@ def _bisect(console: "Console") -> int | None:
     measuring = Measuring(
         bisection.directory,
         objective=objective,
-        runner=LocalRunner(jobs=FLAGS.jobs, retries=FLAGS.retries),
+        runner=_runner(),
         flags=[f"--allow={one}" for one in FLAGS.allow],
         console=console,
     )
@@ -200,6 +180,17 @@ def _bisect(console: "Console") -> int | None:
         return _stopped(console, bisection.directory)
     console.print(found, soft_wrap=True)
     return None
+
+
+def _runner() -> "Runner":
+    from fidgpt.cli.sweeping.runners import read_runner
+
+    return read_runner(FLAGS.runner, jobs=FLAGS.jobs, retries=FLAGS.retries)
+
+
+def _tell_more(console: "Console", directory: Path) -> None:
+    told = f"More of it: python -m fidgpt.sweep report {shlex.quote(str(directory))}"
+    console.print(told, soft_wrap=True)
 
 
 def _stopped(console: "Console", directory: Path) -> int:
@@ -238,35 +229,14 @@ def _sweep() -> "Sweep":
     from fidgpt.graph import ConfigError
     from fidgpt.sweep import Sweep
 
-    if not any(FLAGS[name].value for name in _AXES):
+    if not any(FLAGS[name].value for name in AXES):
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
-    return Sweep(*_placed(_AXES), directory=FLAGS.run_dir, allowed=tuple(FLAGS.allow))
-
-
-def _placed(names: Sequence[str]) -> list[Any]:
-    """The directives, with axes or spaces in their places among them.
-
-    Raises:
-      ConfigError: one of those is wrong.
-    """
-    said = [(placed, name) for name in names for placed in FLAGS[name].value or []]
-    directives = list(FLAGS.config)
-    items: list[Any] = []
-    for placed, name in sorted(said):
-        num_before = placed.place[0] - (len(FLAGS.config) - len(directives))
-        items += [*directives[:num_before], _item(name, placed.text)]
-        directives = directives[num_before:]
-    return [*items, *directives]
-
-
-def _item(name: str, text: str) -> "Axis | Space":
-    if name == "space":
-        from fidgpt.sweep.search import space
-
-        return space(text)
-    from fidgpt.sweep import ablation, axis, pairs, repeat
-
-    return {"sweep": axis, "zip": pairs, "repeat": repeat, "ablate": ablation}[name](text)
+    return Sweep(
+        *placed(AXES),
+        directory=FLAGS.run_dir,
+        objective=FLAGS.objective,
+        allowed=tuple(FLAGS.allow),
+    )
 
 
 if __name__ == "__main__":

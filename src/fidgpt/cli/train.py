@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from fidgpt.train import RunDirectory, Trainer
 
 flags.DEFINE_bool("dry_run", False, "Build and count, and train nothing.")
-flags.DEFINE_string("resume", None, "Directory of a run that is to go on where it stopped.")
+flags.DEFINE_string(
+    "resume", None, "Directory of a run that is to go on; or a copy to bring into --run_dir."
+)
 flags.DEFINE_bool(
     "auto_resume", False, "Go on with the run in --run_dir if there is one, else begin it there."
 )
@@ -28,6 +30,9 @@ flags.DEFINE_string(
 flags.DEFINE_bool("verbose", False, "Tell every value that a directive changed.")
 flags.DEFINE_bool("allow_noop", False, "Accept directives that change nothing.")
 flags.DEFINE_integer("resume_step", None, "Go on from this checkpoint rather than the newest.")
+flags.DEFINE_integer(
+    "until_step", None, "End after this step, from where --resume goes on.", lower_bound=1
+)
 
 
 def run() -> None:
@@ -50,7 +55,7 @@ def main(arguments: list[str]) -> int | None:
         catalogue = own_catalogue(tuple(FLAGS.allow))
         old = _resumed(catalogue) if FLAGS.resume else None
         made = composed(FLAGS.config, catalogue, base=old)
-        if _is_there_already():
+        if _is_there_already(made.root):
             old = _same_run(made.root, catalogue)
             made = composed([], catalogue, base=old)
         if show.is_asked():
@@ -59,16 +64,30 @@ def main(arguments: list[str]) -> int | None:
 
 
 def _resumed(catalogue: "Catalogue") -> "fdl.Config":
-    from fidgpt.cli.runs import load_run  # late: it knows files and differences
+    from fidgpt.cli.lost import bring_back  # late: they know files and differences
+    from fidgpt.cli.runs import load_run
 
-    return load_run(Path(FLAGS.resume), allowed=catalogue.packages)
+    if FLAGS.run_dir:
+        bring_back(FLAGS.resume, Path(FLAGS.run_dir))
+    return load_run(_directory(), allowed=catalogue.packages)
 
 
-def _is_there_already() -> bool:
-    """Whether --run_dir holds a run that this command is to go on with."""
+def _directory() -> Path:
+    """Where a run goes on: in --run_dir where --resume is where its copies are."""
+    return Path(FLAGS.run_dir or FLAGS.resume)
+
+
+def _is_there_already(cfg: "fdl.Config") -> bool:
+    """Whether --run_dir holds a run that this command is to go on with, or did on a lost disk."""
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    wanted = FLAGS.auto_resume or restarted
-    return wanted and FLAGS.run_dir is not None and (Path(FLAGS.run_dir) / "config.json").exists()
+    if not (FLAGS.auto_resume or restarted) or FLAGS.run_dir is None or FLAGS.resume:
+        return False
+    directory = Path(FLAGS.run_dir)
+    if not directory.exists():
+        from fidgpt.cli.lost import bring_back_lost  # late: it knows torch
+
+        bring_back_lost(cfg, directory)
+    return (directory / "config.json").exists()
 
 
 def _same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
@@ -134,8 +153,7 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
             made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
         )
     else:
-        path = Path(FLAGS.resume or FLAGS.run_dir)
-        directory = resumed_run(path, old, made.root, allowed=allowed, flags=flags)
+        directory = resumed_run(_directory(), old, made.root, allowed=allowed, flags=flags)
     if FLAGS.dry_run:
         from rich.console import Console
 
@@ -172,8 +190,11 @@ def _refuse_contradictions() -> None:
         said = FLAGS[name].value
         if said is not None and not str(said).strip():
             raise ConfigError(f"--{name}= names nothing: give it a value, or leave it out.")
-    if FLAGS.resume and FLAGS.run_dir:
-        raise ConfigError("--resume goes on in the directory of the run: leave --run_dir out.")
+    if "://" in (FLAGS.resume or "") and not FLAGS.run_dir:
+        raise ConfigError(
+            f"--resume={FLAGS.resume} is a copy of a run: say with --run_dir where the run is to "
+            "go on."
+        )
     if FLAGS.auto_resume and not FLAGS.run_dir:
         raise ConfigError("--auto_resume goes on with the run in --run_dir: name that directory.")
     may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
@@ -204,7 +225,9 @@ def _pretend_machine() -> None:
 
 def _status(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) -> int:
     """Trains; a run that a signal stopped ends with the status that a shell gives the signal."""
-    outcome = trainer.train(directory, resume=resume, resume_step=FLAGS.resume_step)
+    outcome = trainer.train(
+        directory, resume=resume, resume_step=FLAGS.resume_step, until_step=FLAGS.until_step
+    )
     return 128 + outcome.stopped_by if outcome.stopped_by else 0
 
 

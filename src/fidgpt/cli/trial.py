@@ -9,12 +9,15 @@ from torch import nn
 
 from fidgpt.graph import ConfigError
 from fidgpt.model.cost import AsWithoutMemory, with_zeros
+from fidgpt.model.cost.layers import first_of_each
 from fidgpt.model.materialize import check_starts
 from fidgpt.train import Trainer
 
 
 def try_model(trainer: Trainer) -> None:
     """Passes one sequence through a model on the meta device, and asks how its values start.
+
+    Of layers that are alike it goes through one only: where that passes, all of them would.
 
     Raises:
       StartError: a part does not say how it starts.
@@ -24,7 +27,8 @@ def try_model(trainer: Trainer) -> None:
     if _runs_small(trainer):
         return
     try:
-        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+        with first_of_each(trainer.model):
+            trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a model of somebody's own
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
@@ -40,7 +44,7 @@ def _runs_small(trainer: Trainer) -> bool:
     if model is None:
         return False
     try:
-        with AsWithoutMemory():
+        with first_of_each(model), AsWithoutMemory():
             model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
     except Exception:  # whatever goes wrong in a model of somebody's own
         return False

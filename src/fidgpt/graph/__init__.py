@@ -17,7 +17,6 @@ from fidgpt.graph.history.provenance import Saying, Story, said_by, story, why_t
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.select import find, set_tag, tagged
 from fidgpt.graph.selecting.selectors import places
-from fidgpt.graph.spelling.repro import Repro, repro
 from fidgpt.graph.structure.clone import clone, clone_part
 from fidgpt.graph.structure.walk import Node, nodes, parts, title
 from fidgpt.graph.typed.values import read_value
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from fidgpt.graph.difference.text import diff_text
     from fidgpt.graph.drawing.draw import draw
     from fidgpt.graph.drawing.render import Drawing
+    from fidgpt.graph.spelling.repro import Repro, repro
     from fidgpt.graph.storage.file import dump, load, load_with_changes
     from fidgpt.graph.storage.fingerprint import equal, fingerprint
     from fidgpt.graph.typed.formula import formula
@@ -63,6 +63,7 @@ else:  # which type checkers need not see: to them, every name would be known
         "difference.text": ("diff_text",),
         "drawing.draw": ("draw",),
         "drawing.render": ("Drawing",),
+        "spelling.repro": ("Repro", "repro"),
         "storage.file": ("dump", "load", "load_with_changes"),
         "storage.fingerprint": ("equal", "fingerprint"),
         "typed.formula": ("formula",),

@@ -16,7 +16,6 @@ _PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
 _OFF: dict[str, Any] = {
     "initialize_from_hf": False,
     "use_hf_model_config": False,
-    "z_loss_weight": 0.0,
     "hf_save_path": None,
     "hf_upload": None,
     "hf_save_dtype": None,
@@ -62,6 +61,8 @@ def read_levanter(text: str) -> Mapped:
     map_optimizer(top.section("optimizer"), num_steps)
     map_model(top.section("model"), top.take("train_seq_len", None, int))
     _map_data(top.section("data"))
+    if weight := top.take("z_loss_weight", 0.0, float):
+        plan.changes.append(f"fiddler:use_z_loss(weight={weight!r})")
     top.neutral(_OFF)
     top.close()
     raise_all(plan.mistakes)

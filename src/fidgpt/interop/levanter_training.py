@@ -3,7 +3,8 @@
 from typing import Any
 
 from fidgpt.interop.levanter_schedule import map_schedule
-from fidgpt.interop.levanter_section import Section, shown
+from fidgpt.interop.levanter_section import Section
+from fidgpt.interop.levanter_steps import map_average, map_checkpoints, map_skipped_steps
 
 _OPTIMIZER_OFF: dict[str, Any] = {
     "cooldown": None,
@@ -14,12 +15,10 @@ _OPTIMIZER_OFF: dict[str, Any] = {
     "nesterov": False,
     "update_rms_clipping": None,
     "clip_update_norm": None,
-    "skip_bad_steps": False,
     "adamc_weight_decay": False,
 }
 _TRAINER_OFF: dict[str, Any] = {
     "quantization": None,
-    "model_averaging": None,
     "profiler": False,
     "per_device_parallelism": -1,
     "allow_nondivisible_batch_size": False,
@@ -58,7 +57,8 @@ def map_trainer(section: Section) -> int:
     batches = section.take("max_eval_batches", None, int)
     plan.wanted.append(("evaluators.validation.data.num_batches", batches))
     _map_precision(section)
-    _map_checkpoints(section.section("checkpointer"), num_steps)
+    map_checkpoints(section.section("checkpointer"), num_steps)
+    map_average(section.section("model_averaging"))
     section.close()
     return num_steps
 
@@ -82,6 +82,7 @@ def map_optimizer(section: Section, num_steps: int) -> None:
         ("max_grad_norm", _max_grad_norm(section)),
     ]
     map_schedule(section, num_steps)
+    map_skipped_steps(section)
     mask = section.left.pop("default_weight_decay_mask", None)
     section.unmap("default_weight_decay_mask", mask, "every matrix decays, the embedding too")
     section.neutral(_OPTIMIZER_OFF)
@@ -125,15 +126,3 @@ def _map_precision(section: Section) -> None:
         section.plan.changes.append("use:precision=BFloat16")
     else:
         section.unmap("mp", text, "weights are float32, and computed with as the machine can")
-
-
-def _map_checkpoints(section: Section, num_steps: int) -> None:
-    """Levanter keeps every checkpoint that `keep` names, and writes passing ones by the clock."""
-    keep = section.left.pop("keep", [{"every": 10_000}])
-    match keep:
-        case [{"every": int(every), **rest}] if every > 0 and not any(rest.values()):
-            kept = max(1, -(-num_steps // every))
-            section.plan.wanted += [("checkpoints.every", every), ("checkpoints.keep_last", kept)]
-        case _:
-            section.unmap("keep", shown(keep), "checkpoints come every so many steps, all alike")
-    section.close()

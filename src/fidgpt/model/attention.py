@@ -171,11 +171,15 @@ class Attention(nn.Module):
         seen = seq_len if self.window is None else min(seq_len, self.window)
         return 4 * seen * self.num_heads * self.head_dim
 
+    def projections(self, x: Float[Tensor, "batch seq hidden"]) -> Sequence[Tensor]:
+        """Queries, keys and values, each [batch, seq, its heads * head_dim]."""
+        return self.query(x), self.key(x), self.value(x)
+
     def _projected(
         self, x: Float[Tensor, "batch seq hidden"], tokens: Int[Tensor, "batch seq"] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [batch, heads, seq, head_dim]."""
-        query, key, value = self.query(x), self.key(x), self.value(x)
+        query, key, value = self.projections(x)
         if self.value_embedding is not None:
             value = value + self.value_embedding(tokens)
         query, key, value = (

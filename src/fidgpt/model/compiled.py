@@ -3,9 +3,9 @@
 import functools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,9 @@ class Compile:
     Raises:
       MachineError: in the first step, where there is no compiler for C++.
     """
+
+    # The code that torch makes rounds in its own way.
+    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"block": "restart"}
 
     def __init__(
         self, block: BlockFactory, *, mode: str | None = None, backend: str = "inductor"

@@ -1,6 +1,7 @@
 """Matrix products in 8 bits, by torchao, on the GPUs that have them."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ class Float8:
     Raises:
       MachineError: in the first step, where torchao or the GPU is missing.
     """
+
+    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"block": "restart"}
 
     def __init__(self, block: BlockFactory) -> None:
         self._make = block

@@ -1,7 +1,7 @@
 """Where the tokens of a batch stand: what all attentions of one forward pass share."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -53,7 +53,7 @@ class Layout:
         """The layout of layer `index`; the same one where nothing is cached."""
         if not isinstance(self.cache, Cache):
             return self
-        return replace(self, cache=self.cache.layer(index))
+        return Layout(self.places, self.tokens, self.cache.layer(index), self._made)
 
     def remember(
         self, owner: object, new: Sequence[Tensor], *, window: int | None

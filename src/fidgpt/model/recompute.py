@@ -1,7 +1,8 @@
 """Activation checkpointing: blocks that forget what they computed, and compute it again."""
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -53,6 +54,8 @@ class Recompute:
       block: makes the block, which stays of its class and keeps its names.
       keep: which results are kept; only the block's input unless said.
     """
+
+    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"block": "live"}
 
     def __init__(self, block: BlockFactory, *, keep: Keep | None = None) -> None:
         self._make = block

@@ -10,9 +10,11 @@ FLAGS = flags.FLAGS
 _USAGE = "python -m fidgpt.sweep report DIRECTORY"
 
 flags.DEFINE_string(
-    "objective", None, "What to compare by; validation/loss, or else the loss, unless said."
+    "objective",
+    None,
+    "What to compare by; max:NAME where more of it is better. Unless said, that of the sweep, or "
+    "else validation/loss.",
 )
-flags.DEFINE_bool("maximize", False, "More of the objective is better.")
 flags.DEFINE_multi_string(
     "repeats", [], "An axis that only repeats runs; those named seed unless said. Repeated."
 )
@@ -35,12 +37,12 @@ def main(arguments: list[str]) -> None:
       RunError: a file cannot be written.
     """
     from fidgpt.sweep.report import read_report, write_report  # late: --help needs none of it
+    from fidgpt.sweep.report.tables import aligned, leaders_table
     from fidgpt.train import RunError
 
     report = read_report(
         _directory(arguments),
         objective=FLAGS.objective,
-        is_larger_better=FLAGS.maximize,
         repeats=FLAGS.repeats,
     )
     try:
@@ -48,7 +50,11 @@ def main(arguments: list[str]) -> None:
     except OSError as error:
         raise RunError(f"{error.filename} cannot be written: {error.strerror}.") from error
     print("\n".join(report.verdict))
-    print(f"\n{written.command.strip()}\n")
+    print(f"\nThe best point again:\n  {written.command.strip()}\n")
+    if written.repeat is not None:
+        print(f"The two best with other seeds:\n  {written.repeat}\n")
+    for label in report.leaders:
+        print(f"{aligned(*leaders_table(report, label))}\n")
     print(f"Written: {', '.join(map(str, written.paths))}")
 
 

@@ -11,6 +11,7 @@ from fidgpt.sweep.values import expanded
 
 _ASSIGNED = ("set", "tag", "use", "tie")
 _NUMBERS = ("set", "tag")
+_REPEAT = "--repeat="
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Axis:
 
     text: str
     choices: tuple[Choice, ...]
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether it is there to run the same again with other seeds."""
+        return self.text.startswith(_REPEAT)
 
 
 Item = str | Axis  # a directive, or something that varies in its place
@@ -87,7 +93,7 @@ def repeat(text: str) -> Axis:
         raise ConfigError(f"--repeat={text} says not what, or how often: write --repeat=seed:3.")
     directive = what if split_directive(what)[0] else f"set:{what}"
     choices = tuple(Choice((f"{directive}+={i}",)) for i in range(int(count)))
-    return Axis(f"--repeat={text}", choices)
+    return Axis(f"{_REPEAT}{text}", choices)
 
 
 def ablation(text: str) -> Axis:

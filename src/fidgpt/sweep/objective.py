@@ -1,45 +1,125 @@
-"""The number that points are compared by: whether a run reports it at all, and what it came to."""
+"""The number that points are compared by: which way it is better, and whether runs report it."""
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fidgpt.data.preparing.atomic import write_whole
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.train.tracking.trackers import read_rows
 
+FILE = "objective.json"  # in the directory of a sweep for which one was said
+USUAL = ("validation/loss", "loss")
 _OF_STEPS = ("grad_norm", "learning_rate", "moe", "mtp", "update_ratio")  # measured as one trains
+_WAYS = {"min": False, "max": True}
+# What harnesses call numbers of which nobody wants less: small ones are asked for by mistake.
+_LARGE = ("acc", "acc_norm", "accuracy", "bleu", "exact_match", "f1", "rouge1", "rougeL")
 
 
-def refuse_unknown(objective: str, bound: Any) -> None:
+@dataclass(frozen=True)
+class Objective:
+    """A metric, and which way is better.
+
+    Attributes:
+      name: of the metric.
+      is_larger_better: as of an accuracy; a loss is better when it is smaller.
+    """
+
+    name: str
+    is_larger_better: bool = False
+
+    @property
+    def text(self) -> str:
+        """How it is said."""
+        return f"max:{self.name}" if self.is_larger_better else self.name
+
+    @property
+    def aim(self) -> str:
+        """What is wanted of it, in words."""
+        return f"{self.name} gets {'large' if self.is_larger_better else 'small'}"
+
+    def sorted_by(self, value: float) -> float:
+        """A number that is smaller for what is better."""
+        return -value if self.is_larger_better else value
+
+
+def objective_of(text: str) -> Objective:
+    """`validation/loss`, which is to get small; `max:tasks/arc_easy/acc`, which is to get large.
+
+    Raises:
+      ConfigError: there is no such way, or a small accuracy is asked for without `min:`.
+    """
+    way, colon, rest = text.partition(":")
+    name = (rest if colon else text).strip()
+    if (colon and way not in _WAYS) or not name:
+        raise ConfigError(
+            f"--objective={text} says no number: write --objective=validation/loss, which is to "
+            "get small, or --objective=max:tasks/arc_easy/acc, which is to get large."
+        )
+    if not colon and {*name.split("/")} & {*_LARGE}:
+        raise ConfigError(
+            f"--objective={text} says not which way is better: write --objective=max:{name}, or "
+            f"--objective=min:{name} where less of it is."
+        )
+    return Objective(name, _WAYS.get(way, False) if colon else False)
+
+
+def usual(rows: Iterable[Mapping[str, Any]]) -> Objective:
+    """What rows of a table are compared by, unless said: the held-out loss where it is measured."""
+    rows = list(rows)
+    return Objective(
+        next((one for one in USUAL if any(one in row["metrics"] for row in rows)), "loss")
+    )
+
+
+def keep(objective: Objective, directory: Path) -> None:
+    """Writes into the directory of a sweep what its points are compared by."""
+    write_whole(directory / FILE, json.dumps({"objective": objective.text}) + "\n")
+
+
+def kept(directory: Path) -> Objective | None:
+    """What the points of a sweep are compared by; None where nothing was said, or is legible."""
+    try:
+        said = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        return objective_of(said["objective"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def refuse_unknown(objective: Objective, bound: Any) -> None:
     """Refuses a number that no evaluator of a config measures, before anything runs.
 
     Args:
-      objective: the name of the number, such as `validation/loss`.
+      objective: such as `validation/loss`.
       bound: the graph of the run.
 
     Raises:
       ConfigError: there is no such evaluator.
     """
-    evaluator, slash, _ = objective.partition("/")
+    evaluator, slash, _ = objective.name.partition("/")
     evaluators = getattr(bound, "evaluators", None)
     if not slash or evaluator in _OF_STEPS or not isinstance(evaluators, Mapping):
         return
     if evaluator not in evaluators:
         raise ConfigError(
-            f"no run reports --objective={objective}: it has no evaluator {evaluator!r}. "
+            f"no run reports --objective={objective.text}: it has no evaluator {evaluator!r}. "
             f"{suggest(evaluator, evaluators)}"
         )
 
 
-def refuse_unreported(objective: str, reported: Iterable[str]) -> None:
+def refuse_unreported(objective: Objective, reported: Iterable[str]) -> None:
     """Refuses a number that a run which came to its end has not reported.
 
     Raises:
       ConfigError: it is not among what was reported.
     """
     names = [name for name in reported if name != "step"]
-    if objective not in names:
-        raise ConfigError(f"no run reports --objective={objective}. {suggest(objective, names)}")
+    if objective.name not in names:
+        raise ConfigError(
+            f"no run reports --objective={objective.text}. {suggest(objective.name, names)}"
+        )
 
 
 def reported_by(run: Path) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class _Planning:
             self._add(indices, chosen)
         raise_all([_told(message, points) for message, points in self.mistakes.items()])
         samples = list(samples_of(self.items, catalogue))
-        raise_all([*vain(axes, self.identities), *overwritten(samples)])
+        raise_all(overwritten(samples) or vain(axes, self.identities))  # one may come of the other
         points = list(self.points.values())
         folded = len(self.identities) - len(points)
         return Plan(points, self._names.labels, folded, moves(samples, axes))

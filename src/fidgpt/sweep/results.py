@@ -9,8 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.book import Result, read_table
-from fidgpt.sweep.tables import best, objective, results_table
+from fidgpt.sweep.files import Result, read_table
+from fidgpt.sweep.objective import Objective, kept, objective_of, usual
+from fidgpt.sweep.tables import best, results_table
 
 
 class Results(Sequence[Result]):
@@ -18,10 +19,15 @@ class Results(Sequence[Result]):
 
     Each is a dict with name, fingerprint, status, values (by axis), directives, metrics (the last
     of each), step, attempts, seconds and last_words.
+
+    Args:
+      rows: the rows.
+      objective: what they are compared by; the held-out loss unless said.
     """
 
-    def __init__(self, rows: Sequence[Result]) -> None:
+    def __init__(self, rows: Sequence[Result], objective: Objective | None = None) -> None:
         self._rows = list(rows)
+        self._objective = objective
 
     def __getitem__(self, index: Any) -> Any:
         return self._rows[index]
@@ -30,13 +36,17 @@ class Results(Sequence[Result]):
         return len(self._rows)
 
     def best(self, name: str | None = None) -> Result | None:
-        """The row with the smallest `name`: the held-out loss unless said; None without any."""
-        return best(self._rows, name)
+        """The best row by a metric, such as `max:tasks/arc_easy/acc`; None without any.
+
+        Raises:
+          ConfigError: the metric says not which way is better.
+        """
+        return best(self._rows, objective_of(name) if name else self._objective)
 
     def __rich__(self) -> RenderableType:
-        row, name = self.best(), objective(self._rows)
+        row, name = self.best(), (self._objective or usual(self._rows)).name
         told = f"best: {row['name']}, {name} {row['metrics'][name]:.4f}" if row else "no result yet"
-        return Group(results_table(self._rows), Text(told))
+        return Group(results_table(self._rows, self._objective), Text(told))
 
     def _repr_html_(self) -> str:
         return as_html(self)
@@ -51,7 +61,7 @@ def read_results(directory: str | Path) -> Results:
     rows = read_table(Path(directory))
     if not rows:
         raise ConfigError(f"{directory} holds no sweep: there is no table.jsonl with rows in it.")
-    return Results(rows)
+    return Results(rows, kept(Path(directory)))
 
 
 def as_html(shown: Any) -> str:

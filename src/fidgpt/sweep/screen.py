@@ -1,5 +1,6 @@
 """A sweep as it runs: a live table on a terminal, lines now and then in a pipe or a log."""
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +10,11 @@ from rich.live import Live
 from rich.text import Text
 
 from fidgpt.sweep.book import Book
+from fidgpt.sweep.objective import Objective, usual
 from fidgpt.sweep.pace import Pace
 from fidgpt.sweep.runners.job import Ending, Job
-from fidgpt.sweep.tables import FAILED, TO_COME, best, duration, objective, running_table
+from fidgpt.sweep.tables import FAILED, TO_COME, best, duration, running_table
+from fidgpt.train import RunError
 
 _SECONDS_BETWEEN_LINES = 15.0
 _WIDTH_WITHOUT_A_TERMINAL = 1000  # nothing is there to be filled
@@ -33,19 +36,22 @@ class Screen:
         *,
         console: Console | None = None,
         num_jobs: int | None = None,
-        objective: str | None = None,
+        objective: Objective | None = None,
     ) -> None:
         self._book = book
         self._num_jobs = num_jobs or len(book.jobs)
         self._objective = objective
-        self._console = console or Console(highlight=False)
+        self._console = console or _plain()
         if not self._console.is_terminal:
             self._console.width = _WIDTH_WITHOUT_A_TERMINAL
         self._pace = Pace()
         self._live: Live | None = None
         self._told: dict[str, float] = {}
+        self._trouble: str | None = None
 
     def __enter__(self) -> "Screen":
+        if self._book.num_damaged:
+            self.say(f"warning: {_no_rows(self._book.num_damaged)}: they are made anew.")
         self._book.write()
         if self._console.is_terminal:
             self._live = Live(console=self._console, get_renderable=self._view, transient=True)
@@ -56,6 +62,8 @@ class Screen:
         if self._live is not None:
             self._live.stop()
         self._book.write()
+        if self._book.trouble is not None and exception[0] is None:
+            raise RunError(f"{self._book.trouble} Then give the same command again.")
 
     def started(self, job: Job) -> None:
         """Says that a process of the job was started."""
@@ -84,7 +92,7 @@ class Screen:
         if ending.last_words:
             text += f": {ending.last_words}"
         elif ending.status == "finished":
-            text += f", {self._numbers(job)}{self._best()}"
+            text += f", {self._numbers(job)}{self._best(job)}"
         self.say(text + (" It is tried again." if again else ""))
 
     def waits(self, job: Job) -> None:
@@ -95,9 +103,16 @@ class Screen:
         """Says that the end was asked for."""
         self.say("Stopping: each run saves where it is. Once more ends them at once.")
 
+    def more(self) -> None:
+        """There is a job more than was thought."""
+        self._num_jobs += 1
+
     def tick(self) -> None:
-        """Writes the book now and then."""
+        """Writes the book now and then; says so where that fails, and goes on."""
         self._book.tick()
+        if self._book.trouble not in (None, self._trouble):
+            self.say(f"warning: {self._book.trouble} It is tried again.")
+        self._trouble = self._book.trouble
 
     def say(self, text: str) -> None:
         """Writes a line for a person."""
@@ -108,15 +123,21 @@ class Screen:
 
     def _numbers(self, job: Job) -> str:
         row = self._book.row(job)
-        shown = [one for one in ("loss", "validation/loss") if one in row["metrics"]]
-        numbers = [f"{name} {row['metrics'][name]:.4f}" for name in shown]
+        names = dict.fromkeys(["loss", self._by(row).name])
+        numbers = [f"{name} {row['metrics'][name]:.4f}" for name in names if name in row["metrics"]]
         return ", ".join([f"step {row['step']:,}/{row['num_steps']:,}", *numbers])
 
-    def _best(self) -> str:
+    def _best(self, job: Job | None = None) -> str:
+        """Which point is best so far; of a job that has just ended, whether it is."""
         rows = [row for row in self._book if row["status"] == "finished"]
-        name = self._objective or objective(rows)
-        row = best(rows, name)
-        return f"; best so far {row['name']} with {row['metrics'][name]:.4f}" if row else ""
+        by = self._by(*rows)
+        row = best(rows, by)
+        if row is not None and job is not None and row["name"] == job.point.name:
+            return "; the best so far"
+        return f"; best so far {row['name']} with {row['metrics'][by.name]:.4f}" if row else ""
+
+    def _by(self, *rows: Mapping[str, Any]) -> Objective:
+        return self._objective or usual(rows)
 
     def _view(self) -> Group:
         """The live table, and a line of what there is in all."""
@@ -128,8 +149,20 @@ class Screen:
         left = self._pace.left_of_all((job, self._book.row(job)["step"]) for job in todo)
         text += f", about {duration(left)} left" if left is not None else ""
         running = [job for job in todo if self._book.row(job)["status"] == "running"]
-        table = running_table((self._book.row(job), self._pace.left(job)) for job in running)
+        going = ((self._book.row(job), self._pace.left(job)) for job in running)
+        table = running_table(going, self._objective)
         return Group(table, Text(text + self._best()))
+
+
+def _no_rows(count: int) -> str:
+    what = "1 line is no row" if count == 1 else f"{count} lines are no rows"
+    return f"{what} of the table"
+
+
+def _plain() -> Console:
+    """Standard output: alive on a terminal only, which a notebook's kernel claims to be."""
+    is_terminal = sys.stdout.isatty()
+    return Console(highlight=False, force_jupyter=False, force_terminal=is_terminal)
 
 
 def _begins(step: int) -> str:

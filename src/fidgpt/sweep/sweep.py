@@ -10,12 +10,15 @@ import torch
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.cli.directives import split_directive
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose, split_directive
 from fidgpt.cli.runs import name_of_base
-from fidgpt.graph import ConfigError, dump, fingerprint
+from fidgpt.graph import ConfigError, bind, dump, fingerprint
 from fidgpt.sweep.axes import Axis, Item
-from fidgpt.sweep.book import Book, read_table
+from fidgpt.sweep.book import Book
+from fidgpt.sweep.files import read_table
 from fidgpt.sweep.naming import axis_names
+from fidgpt.sweep.objective import Objective, keep, kept, objective_of, refuse_unknown
 from fidgpt.sweep.planning import Plan, plan
 from fidgpt.sweep.point import Point
 from fidgpt.sweep.report.notebook import points_html
@@ -38,19 +41,23 @@ class Sweep:
       items: directives such as `config:base`, and axes, which multiply. A graph may be the first
         of them: it is written into the directory, and `config_file:` begins with it.
       directory: where the runs and their results lie; `runs/sweep-...` of these axes unless said.
+      objective: what points are compared by, such as `loss`, or `max:tasks/arc_easy/acc`, of which
+        more is better; the held-out loss unless said.
       allowed: packages of the user's own whose callables a config may name.
 
     Raises:
-      ConfigError: a graph is not the first item.
+      ConfigError: a graph is not the first item, or the objective says not which way is better.
     """
 
     def __init__(
         self,
         *items: Item | fdl.Config,
         directory: str | Path | None = None,
+        objective: str | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
         self.allowed = tuple(allowed)
+        self.objective = None if objective is None else objective_of(objective)
         base, said = _apart(items)
         begins = [] if base is None else [fingerprint(base)]
         self.directory = Path(directory or Path("runs") / default_name([*begins, *said]))
@@ -68,8 +75,18 @@ class Sweep:
 
         Raises:
           ConfigErrors: some are wrong, and all of those are named.
+          ConfigError: no run reports the objective.
         """
-        return plan(self.items, allowed=self.allowed)
+        made = plan(self.items, allowed=self.allowed)
+        if self.objective is not None:
+            said = made.points[0].directives
+            refuse_unknown(self.objective, bind(compose(said, own_catalogue(self.allowed))))
+        return made
+
+    @property
+    def compared_by(self) -> Objective | None:
+        """The objective, as said now or when it was run before; None for the held-out loss."""
+        return self.objective or kept(self.directory)
 
     @property
     def points(self) -> list[Point]:
@@ -110,14 +127,16 @@ class Sweep:
         every = self.jobs
         self.directory.mkdir(parents=True, exist_ok=True)
         book = Book(self.directory, every)
-        todo = [job for job in every if not job.is_done]
-        with Screen(book, console=console) as screen:
+        if self.objective is not None:
+            keep(self.objective, self.directory)
+        todo = [job for job in every if book.row(job)["status"] != "finished"]
+        with Screen(book, console=console, objective=self.compared_by) as screen:
             for line in changed_code(book, self.directory):
                 screen.say(f"warning: {line}")
             if len(todo) < len(every):
                 screen.say(f"{len(every) - len(todo)} of {len(every)} points are done already.")
             (runner or LocalRunner(jobs=jobs, retries=retries)).run(todo, screen)
-        return Results(list(book))
+        return Results(list(book), self.compared_by)
 
     def results(self) -> Results:
         """What came of the points so far, read from the directory."""
@@ -130,7 +149,9 @@ class Sweep:
     def _summary(self) -> tuple[float, list[str]]:
         """Operations per second, and what stands below a table of the points."""
         speed, basis = self._speed()
-        return speed, summary_lines(self.plan, flops_per_second=speed, basis=basis)
+        done = {job.point.fingerprint for job in self.jobs if job.is_done}
+        lines = summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done)
+        return speed, [*lines, f"in {self.directory}"]
 
     def _speed(self) -> tuple[float, str]:
         """Operations per second of the points that are done here, or what this machine may do."""
@@ -143,10 +164,12 @@ class Sweep:
             return flops / seconds, f"as the {len(known)} that ran so far"
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
-        return UTILISATION * peak, f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
+        basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
+        return UTILISATION * peak, f"{basis}, besides what each takes to begin"
 
     def _repr_html_(self) -> str:
-        return points_html(self.points, read_table(self.directory), self._summary()[1])
+        rows, lines = read_table(self.directory), self._summary()[1]
+        return points_html(self.points, rows, lines, objective=self.compared_by)
 
 
 def _apart(items: Sequence[Item | fdl.Config]) -> tuple[fdl.Config | None, list[Item]]:
@@ -162,10 +185,13 @@ def _apart(items: Sequence[Item | fdl.Config]) -> tuple[fdl.Config | None, list[
 def default_name(items: Sequence[Item]) -> str:
     """The directory of a sweep in `runs`: the same for the same axes, whatever their values.
 
-    So the same command goes on where it was stopped, and one with more values adds to it.
+    So the same command goes on where it was stopped, and one with more values, or one that repeats
+    the same runs, adds to it.
     """
+    items = [item for item in items if isinstance(item, str) or not item.is_repeat]
     fixed = [item for item in items if isinstance(item, str)]
     names = [axis_names(item) if isinstance(item, Axis) else [item] for item in items]
+    said = [one for pieces in names for one in pieces]
     begins = fixed[:1] if fixed and split_directive(fixed[0])[0].startswith("config") else []
-    digest = hashlib.sha256(repr(names).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(repr(said).encode()).hexdigest()[:8]
     return f"sweep-{name_of_base(begins)}-{digest}"

@@ -1,15 +1,15 @@
 """Tables of a sweep for a person: its points before they run, and what came of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from fidgpt.sweep.objective import USUAL, Objective, usual
 from fidgpt.sweep.planning import Plan
 from fidgpt.train.tracking.screen import magnitude
 
-OBJECTIVES = ("validation/loss", "loss")
 FAILED = ("failed", "diverged")
 TO_COME = ("waiting", "running", "stopped")
 _FLOPS = ["", "k", "M", "G", "T", "P", "E", "Z"]
@@ -32,30 +32,41 @@ def points_table(plan: Plan, *, flops_per_second: float) -> Table:
     return table
 
 
-def summary_lines(plan: Plan, *, flops_per_second: float, basis: str) -> list[str]:
+def summary_lines(
+    plan: Plan, *, flops_per_second: float, basis: str, done: Collection[str] = ()
+) -> list[str]:
     """What stands below the points: how many there are, their time, and what each axis moves.
 
     Args:
       plan: the points.
       flops_per_second: how fast the machine is.
       basis: how that is known.
+      done: fingerprints of points that were trained.
     """
-    seconds = sum(point.cost.flops for point in plan.points) / flops_per_second
-    count = len(plan.points)
-    lines = [
-        f"{count} point{'' if count == 1 else 's'}, about {duration(seconds)} one after the other, "
-        f"{basis}"
-    ]
+    left = [point for point in plan.points if point.fingerprint not in done]
+    count, num_done = len(plan.points), len(plan.points) - len(left)
+    told = f"{count} point{'' if count == 1 else 's'}"
+    told += f", {num_done} of them done" if num_done else ""
+    if left:
+        seconds = sum(point.cost.flops for point in left) / flops_per_second
+        told += f", about {duration(seconds)} {'for the rest, ' if num_done else ''}"
+        told += f"one after the other, {basis}"
+    lines = [told]
     if plan.num_folded:
         lines.append(f"{plan.num_folded} more are the same runs as some of these")
     return lines + plan.moves
 
 
-def results_table(rows: Iterable[dict[str, Any]]) -> Table:
-    """What came of each point; where some failed, with their last words."""
+def results_table(rows: Iterable[dict[str, Any]], objective: Objective | None = None) -> Table:
+    """What came of each point; where some failed, with their last words.
+
+    Args:
+      rows: the points.
+      objective: what they are compared by, where it was said.
+    """
     rows = list(rows)
     table = _table("point", "fingerprint", "status")
-    shown = [name for name in reversed(OBJECTIVES) if any(name in row["metrics"] for row in rows)]
+    shown = [one for one in _metrics(objective) if any(one in row["metrics"] for row in rows)]
     for column in ("step", *shown):
         table.add_column(column, justify="right")
     words = any(row["last_words"] for row in rows)
@@ -69,13 +80,15 @@ def results_table(rows: Iterable[dict[str, Any]]) -> Table:
     return table
 
 
-def running_table(rows: Iterable[tuple[dict[str, Any], float | None]]) -> Table:
+def running_table(
+    rows: Iterable[tuple[dict[str, Any], float | None]], objective: Objective | None = None
+) -> Table:
     """What runs now: each row with the seconds that are left of it."""
-    table = _table("point")
-    for column in ("step", *reversed(OBJECTIVES), "left"):
+    table, shown = _table("point"), _metrics(objective)
+    for column in ("step", *shown, "left"):
         table.add_column(column, justify="right")
     for row, left in rows:
-        numbers = [_number(row["metrics"].get(name)) for name in reversed(OBJECTIVES)]
+        numbers = [_number(row["metrics"].get(name)) for name in shown]
         step = f"{row['step']:,}/{row['num_steps']:,}"
         table.add_row(Text(row["name"]), step, *numbers, "-" if left is None else duration(left))
     return table
@@ -87,22 +100,18 @@ def status(row: dict[str, Any]) -> Text:
     return Text(row["status"] + count, style=_MARKS.get(row["status"], ""))
 
 
-def objective(rows: Iterable[dict[str, Any]]) -> str:
-    """What points are compared by: the loss on held-out text where it is measured."""
-    rows = list(rows)
-    return next((one for one in OBJECTIVES if any(one in row["metrics"] for row in rows)), "loss")
-
-
-def best(rows: Iterable[dict[str, Any]], name: str | None = None) -> dict[str, Any] | None:
-    """The row with the smallest number of that name among those that are done.
+def best(
+    rows: Iterable[dict[str, Any]], objective: Objective | None = None
+) -> dict[str, Any] | None:
+    """The row that is best by the objective among those that are done; None without any.
 
     While none is, among those that go on: where they are now, they can hardly be compared.
     """
     rows = [row for row in rows if row["status"] not in FAILED]
-    name = name or objective(rows)
-    rows = [row for row in rows if name in row["metrics"]]
+    by = objective or usual(rows)
+    rows = [row for row in rows if by.name in row["metrics"]]
     rows = [row for row in rows if row["status"] == "finished"] or rows
-    return min(rows, key=lambda row: row["metrics"][name], default=None)
+    return min(rows, key=lambda row: by.sorted_by(row["metrics"][by.name]), default=None)
 
 
 def duration(seconds: float) -> str:
@@ -117,6 +126,11 @@ def duration(seconds: float) -> str:
         count, left = divmod(left, size)
         texts += [f"{count:,} {unit}"] if count else []
     return " ".join(texts)
+
+
+def _metrics(objective: Objective | None) -> list[str]:
+    """What tables show of points: the losses, and what is compared."""
+    return list(dict.fromkeys((*reversed(USUAL), *([objective.name] if objective else []))))
 
 
 def _number(value: Any) -> str:

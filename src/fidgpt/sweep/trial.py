@@ -7,7 +7,8 @@ import fiddle as fdl
 import torch
 
 from fidgpt.cli.runs import CONSTRAINTS, build_trainer
-from fidgpt.graph import checked
+from fidgpt.graph import ConfigError, bind, checked
+from fidgpt.graph.checking.resembling import Resembling
 from fidgpt.graph.storage.fingerprint import Hashes
 from fidgpt.graph.storage.merkle import Merkle, Table
 from fidgpt.graph.storage.order import Order
@@ -46,6 +47,7 @@ class Trials:
         self._models: dict[tuple[int, int], _Tried] = {}
         self._table = Table()
         self._hashes = Hashes(self._table)
+        self._resembling = Resembling(CONSTRAINTS)
 
     def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
         """The fingerprint of a point that can be trained, what it costs, and its bound graph.
@@ -53,8 +55,8 @@ class Trials:
         Raises:
           ConfigError, StartError: it cannot; the message says why.
         """
-        bound = checked(cfg, constraints=CONSTRAINTS)
-        merkle = Merkle(Order(bound), self._table)
+        identity, merkle = self._checked(cfg)
+        bound = merkle.order.root
         model, seq_len = getattr(bound, "model", None), getattr(bound, "seq_len", None)
         if isinstance(model, fdl.Buildable) and isinstance(seq_len, int):
             tried = self._known(cfg, (merkle.number(model), seq_len))
@@ -64,7 +66,21 @@ class Trials:
             tried = _counted(trainer)
         flops = tried.flops_per_token * trainer.num_steps * trainer.batch_size * trainer.seq_len
         cost = Cost(tried.parameters, flops, trainer.num_steps)
-        return self._hashes.of_root(merkle), cost, bound
+        return identity, cost, bound
+
+    def _checked(self, cfg: fdl.Config) -> tuple[str, Merkle]:
+        """The fingerprint of a graph that is right, and the numbers of the bound graph."""
+        try:
+            bound = bind(cfg)
+            merkle = Merkle(Order(bound), self._table)
+            identity = self._hashes.of_root(merkle)
+            is_right = self._resembling.is_right(bound, merkle)
+        except ConfigError:
+            checked(cfg, constraints=CONSTRAINTS)  # which tells of every mistake
+            raise
+        if not is_right:
+            checked(cfg, constraints=CONSTRAINTS)
+        return identity, merkle
 
     def _known(self, cfg: fdl.Config, key: tuple[int, int]) -> _Tried:
         if key not in self._models:

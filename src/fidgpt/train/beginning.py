@@ -8,6 +8,7 @@ from fidgpt.data import check_vocab_size
 from fidgpt.model.materialize import materialize
 from fidgpt.train.checkpoints import has_checkpoints
 from fidgpt.train.learner import Learner
+from fidgpt.train.observers.observers import require_devices
 from fidgpt.train.run import RunDirectory, RunError
 from fidgpt.train.tracking import require_packages
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def prepare_data(trainer: "Trainer") -> None:
     """Everything that a mistake could end, before anything is written."""
     require_packages(trainer.trackers)
+    require_devices(trainer.observers, trainer.parallel.device)
     speak = trainer.parallel.is_main
     trainer.data.prepare(show_progress=speak)
     trainer.parallel.require_same({"the text's checksum": trainer.data.checksum})

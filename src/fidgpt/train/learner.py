@@ -102,6 +102,12 @@ class Learner:
         self.stateful: dict[str, Stateful] = {
             name: part for name, part in parts.items() if isinstance(part, Stateful)
         }
+        # Not the average's: that one begins with weights, see `restored`.
+        self._memories = {
+            name: copy.deepcopy(part.state_dict())
+            for name, part in self.stateful.items()
+            if part is not self.average
+        }
         self._module = parallel.place(NextToken(self.replica, loss))
         self._schedules = _schedules(self.optimizer, schedule, schedules or {})
         self._precision = precision
@@ -115,6 +121,13 @@ class Learner:
     def shift(self) -> int:
         """How many batches further on in their order the run reads than its steps say."""
         return 0 if self.divergence is None else self.divergence.shift
+
+    def begin_anew(self) -> None:
+        """Lets parts with a memory forget, before what a checkpoint holds of them is put back."""
+        for name, memory in self._memories.items():
+            self.stateful[name].load_state_dict(copy.deepcopy(memory))
+        if self.average is not None:
+            self.average.has_history = False
 
     def restored(self, settings: list[dict[str, Any]]) -> None:
         """To be called once a checkpoint was copied into model and optimizer.

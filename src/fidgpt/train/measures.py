@@ -1,11 +1,13 @@
-"""What evaluators measure of a run and samples show of it: its weights, and their average."""
+"""What is measured of a run and shown of it: its speed, its weights, and their average."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fidgpt.train.evaluation import Evaluator, evaluating
+from fidgpt.train.facts.facts import Facts
 from fidgpt.train.learner import Learner
+from fidgpt.train.stopwatch import peak_memory
 from fidgpt.train.tracking.trackers import Row
 
 if TYPE_CHECKING:
@@ -24,6 +26,21 @@ def evaluate(trainer: "Trainer", learner: Learner, step: int) -> Row:
         with learner.averaged():
             row |= _measured(trainer, learner, {f"{name}/averaged": due[name] for name in due})
     return row
+
+
+def speed(trainer: "Trainer", facts: Facts, step: int, *, seconds: float) -> Row:
+    """The tokens until a step, how many a second it learned in so long, and the memory for it."""
+    before, after = (
+        round(trainer.data.full_batches(steps) * facts.tokens_per_step)
+        for steps in (step - 1, step)
+    )
+    rate = (after - before) / seconds
+    return {
+        "tokens": after,
+        "tokens_per_second": rate,
+        "utilisation": rate * facts.flops_per_token / facts.peak_flops,
+        "memory": peak_memory(trainer.parallel.device),
+    }
 
 
 def sample_texts(trainer: "Trainer", learner: Learner) -> Iterator[str]:

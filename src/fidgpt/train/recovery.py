@@ -35,8 +35,7 @@ def recover(
     trainer.checkpoints.wait()
     is_main = trainer.parallel.is_main
     good = _good_checkpoints(trainer, run, before=step) if is_main else None
-    if learner.average is not None:
-        learner.average.has_history = False  # a checkpoint may be older than the average is
+    learner.begin_anew()  # a checkpoint may be older than some parts of the run are
     for candidate in trainer.parallel.agree(good):
         restore(trainer, run, learner, candidate)
         if norms_of([*learner.model.parameters()]).isfinite().all():

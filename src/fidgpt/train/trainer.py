@@ -21,7 +21,7 @@ from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.facts.facts import Facts, gather_facts
 from fidgpt.train.learner import Groups, Learner
 from fidgpt.train.losses.loss import CrossEntropy
-from fidgpt.train.measures import evaluate, sample_texts
+from fidgpt.train.measures import evaluate, sample_texts, speed
 from fidgpt.train.memory import keep_freed_memory
 from fidgpt.train.observers.observers import Observer, stepping
 from fidgpt.train.precision import Precision
@@ -35,7 +35,6 @@ from fidgpt.train.steps.gradients import GradientTransform
 from fidgpt.train.steps.guards import Guard
 from fidgpt.train.steps.step_meters import StepMeters
 from fidgpt.train.stop import StopSignals
-from fidgpt.train.stopwatch import peak_memory
 from fidgpt.train.tracking import Trackers
 from fidgpt.train.tracking.trackers import Row, Tracker
 
@@ -187,9 +186,16 @@ class Trainer:
         return gather_facts(self, machine_at_hand(self.parallel, self.precision.dtype))
 
     def train(
-        self, run: RunDirectory, *, resume: bool = False, resume_step: int | None = None
+        self,
+        run: RunDirectory,
+        *,
+        resume: bool = False,
+        resume_step: int | None = None,
+        until_step: int | None = None,
     ) -> Outcome:
         """Trains from the beginning into a new run directory, or on from a checkpoint in it.
+
+        After `until_step` it saves and ends, as it does when a signal asks for that.
 
         Raises:
           RunError: the directory cannot be used, the data is not what the run began with, or the
@@ -214,10 +220,12 @@ class Trainer:
                 if resume
                 else partial(create, self, run, hold=hold)
             )
-            return self._loop(run, learner, facts, begin)
+            return self._loop(run, learner, facts, begin, until_step or self.num_steps)
 
-    def _loop(self, run: RunDirectory, learner: Learner, facts: Facts, begin: int) -> Outcome:
-        """Every step after step `begin`, with what is measured, written and saved between them."""
+    def _loop(
+        self, run: RunDirectory, learner: Learner, facts: Facts, begin: int, until_step: int
+    ) -> Outcome:
+        """The steps after step `begin`, with what is measured, written and saved between them."""
         listeners = self.trackers if self.parallel.is_main else []
         with StopSignals() as stop, Trackers(listeners) as trackers, ExitStack() as observed:
             trackers.start(run, facts, step=begin)
@@ -225,7 +233,7 @@ class Trainer:
             for observer in self.observers:
                 observed.enter_context(observer.observing(run, self.parallel))
             step = begin
-            while step < self.num_steps:
+            while step < min(until_step, self.num_steps):
                 step += 1
                 try:
                     with stepping(self.observers, step):
@@ -240,7 +248,8 @@ class Trainer:
                 refuse_divergence(row, run)
                 row |= learner.clock.take()  # with what saving the step before took
                 trackers.log(row)
-                stopping = self.parallel.any(stop.received is not None)
+                is_far_enough = step == until_step < self.num_steps
+                stopping = self.parallel.any(stop.received is not None or is_far_enough)
                 reasons = self._due(run, step, row)
                 if stopping or reasons:
                     with learner.clock.phase("saving"):
@@ -250,6 +259,8 @@ class Trainer:
                     trackers.say(f"Stopped after step {step}; go on with {resume_flag(run.path)}")
                     return Outcome(run.path, step=step, stopped_by=stop.received)
             self.checkpoints.wait()
+            if step < self.num_steps:
+                return Outcome(run.path, step=step, stopped_by=None)
             for text in sample_texts(self, learner):
                 trackers.say(f"\n{text}")
             words = shell_words(run.path, str(run.path))
@@ -267,16 +278,7 @@ class Trainer:
             batch = self.data.batch(step - 1 + learner.shift, rank=rank, world_size=world_size)
             batch = batch.to(self.parallel.device)
         row: Row = {"step": step, **learner.update(batch, step=step - 1)}
-        before, after = (
-            round(self.data.full_batches(steps) * facts.tokens_per_step)
-            for steps in (step - 1, step)
-        )
-        rate = (after - before) / (time.perf_counter() - begin)
-        row["tokens"] = after
-        row["tokens_per_second"] = rate
-        row["utilisation"] = rate * facts.flops_per_token / facts.peak_flops
-        row["memory"] = peak_memory(self.parallel.device)
-        return row
+        return row | speed(self, facts, step, seconds=time.perf_counter() - begin)
 
     def _due(self, run: RunDirectory, step: int, row: Row) -> Sequence[str]:
         """Why a checkpoint is due, if one is."""

@@ -15,7 +15,7 @@ from fidgpt.graph.structure.walk import children, is_node, join, step_to
 from fidgpt.graph.views.outline import leaf_text
 
 Knob = dict[str, Any]
-_LONGEST = 120  # letters of a value
+LONGEST = 120  # letters of a value
 
 
 def knobs_of(root: fdl.Buildable, meet: Callable[[Any], None] = lambda _: None) -> list[Knob]:
@@ -100,7 +100,7 @@ class _Reader:
             text = f"{{{shown}}}" if isinstance(value, dict) else f"[{shown}]"
         else:
             text = leaf_text(value)
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _held_plain(root: Any) -> set[int]:

@@ -3,7 +3,9 @@
 import queue
 import threading
 import weakref
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
+from typing import ClassVar
 
 from jaxtyping import Int64
 from torch import Tensor
@@ -33,6 +35,8 @@ class Prefetch(TrainingStream):
     Raises:
       ValueError: depth or num_workers is below 1.
     """
+
+    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"stream": "live"}
 
     def __init__(self, stream: TrainingStream, *, depth: int = 2, num_workers: int = 1) -> None:
         self.check_arguments(depth=depth, num_workers=num_workers)

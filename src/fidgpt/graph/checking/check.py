@@ -40,7 +40,8 @@ def check(root: Any) -> Any:
     Raises:
       ConfigErrors: every mistake, in one go.
     """
-    raise_all(_all_mistakes(nodes(root)))
+    found = nodes(root)
+    raise_all(mistakes_of(found, within=found))
     return root
 
 
@@ -58,7 +59,7 @@ def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
       ConfigErrors: every mistake, in one go.
     """
     found = nodes(root)
-    messages = _all_mistakes(found)
+    messages = mistakes_of(found, within=found)
     try:
         bound, heard = bind_nodes(root, found)
     except ConfigError as error:
@@ -71,15 +72,16 @@ def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     return bound
 
 
-def _all_mistakes(found: list[Node]) -> list[str]:
-    mistakes = [message for node in found for message in _mistakes(node)]
-    return mistakes + list(wrong_formulas(found))
+def mistakes_of(some: list[Node], *, within: list[Node]) -> list[str]:
+    """What is wrong with some nodes, and with the formulas of the graph that they are of."""
+    mistakes = [message for node in some for message in _mistakes(node)]
+    return mistakes + list(wrong_formulas(within))
 
 
 def _mistakes_of_binding(found: list[Node], heard: list[Heard]) -> list[str]:
     """What is wrong with a bound graph that was right before: only what was heard is new."""
     if any(is_node(one.said.value) for one in heard) or any(is_formula(n.value) for n in found):
-        return _all_mistakes(found)
+        return mistakes_of(found, within=found)
     hearing = {one.node.path for one in heard if _is_misfit(one.part, one.key, one.said.value)}
     return [text for node in found if hearing and node.path in hearing for text in _misfits(node)]
 

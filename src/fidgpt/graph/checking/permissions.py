@@ -7,6 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.checking.around import those_around, without_those_around
 from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.difference.diff import diff
 from fidgpt.graph.errors import raise_all
@@ -21,6 +22,9 @@ class Permission(enum.IntEnum):
     from names of arguments: one of the names below in small letters. It holds for all that is
     inside the argument, unless something nearer says otherwise. Where nobody says anything, the
     answer is never.
+
+    A part that stands around another one has the mapping `MAY_STAND_AROUND` from the name of that
+    argument to how it may come, go, or be another: `{"stream": "live"}`.
     """
 
     NEVER = 0  # what was computed so far could not be used: the model, its data, its seed
@@ -39,11 +43,21 @@ class Allowed:
 def allowed_changes(old: Any, new: Any) -> list[Allowed]:
     """What differs between a run's graph and the one that it is to go on with.
 
+    Parts that may stand around others come and go as their constructors say.
+
     Raises:
       ConfigErrors: something may not change; all of it is named.
     """
     found = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
-    raise_all([_refusal(one.change) for one in found if one.permission is Permission.NEVER])
+    refused = [one.change for one in found if one.permission is Permission.NEVER]
+    if refused and (around := those_around(old) | those_around(new)):
+        was, now = without_those_around(old), without_those_around(new)
+        left = [one for one in diff(was, now) if _of_change(was, now, one) is Permission.NEVER]
+        is_as_before = those_around(old) == those_around(new)
+        refused = refused if left and is_as_before else left
+        how = min(Permission[name.upper()] for _, name in around)
+        found = [Allowed(one.change, one.permission or how) for one in found]
+    raise_all([_refusal(change) for change in refused])
     return found
 
 

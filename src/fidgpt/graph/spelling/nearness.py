@@ -4,63 +4,67 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.storage.merkle import leaf_key
 from fidgpt.graph.storage.order import PLAIN
-from fidgpt.graph.structure.arguments import Key, named_defaults
-from fidgpt.graph.structure.walk import IS_PART
+from fidgpt.graph.structure.arguments import every, given
+from fidgpt.graph.structure.walk import IS_PART, join, step_to, title
+from fidgpt.graph.views.outline import leaf_text
 
 _LEAVES = (PLAIN | {float}) - {type(fdl.NO_VALUE)}
-_Path = tuple[Key, ...]
-Frame = dict[_Path, tuple[Any, dict[Key, Any]]]
+Frame = dict[str, tuple[str, dict[str, str]]]
 
 
 def frame_of(root: Any) -> Frame:
     """The parts whose place says which parts of another graph they stand for, by their path.
 
     These are reached by names, and through lists of one item. They are few, so that a frame is
-    made in a fraction of the time that a comparison takes. Each has its call, and by its arguments
-    plain values and the calls of parts, as far as they are no matter of hearing.
+    made in a fraction of the time that a comparison takes. Each has its call, and by its steps
+    plain values and the calls of parts, as far as they are no matter of hearing; all as text.
     """
     frame: Frame = {}
     met: set[int] = set()
-    todo: list[tuple[_Path, Any]] = [((), root)]
+    todo: list[tuple[str, str, Any]] = [("", "", root)]
     while todo:
-        path, node = todo.pop()
+        above, step, node = todo.pop()
         if id(node) in met:
             continue
         if IS_PART[type(node)]:
-            call, values, held = _call(node), _values(node), node.__arguments__
+            values, held = _values(node), {step_to(key): one for key, one in given(node).items()}
         elif type(node) is list and len(node) == 1:
-            call, values, held = list, {}, {0: node[0]}
+            values, held = {}, {"[0]": node[0]}
         else:
             continue
         met.add(id(node))
+        path, call = join(above, step), title(node) if step else ""  # the root is always compared
         frame[path] = call, values
-        if path:
-            frame[path[:-1]][1][path[-1]] = call
-        todo += [((*path, key), value) for key, value in held.items()]
+        if step:
+            frame[above][1][step] = call
+        todo += [(path, key, value) for key, value in reversed(held.items())]
     return frame
 
 
-def least_apart(one: Frame, other: Frame) -> int:
-    """A number of differences that no comparison of the two graphs stays below."""
-    count = 0
-    for path, (call, values) in one.items():
-        if path in other and other[path][0] == call:
-            others = other[path][1]
-            count += sum(key in others and value != others[key] for key, value in values.items())
-    return count
+def least_apart(old: Frame, new: Frame) -> int:
+    """A number of differences that no comparison of two graphs stays below.
+
+    As many places of one name that are to have one value count as one, since one directive may say
+    so, no `distance` of what they differ in is less either.
+    """
+    found: set[tuple[str, str]] = set()
+    for path, (call, values) in old.items():
+        if path in new and new[path][0] == call:
+            others = new[path][1]
+            found |= {
+                (step, others[step])
+                for step, text in values.items()
+                if step in others and text != others[step]
+            }
+    return len(found)
 
 
-def _call(part: fdl.Buildable) -> tuple[type, Any]:
-    return type(part), part.__fn_or_cls__
-
-
-def _values(part: fdl.Buildable) -> dict[Key, Any]:
+def _values(part: fdl.Buildable) -> dict[str, str]:
     """The plain values of a part, apart from those of parameters that may hear another."""
     known, tags = part.__arguments__, part.__argument_tags__
     return {
-        key: leaf_key(value)
-        for key, value in {**(named_defaults(part) or {}), **known}.items()
+        step_to(key): leaf_text(value)
+        for key, value in every(part).items()
         if type(value) in _LEAVES and (key in known or not tags.get(key))
     }

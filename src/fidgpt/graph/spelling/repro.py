@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fidgpt import graph  # for what it loads late
 from fidgpt.graph.binding.bind import resolve
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.spelling.nearness import frame_of, least_apart
+from fidgpt.graph.spelling.nearness import Frame, frame_of, least_apart
 from fidgpt.graph.structure.walk import parts
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MOST_FIDDLERS = 4
 _ROUNDS = 4  # a part that is put shows what is still to be said inside of it
 _MOST_TRIED = 60
 _LARGE = 2000  # parts, past which trying every fiddler would take too long
-_UNSAYABLE = 3  # what a difference counts that only a fiddler, or a whole list, can make
+_NOTHING: Mapping[str, Frame] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ def repro(
     bases: Mapping[str, Any],
     *,
     compose: Compose,
+    frames: Mapping[str, Frame] = _NOTHING,
     fiddlers: Iterable[str] = (),
     known: Sequence[str] = (),
     part_name: Callable[[Any], str] = attrgetter("__qualname__"),
@@ -54,6 +55,7 @@ def repro(
       root: the graph.
       bases: graphs to begin with, by the directive that makes each.
       compose: makes the graph of some directives.
+      frames: what is known of bases, as `nearest` takes it.
       fiddlers: directives to try for what they save, such as `fiddler:use_gelu`.
       known: directives that may have made it, of which some may not be needed.
       part_name: how a directive calls a constructor.
@@ -68,7 +70,7 @@ def repro(
     found: list[list[str]] = []
     if known and search.is_same(list(known)):
         found.append(search.without_needless(list(known)))
-    first = nearest(root, bases)
+    first = nearest(root, bases, frames)
     if not found or found[0][0] != first or len(found[0]) > 2:  # fewer there are not
         tried = list(fiddlers) if len(parts(root)) <= _LARGE else []
         found = search.ways([first], tried) + found
@@ -76,23 +78,34 @@ def repro(
     return Repro(said, search.left(said) or [], search.is_same(said))
 
 
-def nearest(root: Any, bases: Mapping[str, Any]) -> str:
+def nearest(root: Any, bases: Mapping[str, Any], frames: Mapping[str, Frame] = _NOTHING) -> str:
     """The name of the graph that differs least from `root`; of several, the first.
 
-    A graph that cannot be bound is passed over.
+    A graph that cannot be made or bound is passed over.
+
+    Args:
+      root: the graph.
+      bases: graphs by name, which may be made when they are asked for.
+      frames: frames of some of them, so that those far away need not be made.
 
     Raises:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
+    from fidgpt.graph.spelling.sayable import distance  # late, as it knows all kinds of changes
+
     resolve(root)
     frame = frame_of(root)
-    least = {name: least_apart(frame_of(base), frame) for name, base in bases.items()}
+    least: dict[str, int] = {}
+    for name in bases:
+        with contextlib.suppress(ConfigError):
+            known = frames[name] if name in frames else frame_of(bases[name])
+            least[name] = least_apart(known, frame)
     distances: dict[str, int] = {}
-    for name in sorted(bases, key=lambda one: least[one]):
+    for name in sorted(least, key=lambda one: least[one]):
         if least[name] > min(distances.values(), default=math.inf):
             break  # this one is farther away, and so are all that follow
         with contextlib.suppress(ConfigError):
-            distances[name] = len(graph.diff(bases[name], root))
+            distances[name] = distance(graph.diff(bases[name], root))
     if not distances:
         raise ConfigError("there is no config to begin with.")
     return min((name for name in bases if name in distances), key=lambda name: distances[name])
@@ -232,9 +245,7 @@ class _Search:
         return self._made[key]
 
     def _count(self, said: list[str]) -> float:
-        from fidgpt.graph.spelling.sayable import can_be_said
+        from fidgpt.graph.spelling.sayable import price
 
         left = self.left(said)
-        if left is None:
-            return math.inf
-        return sum(1 if can_be_said(change) else _UNSAYABLE for change in left)
+        return math.inf if left is None else sum(map(price, left))

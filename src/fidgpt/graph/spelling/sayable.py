@@ -30,6 +30,7 @@ from fidgpt.graph.typed.formula import is_formula
 
 _ITEM = re.compile(r"\[\d+\]$")
 _INDEX = re.compile(r"\[\d+\]")
+_UNSAYABLE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,22 @@ def words(
 def can_be_said(change: Change) -> bool:
     """Whether a directive may make a change by itself, rather than a fiddler or a whole list."""
     return not isinstance(change, TagsChanged) and _item_of(change) is None
+
+
+def price(change: Change) -> int:
+    """What a change counts: more where only a fiddler, or a whole list, can say it."""
+    return 1 if can_be_said(change) else _UNSAYABLE
+
+
+def distance(changes: Iterable[Change]) -> int:
+    """About how many directives say some changes: one says the same value in many places."""
+    return sum({_gist(change): price(change) for change in changes}.values())
+
+
+def _gist(change: Change) -> tuple[str, ...]:
+    if isinstance(change, ValueChanged):
+        return re.split(r"[.\]]", change.path)[-1], repr(change.new.value)
+    return (change.path,)
 
 
 def _item_of(change: Change) -> str | None:

@@ -15,7 +15,7 @@ from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.storage.order import PLAIN, Order
 from fidgpt.graph.structure.arguments import Key, default_of
 
-_to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+_to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
 def fingerprint(root: Any) -> str:
@@ -115,10 +115,13 @@ class Hashes:
 
     def _shared(self, sharing: Sharing) -> str | ConfigError:
         try:
-            held = sharing.held and [self._known(number) for number in sharing.held]
-            return _hash([self._known(sharing.content), held, sharing.depth, sharing.rank])
+            content = self._known(sharing.content)
+            held = None if sharing.held is None else [*map(self._known, sharing.held)]
         except ConfigError as error:
             return error
+        inside = "null" if held is None else '["' + '","'.join(held) + '"]'
+        depth = "null" if sharing.depth is None else sharing.depth
+        return _hash_text(f'["{content}",{inside},{depth},{sharing.rank}]')  # JSON of these four
 
     def _part(self, part: Any) -> str:
         arguments = self._order.arguments(part)
@@ -173,4 +176,8 @@ class Hashes:
 
 
 def _hash(content: Any) -> str:
-    return hashlib.sha256(_to_json(content).encode()).hexdigest()
+    return _hash_text(_to_json(content))
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

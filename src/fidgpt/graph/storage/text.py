@@ -11,7 +11,7 @@ from fidgpt.graph.errors import ConfigError
 _MOST = 96  # characters of a list or dict that stays on one line
 _WORDS = {None: "null", True: "true", False: "false"}
 _WORDLY = (bool, type(None))
-_NUMBERS = frozenset({int, float, *_WORDLY})
+_BRANCHES = frozenset({dict, list})
 _SECTIONS = 3  # how deep in a document a part's `set` lies
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 # Texts that every reader of YAML takes for texts: no numbers, dates, nor words such as `no`.
@@ -42,12 +42,9 @@ def to_yaml(document: dict[str, Any]) -> str:
 
 
 def _write_json(lines: list[str], value: Any, label: str, comma: str, depth: int) -> None:
-    """Appends the lines of a value, `depth` levels deep in the document."""
+    """Appends the lines of a list or dict that takes more than one, `depth` levels deep."""
     indent = " " * depth
-    if not isinstance(value, dict | list) or _is_short(value, depth):
-        lines.append(f"{indent}{label}{_leaf(value)}{comma}")
-        return
-    is_dict = isinstance(value, dict)
+    is_dict = type(value) is dict
     opening, closing = "{}" if is_dict else "[]"
     lines.append(f"{indent}{label}{opening}")
     left = len(value)
@@ -58,10 +55,12 @@ def _write_json(lines: list[str], value: Any, label: str, comma: str, depth: int
         kind = type(item)
         if kind is str:  # most are, or numbers
             lines.append(f"{indent} {name}{encode_basestring(item)}{end}")
-        elif kind not in _NUMBERS and isinstance(item, dict | list):
-            _write_json(lines, item, name, end, depth + 1)
-        else:
+        elif kind is int:
+            lines.append(f"{indent} {name}{item}{end}")
+        elif _is_short(item, depth + 1):
             lines.append(f"{indent} {name}{_leaf(item)}{end}")
+        else:
+            _write_json(lines, item, name, end, depth + 1)
     lines.append(f"{indent}{closing}{comma}")
 
 
@@ -84,7 +83,7 @@ def _write_yaml(lines: list[str], value: Any, indent: str, depth: int) -> None:
         label = f"{indent}{_yaml_text(str(key))}:" if isinstance(value, dict) else f"{indent}-"
         if isinstance(item, str):
             lines.append(f"{label} {_yaml_text(item)}")
-        elif not isinstance(item, dict | list) or _is_short(item, depth + 1):
+        elif _is_short(item, depth + 1):
             lines.append(f"{label} {_to_json(item)}")
         else:
             lines.append(label)
@@ -97,16 +96,16 @@ def _yaml_text(text: str) -> str:
 
 
 def _is_short(value: Any, depth: int) -> bool:
-    """Whether a list or dict is written on one line: it holds nothing else, or but one.
+    """Whether a value is written on one line: as a list or dict that holds no other, or but one.
 
     The sections of a part are never, so that a second argument adds a line and changes none.
     """
-    if not value:
+    kind = type(value)
+    if kind not in _BRANCHES or not value:
         return True
     if depth <= _SECTIONS:
         return False
-    if isinstance(value, dict):
+    if kind is dict:
         ((key, item), *others) = value.items()
-        is_value = key != "dict" and not others
-        return is_value and (not isinstance(item, dict | list) or _is_short(item, depth))
-    return not any(isinstance(item, dict | list) for item in value) and len(str(value)) <= _MOST
+        return key != "dict" and not others and _is_short(item, depth)
+    return _BRANCHES.isdisjoint(map(type, value)) and len(str(value)) <= _MOST

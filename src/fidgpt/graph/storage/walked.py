@@ -1,13 +1,13 @@
 """A graph as it is written, walked once: what holds what, and which nodes are written alike."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fidgpt.graph.structure.arguments import Key, every, named_defaults
 from fidgpt.graph.structure.walk import IS_NODE, IS_PART, LEAVES, nodes, step_to
 
 Place = tuple[Any, Any, Any]  # a node, what holds it, and the key there
-_Form = tuple[Hashable, tuple[int, ...]]  # what a node calls, and the identities of what it holds
+_Form = tuple[Any, ...]  # what a node calls, and the identities of what it holds
 _NOTHING: Mapping[int, dict[Key, Any]] = {}
 
 
@@ -47,7 +47,7 @@ class Walked:
         self._extra = extra
         self._leaves: dict[_Form, int] = {}
         self._forms: dict[_Form, int] = {}
-        self._has_plain_defaults: dict[int, bool] = {}
+        self._names: dict[int, Mapping[Key, Any] | None] = {}
         self._walk()
 
     @property
@@ -99,21 +99,28 @@ class Walked:
 
     def _below(self, part: Any) -> list[Place]:
         """The nodes that a part holds, those among its defaults included."""
-        function = part.__fn_or_cls__
-        is_plain = self._has_plain_defaults.get(id(function))
-        if is_plain is None:
-            named = named_defaults(part)
-            is_plain = named is not None and not any(IS_NODE[type(one)] for one in named.values())
-            self._has_plain_defaults[id(function)] = is_plain and not self._extra
-        elif is_plain and LEAVES.issuperset(map(type, part.__arguments__.values())):
+        names, known = self._names_of(part), part.__arguments__
+        if names is None:
+            known = self.arguments(part)
+            return [(one, part, key) for key, one in known.items() if IS_NODE[type(one)]]
+        if LEAVES.issuperset(map(type, known.values())):
             return []
-        held = self.arguments(part)
-        return [(child, part, key) for key, child in held.items() if IS_NODE[type(child)]]
+        return [
+            (known[key], part, key) for key in names if key in known and IS_NODE[type(known[key])]
+        ]
+
+    def _names_of(self, part: Any) -> Mapping[Key, Any] | None:
+        """The parameters of a part, in order; None where more than what is set may be nodes."""
+        function = id(part.__fn_or_cls__)
+        if function not in self._names:
+            named = None if self._extra else named_defaults(part)
+            has_nodes = named is not None and any(IS_NODE[type(one)] for one in named.values())
+            self._names[function] = None if has_nodes else named
+        return self._names[function]
 
     def _leave(self, value: Any, me: int, form: _Form) -> None:
         """Finds the first node that is written like one of which all that it holds was left."""
-        call, ids = form
-        form = call, tuple(map(self.twins.get, ids, ids))
+        form = tuple(map(self.twins.get, form, form))
         twin = self.twins[me] = self._forms.setdefault(form, me)
         if twin == me:
             self.firsts.append(value)
@@ -123,14 +130,14 @@ class Walked:
         kind = type(value)
         if not IS_PART[kind]:
             held = (*value, *value.values()) if isinstance(value, dict) else value
-            return kind, tuple(map(id, held))
-        arguments, tags = value.__arguments__, value.__argument_tags__
+            return kind, *map(id, held)
+        known, tags = value.__arguments__, value.__argument_tags__
         if me in self._extra:
-            arguments = {**arguments, **self._extra[me]}
-        call: Hashable = kind, id(value.__fn_or_cls__), tuple(arguments)
-        if tags:
-            call = call, tuple(tags), tuple(map(frozenset, tags.values()))
-        return call, tuple(map(id, arguments.values()))
+            known = {**known, **self._extra[me]}
+        if not tags:
+            return kind, id(value.__fn_or_cls__), *known, *map(id, known.values())
+        carried = map(tuple, tags.values())
+        return kind, id(value.__fn_or_cls__), *known, *map(id, known.values()), *tags, *carried
 
 
 def step_between(holder: Any, key: Any) -> str:

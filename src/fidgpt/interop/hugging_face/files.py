@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fidgpt.graph import ConfigError
+from fidgpt.interop.hugging_face.scales import scaled, scales_of
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _OTHERS = ("model*.safetensors", "pytorch_model*.bin")
@@ -56,6 +57,8 @@ def has_weights(directory: Path) -> bool:
 class TensorFiles:
     """The tensors of model.safetensors, or of the shards of its index, each read when it is asked.
 
+    Weights in eight bits that have scales are given as what they stand for, in float32.
+
     Attributes:
       shapes: of every tensor in the files, by name.
       formats: of their numbers, as safetensors calls them, such as BF16.
@@ -75,10 +78,14 @@ class TensorFiles:
                     self.shapes[name] = tuple(tensor.get_shape())
                     self.formats[name] = tensor.get_dtype()
                     self._places[name] = path
+        self._scales = scales_of(self.formats, self.shapes)
+        for name, scales in self._scales.items():
+            self.formats[name] = "F32"
+            del self.formats[scales], self.shapes[scales]
 
     def __getitem__(self, name: str) -> Tensor:
         with _opened(self._places[name]) as file:
-            return file.get_tensor(name)
+            return self._read(file, name)
 
     def each(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """Some of the tensors, one in memory at a time, file by file."""
@@ -88,7 +95,11 @@ class TensorFiles:
         for path, inside in wanted.items():
             with _opened(path) as file:
                 for name in inside:
-                    yield name, file.get_tensor(name)
+                    yield name, self._read(file, name)
+
+    def _read(self, file: Any, name: str) -> Tensor:
+        tensor = file.get_tensor(name)
+        return scaled(tensor, self[self._scales[name]]) if name in self._scales else tensor
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

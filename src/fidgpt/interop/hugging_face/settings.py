@@ -10,12 +10,13 @@ from fidgpt.configs.hub import Family
 from fidgpt.graph import ConfigError
 from fidgpt.graph.signatures.annotations import hints_of, members_of
 from fidgpt.interop.hugging_face.said import Said, nested, say
+from fidgpt.interop.hugging_face.scales import unknown_codes
 from fidgpt.interop.hugging_face.scaling import mapping_of, part_of
 
 Settings = dict[str, Any]
 
 # What no family computes in another way.
-_FIXED = {"quantization_config": (None,), "partial_rotary_factor": (None, 1.0)}
+_FIXED = {"partial_rotary_factor": (None, 1.0)}
 _SIZES = {
     *("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim"),
     *("vocab_size", "seq_len"),
@@ -30,7 +31,7 @@ def settings_of(family: Family, said: Said) -> Settings:
     """
     reader = _Reader(family, said)
     settings = reader.read()
-    wrong = [*_not_fixed(family, said), *reader.wrong]
+    wrong = [*_not_fixed(family, said), *unknown_codes(said), *reader.wrong]
     if not wrong:
         wrong = [*_uneven_heads(family, settings)]
     if wrong:

@@ -47,10 +47,12 @@ class _Blockwise(torch.autograd.Function):
         queries = query.reshape(batch * kv_heads, -1, seq, head_dim)
         keys, values = (x.reshape(batch * kv_heads, seq, -1) for x in (key, value))
         mixed, kept = queries.new_empty(*queries.shape[:-1], value_dim), []
-        for rows in _blocks(seq, block_size):
+        keeps, blocks = seq <= _KEEP_UP_TO, _blocks(seq, block_size)
+        # Without memory there is nothing to compute, and what the last block takes is the most.
+        for rows in blocks[-1:] if query.is_meta and not keeps else blocks:
             weights = _weights(queries[:, :, rows], keys[:, : rows.stop], scale)
             mixed[:, :, rows] = _ungroup(weights @ values[:, : rows.stop], heads // kv_heads)
-            if seq <= _KEEP_UP_TO:
+            if keeps:
                 kept.append(weights)
         ctx.save_for_backward(queries, keys, values, mixed, *kept)
         ctx.scale, ctx.block_size = scale, block_size

@@ -20,7 +20,7 @@ from fidgpt.sweep.bisect.log import ProbeLog
 from fidgpt.sweep.bisect.minimal import Verdict, minimal
 from fidgpt.sweep.bisect.pieces import Difference, Pieces
 from fidgpt.sweep.bisect.probes import Measure, Probe, Probes
-from fidgpt.sweep.objective import refuse_unknown, reported_by
+from fidgpt.sweep.objective import objective_of, refuse_unknown, reported_by
 
 
 class Bisection:
@@ -29,7 +29,8 @@ class Bisection:
     Args:
       good: the directory of the run that is good.
       bad: of the one that is not.
-      objective: what is compared, such as `validation/loss`.
+      objective: what is compared, such as `validation/loss` or `max:tasks/arc_easy/acc`; which way
+        is better matters where the bad run diverged.
       threshold: from which value on a run is bad; half-way between the two unless said.
       steps: trains each probe, and both ends, this long; as long as its config says unless said,
         and then ends that are done are not trained again.
@@ -53,13 +54,13 @@ class Bisection:
         allowed: Sequence[str] = (),
     ) -> None:
         self.good, self.bad = Path(good), Path(bad)
-        self.objective = objective
+        self.objective = objective_of(objective)
         self.threshold = threshold
         self.allowed = tuple(allowed)
         self._ends = [] if steps is None else [f"set:num_steps={steps}"]
         graphs = [load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
         for graph in graphs:
-            refuse_unknown(objective, bind(graph))
+            refuse_unknown(self.objective, bind(graph))
         self.difference = Difference(*graphs, allowed=self.allowed)
         self.directory = Path(directory or Path("runs") / self._default_name())
 
@@ -99,7 +100,7 @@ class Bisection:
         """The value of an end that was trained to its last step; None where it must be trained."""
         numbers = reported_by(run)
         is_whole = probe.point and numbers.get("step") == probe.point.cost.num_steps
-        return numbers.get(self.objective) if is_whole and not self._ends else None
+        return numbers.get(self.objective.name) if is_whole and not self._ends else None
 
     def probes(self, measure: Measure) -> Probes:
         """What makes points of sets of differences."""
@@ -126,7 +127,7 @@ class _Search:
         self._say = say
         self._log = ProbeLog(
             bisection.directory,
-            objective=bisection.objective,
+            objective=bisection.objective.name,
             num_pieces=len(self._every),
             say=say,
         )
@@ -198,9 +199,9 @@ class _Search:
             (value,) = self._probes.values([probe])
             now = "came to no value" if value is None else f"is {value:.6g}"
             raise ConfigError(
-                f"no difference of the configs did it: {self._of.objective} of the bad config was "
-                f"{self._bounds.bad:.6g} in {self._of.bad}, and {now} when it is trained again. "
-                "Compare the environment.json of the two runs: code, data and machine."
+                f"no difference of the configs did it: {self._of.objective.name} of the bad config "
+                f"was {self._bounds.bad:.6g} in {self._of.bad}, and {now} when it is trained "
+                "again. Compare the environment.json of the two runs: code, data and machine."
             )
 
     def _result(self, found: Pieces) -> Culprits:
@@ -208,7 +209,7 @@ class _Search:
         (value,) = self._probes.values([probe])
         rest = self._probes.probe(tuple(one for one in self._every if one not in found))
         return Culprits(
-            self._of.objective,
+            self._of.objective.name,
             found,
             self._of.difference.told(found),
             len(self._every),

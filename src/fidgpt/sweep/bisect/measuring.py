@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fidgpt.sweep.book import Book
-from fidgpt.sweep.objective import reported_by
+from fidgpt.sweep.objective import objective_of, reported_by
 from fidgpt.sweep.point import Point
 from fidgpt.sweep.runners.job import Job, Runner, jobs_of
 from fidgpt.sweep.screen import Screen
@@ -38,7 +38,7 @@ class Measuring:
         console: Console,
     ) -> None:
         self._directory = directory
-        self._objective = objective
+        self._objective = objective_of(objective)
         self._runner = runner
         self._flags = tuple(flags)
         self._console = console
@@ -54,7 +54,7 @@ class Measuring:
         book = Book(self._directory, jobs)
         todo = [job for job in jobs if book.row(job)["status"] not in ("finished", "diverged")]
         if todo:
-            with Screen(book, console=self._console) as screen:
+            with Screen(book, console=self._console, objective=self._objective) as screen:
                 if not self._runner.run(todo, screen):
                     raise Stopped
         return [self._value(job, book) for job in jobs]
@@ -62,4 +62,4 @@ class Measuring:
     def _value(self, job: Job, book: Book) -> float | None:
         if book.row(job)["status"] == "diverged":
             return math.nan
-        return reported_by(job.directory).get(self._objective) if job.is_done else None
+        return reported_by(job.directory).get(self._objective.name) if job.is_done else None

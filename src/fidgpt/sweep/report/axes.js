@@ -1,7 +1,7 @@
 // The final value against each axis, and what an ablation left out.
 
-const byValue = (axis) => axis.texts.map((text, at) => {
-  const finals = finished.filter((one) => points[one].values[axis.label] === text).map((one) => points[one].final);
+const byValue = (axis, fits = () => true) => axis.texts.map((text, at) => {
+  const finals = finished.filter((one) => points[one].values[axis.label] === text && fits(one)).map((one) => points[one].final);
   return { x: axis.numbers ? axis.numbers[at] : at, finals };
 }).filter(({ finals }) => finals.length);
 
@@ -11,6 +11,21 @@ const spread = (numbers) => {
 };
 
 const alone = choices.length === 1;
+
+// Of two axes, the one whose values make a line each in the plot of the other.
+const otherOf = (axis) => {
+  const other = choices.length === 2 && axis.numbers ? choices.find((one) => one !== axis) : null;
+  return other && other.texts.length <= FEW ? other : null;
+};
+
+const linesOf = (axis, other) => other.texts.map((text, nth) => {
+  const levels = byValue(axis, (at) => points[at].values[other.label] === text);
+  return {
+    x: levels.map((one) => one.x), y: levels.map((one) => mean(one.finals)), name: short(`${other.label}=${text}`), showlegend: true,
+    mode: "lines", hoverinfo: "skip", line: { color: PALETTE[nth], width: 2.5, dash: DASHES[nth] },
+    error_y: { type: "data", array: levels.map((one) => spread(one.finals)), visible: levels.some((one) => one.finals.length > 1), color: PALETTE[nth] },
+  };
+});
 
 const axisTraces = (axis) => {
   const at = finished.filter((one) => place(axis, points[one]) !== null);
@@ -30,25 +45,31 @@ const axisTraces = (axis) => {
     x: levels.map((one) => one.x), y: levels.map((one) => best(one.finals)), name: "best at this value",
     mode, hoverinfo: "skip", marker: { ...bar, color: colour("accent") }, line: { color: colour("accent"), width: 2.5 }, visible: !alone,
   }];
+  const other = otherOf(axis);
+  const shades = other ? at.map((one) => PALETTE[place(other, points[one]) === null ? FEW - 1 : other.texts.indexOf(points[one].values[other.label])]) : colour("accent");
   return [
-    ...(hasLines ? lines : []),
-    { x, y, customdata: at, mode: "markers", hovertext: at.map(told), hoverinfo: "text", name: "a point", marker: { size: at.length > 60 ? 6 : 9, color: colour("accent"), opacity: at.length > 60 ? 0.45 : 0.9, line: { width: 1, color: colour("raised") } } },
+    ...(other ? linesOf(axis, other) : hasLines ? lines : []),
+    { x, y, customdata: at, mode: "markers", hovertext: at.map(told), hoverinfo: "text", name: "a point", marker: { size: at.length > 60 ? 6 : 9, color: shades, opacity: at.length > 60 ? 0.45 : 0.9, line: { width: 1, color: colour("raised") } } },
     { x: failed.map((one) => place(axis, points[one])), y: failed.map(() => top), customdata: failed, mode: "markers", hovertext: failed.map((one) => `<b>${escaped(points[one].name)}</b><br>${points[one].status}`), hoverinfo: "text", name: "failed or diverged", marker: { symbol: "x", size: 8, color: colour("text") }, visible: failed.length > 0 },
     { x: [place(axis, points[data.best])], y: [points[data.best].final], mode: "markers", hoverinfo: "skip", name: "the best", marker: { symbol: "star", size: 15, color: colour("text"), line: { width: 1, color: colour("raised") } } },
     ...rings(at, x, y),
-  ];
+  ].map((one) => ({ showlegend: false, ...one }));
 };
 
 const drawAxes = () => {
   if (!choices.length) return;
   $("axes-section").hidden = false;
   $("axes-note").textContent = `★ the best point${points.some(isFailed) ? ", ✕ failed or diverged" : ""}; `
-    + (alone ? (hasRepeats ? "the line is the mean, with the spread of repeated runs." : "the line joins the points.") : "strong line: the best at a value; dashed or grey: the mean over all else.");
+    + (alone ? (hasRepeats ? "the line is the mean, with the spread of repeated runs." : "the line joins the points.")
+      : choices.some(otherOf) ? "a line for each value of the other axis." : "strong line: the best at a value; dashed or grey: the mean over all else.");
   $("axes").append(...choices.map(() => element("div"))); // all, or the first takes the place of all
   for (const [at, axis] of choices.entries()) {
     plot($("axes").children[at], () => ({
       traces: axisTraces(axis),
-      look: { xaxis: { title: { text: axis.label + (axis.log ? " (log)" : "") }, ...ticks(axis) }, yaxis: { title: { text: data.objective } } },
+      look: {
+        showlegend: otherOf(axis) !== null, legend: { orientation: "h", y: -0.4, yanchor: "top" }, // for the lines
+        xaxis: { title: { text: axis.label + (axis.log ? " (log)" : "") }, ...ticks(axis) }, yaxis: { title: { text: data.objective } },
+      },
     }));
   }
 };

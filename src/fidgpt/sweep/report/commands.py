@@ -1,12 +1,18 @@
-"""The shortest command that trains a point of a sweep again."""
+"""Commands that a report hands out: the best point again, and the two best with other seeds."""
 
 import shlex
 from collections.abc import Sequence
 
 from fidgpt.cli.again import command_for
 from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.changes import assignment
+from fidgpt.cli.directives import split_directive
 from fidgpt.graph import ConfigError, load
 from fidgpt.sweep.report.records import Record
+from fidgpt.sweep.report.report import Report
+
+_ASSIGNED = ("set", "tag", "use", "tie")
+_SEEDS = "--repeat=seed:3"
 
 
 def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
@@ -24,3 +30,65 @@ def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
     except (ConfigError, OSError):
         flags = [f"--allow={one}" for one in allowed] + [f"--config={one}" for one in said]
         return shlex.join(["python", "train.py", *flags])
+
+
+def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
+    """What to type so that the two best points run with other seeds, and their results join those.
+
+    None where both were repeated, or they differ in more than values.
+
+    Args:
+      report: what came of the sweep.
+      allowed: packages of the user's own that configs may name.
+    """
+    two = report.ranking[:2]
+    if len(two) < 2 or all(len(group.finals) > 1 for group in two):
+        return None
+    every = [_without_seeds(record, report) for record in report.records]
+    first, second = (every[group.members[0]] for group in two)
+    said = _both(first, second, every)
+    if said is None:
+        return None
+    flags = [f"--allow={one}" for one in allowed]
+    where = f"--run_dir={report.directory}"
+    return shlex.join(["python", "sweep.py", *flags, *said, _SEEDS, where])
+
+
+def _without_seeds(record: Record, report: Report) -> list[str]:
+    """The directives of a point but for those that repeat it."""
+    repeats = [column.label for column in report.columns if column.is_repeat]
+    said = record.row["directives"]
+    return [one for one in said if not any(_apart(one)[0].endswith(f"{it}+=") for it in repeats)]
+
+
+def _both(
+    first: Sequence[str], second: Sequence[str], every: Sequence[Sequence[str]]
+) -> list[str] | None:
+    """Flags of a sweep over two points; None where points differ in more than values.
+
+    All that varies between any of the points varies here, so that the two keep their names.
+    """
+    if len({*map(len, every)}) > 1:
+        return None
+    varying = [i for i, said in enumerate(zip(*every, strict=True)) if len({*said}) > 1]
+    begin, end = varying[0], varying[-1] + 1
+    pairs = [_axis(first[i], second[i]) for i in varying]
+    if end - begin > len(varying) or None in pairs:
+        return None
+    flag = "--sweep=" if len(pairs) == 1 else "--zip="
+    axis = flag + ";".join(filter(None, pairs))
+    before, after = ([f"--config={one}" for one in part] for part in (first[:begin], first[end:]))
+    return [*before, axis, *after]
+
+
+def _axis(one: str, other: str) -> str | None:
+    """Two directives as an axis of two values; None where they do not say the same thing."""
+    prefixes, values = zip(_apart(one), _apart(other), strict=True)
+    return f"{prefixes[0]}{','.join(values)}" if prefixes[0] == prefixes[1] else None
+
+
+def _apart(directive: str) -> tuple[str, str]:
+    """A directive up to its value, and the value."""
+    kind, rest = split_directive(directive)
+    value = assignment(rest, directive)[2] if kind in _ASSIGNED else rest
+    return directive.removesuffix(value), value

@@ -9,7 +9,7 @@ from fidgpt.sweep.report.importance import METHOD
 from fidgpt.sweep.report.objective import series
 from fidgpt.sweep.report.records import Record
 from fidgpt.sweep.report.report import Report
-from fidgpt.sweep.report.tables import by_rank, deviation, percent
+from fidgpt.sweep.report.tables import by_rank, deviation, leaders_table, percent
 
 _CURVES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
 _NUMBERS = 40_000  # in all curves of a metric together, which a browser draws at once
@@ -17,12 +17,15 @@ _FEWEST, _MOST = 60, 600  # in one of them
 _DIGITS = 5
 
 
-def document(report: Report, command: str, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
+def document(
+    report: Report, command: str, *, repeat: str | None = None, allowed: Sequence[str] = ()
+) -> dict[str, Any]:
     """A report as plain data.
 
     Args:
       report: what is told.
       command: the best point's.
+      repeat: what runs the two best with other seeds.
       allowed: packages of the user's own that configs may name.
     """
     said = differing(report.records, allowed=allowed)
@@ -32,6 +35,8 @@ def document(report: Report, command: str, *, allowed: Sequence[str] = ()) -> di
         "larger": report.objective.is_larger_better,
         "verdict": report.verdict,
         "command": command.strip(),
+        "repeat": repeat,
+        "leaders": {label: leaders_table(report, label) for label in report.leaders},
         "method": METHOD,
         "best": report.records.index(report.best),
         "points": [_point(report, at, config) for at, config in enumerate(said)],

@@ -7,14 +7,21 @@ $("states").textContent = `${points.length} points: ${Object.entries(counts).map
 const [won, ...more] = data.verdict;
 $("verdict").append(element("strong", { textContent: won }), ` ${more.join(" ")}`);
 $("command").textContent = data.command;
-$("copy").onclick = async () => {
-  try {
-    await navigator.clipboard.writeText(data.command);
-    $("copy").textContent = "Copied";
-  } catch { // a browser that asks first, and was told no
-    getSelection().selectAllChildren($("command"));
-  }
-};
+$("repeat").textContent = data.repeat ?? "";
+$("repeat-part").hidden = data.repeat === null;
+document.querySelectorAll(".command button").forEach((button) => {
+  const text = button.previousElementSibling;
+  button.onclick = async () => {
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+    } catch { // a browser that asks first, and was told no
+      getSelection().selectAllChildren(text);
+    }
+  };
+});
+const line = (kind, cells) => element("tr", {}, ...cells.map((textContent) => element(kind, { textContent })));
+$("leaders").append(...Object.values(data.leaders).map(([head, rows]) => element("table", {}, line("th", head), ...rows.map((row) => line("td", row)))));
 
 const runnerUp = data.order.find((at) => points[at].final !== null && groupOf[at] !== groupOf[data.best]);
 chooseBoth(data.best, runnerUp);

@@ -3,9 +3,10 @@
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from fidgpt.sweep.book import Result
+from fidgpt.sweep.files import Result
+from fidgpt.sweep.objective import Objective, usual
 from fidgpt.sweep.point import Point
-from fidgpt.sweep.tables import FAILED, best, objective
+from fidgpt.sweep.tables import FAILED, best
 
 _MOST = 200  # points, of which more are left out
 _SIGNS = {
@@ -21,7 +22,11 @@ _STYLE = "padding:2px 14px 2px 0;text-align:{}"
 
 
 def points_html(
-    points: Sequence[Point], results: Iterable[Result], lines: Sequence[str] = ()
+    points: Sequence[Point],
+    results: Iterable[Result],
+    lines: Sequence[str] = (),
+    *,
+    objective: Objective | None = None,
 ) -> str:
     """A table: each point with its size, its state, and how far it came.
 
@@ -29,11 +34,13 @@ def points_html(
       points: those of the sweep.
       results: the rows of what was run so far.
       lines: what stands below the table.
+      objective: what points are compared by; the held-out loss unless said.
     """
     by_print = {row["fingerprint"]: row for row in results}
     mine = [by_print[one.fingerprint] for one in points if one.fingerprint in by_print]
-    measured = objective(mine)
-    leader = best([row for row in mine if row["status"] == "finished"], measured)
+    by = objective or usual(mine)
+    measured = by.name
+    leader = best([row for row in mine if row["status"] == "finished"], by)
     head = _row("th", ["point", "fingerprint", "parameters", "state", "step", measured])
     body = "".join(
         _row("td", _cells(point, by_print.get(point.fingerprint, {}), leader, measured))

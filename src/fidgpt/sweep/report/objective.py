@@ -3,13 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from fidgpt.graph import ConfigError, suggest
+from fidgpt.sweep import objective
+from fidgpt.sweep.objective import USUAL
 from fidgpt.sweep.report.records import Record
-from fidgpt.sweep.tables import OBJECTIVES
 
 
 class Measured(NamedTuple):
@@ -19,21 +19,8 @@ class Measured(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True)
-class Objective:
-    """A metric, and which way is better.
-
-    Attributes:
-      name: of the metric.
-      is_larger_better: as of an accuracy; a loss is better when it is smaller.
-    """
-
-    name: str
-    is_larger_better: bool = False
-
-    def sorted_by(self, value: float) -> float:
-        """A number that is smaller for what is better."""
-        return -value if self.is_larger_better else value
+class Objective(objective.Objective):
+    """A metric, which way is better, and what runs came to."""
 
     def series(self, record: Record) -> list[Measured]:
         """All that a run measured of it, where it is finite."""
@@ -70,30 +57,34 @@ def series(record: Record, metric: str) -> list[Measured]:
 
 
 def choose_objective(
-    records: Sequence[Record],
-    directory: Path,
-    *,
-    name: str | None = None,
-    is_larger_better: bool = False,
+    records: Sequence[Record], directory: Path, *, said: str | None = None
 ) -> Objective:
-    """The metric that a report is about: the held-out loss where it is measured, unless said.
+    """The metric that a report is about.
+
+    Args:
+      records: the points.
+      directory: of the sweep.
+      said: what to compare by; unless said, what the sweep was told to compare by, or else the
+        held-out loss where it is measured.
 
     Raises:
       ConfigError: no point is finished, or none that is has measured it.
     """
     finished = [record for record in records if record.is_finished]
     known = _metrics(finished)
+    by = objective.kept(directory) if said is None else objective.objective_of(said)
+    name = None if by is None else by.name
     if name is not None and name not in (anywhere := _metrics(records)):
         raise ConfigError(f"no point of {directory} has measured {name}. {suggest(name, anywhere)}")
     if not finished:
         raise ConfigError(f"no point of {directory} is finished yet: {_states(records)}")
-    usual = [one for one in OBJECTIVES if one in known]
+    usual = [one for one in USUAL if one in known]
     if name is not None and name not in known:
         raise ConfigError(f"no finished point of {directory} has measured {name}.")
     if name is None and not usual:
         there = ", ".join(sorted(known)) or "none"
         raise ConfigError(f"say what to compare by: --objective=NAME, of these: {there}.")
-    return Objective(name or usual[0], is_larger_better)
+    return Objective(usual[0]) if by is None else Objective(by.name, by.is_larger_better)
 
 
 def _metrics(records: Sequence[Record]) -> list[str]:

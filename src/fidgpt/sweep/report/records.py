@@ -1,12 +1,11 @@
 """A sweep as its files tell it: the row of each point, with what its run measured."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.sweep.book import TABLE, Result, read_table
+from fidgpt.sweep.files import TABLE, Result, num_damaged, read_table
 from fidgpt.train.tracking.trackers import Row, read_rows
 
 _MOST_NAMED = 5
@@ -53,10 +52,12 @@ def read_records(directory: Path) -> list[Record]:
         raise ConfigError(f"{directory}: there is no such directory. {_elsewhere(directory)}")
     if not (directory / TABLE).is_file():
         raise ConfigError(f"{directory} holds no sweep: there is no {TABLE}. {_inside(directory)}")
-    try:
-        table = read_table(directory)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{directory / TABLE} is damaged: {error}.") from None
+    table = read_table(directory)
+    if not table and num_damaged(directory):
+        raise ConfigError(
+            f"{directory / TABLE} is damaged: no line of it is a row. The command of the sweep "
+            "writes it anew."
+        )
     if not table:
         raise ConfigError(f"{directory / TABLE} has no point in it.")
     return [_record(row, directory / row["directory"]) for row in table]

@@ -9,8 +9,16 @@ from fidgpt.sweep.report.columns import Column, columns_of
 from fidgpt.sweep.report.effects import Effect, effects_of
 from fidgpt.sweep.report.groups import Group, group_name, groups_of, is_beyond_noise, ranked
 from fidgpt.sweep.report.importance import importance
+from fidgpt.sweep.report.leaders import Leader, leaders_of
 from fidgpt.sweep.report.objective import Objective, choose_objective
 from fidgpt.sweep.report.records import Record, read_records
+
+_ONCE = (
+    "Each of them ran once, so nobody knows whether that is noise: run them with other seeds, by "
+    "--repeat=seed:3."
+)
+_BEYOND = "That is more than repeated runs explain (t-test of the two, 95 %)."
+_WITHIN = "Repeated runs differ as much (t-test of the two, 95 %): take them for equal."
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,11 @@ class Report:
         return next(one for one in members if self.objective.final(one) is not None)
 
     @cached_property
+    def leaders(self) -> dict[str, list[Leader]]:
+        """What won at each value of an axis, by the axis, where there are several axes."""
+        return leaders_of(self.ranking, self.columns)
+
+    @cached_property
     def effects(self) -> list[Effect]:
         """What each thing did that an ablation left out."""
         return effects_of(self.records, self.columns, self.objective)
@@ -77,18 +90,15 @@ class Report:
         second = others[0]
         gap = abs((second.mean or 0.0) - (value or 0.0))
         ahead = f"It is {gap:.3g} ahead of {self.name_of(second)} ({number(second.mean)})."
-        return [won, ahead, _noise(is_beyond_noise(first, second))]
+        return [won, ahead, self._noise(first, second)]
 
-
-def _noise(is_beyond: bool | None) -> str:
-    if is_beyond is None:
-        return (
-            "Each of them ran once, so nobody knows whether that is noise: "
-            "--repeat=seed:3 runs each with three seeds."
-        )
-    if is_beyond:
-        return "That is more than repeated runs explain (t-test of the two, 95 %)."
-    return "Repeated runs differ as much (t-test of the two, 95 %): take them for equal."
+    def _noise(self, first: Group, second: Group) -> str:
+        is_beyond = is_beyond_noise(first, second)
+        if is_beyond is None:
+            return _ONCE
+        told = _BEYOND if is_beyond else _WITHIN
+        once = next((one for one in (first, second) if len(one.finals) == 1), None)
+        return told if once is None else f"{told} But {self.name_of(once)} ran once only."
 
 
 def number(value: float | None) -> str:
@@ -100,15 +110,14 @@ def read_report(
     directory: str | Path,
     *,
     objective: str | None = None,
-    is_larger_better: bool = False,
     repeats: Sequence[str] = (),
 ) -> Report:
     """What a sweep came to so far, from its directory alone.
 
     Args:
       directory: of the sweep.
-      objective: the metric to compare by; the held-out loss, or else the loss, unless said.
-      is_larger_better: whether more of it is better.
+      objective: the metric to compare by, `max:NAME` where more of it is better; unless said, that
+        of the sweep, or else the held-out loss.
       repeats: the axes that only repeat a run; those named `seed` unless said.
 
     Raises:
@@ -116,5 +125,5 @@ def read_report(
     """
     path = Path(directory)
     records = read_records(path)
-    chosen = choose_objective(records, path, name=objective, is_larger_better=is_larger_better)
+    chosen = choose_objective(records, path, said=objective)
     return Report(path, records, columns_of(records, repeats=repeats), chosen)

@@ -8,6 +8,7 @@ from typing import Any
 from fidgpt.sweep.report.effects import Effect
 from fidgpt.sweep.report.groups import Group
 from fidgpt.sweep.report.importance import METHOD
+from fidgpt.sweep.report.leaders import Leader
 from fidgpt.sweep.report.records import Record
 from fidgpt.sweep.report.report import Report, number
 
@@ -34,25 +35,47 @@ def csv_text(report: Report) -> str:
     return text.getvalue()
 
 
-def markdown_text(report: Report, command: str) -> str:
+def markdown_text(report: Report, command: str, repeat: str | None = None) -> str:
     """What won and how to run it again, the points from the best on, effects and importances.
 
     Args:
       report: what is told.
       command: the best point's.
+      repeat: what runs the two best with other seeds.
     """
     pieces = [
         f"# {report.directory.resolve().name}",
         "\n".join(report.verdict),
-        "To run the best point again:\n\n```\n" + command.strip() + "\n```",
-        f"## Points\n\n{_points(report)}",
+        f"To run the best point again:\n\n```\n{command.strip()}\n```",
     ]
+    if repeat is not None:
+        pieces.append(f"To run the two best with other seeds:\n\n```\n{repeat}\n```")
+    for label in report.leaders:
+        pieces.append(f"## Best at each {label}\n\n{_table(*leaders_table(report, label))}")
+    pieces.append(f"## Points\n\n{_points(report)}")
     if report.effects:
         pieces.append(f"## What was left out\n\n{_effects(report)}")
     if len(report.columns) > 1:
         shares = [(column.label, percent(share)) for column, share in report.importances]
         pieces.append(f"## Importance\n\n{METHOD}\n\n{_table(['axis', 'share'], shares)}")
     return "\n\n".join(pieces) + "\n"
+
+
+def leaders_table(report: Report, label: str) -> tuple[list[str], list[list[str]]]:
+    """What won at each value of an axis, by how much, and whether that may be noise."""
+    head = [label, "best", report.objective.name, "ahead of the next by"]
+    head += ["more than noise"] if report.has_repeats else []
+    rows = []
+    for leader in report.leaders[label]:
+        cells = [leader.text, leader.others(report.columns, label)]
+        cells += [_mean(leader.group) if report.has_repeats else number(leader.group.mean)]
+        cells += ["-" if leader.ahead is None else f"{leader.ahead:.3g}"]
+        rows.append(cells + ([_told(leader)] if report.has_repeats else []))
+    return head, rows
+
+
+def _told(leader: Leader) -> str:
+    return {True: "yes", False: "no", None: "not known"}[leader.is_beyond_noise]
 
 
 def percent(share: float | None) -> str:
@@ -121,6 +144,17 @@ def _group(report: Report, at: int) -> Group:
 
 def _rank(report: Report, group: Group) -> int | None:
     return report.ranking.index(group) + 1 if group in report.ranking else None
+
+
+def aligned(head: Sequence[str], rows: Sequence[Cells]) -> str:
+    """A table for a terminal: columns as wide as what is in them."""
+    lines = [[str(cell) for cell in line] for line in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    ]
+    return "\n".join(line.rstrip() for line in padded)
 
 
 def _table(head: Sequence[str], rows: Iterable[Cells]) -> str:

@@ -7,22 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.report.commands import shortest_command
+from fidgpt.sweep.report.commands import repeat_command, shortest_command
 from fidgpt.sweep.report.report import Report
 from fidgpt.sweep.report.tables import csv_text, markdown_text
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a report was written to, and the best point's command.
+    """What a report was written to, and the commands in it.
 
     Attributes:
       paths: the files.
       command: the shortest that runs the best point again.
+      repeat: what runs the two best with other seeds; None where they were.
     """
 
     paths: Sequence[Path]
     command: str
+    repeat: str | None
 
 
 def write_report(
@@ -51,16 +53,17 @@ def write_report(
             "tables alone, with --nopage"
         )
     command = shortest_command(report.best, allowed=allowed)
-    texts = {".csv": csv_text(report), ".md": markdown_text(report, command)}
+    repeat = repeat_command(report, allowed=allowed)
+    texts = {".csv": csv_text(report), ".md": markdown_text(report, command, repeat)}
     if with_page:
         from fidgpt.sweep.report.document import document
         from fidgpt.sweep.report.page import page
 
-        texts[".html"] = page(document(report, command, allowed=allowed))
+        texts[".html"] = page(document(report, command, repeat=repeat, allowed=allowed))
     base.parent.mkdir(parents=True, exist_ok=True)
     paths = [base.with_name(base.name + suffix) for suffix in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
-    return Written(paths, command)
+    return Written(paths, command, repeat)

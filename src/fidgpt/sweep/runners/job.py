@@ -1,16 +1,20 @@
 """A point as work for a machine: a command line and a directory, all that any engine needs."""
 
 import contextlib
-import fcntl
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from fidgpt.data.preparing.atomic import write_whole
 from fidgpt.sweep.point import Point
+from fidgpt.sweep.runners.locking import lock
 from fidgpt.train.tracking.trackers import Row, read_rows
+
+_MARK = "done.json"
 
 
 @dataclass(frozen=True)
@@ -32,29 +36,62 @@ class Job:
     @property
     def command(self) -> list[str]:
         """What trains the point: from its first step, or on from where it was stopped."""
-        command = [sys.executable, "-m", "fidgpt.cli.train", *self.flags]
-        if (self.directory / "config.json").exists():
-            return [*command, f"--resume={self.directory}"]
+        return self.going_on if self.is_begun else self.beginning
+
+    @property
+    def beginning(self) -> list[str]:
+        """What trains the point from its first step."""
         directives = [f"--config={directive}" for directive in self.point.directives]
         # Of an axis's values, one may be what the base says already.
-        return [*command, *directives, "--allow_noop", f"--run_dir={self.directory}"]
+        return [*self.program, *directives, "--allow_noop", f"--run_dir={self.directory}"]
+
+    @property
+    def going_on(self) -> list[str]:
+        """What trains the point on from where it was stopped."""
+        return [*self.program, f"--resume={self.directory}"]
+
+    @property
+    def program(self) -> list[str]:
+        """What trains, before it is told which point."""
+        return [sys.executable, "-m", "fidgpt.cli.train", *self.flags]
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a run in its directory, which is made with its config in it."""
+        return (self.directory / "config.json").exists()
+
+    def make_way(self) -> None:
+        """Moves aside what a process left that went on while somebody removed its directory."""
+        if self.directory.exists() and not self.is_begun:
+            free = (self.directory.with_name(f"{self.directory.name}.lost-{i}") for i in count(1))
+            self.directory.rename(next(path for path in free if not path.exists()))
 
     @property
     def is_done(self) -> bool:
-        """Whether it was trained to its end."""
-        return (self.directory / "done.json").exists()
+        """Whether it was trained to its end; a mark that cannot be read is none."""
+        return self._mark() is not None
 
     def finish(self) -> Row:
-        """Marks a run that has come to its end; returns the last row of its metrics."""
+        """Marks a run that has come to its end; returns the last of each number of its metrics."""
+        if (mark := self._mark()) is not None:
+            return mark
         path = self.directory / "metrics.jsonl"
-        rows = read_rows(path) if path.exists() else []
-        last = rows[-1] if rows else {}
-        (self.directory / "done.json").write_text(json.dumps(last) + "\n", encoding="utf-8")
+        last: Row = {}
+        for row in read_rows(path) if path.exists() else []:
+            last |= row
+        write_whole(self.directory / _MARK, json.dumps(last) + "\n")
         return last
 
     def result(self) -> Row:
-        """The last row of the metrics of a run that is done."""
-        return json.loads((self.directory / "done.json").read_text(encoding="utf-8"))
+        """The last of each number of the metrics of a run that is done."""
+        return self._mark() or {}
+
+    def _mark(self) -> Row | None:
+        try:
+            mark = json.loads((self.directory / _MARK).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return mark if isinstance(mark, dict) else None
 
     @contextlib.contextmanager
     def opened_log(self) -> Iterator[IO[bytes] | None]:
@@ -65,14 +102,7 @@ class Job:
         """
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-                return
-            except OSError:  # a file system that knows no locks keeps nobody out
-                pass
-            yield file
+            yield file if lock(file) else None
 
 
 @dataclass(frozen=True)
@@ -111,6 +141,10 @@ class Events(Protocol):
         """A signal asks for the end: what runs saves where it is, and nothing more is started."""
         ...
 
+    def say(self, text: str) -> None:
+        """Something for a person to read."""
+        ...
+
     def tick(self) -> None:
         """Some time has passed."""
         ...
@@ -119,8 +153,15 @@ class Events(Protocol):
 class Runner(Protocol):
     """Runs jobs, here or elsewhere: the seam for other engines."""
 
-    def run(self, jobs: Sequence[Job], events: Events) -> bool:
-        """Runs all of them; False where it was told to stop before they were done."""
+    def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
+        """Runs all of them; False where it was told to stop before they were done.
+
+        Each is asked for when there is a place for it; a None is asked again after a pause.
+        """
+        ...
+
+    def end_early(self, job: Job) -> None:
+        """Ends a job that is not worth going on with; it saves where it is."""
         ...
 
 

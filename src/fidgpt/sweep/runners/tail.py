@@ -46,9 +46,12 @@ def last_words(log: Path, *, after: int, status: int) -> str:
       after: where in the log its own words begin.
       status: how it ended: the signal that killed it, made negative, or its exit status.
     """
-    with log.open("rb") as file:
-        file.seek(after)
-        text = file.read().decode(errors="replace")
+    try:
+        with log.open("rb") as file:
+            file.seek(after)
+            text = file.read().decode(errors="replace")
+    except OSError:  # somebody removed it
+        text = ""
     if status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else str(-status)
         return f"killed by {name}"

@@ -14,8 +14,8 @@ from fidgpt.sweep.search.space import Continuous, Space
 from fidgpt.train.rng import derive_seed
 
 Seeded = Callable[[int], BaseSampler]
-_HALVING = 3  # of as many points, ASHA lets one go on
-_RUNGS = 3  # how often it asks
+HALVING = 3  # of as many points, ASHA lets one go on
+RUNGS = 3  # how often it asks
 
 
 def seeded_sampler(name: str, spaces: Sequence[Space], *, side_by_side: bool) -> Seeded:
@@ -125,7 +125,7 @@ def pruner(name: str | None, *, num_steps: int) -> "BasePruner":
     known: dict[str | None, Callable[[], BasePruner]] = {
         None: pruners.NopPruner,
         "asha": lambda: pruners.SuccessiveHalvingPruner(
-            min_resource=max(1, num_steps // _HALVING**_RUNGS), reduction_factor=_HALVING
+            min_resource=max(1, num_steps // HALVING**RUNGS), reduction_factor=HALVING
         ),
         "median": lambda: pruners.MedianPruner(n_warmup_steps=num_steps // 10),
     }

@@ -2,10 +2,11 @@
 
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -13,20 +14,26 @@ from rich.text import Text
 from fidgpt.cli.catalogue import own_catalogue
 from fidgpt.cli.runs import name_of_base
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.book import Book, Result
-from fidgpt.sweep.objective import refuse_unknown
+from fidgpt.sweep.book import Book
+from fidgpt.sweep.files import Result
+from fidgpt.sweep.objective import Objective, keep, objective_of, refuse_unknown
 from fidgpt.sweep.point import Point
 from fidgpt.sweep.results import Results
-from fidgpt.sweep.runners.job import Job, jobs_of
+from fidgpt.sweep.runners.job import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.screen import Screen
-from fidgpt.sweep.search.driver import Counts, Driver
+from fidgpt.sweep.search.driver import Driver
+from fidgpt.sweep.search.journal import present
+from fidgpt.sweep.search.ledger import Counts, Ledger
 from fidgpt.sweep.search.points import Points
 from fidgpt.sweep.search.sampling import ByTrial, pruner, seeded_sampler, size_of_grid
 from fidgpt.sweep.search.space import Space
 from fidgpt.sweep.search.study import Study
 from fidgpt.sweep.tables import results_table
 from fidgpt.sweep.versions import changed_code
+
+LedgerOf = Callable[[Any], Ledger[Any]]  # of what hears what came of trials
+Drive = Callable[[Study, Screen, LedgerOf], bool]
 
 
 @dataclass(frozen=True)
@@ -35,22 +42,22 @@ class Found:
 
     Attributes:
       results: the rows of all points that are in its table.
-      objective: the number that was minimised.
+      objective: what was to get small, or large.
       num_trials: how often something was chosen.
       counts: what became of trials without a point of their own.
       is_whole: whether it came to its end, and no signal stopped it.
     """
 
     results: Results
-    objective: str
+    objective: Objective
     num_trials: int
     counts: Counts
     is_whole: bool
 
     @property
     def best(self) -> Result | None:
-        """The row with the smallest objective among those that are done; None without any."""
-        return self.results.best(self.objective)
+        """The row that is best by the objective among those that are done; None without any."""
+        return self.results.best()
 
     def __rich__(self) -> RenderableType:
         lines = [
@@ -59,22 +66,23 @@ class Found:
         ]
         if (row := self.best) is not None:
             said = [f"--config={one}" for one in row["directives"]]
-            value = row["metrics"][self.objective]
+            value = row["metrics"][self.objective.name]
             lines += [
-                f"best: {row['name']}, {self.objective} {value:.4f}",
+                f"best: {row['name']}, {self.objective.name} {value:.4f}",
                 f"  {shlex.join(['python', 'train.py', *said])}",
             ]
-        return Group(results_table(self.results), *map(Text, lines))
+        return Group(results_table(self.results, self.objective), *map(Text, lines))
 
 
 class Search:
-    """Points that a sampler chooses, so that an objective gets small.
+    """Points that a sampler chooses, so that an objective gets small, or large.
 
     Args:
       items: directives such as `config:base`, and spaces in the places where theirs belong.
       sampler: tpe, random, grid or cmaes, with how many trials: `tpe:50`; of a grid all, unless
         said.
-      objective: the number that is minimised, such as `validation/loss`.
+      objective: what is to get small, such as `validation/loss`; or large, where it begins with
+        `max:`, as `max:tasks/arc_easy/acc` does.
       stop: asha or median, which end points that are not worth going on with; None for neither.
       seed: of the sampler: a search with one job at a time is the same again.
       directory: where all of it lies; `runs/search-...` of these spaces unless said.
@@ -96,7 +104,7 @@ class Search:
     ) -> None:
         self.items = list(items)
         self.spaces = [item for item in items if isinstance(item, Space)]
-        self.objective = objective
+        self.objective = objective_of(objective)
         self.stop = stop
         self.seed = seed
         self.allowed = tuple(allowed)
@@ -108,7 +116,7 @@ class Search:
 
     def _default_name(self) -> str:
         said = [item.said if isinstance(item, Space) else item for item in self.items]
-        digest = hashlib.sha256(repr([said, self.objective]).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(repr([said, self.objective.text]).encode()).hexdigest()[:8]
         return (
             f"search-{name_of_base([one for one in self.items if isinstance(one, str)])}-{digest}"
         )
@@ -124,12 +132,43 @@ class Search:
         refuse_unknown(self.objective, made.check().root)
         return made
 
-    def run(self, *, jobs: int = 1, retries: int = 0, console: Console | None = None) -> Found:
+    def run(
+        self,
+        *,
+        jobs: int = 1,
+        retries: int = 0,
+        runner: Runner | None = None,
+        console: Console | None = None,
+    ) -> Found:
         """Trains points until there were enough, or on from where a search was stopped.
 
         Args:
           jobs: processes at a time.
           retries: how often a point that failed is tried again.
+          runner: what runs the points, of so many jobs; processes on this machine unless said.
+          console: where to tell of it; standard output unless said.
+
+        Raises:
+          ConfigError: as `points` does; or none of the points could be run.
+        """
+        runs = runner or LocalRunner(jobs=jobs, retries=retries)
+
+        def drive(study: Study, screen: Screen, ledger_of: LedgerOf) -> bool:
+            with present(self.directory) as is_alone:
+                driver = Driver(study, ledger_of(study), screen, runs.end_early, is_alone)
+                return runs.run(driver.jobs(), driver)
+
+        return self.driven_by(drive, side_by_side=jobs > 1, console=console)
+
+    def driven_by(
+        self, drive: Drive, *, side_by_side: bool, console: Console | None = None
+    ) -> Found:
+        """The same by another engine.
+
+        Args:
+          drive: asks the study for points and trains them; False where a signal stopped that. It
+            gets the study, what hears of all that happens, and what makes the ledger.
+          side_by_side: whether points are trained at the same time.
           console: where to tell of it; standard output unless said.
 
         Raises:
@@ -137,27 +176,32 @@ class Search:
         """
         points = self.points
         self.directory.mkdir(parents=True, exist_ok=True)
-        study, runner = self._study(points, jobs), LocalRunner(jobs=jobs, retries=retries)
-        book = Book(self.directory, [])
+        study = self._study(points, side_by_side=side_by_side)
+        keep(self.objective, self.directory)
+        book, counts = Book(self.directory, []), Counts()
         with Screen(
             book, console=console, num_jobs=self.num_trials, objective=self.objective
         ) as screen:
             for line in changed_code(book.rows.values(), self.directory):
                 screen.say(f"warning: {line}")
-            driver = Driver(
-                study, book, screen, self.objective, points.of, self._job, runner.end_early
+            is_whole = drive(
+                study,
+                screen,
+                lambda told: Ledger(
+                    told, book, screen, self.objective, points.of, self._job, counts
+                ),
             )
-            is_whole = runner.run(driver.jobs(), driver)
-        if driver.counts.refused and not book.rows:
+        if counts.refused and not book.rows:
             raise ConfigError("no point of the search could be run: see what is said of each.")
-        results = Results(list(book.rows.values()))
-        return Found(results, self.objective, len(study.trials), driver.counts, is_whole)
+        results = Results(list(book.rows.values()), self.objective)
+        return Found(results, self.objective, len(study.trials), counts, is_whole)
 
-    def _study(self, points: Points, jobs: int) -> Study:
-        make = seeded_sampler(self.sampler, self.spaces, side_by_side=jobs > 1)
+    def _study(self, points: Points, *, side_by_side: bool) -> Study:
+        make = seeded_sampler(self.sampler, self.spaces, side_by_side=side_by_side)
         return Study(
             self.directory,
             spaces=self.spaces,
+            objective=self.objective,
             sampler=ByTrial(make, seed=self.seed),
             pruner=pruner(self.stop, num_steps=points.num_steps() or 1),
             num_trials=self.num_trials,
@@ -169,7 +213,7 @@ class Search:
 
     def __rich__(self) -> RenderableType:
         lines = [
-            f"{self.num_trials} trials by {self.sampler}, so that {self.objective} gets small, in "
+            f"{self.num_trials} trials by {self.sampler}, so that {self.objective.aim}, in "
             f"{self.directory}",
             *self.points.moves(),
         ]

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from fidgpt.graph import ConfigError
+from fidgpt.sweep.objective import Objective
+from fidgpt.sweep.search.journal import journal
 from fidgpt.sweep.search.space import Space
 
-FILE = "study.journal"
-_SPACES = "spaces"
+NAME = "search"
+_SPACES, _OBJECTIVE = "spaces", "objective"
 
 
 class Study:
@@ -24,12 +24,18 @@ class Study:
     Args:
       directory: where its file lies, which is made if there is none.
       spaces: what is chosen.
+      objective: what is to get small, or large.
       sampler: chooses.
       pruner: says what is not worth going on with.
       num_trials: how often something is chosen, by all processes together.
 
+    Attributes:
+      storage: Optuna's, for others who ask and tell the same study, by its `NAME`.
+      sampler: as it was given.
+      distributions: what is chosen, in Optuna's words.
+
     Raises:
-      ConfigError: the file is of a search over other spaces.
+      ConfigError: the file is of a search over other spaces, or for something else.
     """
 
     def __init__(
@@ -37,29 +43,34 @@ class Study:
         directory: Path,
         *,
         spaces: Sequence[Space],
+        objective: Objective,
         sampler: optuna.samplers.BaseSampler,
         pruner: optuna.pruners.BasePruner,
         num_trials: int,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._distributions = {space.name: space.range.distribution() for space in spaces}
+        self.distributions = {space.name: space.range.distribution() for space in spaces}
+        self.storage = journal(directory)
+        self.sampler = sampler
         self._num_trials = num_trials
         self._study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(directory / FILE))),
-            study_name="search",
+            storage=self.storage,
+            study_name=NAME,
             sampler=sampler,
             pruner=pruner,
             load_if_exists=True,
+            direction="maximize" if objective.is_larger_better else "minimize",
         )
-        self._refuse_other([space.said for space in spaces], directory)
+        self._refuse_other(_SPACES, "over", [space.said for space in spaces], directory)
+        self._refuse_other(_OBJECTIVE, "for", objective.text, directory)
 
-    def _refuse_other(self, said: list[str], directory: Path) -> None:
-        known = self._study.user_attrs.get(_SPACES)
+    def _refuse_other(self, name: str, word: str, said: str | list[str], directory: Path) -> None:
+        known = self._study.user_attrs.get(name)
         if known is None:
-            self._study.set_user_attr(_SPACES, said)
+            self._study.set_user_attr(name, said)
         elif known != said:
             raise ConfigError(
-                f"{directory} holds a search over {json.dumps(known)}, and this one is over "
+                f"{directory} holds a search {word} {json.dumps(known)}, and this one is {word} "
                 f"{json.dumps(said)}: name another --run_dir."
             )
 
@@ -71,14 +82,37 @@ class Study:
     def running(self) -> list[optuna.Trial]:
         """Trials of which nobody has told what came of them."""
         left = [one for one in self.trials if one.state == TrialState.RUNNING]
-        complete = [one for one in left if one.params.keys() == self._distributions.keys()]
-        return [optuna.Trial(self._study, one._trial_id) for one in complete]
+        return [self._chosen(optuna.Trial(self._study, one._trial_id)) for one in left]
+
+    def _chosen(self, trial: optuna.Trial) -> optuna.Trial:
+        """A trial with all its choices, where who asked for it was killed before they were made."""
+        for name, distribution in self.distributions.items():
+            if name not in trial.params:
+                trial._suggest(name, distribution)
+        return trial
+
+    def told(self) -> list[FrozenTrial]:
+        """Trials of which somebody has told what came of them."""
+        return [one for one in self.trials if one.state.is_finished()]
+
+    def put_back(self) -> None:
+        """Lets trials of which nobody has told what came of them be asked for once more."""
+        for one in self.trials:
+            if one.state == TrialState.RUNNING:
+                self.storage.set_trial_state_values(one._trial_id, TrialState.WAITING)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there were enough choices."""
+        trials = self.trials
+        is_put_back = any(one.state == TrialState.WAITING for one in trials)
+        return len(trials) >= self._num_trials and not is_put_back
 
     def ask(self) -> optuna.Trial | None:
         """The next choice; None where there were enough."""
         if len(self.trials) >= self._num_trials:
             return None
-        trial = self._study.ask(self._distributions)
+        trial = self._study.ask(self.distributions)
         if trial.number < self._num_trials:
             return trial
         self.failed(trial)  # another process asked at the same moment

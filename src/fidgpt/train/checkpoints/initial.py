@@ -39,25 +39,31 @@ def initial_weights(
         only: names in this model that are wanted, with `*` for any letters; a name stands for all
             that is below it as well, so that `embedding` takes `embedding.weight`.
         renamed: the name there for one here, as `{"blocks.*": "layers.*"}`; the `*`, at most one,
-            stands for the same letters on both sides.
+            stands for the same letters on both sides. What is renamed must be there.
         step: of the run; the newest unless said.
         tell: hears what was copied and what not; standard error unless said.
 
     Raises:
-        CheckpointError: there is nothing good, nothing of it is wanted, a wanted name is not in the
-            model or not there, or shapes differ, which are all listed. The model is as it was.
+        CheckpointError: there is nothing good, nothing of it is wanted, a wanted or renamed name is
+            not in the model or not there, or shapes differ, which are all listed. The model is as
+            it was.
     """
-    stored, own = _stored(Path(path).expanduser(), step), model_tensors(model)
+    own = model_tensors(model)
+    _check_words(own, only, renamed or {})
+    stored = _stored(Path(path).expanduser(), step)
     wanted = [name for name in own if _matches(name, only)]
-    for pattern in only:
-        if not _matching(own, pattern):
-            raise CheckpointError(f"only={pattern!r} names nothing in the model: {_some(own)}.")
     theirs = {name: _renamed(name, renamed or {}) for name in wanted}
     taken = {name: there for name, there in theirs.items() if there in stored.kinds}
-    everything = tuple(only) == ("*",)
-    if missing := [theirs[name] for name in wanted if name not in taken and not everything]:
+    absent = {name: there for name, there in theirs.items() if name not in taken}
+    if wrong := {name: there for name, there in absent.items() if name != there}:
+        pairs = _some(f"{there} (for {name})" for name, there in wrong.items())
         raise CheckpointError(
-            f"{path} does not have {_some(missing)}; it has {_some(stored.kinds)}. Say with "
+            f"{path} does not have {pairs}; it has {_some(stored.kinds)}. Mend `renamed`: it says "
+            "the name there for one in this model."
+        )
+    if absent and tuple(only) != ("*",):
+        raise CheckpointError(
+            f"{path} does not have {_some(absent)}; it has {_some(stored.kinds)}. Say with "
             "`renamed` what they are called there, or leave them out of `only`."
         )
     if not taken:
@@ -74,10 +80,34 @@ def initial_weights(
         (tell or _say)(line)
 
 
+def _check_words(
+    own: Mapping[str, Tensor], only: Sequence[str], renamed: Mapping[str, str]
+) -> None:
+    """Raises CheckpointError where patterns cannot be read, or name nothing in the model."""
+    if not only:
+        raise CheckpointError(
+            "only=[] wants no weights: name some, as `embedding`, or leave `only` out for all."
+        )
+    for here, there in renamed.items():
+        if here.count("*") != there.count("*") or here.count("*") > 1:
+            raise CheckpointError(
+                f"renamed={{{here!r}: {there!r}}} must have one `*` on both sides, or none: it "
+                'stands for the same letters, as in {"blocks.*.norm": "layers.*.ln"}.'
+            )
+    said = {f"only={pattern!r}": _matching(own, pattern) for pattern in only}
+    said |= {f"renamed={{{here!r}: ...}}": _fitting(own, here) for here in renamed}
+    for word, names in said.items():
+        if not names:
+            raise CheckpointError(f"{word} names nothing in the model, which has {_some(own)}.")
+
+
 def _stored(path: Path, step: int | None) -> "Stored":
     # Late: it needs torch.distributed.checkpoint, which is slow to import.
     from fidgpt.train.checkpoints.stored import Stored
 
+    is_run = path.is_dir() and not (path / manifest.MANIFEST).is_file()
+    if step is not None and not is_run and path.exists():
+        raise CheckpointError(f"step={step} is of a run, and {path} is none: leave `step` out.")
     if path.is_file():
         try:
             return Stored([path])
@@ -87,9 +117,17 @@ def _stored(path: Path, step: int | None) -> "Stored":
         if reason := manifest.damage(path, manifest.MODEL):
             raise CheckpointError(f"{path} {reason}")
         return Stored(manifest.files_of(path, "model"))
-    if not path.is_dir():
+    if not is_run:
         raise CheckpointError(f"{path} is not there: name a run, a checkpoint or a file.")
-    return Stored(manifest.files_of(manifest.choose(path, step, manifest.MODEL), "model"))
+    if not manifest.find(path):
+        files = sorted(file.name for file in path.glob("*.safetensors"))
+        inside = f" There is {path / files[0]}, for one." if files else ""
+        raise CheckpointError(
+            f"{path} holds no checkpoint of a run: name a run that has saved one, one of its "
+            f"checkpoints, or a file of safetensors.{inside}"
+        )
+    chosen = manifest.choose(path, step, manifest.MODEL, take="step={}")
+    return Stored(manifest.files_of(chosen, "model"))
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -104,13 +142,22 @@ def _matching(names: Iterable[str], pattern: str) -> list[str]:
 def _renamed(name: str, renamed: Mapping[str, str]) -> str:
     """The name there of a tensor of this model, by the first rule that fits."""
     for here, there in renamed.items():
-        before, star, after = here.partition("*")
-        fits = name.startswith(before) and name.endswith(after)
-        if star and fits and len(name) >= len(before) + len(after):
-            return there.replace("*", name[len(before) : len(name) - len(after)])
-        if not star and (name == here or name.startswith(f"{here}.")):
+        if _fitting([name], here):
+            before, star, after = here.partition("*")
+            if star:
+                return there.replace("*", name[len(before) : len(name) - len(after)])
             return there + name.removeprefix(here)
     return name
+
+
+def _fitting(names: Iterable[str], here: str) -> list[str]:
+    """The names that a rule is about: with `*` those of that form, else one and all below it."""
+    before, star, after = here.partition("*")
+    if not star:
+        return [name for name in names if name == here or name.startswith(f"{here}.")]
+    long = len(before) + len(after)
+    fits = [name for name in names if name.startswith(before) and name.endswith(after)]
+    return [name for name in fits if len(name) >= long]
 
 
 def _report(

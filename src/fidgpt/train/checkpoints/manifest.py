@@ -94,8 +94,16 @@ def newest_good(directory: Path, *, needed: Sequence[str] = ALL) -> int | None:
     return next((step for step, path in newest_first if damage(path, needed) is None), None)
 
 
-def choose(directory: Path, step: int | None, needed: Sequence[str]) -> Path:
+def choose(
+    directory: Path, step: int | None, needed: Sequence[str], *, take: str = "--step={}"
+) -> Path:
     """The checkpoint of `step`, or the newest (None), if it is good.
+
+    Args:
+        directory: the run's.
+        step: which one.
+        needed: its sections that are read.
+        take: how one says another step where the model alone is read.
 
     Raises:
         CheckpointError: it is missing, damaged or oddly named; says so and offers the newest good.
@@ -116,7 +124,7 @@ def choose(directory: Path, step: int | None, needed: Sequence[str]) -> Path:
         if (reason := damage(path, needed)) is None:
             return path
         trouble = f"{path} {reason}"
-    raise CheckpointError(f"{trouble}\n{_offer(directory, needed)}")
+    raise CheckpointError(f"{trouble}\n{_offer(directory, needed, take)}")
 
 
 def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
@@ -162,12 +170,12 @@ def is_canonical(name: str) -> bool:
     return bool(re.fullmatch(r"step_\d+", name)) and name == name_of(int(name[5:]))
 
 
-def _offer(directory: Path, needed: Sequence[str]) -> str:
+def _offer(directory: Path, needed: Sequence[str], take: str) -> str:
     good = newest_good(directory, needed=needed)
     if good is None:
         return "No good checkpoint is left: start the run anew."
     if needed == MODEL:  # who reads the model alone goes on with nothing
-        return f"The newest good checkpoint is step {good}: take it with --step={good}"
+        return f"The newest good checkpoint is step {good}: take it with {take.format(good)}"
     command = f"{resume_flag(directory)} --resume_step={good}"
     return f"The newest good checkpoint is step {good}: go on from it with {command}"
 

@@ -1,20 +1,24 @@
 """A second copy of the checkpoints of a run, in storage that is reached by a URL."""
 
+import contextlib
+import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fidgpt.train.checkpoints import files, manifest
+from fidgpt.train.checkpoints import files, manifest, storage
 from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.run import RunDirectory, RunError
 
 
 class Mirror:
-    """Copies each finished checkpoint to a URL, and brings one back where the disk was lost.
+    """Copies each finished checkpoint to a URL, and brings a run back whose disk was lost.
 
     A copy is complete or it does not exist there either: its manifest is written last and deleted
-    first. What is dropped here is dropped there. A copy that fails is said and tried again with the
+    first. Beside a checkpoint lie the files of the run directory, so that a copy alone is enough to
+    go on. What is dropped here is dropped there. A copy that fails is said and tried again with the
     next checkpoint, because the one on the disk is whole; training does not end for it. One process
     copies, so all files of a checkpoint must lie where it sees them.
 
@@ -28,6 +32,7 @@ class Mirror:
         self.check_arguments(url=url)
         self.url = url
         self._tell = tell or _say
+        self._is_own = False  # known once somebody has looked
 
     @staticmethod
     def check_arguments(*, url: str) -> None:
@@ -41,18 +46,15 @@ class Mirror:
         Raises:
             CheckpointError: the storage cannot be reached, or holds checkpoints already.
         """
-        try:
-            there = self._complete(*self._opened())
-        except Exception as error:  # every kind of storage has its own
-            raise CheckpointError(
-                f"checkpoints cannot be copied to {self.url} ({_words(error)}): see that it can "
-                "be reached and that its package is installed, such as gcsfs or s3fs."
-            ) from error
+        with self._naming("checkpoints cannot be copied to"):
+            there = storage.complete(*self._opened())
         if there:
             raise CheckpointError(
                 f"{self.url} holds the checkpoints of a run up to step {max(there)}, which a new "
-                "run would delete: name a folder for this run alone."
+                "run would delete: name a folder for this run alone, or go on with that run: "
+                f"--resume={self.url} --run_dir=DIRECTORY"
             )
+        self._is_own = True
 
     def follow(self, directory: Path, *, dropped: list[int], step: int) -> None:
         """Makes the copies what the run `directory` is, now that `step` was saved.
@@ -64,13 +66,14 @@ class Mirror:
         """
         try:
             system, root = self._opened()
-            there = self._complete(system, root)
+            there = storage.complete(system, root)
+            self._require_own(system, root, there, directory)
             gone = {*dropped, *(other for other in there if other > step)}
             for other, path in manifest.find(directory).items():
                 if other not in there or other == step:
-                    _send(system, path, f"{root}/{manifest.name_of(other)}")
+                    storage.send(system, path, f"{root}/{manifest.name_of(other)}", run=directory)
             for other in sorted(gone & there):
-                _remove(system, f"{root}/{manifest.name_of(other)}")
+                storage.remove(system, f"{root}/{manifest.name_of(other)}")
         except Exception as error:  # every kind of storage has its own
             self._tell(
                 f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is whole "
@@ -80,30 +83,107 @@ class Mirror:
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Brings a checkpoint, the newest unless said, where the run `directory` has none.
 
+        Where nothing is to be brought, storage that cannot be reached is no more than said.
+
         Raises:
-            CheckpointError: the storage cannot be read, or the disk cannot be written.
+            CheckpointError: the copies are of another run; the storage cannot be read, or the disk
+                cannot be written.
         """
         here = manifest.find(directory)
         if (here and step is None) or step in here:
+            self._look(directory)
             return
-        try:
+        with self._naming("no checkpoint can be brought from"):
             system, root = self._opened()
-            there = self._complete(system, root)
+            there = storage.complete(system, root)
+            self._require_own(system, root, there, directory)
             wanted = max(there, default=None) if step is None else step
             if wanted is None or wanted not in there:
                 return
             final = manifest.folder_of(directory) / manifest.name_of(wanted)
             temporary = files.begin(final)
             try:
-                for path in system.ls(f"{root}/{final.name}", detail=False):
-                    system.get_file(path, str(temporary / path.rpartition("/")[2]))
+                storage.receive(system, f"{root}/{final.name}", temporary)
                 files.publish(temporary, final)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
+
+    def holds_run(self) -> bool:
+        """Whether there are copies of a run.
+
+        Raises:
+            CheckpointError: the storage cannot be read.
+        """
+        with self._naming("no run can be brought from"):
+            return bool(storage.complete(*self._opened()))
+
+    def bring(self, directory: Path) -> None:
+        """Makes the directory of the run anew, but for its checkpoints, as of the newest copy.
+
+        One that is there already stays as it is, if it is of this run. Several processes may call
+        this at once.
+
+        Raises:
+            CheckpointError: there is no copy, it cannot be read, or the directory is another run's.
+            RunError: the directory cannot be made.
+        """
+        with self._naming("no run can be brought from"):
+            system, root = self._opened()
+            there = storage.complete(system, root)
+            contents = storage.run_files(system, root, max(there)) if there else {}
+        if not contents:
+            kind = "checkpoints without the files of their run" if there else "no copy of a run"
+            raise CheckpointError(
+                f"{self.url} holds {kind}: name the folder that checkpoints.mirror of the run had."
+            )
+        try:
+            if not os.path.lexists(directory):
+                RunDirectory(directory, texts={}).create(fill=_writing(contents))
+        except RunError:
+            if not os.path.lexists(directory):  # else another process was faster
+                raise
+        if not storage.is_same_run(directory, contents):
+            raise CheckpointError(
+                f"{directory} exists already, and is not the run that was copied to {self.url}: "
+                "name another --run_dir."
+            )
+
+    def _look(self, directory: Path) -> None:
+        try:
+            system, root = self._opened()
+            there = storage.complete(system, root)
+            self._require_own(system, root, there, directory)
+        except CheckpointError:
+            raise
+        except Exception as error:  # every kind of storage has its own
+            self._tell(
+                f"warning: {self.url} cannot be reached ({_words(error)}); the next checkpoint "
+                "tries again."
+            )
+
+    def _require_own(self, system: Any, root: str, there: set[int], directory: Path) -> None:
+        """Raises CheckpointError where copies are of another run, which this one would delete."""
+        if there and not self._is_own:
+            contents = storage.run_files(system, root, max(there), names=storage.IDENTITY)
+            if not storage.is_same_run(directory, contents):
+                raise CheckpointError(
+                    f"{self.url} holds the checkpoints of another run than {directory}, up to step "
+                    f"{max(there)}, which this one would delete: name a folder for this run alone, "
+                    "with --config='fiddler:mirror_checkpoints(url=...)'."
+                )
+        self._is_own = True
+
+    @contextlib.contextmanager
+    def _naming(self, failure: str) -> Iterator[None]:
+        """Turns what a kind of storage raises into a word of this one's."""
+        try:
+            yield
+        except CheckpointError:
+            raise
         except Exception as error:  # every kind of storage has its own
             raise CheckpointError(
-                f"no checkpoint can be brought from {self.url} ({_words(error)}): see that it can "
-                "be read and that its package is installed, such as gcsfs or s3fs."
+                f"{failure} {self.url} ({_words(error)}): see that it can be reached and that its "
+                "package is installed, such as gcsfs or s3fs."
             ) from error
 
     def _opened(self) -> tuple[Any, str]:
@@ -112,32 +192,13 @@ class Mirror:
         system, root = url_to_fs(self.url)
         return system, root.rstrip("/")
 
-    @staticmethod
-    def _complete(system: Any, root: str) -> set[int]:
-        if not system.exists(root):
-            return set()
-        system.invalidate_cache()
-        names = [path.rstrip("/").rpartition("/")[2] for path in system.ls(root, detail=False)]
-        return {
-            int(name.removeprefix("step_"))
-            for name in names
-            if manifest.is_canonical(name) and system.exists(f"{root}/{name}/{manifest.MANIFEST}")
-        }
 
+def _writing(contents: dict[str, bytes]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
 
-def _send(system: Any, path: Path, target: str) -> None:
-    _remove(system, target)
-    system.makedirs(target, exist_ok=True)
-    names = sorted(file.name for file in path.iterdir() if file.name != manifest.MANIFEST)
-    for name in [*names, manifest.MANIFEST]:
-        system.put_file(str(path / name), f"{target}/{name}")
-
-
-def _remove(system: Any, target: str) -> None:
-    if system.exists(f"{target}/{manifest.MANIFEST}"):
-        system.rm_file(f"{target}/{manifest.MANIFEST}")
-    if system.exists(target):
-        system.rm(target, recursive=True)
+    return write
 
 
 def _words(error: Exception) -> str:

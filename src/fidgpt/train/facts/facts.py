@@ -103,6 +103,7 @@ def gather_facts(
             trainable=trainer.trainable,
             loss=trainer.loss,
             precision=trainer.precision,
+            average=trainer.average,
             device=machine.device,
         ).sharded(trainer.parallel.shards_of(machine.world_size)),
         weights=None if trainer.weights is None else _call_text(trainer.weights),

@@ -1,5 +1,6 @@
 """How much memory training takes on a device, found by a step that needs none."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ from fidgpt.train.learner import Groups
 from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.losses.objective import NextToken
 from fidgpt.train.precision import Precision
+from fidgpt.train.steps.averaging import Average
 
 # What a part raises that asks for the numbers of a tensor without memory, or for another device.
 NEEDS_NUMBERS = (RuntimeError, TypeError, ValueError)
@@ -34,6 +36,7 @@ class Footprint:
       gradients: in the format of the computation.
       full_gradients: in that of the weights; the same ones where there is no copy.
       optimizer: what the optimizer remembers; None where its step needs numbers.
+      average: of the weights; 0 where there is none, and None where its beginning needs numbers.
       activations: of a micro-batch; None where the model needs numbers.
       num_sequences: sequences of a micro-batch.
       is_split: whether a step has several, so that gradients wait for the next one.
@@ -44,6 +47,7 @@ class Footprint:
     gradients: int
     full_gradients: int
     optimizer: int | None
+    average: int | None
     activations: ActivationBytes | None
     num_sequences: int
     is_split: bool
@@ -62,6 +66,7 @@ class Footprint:
             gradients=self.full_gradients // num_shards,
             full_gradients=self.full_gradients // num_shards,
             optimizer=None if self.optimizer is None else self.optimizer // num_shards,
+            average=None if self.average is None else self.average // num_shards,
         )
 
     @property
@@ -70,7 +75,7 @@ class Footprint:
 
         What backward passes and optimizers need for a moment is not in it: some percent.
         """
-        lasting = self.weights + self.copy + (self.optimizer or 0)
+        lasting = self.weights + self.copy + (self.optimizer or 0) + (self.average or 0)
         forward = sum(self.activations or ()) + self.gradients * self.is_split
         return lasting + max(forward, self.gradients, self.full_gradients)
 
@@ -86,6 +91,7 @@ def footprint(
     trainable: Callable[[str, nn.Parameter], bool] | None,
     loss: CrossEntropy,
     precision: Precision,
+    average: Average | None,
     device: torch.device,
 ) -> Footprint:
     """Takes a step with a twin of the model that has no memory, and adds up what it would need.
@@ -100,6 +106,7 @@ def footprint(
       trainable: whether a parameter is trained, by its name; None: as its `requires_grad` says.
       loss: from features, unembedding and targets to a number.
       precision: makes the copy that computes.
+      average: of the weights, if there is one.
       device: where it would be.
     """
     at_once = min(micro_batch_size or num_sequences, num_sequences)
@@ -120,6 +127,7 @@ def footprint(
         gradients=gradients,
         full_gradients=bytes_of(_gradients(twin)),
         optimizer=_optimizer_state(twin, optimizer, groups),
+        average=_average_state(twin, average),
         activations=activations,
         num_sequences=at_once,
         is_split=at_once < num_sequences,
@@ -160,6 +168,18 @@ def _optimizer_state(
     except NEEDS_NUMBERS:
         return None
     return bytes_of(_held([*stepping.state.values()]))
+
+
+def _average_state(model: nn.Module, average: Average | None) -> int | None:
+    """What an average keeps once it has begun."""
+    if average is None:
+        return 0
+    begun = copy.deepcopy(average)
+    try:
+        begun.begin(model)
+    except NEEDS_NUMBERS:
+        return None
+    return bytes_of(_held([begun.state_dict()]))
 
 
 def _give_gradients(model: nn.Module) -> None:

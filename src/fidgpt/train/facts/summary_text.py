@@ -160,6 +160,9 @@ def _memory(memory: Footprint) -> list[tuple[str, str]]:
         ("  optimizer", "unknown" if memory.optimizer is None else bytes_text(memory.optimizer)),
         ("  gradients", _gradients(memory)),
     ]
+    if memory.average != 0:
+        averaged = "unknown" if memory.average is None else bytes_text(memory.average)
+        lasting.insert(-1, ("  average of the weights", averaged))
     if kept is None or passing is None:
         return [*lasting, ("  activations", _UNKNOWN)]
     return [

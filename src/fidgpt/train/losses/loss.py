@@ -111,10 +111,12 @@ class _Chunked(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         totals = features.new_zeros(1 + len(terms), dtype=torch.float32)
-        feature_gradients, sums = [], []
-        chunks = [part.split(chunk_size) for part in (features, targets)]
+        feature_gradients, sums = torch.empty_like(features), []
+        chunks = [part.split(chunk_size) for part in (features, targets, feature_gradients)]
         weights = [None] * len(chunks[0]) if counted is None else counted.split(chunk_size)
-        for x, y, weight in zip(*chunks, weights, strict=True):
+        # Without memory there is nothing to compute, and all chunks after the first take the same.
+        last = 2 if features.is_meta else None
+        for x, y, x_gradient, weight in [*zip(*chunks, weights, strict=True)][:last]:
             x = x.detach().requires_grad_()
             with torch.enable_grad():
                 logits = unembedding(x)
@@ -124,12 +126,12 @@ class _Chunked(torch.autograd.Function):
                 logit_gradients *= weight.unsqueeze(-1)
             totals = totals + losses.sum(-1)
             with torch.enable_grad():
-                seed = _Seed.apply(logits, logit_gradients)
-            gradient, *rest = torch.autograd.grad(seed, [x, *parameters], materialize_grads=True)
-            feature_gradients.append(gradient)
+                seeded = _WithGradients.apply(logits, logit_gradients)
+            gradient, *rest = torch.autograd.grad(seeded, [x, *parameters], materialize_grads=True)
+            x_gradient.copy_(gradient)
             # Summed in float32 from the second chunk on: bfloat16 would lose the small ones.
             sums = [s.float().add_(r) for s, r in zip(sums, rest, strict=True)] if sums else rest
-        ctx.save_for_backward(torch.cat(feature_gradients), *sums)
+        ctx.save_for_backward(feature_gradients, *sums)
         ctx.dtypes = [tensor.dtype for tensor in (features, *parameters)]
         ctx.count = len(targets) if counted is None else counted.sum().clamp_min(1)
         means = totals / ctx.count
@@ -148,10 +150,11 @@ class _Chunked(torch.autograd.Function):
         return None, None, None, None, None, *scaled
 
 
-class _Seed(torch.autograd.Function):
-    """A number whose gradient is given.
+class _WithGradients(torch.autograd.Function):
+    """A number, 0, whose gradients by the logits are those that are given.
 
-    Gradients may be handed to torch.autograd.grad itself, which then loads sympy: half a second.
+    It says what `torch.autograd.grad(logits, ..., grad_outputs=gradients)` does, which would load
+    sympy: half a second of a run's start.
     """
 
     @staticmethod

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from fidgpt.parallel import DataParallel
 from fidgpt.train.run import RunDirectory
 
@@ -19,6 +21,22 @@ class Observer(Protocol):
     def stepping(self, step: int) -> AbstractContextManager[None]:
         """Entered before an optimizer step, counted from 1, and left once it is done."""
         ...
+
+
+@runtime_checkable
+class OfSomeDevices(Protocol):
+    """An observer that not every device can be seen by."""
+
+    def require_device(self, device: torch.device) -> None:
+        """Raises RunError where a run is on a device that it cannot see."""
+        ...
+
+
+def require_devices(observers: Sequence[Observer], device: torch.device) -> None:
+    """Raises RunError where an observer cannot see a device, before anything is written."""
+    for observer in observers:
+        if isinstance(observer, OfSomeDevices):
+            observer.require_device(device)
 
 
 @contextmanager

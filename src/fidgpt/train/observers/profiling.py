@@ -115,17 +115,13 @@ class MemorySnapshot(SomeSteps):
     The file `profile/rank0.pickle` opens in https://pytorch.org/memory_viz.
     """
 
-    @contextlib.contextmanager
-    def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:
+    def require_device(self, device: torch.device) -> None:
         """Raises RunError elsewhere than on a GPU of CUDA, whose allocator keeps such a record."""
-        if parallel.device.type != "cuda":
+        if device.type != "cuda":
             raise RunError(
-                f"snapshots of memory are of CUDA's allocator, and this run is on "
-                f"{parallel.device.type}: fiddler:use_profiler(with_memory=True) says there what "
-                "operations allocate."
+                f"snapshots of memory are of CUDA's allocator, and this run is on {device.type}: "
+                "fiddler:use_profiler(with_memory=True) says there what operations allocate."
             )
-        with super().observing(run, parallel):
-            yield
 
     @contextlib.contextmanager
     def recording(self, files: Path) -> Iterator[None]:

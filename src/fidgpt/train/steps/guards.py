@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
+_LONGEST = 1_000_000  # steps; each adds to what every step reads and every checkpoint holds
+
 
 class Verdict(enum.Enum):
     """What becomes of a step."""
@@ -39,7 +41,7 @@ class SkipOutliers:
       num_deviations: standard deviations above the mean from which on a step is an outlier.
 
     Raises:
-      ValueError: the window holds fewer than two steps, or the deviations are below 0.
+      ValueError: the window holds fewer than two steps or too many, or the deviations are below 0.
     """
 
     def __init__(self, *, window: int = 128, num_deviations: float = 6.0) -> None:
@@ -54,6 +56,8 @@ class SkipOutliers:
         """Raises ValueError unless there is a deviation to be measured, and to be exceeded."""
         if window < 2:
             raise ValueError(f"{window=} must be 2 or more steps, or nothing deviates.")
+        if window > _LONGEST:
+            raise ValueError(f"{window=} must be at most {_LONGEST} steps, all of which are kept.")
         if num_deviations < 0:
             raise ValueError(f"{num_deviations=} must be 0 or more standard deviations.")
 

@@ -1,0 +1,188 @@
+"""How many tokens a second a training step takes in, fidgpt's beside those of its peers.
+
+    python benchmarks/training/step.py --peers=PYTHON
+    python benchmarks/training/step.py --device=cuda --shape=gpt2_124m_1024 --batch_size=32
+
+Every contestant is a process of its own with the same number of threads. They train for a second
+each in turn, round after round, so that whatever else the machine does meets them all alike; where
+they are too large for that, and on a GPU, one after the other. Peers that are not installed are
+left out, and named.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from contestants import CONTESTANTS
+from machine import gpu, machine
+from shapes import SHAPES, Shape
+
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import compose
+from fidgpt.graph import build
+from fidgpt.model.cost import TRAINING_PASSES, flops_per_token
+from fidgpt.train.device import peak_flops
+
+BASELINES = {"cpu": "PyTorch, float32", "cuda": "PyTorch, bf16 autocast, fused AdamW, compiled"}
+OURS = ("PyTorch", "fidgpt")  # they need fidgpt; the peers may live in another environment
+
+
+class Contestant:
+    """A process that trains for a moment whenever it is told to.
+
+    Attributes:
+      turns: the seconds of every step of every turn.
+      first_step: seconds from the process's start to the end of its first step.
+      peak_memory: bytes.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], *, first_step: float) -> None:
+        self._process = process
+        self.turns: list[list[float]] = []
+        self.first_step = first_step
+        self.peak_memory = 0
+
+    @property
+    def seconds(self) -> list[float]:
+        """The time of every step of every turn."""
+        return [seconds for turn in self.turns for seconds in turn]
+
+    def train(self) -> None:
+        """Takes a turn and remembers how long each step took."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        row = json.loads(self._process.stdout.readline())
+        self.turns.append(row["seconds"])
+        self.peak_memory = row["peak_memory"]
+
+
+@contextmanager
+def started(name: str, asked: argparse.Namespace, shape: str) -> Iterator[Contestant | None]:
+    """A contestant after its first step, or None if what it compares with is not installed."""
+    python = sys.executable if name.startswith(OURS) else asked.peers
+    size = asked.batch_size or SHAPES[shape].batch_size
+    command = [python, str(Path(__file__).with_name("contestants.py")), shape, name]
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, f"--batch_size={size}", f"--device={asked.device}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(asked.threads)},
+    )
+    try:
+        assert process.stdout and process.stderr
+        ready = process.stdout.readline()
+        took = time.perf_counter() - begin
+        if ready:
+            print(f"{shape}: {name} (torch {json.loads(ready)['torch']})", file=sys.stderr)
+        else:
+            reason = process.stderr.read().strip().splitlines()[-1:]
+            print(f"{shape}: {name} is left out: {''.join(reason)}", file=sys.stderr)
+        yield Contestant(process, first_step=took) if ready else None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def compare(shape: str, names: Iterable[str], asked: argparse.Namespace) -> dict[str, Contestant]:
+    """Lets the contestants of a shape take their turns."""
+    apart = SHAPES[shape].is_apart or asked.device.type == "cuda"
+    running: dict[str, Contestant] = {}
+    with ExitStack() as stack:
+        for name in names:
+            with ExitStack() as own:
+                keeper = own if apart else stack
+                contestant = keeper.enter_context(started(name, asked, shape))
+                if contestant is None:
+                    continue
+                running[name] = contestant
+                for _ in range(asked.rounds if apart else 0):
+                    contestant.train()
+        for _ in range(0 if apart else asked.rounds):
+            for contestant in running.values():
+                contestant.train()
+    return running
+
+
+def table(
+    results: dict[str, Contestant], *, baseline: str, tokens: int, flops: int, peak: float
+) -> str:
+    """Tokens a second, and how many times the baseline that is, in Markdown.
+
+    By the median of all steps; by the fastest step, which is what is left where other programs
+    steal time; and the lowest and highest ratio of two medians of one round.
+
+    Args:
+      results: what took part.
+      baseline: what is 1.00.
+      tokens: of a step.
+      flops: operations of a step.
+      peak: operations a second that the machine can do in bfloat16.
+    """
+    base = results[baseline]
+    lines = [
+        "| | tokens/s | times, median | times, fastest | rounds from to | of the peak "
+        "| MiB at peak | s to the first step |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, result in results.items():
+        median = statistics.median(result.seconds)
+        each = [
+            statistics.median(theirs) / statistics.median(own)
+            for theirs, own in zip(base.turns, result.turns, strict=True)
+        ]
+        lines.append(
+            f"| {name} | {tokens / median:,.0f} | {statistics.median(base.seconds) / median:.2f} "
+            f"| {min(base.seconds) / min(result.seconds):.2f} | {min(each):.2f} {max(each):.2f} "
+            f"| {flops / median / peak:.0%} | {result.peak_memory / 2**20:,.0f} "
+            f"| {result.first_step:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def flops_of(shape: Shape, *, batch_size: int) -> int:
+    """Operations of a training step, as fidgpt counts them."""
+    model: Any = build(compose(shape.directives(batch_size), own_catalogue())).model
+    each = TRAINING_PASSES * flops_per_token(model, seq_len=shape.seq_len)
+    return each * batch_size * shape.seq_len
+
+
+def main() -> None:
+    """Prints one table for each shape."""
+    parser = argparse.ArgumentParser(description="Training steps of fidgpt and its peers.")
+    parser.add_argument("--shape", action="append", choices=SHAPES, help="all unless said")
+    parser.add_argument("--contestant", action="append", choices=CONTESTANTS, help="likewise")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--batch_size", type=int, help="that of the shape unless said")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
+    asked = parser.parse_args()
+    baseline = BASELINES[asked.device.type]
+    chosen = asked.contestant or list(CONTESTANTS)
+    print(machine(asked.threads) if asked.device.type == "cpu" else gpu())
+    peak = peak_flops(asked.device, torch.bfloat16)
+    for name in asked.shape or SHAPES:
+        results = compare(name, [baseline, *(one for one in chosen if one != baseline)], asked)
+        shape = SHAPES[name]
+        size = asked.batch_size or shape.batch_size
+        print(f"\n### {name}, {size} x {shape.seq_len} tokens\n")
+        flops = flops_of(shape, batch_size=size)
+        tokens = size * shape.seq_len
+        print(table(results, baseline=baseline, tokens=tokens, flops=flops, peak=peak), flush=True)
+
+
+if __name__ == "__main__":
+    main()

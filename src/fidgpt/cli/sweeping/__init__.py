@@ -1,0 +1,1 @@
+"""What the command `sweep.py` is told: its flags, their places, and what runs the points."""

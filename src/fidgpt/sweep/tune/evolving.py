@@ -1,0 +1,187 @@
+"""Running a population by Ray Tune, and what came of it: the best run, and its schedule."""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from fidgpt.graph import ConfigError
+from fidgpt.sweep.book import Book, Result
+from fidgpt.sweep.objective import Objective, keep
+from fidgpt.sweep.results import Results
+from fidgpt.sweep.runners.job import Job, jobs_of
+from fidgpt.sweep.runners.ray_cluster import RayRunner
+from fidgpt.sweep.screen import Screen
+from fidgpt.sweep.search.space import Space
+from fidgpt.sweep.tables import results_table
+from fidgpt.sweep.tune.cloning import PINS
+from fidgpt.sweep.tune.evolution import first_values, mutations_of, scheduler_of
+from fidgpt.sweep.tune.fitting import Stop, alone, fit, surroundings_of
+from fidgpt.sweep.tune.following import Following
+from fidgpt.sweep.tune.lineage import Lineage, schedule
+from fidgpt.sweep.tune.member import Plan, member_of
+from fidgpt.sweep.tune.population import Population
+from fidgpt.sweep.tune.telling import callback
+from fidgpt.sweep.versions import changed_code
+
+_FILE = "population.json"
+
+
+@dataclass(frozen=True)
+class Evolved:
+    """What a population came to.
+
+    Attributes:
+      results: the rows of all runs, those that others were cloned over included.
+      objective: what was to get small, or large.
+      lineage: which run was cloned from which.
+      flags: what every command is told.
+      is_whole: whether it came to its end, and no signal stopped it.
+    """
+
+    results: Results
+    objective: Objective
+    lineage: Lineage
+    flags: tuple[str, ...]
+    is_whole: bool
+
+    @property
+    def best(self) -> Result | None:
+        """The row that is best by the objective among those that are done; None without any."""
+        done = [row for row in self.results if row["status"] == "finished"]
+        return Results(done, self.objective).best() if done else None
+
+    @property
+    def schedule(self) -> list[str]:
+        """The commands that make the best run anew, with all the changes on its way."""
+        if (row := self.best) is None:
+            return []
+        line = self.lineage.ancestors(row["fingerprint"])
+        return schedule(line, run_dir="runs/best", flags=self.flags)
+
+    def __rich__(self) -> RenderableType:
+        lines = [
+            f"{len(self.results)} runs, {sum(one.parent is not None for one in self.lineage)} "
+            "of them clones of others"
+        ]
+        if (row := self.best) is not None:
+            value = row["metrics"][self.objective.name]
+            lines.append(f"best: {row['name']}, {self.objective.name} {value:.4f}")
+            lines += [f"  {command}" for command in self.schedule]
+        return Group(results_table(self.results, self.objective), *map(Text, lines))
+
+
+def evolve(population: Population, runner: RayRunner, *, console: Console | None = None) -> Evolved:
+    """Trains a population on a Ray cluster, or on from where it was stopped.
+
+    Which runs are cloned is decided once all of them have come to a look, by a seed: so the same
+    command makes the same choices, no stretch is trained twice, and `lineage.jsonl` says all of it.
+
+    Args:
+      population: what is trained.
+      runner: the cluster, and what a run needs of it; where it has no room for all at a time,
+        whatever `jobs` says, they take turns.
+      console: where to tell of it; standard output unless said.
+
+    Raises:
+      ConfigError: the population cannot be trained, or Ray cannot run it, or another process does.
+    """
+    directory, objective = population.directory, population.objective
+    points, every = population.points, population.every
+    directory.mkdir(parents=True, exist_ok=True)
+    _refuse_other(population)
+    keep(objective, directory)
+    first = points.of({one.name: one.range.ends()[0] for one in population.spaces})
+    book = Book(directory, [])
+    flags = tuple(f"--allow={one}" for one in population.allowed)
+    plan = Plan(
+        folder=str(directory.resolve()),
+        items=[_item(item) for item in population.items],
+        program=_program(first, directory, flags),
+        every=every,
+        num_steps=first.cost.num_steps,
+        objective=objective.name,
+        worst=-math.inf if objective.is_larger_better else math.inf,
+        retries=runner.retries,
+        surroundings=surroundings_of(runner, directory),
+    )
+    with Screen(book, console=console, num_jobs=population.size, objective=objective) as screen:
+        for line in changed_code(book.rows.values(), directory):
+            screen.say(f"warning: {line}")
+        following = Following(
+            book, screen, population.lineage, cost=first.cost, directory=directory, flags=flags
+        )
+        stop = Stop(screen.stops, lambda: False)
+        with alone(directory), runner.connected(screen.say):
+            _fit(population, plan, runner, following, stop)
+            following.stopped()
+            if not stop.is_asked:
+                shutil.rmtree(directory / PINS, ignore_errors=True)
+    return Evolved(
+        Results(list(book.rows.values()), objective),
+        objective,
+        population.lineage,
+        flags,
+        not stop.is_asked,
+    )
+
+
+def _fit(
+    population: Population, plan: Plan, runner: RayRunner, following: Following, stop: Stop
+) -> None:
+    from ray.tune.search import BasicVariantGenerator
+
+    begins = first_values(population.spaces, population.size, seed=population.seed)
+    fit(
+        partial(member_of, plan=plan),
+        runner,
+        population.directory,
+        objective=population.objective,
+        searcher=BasicVariantGenerator(points_to_evaluate=begins),
+        scheduler=scheduler_of(population.spaces, every=plan.every, seed=population.seed),
+        max_concurrent=None,  # all of them exist at a time, and as many train as there is room for
+        callback=callback(following),
+        stop=stop,
+        num_samples=population.size,
+        choices=_drawn(mutations_of(population.spaces)),
+    )
+
+
+def _drawn(mutations: Mapping[str, Any]) -> dict[str, Any]:
+    from ray import tune
+
+    return {
+        name: tune.choice(what) if isinstance(what, list) else what
+        for name, what in mutations.items()
+    }
+
+
+def _refuse_other(population: Population) -> None:
+    """Takes down what a directory is the population of.
+
+    Raises:
+      ConfigError: it is that of another one, whose choices were others.
+    """
+    path, said = population.directory / _FILE, population.said
+    if not path.exists():
+        path.write_text(json.dumps(said) + "\n", encoding="utf-8")
+    elif (known := json.loads(path.read_text(encoding="utf-8"))) != said:
+        raise ConfigError(
+            f"{population.directory} holds a population of {json.dumps(known)}, and this one is of "
+            f"{json.dumps(said)}: name another --run_dir."
+        )
+
+
+def _item(item: str | Space) -> str | tuple[str, str]:
+    return item if isinstance(item, str) else (item.name, item.prefix)
+
+
+def _program(point: Any, directory: Any, flags: tuple[str, ...]) -> list[str]:
+    job: Job = jobs_of([point], directory, flags)[0]
+    return job.program

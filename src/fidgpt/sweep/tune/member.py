@@ -1,0 +1,193 @@
+"""One member of a population, on its node: trained a stretch at a time, and cloned from others."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fidgpt.sweep.tune.attended import Attended, Surroundings
+from fidgpt.sweep.tune.cloning import clone, pin, pinned
+from fidgpt.sweep.tune.descent import Descent
+from fidgpt.sweep.tune.stretches import Stretches
+
+_BEAT = 1.0  # seconds between two reports at most: a member is ended between two of them
+_LOOK = 0.1  # seconds between two looks at what the process wrote
+_TOLD = (130, 143)  # how a run ends that somebody told to
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all members of a population have in common.
+
+    Attributes:
+      folder: of the sweep.
+      items: directives in their order; of a space, its name and the directive up to its value.
+      program: what trains.
+      every: steps from one look at the population to the next.
+      num_steps: of the whole run.
+      objective: the name of what is reported.
+      worst: reported of what fails.
+      retries: how often a run that failed is tried again.
+      surroundings: of the processes.
+    """
+
+    folder: str
+    items: Sequence[str | tuple[str, str]]
+    program: Sequence[str]
+    every: int
+    num_steps: int
+    objective: str
+    worst: float
+    retries: int
+    surroundings: Surroundings
+
+    def directives(self, values: Mapping[str, Any]) -> list[str]:
+        """All directives, with the values in their places."""
+        return [
+            item if isinstance(item, str) else said(item[1], values[item[0]]) for item in self.items
+        ]
+
+    def changes(self, values: Mapping[str, Any]) -> list[str]:
+        """The directives of the values alone."""
+        return [said(item[1], values[item[0]]) for item in self.items if not isinstance(item, str)]
+
+
+class Member:
+    """Trains a run to the next look, and reports what it has come to there.
+
+    Where it was trained before, as by a command that was killed, it reports what is written of it,
+    so that the same looks lead to the same clones. A report has an `event`: runs, waits (another
+    process has the run), again (it failed, and is tried once more), looked, finished, failed.
+
+    Args:
+      values: of the spaces, by name.
+      number: of the member.
+      plan: of the population.
+    """
+
+    def __init__(self, values: Mapping[str, Any], *, number: int, plan: Plan) -> None:
+        self._values = dict(values)
+        self._number = number
+        self._plan = plan
+        self._retries = plan.retries
+        self._attended: Attended | None = None
+        self._descent = Descent.first(plan.directives(values), member=number, values=self._values)
+        self._step = 0
+
+    def state(self) -> dict[str, Any]:
+        """Where it is, in plain values: the checkpoint stays in the directory of the sweep."""
+        return {"step": self._step, "descent": self._descent.row()}
+
+    def go_on_from(self, state: dict[str, Any]) -> None:
+        """Goes on where it was before, or as a clone of the member that had this state."""
+        descent = Descent.of_row(state["descent"])
+        self._step = state["step"]
+        if descent.member == self._number:
+            self._descent = descent
+        else:
+            directives = self._plan.directives(self._values)
+            self._descent = descent.cloned(
+                directives, member=self._number, step=self._step, values=self._values
+            )
+
+    def step(self) -> dict[str, Any]:
+        """The next report, after a second at most."""
+        until = min((self._step // self._plan.every + 1) * self._plan.every, self._plan.num_steps)
+        if (known := self._stretches.known(until)) is not None:
+            return self._looked(until, known["value"], known["words"])
+        if self._attended is None:
+            return self._begin(until)
+        end = time.monotonic() + _BEAT
+        while time.monotonic() < end:
+            status = self._attended.wait(_LOOK)
+            if status is not None:
+                return self._ended(until, status)
+        return self._report("runs")
+
+    def end(self) -> None:
+        """Lets the process save where it is, and waits for its end."""
+        if self._attended is not None:
+            self._attended.end()
+
+    @property
+    def _run(self) -> Path:
+        return Path(self._plan.folder) / self._descent.short
+
+    @property
+    def _stretches(self) -> Stretches:
+        return Stretches(Path(self._plan.folder), self._descent.short)
+
+    def _begin(self, until: int) -> dict[str, Any]:
+        descent, run = self._descent, self._run
+        if descent.parent is not None and not (run / "config.json").exists():
+            checkpoint = pinned(Path(self._plan.folder), descent.parent[:12], descent.step)
+            clone(run.with_name(descent.parent[:12]), checkpoint, run, step=descent.step)
+        log = run.parent / "logs" / f"{run.name}.log"
+        attended = Attended(run, log, self._plan.surroundings)
+        if not attended.start(self._command(until)):
+            time.sleep(_BEAT)
+            return self._report("waits")
+        self._attended = attended
+        return self._report("runs")
+
+    def _command(self, until: int) -> list[str]:
+        command = [*self._plan.program, "--allow_noop", f"--until_step={until}"]
+        if not (self._run / "config.json").exists():
+            directives = self._plan.directives(self._values)
+            return [*command, *map(_flag, directives), f"--run_dir={self._run}"]
+        changes = self._plan.changes(self._values) if self._descent.parent else []
+        return [*command, *map(_flag, changes), f"--resume={self._run}"]
+
+    def _ended(self, until: int, status: int) -> dict[str, Any]:
+        assert self._attended is not None  # it was begun
+        attended, self._attended = self._attended, None
+        if status in _TOLD:
+            return self._report("runs")
+        if status == 0:
+            value = self._stretches.measured(self._run, until, self._plan.objective)
+            if value is not None:
+                pin(self._run, until)
+                self._stretches.add(until, value)
+                return self._report("runs")
+        words = (
+            attended.words(status)
+            if status
+            else f"{self._plan.objective} is not measured at step {until}"
+        )
+        if self._retries > 0:
+            self._retries -= 1
+            return self._report("again", words=words)
+        self._stretches.add(until, None, words)
+        return self._report("runs")
+
+    def _looked(self, until: int, value: float | None, words: str) -> dict[str, Any]:
+        """What has come of a stretch; one that failed stays where it is until it is cloned over."""
+        self._step = until
+        is_last = until == self._plan.num_steps
+        is_number = value is not None and value == value
+        following = min(until + self._plan.every, self._plan.num_steps)
+        if not is_number and self._stretches.known(following) is None:
+            self._stretches.add(following, None, words)
+        event = ("finished" if is_last else "looked") if is_number else "failed"
+        shown = value if is_number else self._plan.worst
+        told = {"step": until, self._plan.objective: shown, "done": is_last}
+        return self._report(event, words=words, **told)
+
+    def _report(self, event: str, words: str = "", **more: Any) -> dict[str, Any]:
+        return {"event": event, "words": words, "descent": self._descent.row(), **more}
+
+
+def member_of(config: Mapping[str, Any], identity: str, *, plan: Plan) -> Member:
+    """The member that a trial of Ray Tune's trains, whose identity ends with its number."""
+    values = {item[0]: config[item[0]] for item in plan.items if not isinstance(item, str)}
+    return Member(values, number=int(identity.rpartition("_")[2]), plan=plan)
+
+
+def said(prefix: str, value: Any) -> str:
+    """A value as a directive."""
+    return prefix + (value if isinstance(value, str) else repr(value))
+
+
+def _flag(directive: str) -> str:
+    return f"--config={directive}"

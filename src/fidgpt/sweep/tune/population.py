@@ -1,0 +1,209 @@
+"""A population: runs side by side, of which the worse go on as clones of the better."""
+
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.directives import split_directive
+from fidgpt.cli.runs import build_trainer, name_of_base
+from fidgpt.graph import ConfigError
+from fidgpt.graph.checking.permissions import allowed_changes
+from fidgpt.graph.errors import raise_all
+from fidgpt.sweep.axes import Axis
+from fidgpt.sweep.composing import Composer
+from fidgpt.sweep.objective import Objective, objective_of, refuse_unknown
+from fidgpt.sweep.planning import directives_of
+from fidgpt.sweep.search.points import Points
+from fidgpt.sweep.search.space import Space
+from fidgpt.sweep.tune.lineage import Lineage
+from fidgpt.train import Trainer
+
+_LOOKS = 10  # at a population, unless said: a tenth of the run between two
+_SAID = re.compile(r"pbt(?::(\d+)|\((?:population=)?(\d+)(?:,\s*every=(\d+))?\))")
+
+
+def read_pbt(text: str) -> tuple[int, int | None]:
+    """`pbt:8`, or `pbt(population=8,every=100)`: how many runs, and steps between two looks.
+
+    Raises:
+      ConfigError: it says something else.
+    """
+    match = _SAID.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise ConfigError(
+            f"--search={text} says not how many runs: write --search=pbt:8, or "
+            "--search='pbt(population=8,every=100)'."
+        )
+    return int(match[1] or match[2]), int(match[3]) if match[3] else None
+
+
+class Population:
+    """A set of runs that are looked at every so many steps.
+
+    At each look, the worst quarter goes on as clones of the best quarter, from their checkpoints,
+    with numbers that are somewhat smaller or larger, or drawn anew. What comes of it is a schedule
+    of numbers, and a run that went by it.
+
+    Args:
+      items: directives such as `config:base`, and spaces in the places where theirs belong; what
+        they choose must be what a run may go on with another of.
+      size: how many runs.
+      every: steps between two looks; a tenth of the run unless said, where the objective is
+        measured then.
+      objective: what is to get small, such as `validation/loss`; or large, where it begins with
+        `max:`.
+      seed: of all that is drawn: the same command makes the same choices.
+      directory: where all of it lies; `runs/population-...` of these spaces unless said.
+      allowed: packages of the user's own whose callables a config may name.
+
+    Raises:
+      ConfigError: there is no space, or too few runs.
+    """
+
+    def __init__(
+        self,
+        *items: str | Space,
+        size: int,
+        every: int | None = None,
+        objective: str,
+        seed: int = 0,
+        directory: str | Path | None = None,
+        allowed: Sequence[str] = (),
+    ) -> None:
+        self.items = list(items)
+        self.spaces = [item for item in items if isinstance(item, Space)]
+        self.size = size
+        self.objective = objective_of(objective)
+        self.seed = seed
+        self.allowed = tuple(allowed)
+        self._every = every
+        if not self.spaces:
+            raise ConfigError(
+                "a population needs a space: --space='tag:LearningRate=log(1e-4,1e-2)', in quotes."
+            )
+        if size < 2:
+            raise ConfigError(f"--search=pbt:{size}: a population has two runs at least.")
+        self.directory = Path(directory or Path("runs") / self._default_name())
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """All that its choices depend on, in plain values."""
+        return {
+            "items": [item.said if isinstance(item, Space) else item for item in self.items],
+            "objective": self.objective.text,
+            "size": self.size,
+            "every": self._every,
+            "seed": self.seed,
+        }
+
+    def _default_name(self) -> str:
+        digest = hashlib.sha256(repr(self.said).encode()).hexdigest()[:8]
+        base = name_of_base([one for one in self.items if isinstance(one, str)])
+        return f"population-{base}-{digest}"
+
+    @cached_property
+    def points(self) -> Points:
+        """What makes points, looked through for mistakes that all of them would have.
+
+        Raises:
+          ConfigError: there is such a mistake, or no run reports the objective, or a run may not
+            go on with another value of a space.
+        """
+        made = Points(self.items, own_catalogue(self.allowed))
+        refuse_unknown(self.objective, made.check().root)
+        raise_all([_refusal(space) for space in self.spaces if not _is_plain(space)])
+        self._refuse_fixed()
+        return made
+
+    def _refuse_fixed(self) -> None:
+        first, last = (self._graph(end) for end in (0, -1))
+        try:
+            allowed_changes(first, last)
+        except ConfigError as error:
+            raise ConfigError(f"--search=pbt goes on with other values:\n{error}") from None
+
+    def _graph(self, end: int) -> fdl.Config:
+        """The graph with all spaces at their first values, or at their last."""
+        axes = [item.axis() if isinstance(item, Space) else item for item in self.items]
+        chosen = [one.choices[end] for one in axes if isinstance(one, Axis)]
+        draft = Composer(own_catalogue(self.allowed)).compose(directives_of(axes, chosen))
+        raise_all(list(draft.mistakes))
+        assert draft.root is not None  # or there was a mistake
+        return draft.root
+
+    @cached_property
+    def every(self) -> int:
+        """Steps between two looks.
+
+        Raises:
+          ConfigError: the objective is not measured then.
+        """
+        trainer = build_trainer(self._graph(0))
+        if self._every is not None:
+            _refuse_unmeasured(trainer, self.objective, self._every)
+            return self._every
+        about = max(1, math.ceil(trainer.num_steps / _LOOKS))
+        for every in range(about, trainer.num_steps):
+            if _unmeasured(trainer, self.objective, every) is None:
+                return every
+        raise ConfigError(
+            f"{self.objective.name} is not measured before the run's last step, "
+            f"{trainer.num_steps}: there is nothing to compare a population by on the way."
+        )
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which run was cloned from which, as far as it has come."""
+        return Lineage(self.directory)
+
+    def __rich__(self) -> RenderableType:
+        lines = [
+            f"{self.size} runs, looked at every {self.every} steps, so that {self.objective.aim}, "
+            f"in {self.directory}",
+            *self.points.moves(),
+        ]
+        return Group(*map(Text, lines))
+
+
+def _is_plain(space: Space) -> bool:
+    return split_directive(space.prefix)[0] in ("tag", "set") and not space.prefix.rstrip(
+        "= "
+    ).endswith(("*", "+", "-"))
+
+
+def _refusal(space: Space) -> str:
+    return (
+        f"--space={space.said}: a population goes on with other values of what is said by tag: or "
+        "set: and a plain =, such as --space='tag:LearningRate=log(1e-4,1e-2)'."
+    )
+
+
+def _unmeasured(trainer: Trainer, objective: Objective, every: int) -> int | None:
+    """The first look at which an objective is not measured, if there is one."""
+    evaluator = trainer.evaluators.get(objective.name.partition("/")[0])
+    if evaluator is None:
+        return None
+    looks = range(every, trainer.num_steps, every)
+    return next((at for at in looks if not evaluator.due(at, num_steps=trainer.num_steps)), None)
+
+
+def _refuse_unmeasured(trainer: Trainer, objective: Objective, every: int) -> None:
+    if every < 1 or every >= trainer.num_steps:
+        raise ConfigError(
+            f"--search=pbt(every={every}): a run has {trainer.num_steps} steps, and is to be "
+            "looked at on its way."
+        )
+    if (step := _unmeasured(trainer, objective, every)) is not None:
+        raise ConfigError(
+            f"--search=pbt(every={every}): {objective.name} is not measured after step {step}. "
+            "Say another number of steps, or let it be measured more often."
+        )

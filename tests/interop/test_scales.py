@@ -1,0 +1,132 @@
+"""Files whose weights are in eight bits with a scale for each block, as DeepSeek-V3's are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fidgpt.graph import ConfigError
+from fidgpt.interop import from_hf, load_hf, save_hf
+from fidgpt.interop.hugging_face.scales import scaled
+from fidgpt.model import LanguageModel
+
+# Wider than a block and no whole number of blocks, in one dimension, in both, and in none.
+SAID: dict[str, Any] = {
+    "model_type": "deepseek_v3",
+    "first_k_dense_replace": 1,
+    "hidden_act": "silu",
+    "hidden_size": 160,
+    "intermediate_size": 130,
+    "kv_lora_rank": 12,
+    "max_position_embeddings": 16,
+    "moe_intermediate_size": 8,
+    "n_group": 2,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_attention_heads": 2,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "v_head_dim": 16,
+    "vocab_size": 97,
+}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+
+
+def by_hand(codes: Tensor, scales: Tensor) -> Tensor:
+    """Number by number, with the scale of its block."""
+    rows, columns = (torch.arange(size) // 128 for size in codes.shape)
+    return codes.float() * scales[rows][:, columns]
+
+
+def write(directory: Path, tensors: dict[str, Tensor], **said: Any) -> Path:
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(SAID | said))
+    safetensors.torch.save_file(tensors, directory / "model.safetensors")
+    return directory
+
+
+@pytest.fixture
+def plain(build: Callable[..., LanguageModel], tmp_path: Path) -> dict[str, Tensor]:
+    """The tensors of a small DeepSeek-V3, by their names in the files."""
+    path = tmp_path / "plain"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(SAID))
+    save_hf(build(from_hf(str(path))), path, seq_len=16)
+    return safetensors.torch.load_file(path / "model.safetensors")
+
+
+def in_eight_bits(plain: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Random codes and scales for all projections, and what they stand for."""
+    torch.manual_seed(0)
+    coded, meant = dict(plain), dict(plain)
+    for name in [name for name in plain if "_proj" in name]:
+        rows, columns = plain[name].shape
+        codes = (torch.randn(rows, columns) * 30).to(torch.float8_e4m3fn)
+        scales = torch.rand(-(-rows // 128), -(-columns // 128)) * 0.001
+        coded |= {name: codes, f"{name}_scale_inv": scales}
+        meant[name] = by_hand(codes, scales)
+    return coded, meant
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (128, 128), (129, 300), (384, 7)])
+def test_each_number_has_the_scale_of_its_block(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    codes = (torch.randn(shape) * 30).to(torch.float8_e4m3fn)
+    scales = torch.rand(-(-shape[0] // 128), -(-shape[1] // 128))
+    assert torch.equal(scaled(codes, scales), by_hand(codes, scales))
+
+
+def test_eight_bits_with_scales_are_read_as_what_they_stand_for(
+    load: Callable[[Path], LanguageModel], plain: dict[str, Tensor], tmp_path: Path
+) -> None:
+    coded, meant = in_eight_bits(plain)
+    found = load(write(tmp_path / "coded", coded, quantization_config=FP8))
+    wanted = load(write(tmp_path / "meant", meant))
+    names = {name for name, _ in wanted.named_parameters()}
+    assert {"blocks.1.mlp.experts.gate", "blocks.0.attention.kv_down.weight"} <= names
+    assert all(map(torch.equal, found.parameters(), wanted.parameters()))
+
+
+@pytest.mark.parametrize("scales", [None, torch.ones(3, 3)])
+def test_eight_bits_without_their_scales_are_refused(
+    build: Callable[..., LanguageModel],
+    plain: dict[str, Tensor],
+    scales: Tensor | None,
+    tmp_path: Path,
+) -> None:
+    coded, _ = in_eight_bits(plain)
+    del coded["model.layers.0.mlp.up_proj.weight_scale_inv"]
+    if scales is not None:
+        coded["model.layers.0.mlp.up_proj.weight_scale_inv"] = scales
+    path = write(tmp_path / "coded", coded, quantization_config=FP8)
+    model = build(from_hf(str(path)))
+    with pytest.raises(ConfigError, match=r"layers.0.mlp.up_proj.weight: numbers of type F8_E4M3"):
+        load_hf(model, path)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"quant_method": "fp8"},
+        {"quant_method": "fp8", "weight_block_size": [64, 128]},
+        {"quant_method": "mxfp4"},
+        "gptq",
+    ],
+)
+def test_other_codes_are_refused_with_a_remedy(how: object, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SAID | {"quantization_config": how}))
+    with pytest.raises(ConfigError, match=r"quantization_config is .*blocks of 128.*dequantize"):
+        from_hf(str(tmp_path))

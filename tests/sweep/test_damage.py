@@ -1,0 +1,172 @@
+"""What is cut, lost, half written or written by others of a sweep's files, and how it goes on."""
+
+import errno
+import io
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fidgpt.sweep import Ending, Job, LocalRunner
+from fidgpt.sweep import book as books
+from fidgpt.sweep.book import Book
+from fidgpt.sweep.files import num_damaged, read_table
+from fidgpt.sweep.screen import Screen
+from fidgpt.train import RunError
+
+from .conftest import NUM_STEPS, Toys
+from .test_local import Heard
+
+
+def table(toys: Toys) -> list[str]:
+    return (toys.directory / "table.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def done(toys: Toys, names: list[str]) -> list[Job]:
+    """Jobs that were run, with their rows in the table."""
+    jobs = toys.jobs(names)
+    toys.directory.mkdir()
+    with Screen(Book(toys.directory, jobs), console=Console(file=io.StringIO())) as screen:
+        LocalRunner().run(jobs, screen)
+    return jobs
+
+
+@pytest.mark.parametrize("spoilt", [b'{"name": "x"', b"\xff\xfe\x00", b"[]", b'{"name": 3}'])
+def test_lines_of_the_table_that_are_no_rows_are_made_anew(toys: Toys, spoilt: bytes) -> None:
+    jobs = done(toys, ["1", "2"])
+    rows = read_table(toys.directory)
+    lines = (toys.directory / "table.jsonl").read_bytes().splitlines()
+    (toys.directory / "table.jsonl").write_bytes(lines[0] + b"\n" + spoilt + b"\n")
+    assert (read_table(toys.directory), num_damaged(toys.directory)) == (rows[:1], 1)
+    text = io.StringIO()
+    with Screen(Book(toys.directory, jobs), console=Console(file=text)):
+        pass
+    assert text.getvalue().startswith("warning: 1 line is no row of the table")
+    again = read_table(toys.directory)
+    assert again[0] == rows[0]
+    assert [row["metrics"] for row in again] == [row["metrics"] for row in rows]
+    assert [row["status"] for row in again] == ["finished"] * 2
+
+
+def test_last_words_may_hold_any_character(toys: Toys) -> None:
+    toys.directory.mkdir()
+    (job,) = toys.jobs(["1"])
+    Book(toys.directory, [job]).ended(job, Ending("failed", "one\u2028two\x85three"))
+    assert read_table(toys.directory)[0]["last_words"] == "one\u2028two\x85three"
+
+
+def test_who_knows_more_of_a_point_writes_its_row(toys: Toys) -> None:
+    toys.directory.mkdir()
+    jobs = toys.jobs(["1", "2"])
+    one, other = Book(toys.directory, jobs), Book(toys.directory, jobs)
+    one.write()
+    other.started(jobs[0])
+    one.started(jobs[1])
+    assert [row["status"] for row in read_table(toys.directory)] == ["running", "running"]
+    other.ended(jobs[0], Ending("failed", "no memory"))
+    one.write()
+    assert [row["status"] for row in read_table(toys.directory)] == ["failed", "running"]
+    assert [row["status"] for row in one] == ["failed", "running"]
+
+
+def test_a_point_that_one_saw_finished_stays_so(toys: Toys) -> None:
+    """Whatever a process writes that begins it once more, only to see that it is done."""
+    jobs = done(toys, ["1"])
+    one, other = Book(toys.directory, jobs), Book(toys.directory, jobs)
+    other.started(jobs[0])
+    one.write()
+    assert [row["status"] for row in read_table(toys.directory)] == ["finished"]
+
+
+def test_a_table_that_cannot_be_written_is_told_and_stops_nothing(
+    toys: Toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    toys.directory.mkdir()
+    jobs, text = toys.jobs(["1", "2"]), io.StringIO()
+    monkeypatch.setattr(books, "write_table", full)
+    with (
+        pytest.raises(RunError, match="cannot be written: No space left on device"),
+        Screen(Book(toys.directory, jobs), console=Console(file=text)) as screen,
+    ):
+        assert LocalRunner().run(jobs, screen)
+    assert all(job.is_done for job in jobs)
+    assert text.getvalue().count("warning: the results") == 1
+    monkeypatch.undo()
+    assert [row["status"] for row in Book(toys.directory, jobs)] == ["finished"] * 2
+
+
+@pytest.mark.parametrize("mark", ["", '{"step": 5, "lo', "[]", None])
+def test_a_mark_that_cannot_be_read_is_made_again(toys: Toys, mark: str | None) -> None:
+    (job,) = done(toys, ["1"])
+    path = job.directory / "done.json"
+    whole = path.read_text()
+    path.unlink() if mark is None else path.write_text(mark)
+    assert not job.is_done
+    heard = Heard()
+    assert LocalRunner().run([job], heard)
+    assert path.read_text() == whole
+    assert heard.steps == {"seed=1": list(range(1, NUM_STEPS + 1))}  # read, not trained
+
+
+def test_the_mark_holds_what_is_not_measured_at_the_last_step(toys: Toys) -> None:
+    (job,) = toys.jobs(["1"])
+    job.directory.mkdir(parents=True)
+    rows = [{"step": 1, "loss": 2.0, "validation/loss": 3.0}, {"step": 2, "loss": 1.0}]
+    (job.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert job.finish() == job.result() == {"step": 2, "loss": 1.0, "validation/loss": 3.0}
+
+
+def test_a_point_whose_log_is_gone_has_last_words(
+    toys: Toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard()
+    (job,) = toys.jobs(["1"])
+    toys.fail(job, times=1, words="error: no memory")
+    monkeypatch.setattr(heard, "started", lambda one: one.log.unlink())
+    assert LocalRunner().run([job], heard)
+    assert heard.told[0] == ("failed", "seed=1", "exit status 1, without a word", "False")
+
+
+def test_nobody_else_begins_a_point_before_it_is_marked(
+    toys: Toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = Job.finish, list[bool]()
+
+    def finish(job: Job) -> dict[str, object]:
+        with job.opened_log() as log:
+            seen.append(log is None or job.is_done)
+        return real(job)
+
+    monkeypatch.setattr(Job, "finish", finish)
+    (job,) = toys.jobs(["1"])
+    assert LocalRunner().run([job], Heard())
+    assert all(seen) and seen
+    with job.opened_log() as log:
+        assert log is not None
+
+
+class Removing(Heard):
+    """Removes a run as its last row is read, and leaves there what a process may still write."""
+
+    def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
+        if row["step"] == NUM_STEPS:
+            shutil.rmtree(job.directory)
+            (job.directory / "checkpoints").mkdir(parents=True)
+
+
+def test_a_point_that_came_to_its_end_in_a_removed_directory_is_not_done(toys: Toys) -> None:
+    """What its process wrote after that is moved aside, and it is trained again."""
+    (job,) = toys.jobs(["1"])
+    heard = Removing()
+    assert LocalRunner().run([job], heard)
+    assert heard.told[1][0] == "failed" and not job.is_done
+    assert LocalRunner().run([job], Heard())
+    assert job.is_done and job.result()["step"] == NUM_STEPS
+    assert [path.name for path in toys.directory.glob("*.lost-*")] == ["111111111111.lost-1"]

@@ -1,0 +1,299 @@
+"""Points on a real Ray cluster of two worker nodes: placed, killed under way, and told as here."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fidgpt.graph import ConfigError
+from fidgpt.sweep import Job, Sweep
+from fidgpt.sweep.runners import ray_cluster
+from fidgpt.sweep.runners.ray_attempt import environments
+from fidgpt.sweep.runners.ray_cluster import RayRunner
+from fidgpt.sweep.runners.ray_place import Claim
+from fidgpt.train.tracking.trackers import read_rows, reproducible
+
+from .conftest import NUM_STEPS, Toys
+from .test_local import Heard, interrupt_when
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'fidgpt[ray]'")
+pytestmark = pytest.mark.xdist_group("processes")
+ROOT = Path(__file__).parents[2]
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024, "include_dashboard": False}
+RUN = ["config:debug", "set:samples=None", "set:evaluators={}"]
+# Runs toys on a cluster until it is killed.
+DRIVER = """
+import pathlib, sys; from fidgpt.sweep import Job
+from tests.sweep.conftest import Toys
+from tests.sweep.test_local import Heard
+from fidgpt.sweep.runners.ray_cluster import RayRunner
+toys = Toys(pathlib.Path(sys.argv[2]), seconds=1.0)
+Job.command = property(toys.command)
+RayRunner(jobs=2, address=sys.argv[1] or None).run(toys.jobs(["1", "2", "3"]), Heard())
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster of a head, where nothing runs, and two nodes of one core."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        before = signal.getsignal(signal.SIGTERM)
+        from ray.cluster_utils import Cluster
+
+        soon = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500}
+        made = Cluster(
+            initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "_system_config": soon}
+        )
+        for _ in range(2):
+            made.add_node(**NODE)
+        yield made
+        made.shutdown()
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def on_ray(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayRunner]:
+    """A runner on the cluster."""
+    monkeypatch.setattr(ray_cluster, "_PAUSE", 0.02)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def make(**said: Any) -> RayRunner:
+        return RayRunner(address=cluster.address, **said)
+
+    return make
+
+
+def rows_of(sweep: Sweep) -> list[list[dict[str, Any]]]:
+    """The numbers of the runs of a sweep that do not depend on how fast they went."""
+    files = [job.directory / "metrics.jsonl" for job in sweep.jobs]
+    return [[reproducible(row) for row in read_rows(path)] for path in files]
+
+
+def steps_of(job: Job) -> int:
+    """How many rows a toy wrote, those of all its attempts."""
+    path = job.directory / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_alive(job: Job) -> bool:
+    """Whether the process of a toy is there."""
+    return Path(f"/proc/{(job.directory / 'pid').read_text()}").exists()
+
+
+def see_no_lock_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the sweep find the first job's log free, as it is a moment before another takes it."""
+    looks = iter([True])
+    look = Job.opened_log
+
+    def opened_log(job: Job) -> Any:
+        return job.log.open("ab") if next(looks, False) else look(job)
+
+    monkeypatch.setattr(Job, "opened_log", opened_log)
+
+
+def test_a_run_gives_the_same_numbers_as_here(on_ray: Any, tmp_path: Path) -> None:
+    here, there = (Sweep(*RUN, directory=tmp_path / name) for name in ("here", "there"))
+    here.run(console=Console(file=io.StringIO()))
+    there.run(console=Console(file=io.StringIO()), runner=on_ray())
+    assert rows_of(there) == rows_of(here)
+
+
+def test_two_processes_on_two_nodes_give_the_same_numbers_as_on_one(
+    on_ray: Any, tmp_path: Path
+) -> None:
+    there = Sweep(*RUN, directory=tmp_path / "there")
+    results = there.run(console=Console(file=io.StringIO()), runner=on_ray(processes=2))
+    assert [row["status"] for row in results] == ["finished"], results[0]["last_words"]
+    flags = [f"--config={one}" for one in RUN]
+    run_dir = f"--run_dir={tmp_path / 'here' / there.points[0].short}"
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    command = [sys.executable, *torchrun, "-m", "fidgpt.cli.train", *flags, run_dir]
+    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    assert rows_of(there) == rows_of(Sweep(*RUN, directory=tmp_path / "here"))
+    variables = [
+        json.loads((one.directory / "environment.json").read_text())["variables"]
+        for one in there.jobs
+    ]
+    assert [one["WORLD_SIZE"] for one in variables] == ["2"]
+    assert [one["LOCAL_WORLD_SIZE"] for one in variables] == ["1"]  # so each had a node of its own
+
+
+def test_points_run_side_by_side_and_their_failures_are_told_as_here(
+    on_ray: Any, toys: Toys
+) -> None:
+    toys.seconds = 0.1
+    heard = Heard()
+    jobs = toys.jobs(["1", "2", "3"])
+    toys.fail(jobs[0], times=1, words="error: the disk is on fire,\n  call somebody.")
+    toys.fail(jobs[1], times=2, words="error: step 3 diverged: loss is nan.")
+    assert on_ray(jobs=2, retries=1).run(jobs, heard)
+    assert {line[:2] for line in heard.told[:2]} == {("started", "seed=1"), ("started", "seed=2")}
+    assert ("failed", "seed=1", "the disk is on fire, call somebody.", "True") in heard.told
+    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "True") in heard.told
+    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "False") in heard.told
+    assert [line[:2] for line in heard.told].count(("finished", "seed=3")) == 1
+    assert [job.is_done for job in jobs] == [True, False, True]
+    assert jobs[0].result() == {"step": NUM_STEPS, "loss": 1 / NUM_STEPS}
+    assert [steps_of(job) for job in jobs] == [5, 2, 5]  # so each went on where it was
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(on_ray: Any, toys: Toys) -> None:
+    toys.seconds = 0.2
+    heard = Heard()
+    jobs = toys.jobs(["1", "2", "3", "4"])
+    thread = interrupt_when(lambda: len(heard.steps) == 2)
+    assert not on_ray(jobs=3).run(jobs, heard)  # one more than there is room for
+    thread.join()
+    words = [line[0] for line in heard.told]
+    assert sorted(words) == ["started", "started", "stopped", "stopped", "stops"]
+    assert {line[1] for line in heard.told if line[0] == "stopped"} == set(heard.steps)
+    toys.seconds = 0.0
+    assert on_ray(jobs=2).run(jobs, heard)
+    assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 4
+
+
+def test_who_insists_ends_all_at_once(on_ray: Any, toys: Toys) -> None:
+    toys.seconds = 60
+    heard = Heard()
+    (job,) = toys.jobs(["1"])
+    thread = interrupt_when(lambda: (job.directory / "pid").exists(), times=3)
+    assert not on_ray().run([job], heard)
+    thread.join()
+    assert heard.told[-1][0] == "stopped"
+    wait_until(lambda: not is_alive(job))
+
+
+def test_a_point_whose_node_is_killed_goes_on_on_another(
+    cluster: Any, on_ray: Any, toys: Toys
+) -> None:
+    toys.seconds = 0.5
+    heard = Heard()
+    jobs = toys.jobs(["1", "2"])
+    node = cluster.add_node(**NODE | {"num_cpus": 2}, resources={"doomed": 1})
+
+    def kill() -> None:
+        wait_until(lambda: heard.steps.get("seed=1") and heard.steps.get("seed=2"))
+        cluster.remove_node(node, allow_graceful=False)
+
+    thread = Thread(target=kill)
+    thread.start()
+    assert on_ray(jobs=2, cpus=0.6).run(jobs, heard)
+    thread.join()
+    moved = [line for line in heard.told if line[0] == "failed"]
+    assert moved and all(
+        line[3] == "True" and "its place on the cluster is gone" in line[2] for line in moved
+    )
+    assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 2
+    assert [line[0] for line in heard.told].count("finished") == 2
+
+
+@pytest.mark.parametrize("where", ["cluster", "this machine"])
+def test_runs_whose_driver_is_killed_end_and_the_same_command_goes_on(
+    where: str, cluster: Any, on_ray: Any, toys: Toys
+) -> None:
+    address = cluster.address if where == "cluster" else ""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, address, str(toys.directory)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}"},
+    )
+    jobs = toys.jobs(["1", "2", "3"])
+    wait_until(lambda: steps_of(jobs[0]) and steps_of(jobs[1]))
+    driver.kill()
+    driver.wait()
+    wait_until(lambda: not is_alive(jobs[0]) and not is_alive(jobs[1]))
+    assert steps_of(jobs[0]) < NUM_STEPS
+    heard = Heard()
+    assert on_ray(jobs=2).run(jobs, heard)
+    assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 3
+    assert sorted(line[0] for line in heard.told if line[0] != "waits") == (
+        ["finished"] * 3 + ["started"] * 3
+    )
+
+
+def test_what_another_process_runs_is_waited_for(
+    on_ray: Any, toys: Toys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = toys.jobs(["1", "2"])
+    other = contextlib.ExitStack()
+
+    class Releasing(Heard):
+        def waits(self, job: Job) -> None:
+            super().waits(job)
+            other.close()
+
+    heard = Releasing()
+    other.enter_context(first.opened_log())
+    see_no_lock_at_first(monkeypatch)
+    assert on_ray().run([first, second], heard)
+    assert [line[:2] for line in heard.told] == [
+        ("waits", "seed=1"),
+        ("started", "seed=2"),
+        ("finished", "seed=2"),
+        ("started", "seed=1"),
+        ("finished", "seed=1"),
+    ]
+
+
+def test_what_ray_cannot_do_is_said(on_ray: Any) -> None:
+    with pytest.raises(ConfigError, match=r"address=127.0.0.1:1:(.|\n)*ray start --head"):
+        RayRunner(address="127.0.0.1:1").run([], Heard())
+    heard = Heard()
+    assert on_ray(cpus=2, processes=3).run([], heard)
+    assert "room for 0 processes with cpus=2" in heard.told[0][1]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"gpus": 4}, "say gpus=1, and processes=4"),
+        ({"gpus": 0.5, "processes": 2}, "several cannot share a GPU"),
+        ({"cpus": 0}, "some part of a core"),
+        ({"processes": 0}, "at least one process"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RayRunner(**said)
+
+
+def test_processes_of_a_node_see_its_gpus_and_take_one_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    claims = [
+        Claim(0, "a", "10.0.0.1", 7000, ["3"]),
+        Claim(0, "b", "10.0.0.2", 7001, ["0"]),
+        Claim(0, "a", "10.0.0.1", 7002, ["1"]),
+    ]
+    several = environments(claims, threads=2)
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+    assert [[one[name] for name in names] for one in several] == [
+        ["0", "0", "2", "3,1"],
+        ["1", "0", "1", "0"],
+        ["2", "1", "2", "3,1"],
+    ]
+    assert {(one["MASTER_ADDR"], one["MASTER_PORT"], one["WORLD_SIZE"]) for one in several} == {
+        ("10.0.0.1", "7000", "3")
+    }
+    alone = environments(claims[:1], threads=2)
+    assert alone == [{"CUDA_VISIBLE_DEVICES": "3", "OMP_NUM_THREADS": "2"}]

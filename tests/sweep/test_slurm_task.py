@@ -1,0 +1,191 @@
+"""What a task of a Slurm job does, where there is no Slurm: in a process of this machine."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fidgpt.graph import ConfigError
+from fidgpt.sweep import Job
+from fidgpt.sweep.runners import slurm_jobs
+from fidgpt.sweep.runners.slurm import SlurmRunner
+from fidgpt.sweep.runners.slurm_jobs import Standing
+from fidgpt.sweep.runners.slurm_task import Task, read_record
+
+from .conftest import NUM_STEPS, Toys
+from .test_local import Heard
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+_LOAD = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))()"
+
+
+class Started:
+    """A task in a process of its own, pickled as for submitit, with a Slurm that only notes."""
+
+    def __init__(self, job: Job, folder: Path, *, state: str) -> None:
+        cloudpickle = pytest.importorskip("cloudpickle")
+        self.record, self.noted = folder / "record.json", folder / "noted"
+        commands = folder / "bin"
+        commands.mkdir(parents=True, exist_ok=True)
+        for name, says in (("scontrol", f'echo "$@" >> {self.noted}'), ("squeue", f"echo {state}")):
+            (commands / name).write_text(f"#!/bin/sh\n{says}\n")
+            (commands / name).chmod(stat.S_IRWXU)
+        os.environ["PATH"] = f"{commands}:{os.environ['PATH']}"  # the fixture puts it back
+        task = Task(
+            beginning=job.beginning,
+            going_on=job.going_on,
+            directory=job.directory,
+            log=job.log,
+            record=self.record,
+            environment={},
+            processes=1,
+        )
+        with slurm_jobs.as_they_are():
+            (folder / "task").write_bytes(cloudpickle.dumps(task))
+        self._process = subprocess.Popen([sys.executable, "-c", _LOAD, str(folder / "task")])
+        self._metrics = job.directory / "metrics.jsonl"
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends the task a signal, as soon as it has made a step."""
+        while not (self._metrics.exists() and self._metrics.stat().st_size):
+            time.sleep(0.02)
+        self._process.send_signal(number)
+
+    def ended(self) -> dict[str, Any]:
+        """What the task says of itself, after its end."""
+        self._process.wait(timeout=60)
+        return read_record(self.record) or {}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of an array that was requeued once."""
+    for name, value in {
+        "PATH": os.environ["PATH"],
+        "SLURM_JOB_ID": "8",
+        "SLURM_ARRAY_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SLURM_RESTART_COUNT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("environment")
+class TestATask:
+    def test_says_how_it_ended(self, toys: Toys, tmp_path: Path) -> None:
+        good, bad = toys.jobs(["1", "2"])
+        toys.fail(bad, times=1, words="error: no")
+        record = Started(good, tmp_path / "1", state="RUNNING").ended()
+        assert (record["state"], record["status"], record["start"]) == ("ended", 0, 1)
+        record = Started(bad, tmp_path / "2", state="RUNNING").ended()
+        assert (record["state"], record["status"]) == ("ended", 1)
+        assert "error: no" in bad.log.read_text()
+
+    @pytest.mark.parametrize(
+        ("number", "slurm_says", "state"),
+        [
+            (signal.SIGUSR1, "RUNNING", "requeued"),
+            (signal.SIGTERM, "RUNNING", "requeued"),
+            (signal.SIGTERM, "COMPLETING", "ended"),
+            (signal.SIGINT, "RUNNING", "ended"),
+        ],
+    )
+    def test_goes_back_to_the_queue_unless_it_was_ended(
+        self, toys: Toys, tmp_path: Path, number: signal.Signals, slurm_says: str, state: str
+    ) -> None:
+        toys.seconds = 0.2
+        (job,) = toys.jobs(["1"])
+        started = Started(job, tmp_path / "1", state=slurm_says)
+        started.send(number)
+        assert started.ended()["state"] == state
+        noted = started.noted.read_text() if started.noted.exists() else ""
+        assert noted == ("requeue 7_1\n" if state == "requeued" else "")
+        toys.seconds = 0.0
+        assert Started(job, tmp_path / "2", state="RUNNING").ended()["status"] == 0
+        assert len((job.directory / "metrics.jsonl").read_text().splitlines()) == NUM_STEPS
+
+    def test_leaves_a_point_to_who_runs_it(self, toys: Toys, tmp_path: Path) -> None:
+        (job,) = toys.jobs(["1"])
+        with job.opened_log():
+            assert Started(job, tmp_path / "1", state="RUNNING").ended()["state"] == "refused"
+        assert not job.directory.exists()
+
+    def test_gives_up_when_it_gets_nowhere(self, toys: Toys, tmp_path: Path) -> None:
+        (job,) = toys.jobs(["1"])
+        job.directory.mkdir(parents=True)
+        script = "import os, signal; os.kill(os.getppid(), signal.SIGUSR1); signal.pause()"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Job, "beginning", property(lambda job: [sys.executable, "-c", script]))
+            states = [
+                Started(job, tmp_path / "1", state="RUNNING").ended()["state"] for _ in range(3)
+            ]
+        assert states == ["requeued", "requeued", "ended"]
+        record = read_record(tmp_path / "1" / "record.json") or {}
+        assert record["words"].startswith("was taken from its node 3 times before it had made a")
+
+
+def test_what_a_job_asks_of_slurm() -> None:
+    runner = SlurmRunner(
+        partition="gpu",
+        timeout_min=90,
+        cpus=8,
+        gpus=1,
+        mem_gb=1.5,
+        nodes=2,
+        processes=4,
+        extra="--constraint='a100|h100' --exclusive",
+    )
+    assert runner.parameters == {
+        "partition": "gpu",
+        "mem": "1536M",
+        "gpus_per_node": 4,
+        "time": 90,
+        "nodes": 2,
+        "ntasks_per_node": 4,
+        "cpus_per_task": 8,
+        "srun_args": ["--cpus-per-task=8", "--kill-on-bad-exit=1"],
+        "stderr_to_stdout": True,
+        "additional_parameters": {
+            "requeue": True,
+            "signal": "USR1@120",
+            "constraint": "a100|h100",
+            "exclusive": True,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"jobs": 0}, "jobs=0: Slurm needs at least 1"),
+        ({"timeout_min": 0}, "timeout_min=0: Slurm needs at least 1"),
+        ({"gpus": -1}, "gpus=-1, retries=0: neither is below 0"),
+        ({"extra": "-C a100"}, "'-C' is no option in its long form"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SlurmRunner(**arguments)
+
+
+def test_where_there_is_no_slurm_that_is_said(
+    toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no sbatch on this machine: start the sweep"):
+        SlurmRunner().run(toys.jobs(["1"]), Heard())
+
+
+def test_a_job_is_held_where_its_turn_does_not_come_by_itself() -> None:
+    assert Standing("PENDING", "PartitionTimeLimit").is_held
+    assert not Standing("PENDING", "Priority").is_held
+    assert not Standing("RUNNING", "None").is_held
