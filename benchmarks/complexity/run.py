@@ -21,9 +21,9 @@ import composed  # noqa: E402
 import flattened  # noqa: E402
 from counting import Count, Tree, changed_lines, logical_lines, new_lines, write  # noqa: E402
 
-from fidgpt.cli.catalogue import own_catalogue  # noqa: E402
-from fidgpt.cli.directives import compose  # noqa: E402
-from fidgpt.cli.runs import build_trainer  # noqa: E402
+from fidgpt.cli.catalogue.catalogue import own_catalogue  # noqa: E402
+from fidgpt.cli.directives.directives import compose  # noqa: E402
+from fidgpt.cli.runs.runs import build_trainer  # noqa: E402
 from fidgpt.graph import parts  # noqa: E402
 from fidgpt.model import materialize  # noqa: E402
 from fidgpt.train.losses.objective import NextToken  # noqa: E402

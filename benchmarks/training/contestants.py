@@ -178,8 +178,8 @@ def _loop(
 
 def _trainer(task: Task, *fiddlers: str) -> Any:
     """The trainer of the named config, with a model that has its values."""
-    from fidgpt.cli.catalogue import own_catalogue
-    from fidgpt.cli.directives import compose
+    from fidgpt.cli.catalogue.catalogue import own_catalogue
+    from fidgpt.cli.directives.directives import compose
     from fidgpt.graph import build
     from fidgpt.model import materialize
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fidgpt.cli.calls import call_with
+from fidgpt.cli.catalogue.calls import call_with
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import Call, parse_call, split_at_commas
 

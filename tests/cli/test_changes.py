@@ -8,9 +8,9 @@ import fiddle as fdl
 import pytest
 from torch import nn
 
-from fidgpt.cli.catalogue import Catalogue, own_catalogue
-from fidgpt.cli.directives import apply_fiddlers, compose, composed
-from fidgpt.cli.runs import build_trainer
+from fidgpt.cli.catalogue.catalogue import Catalogue, own_catalogue
+from fidgpt.cli.directives.directives import apply_fiddlers, compose, composed
+from fidgpt.cli.runs.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_large, use_gqa
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load

@@ -16,7 +16,7 @@ from fidgpt.cli.completion.line import read_line
 from fidgpt.cli.completion.scripts import script
 from fidgpt.cli.completion.shells import written
 from fidgpt.cli.completion.words import candidates, command_of
-from fidgpt.cli.directives import KINDS
+from fidgpt.cli.directives.directives import KINDS
 
 Index = dict[str, Any]
 ROOT = Path(__file__).parents[2]

@@ -96,7 +96,9 @@ def test_what_is_loaded_late_has_its_name_from_the_start() -> None:
 
 
 def test_directives_are_read_without_torch() -> None:
-    assert "torch" not in modules_after("import fidgpt.cli.directives, fidgpt.cli.report")
+    assert "torch" not in modules_after(
+        "import fidgpt.cli.directives.directives, fidgpt.cli.directives.report"
+    )
 
 
 FIRST_STEP = """

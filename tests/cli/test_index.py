@@ -11,9 +11,9 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-import fidgpt.cli.projects
+import fidgpt.cli.catalogue.projects
 from fidgpt import configs, fiddlers, tags
-from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.index import ask, projects, store
 from fidgpt.cli.index.build import quantities_of
 from fidgpt.cli.index.knobs import knobs_of
@@ -87,7 +87,7 @@ class TestNames:
         assert fiddler[1]["arguments"] == [{"name": "colour", "type": "str"}]
 
     def test_of_the_group_that_commands_read(self) -> None:
-        assert projects.GROUP == fidgpt.cli.projects.GROUP
+        assert projects.GROUP == fidgpt.cli.catalogue.projects.GROUP
 
 
 class TestKnobs:

@@ -5,12 +5,12 @@ import itertools
 import pytest
 
 from fidgpt import configs
-from fidgpt.cli import again
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.cli.index.frames import frame_from, known_frames
 from fidgpt.cli.index.knobs import knobs_of
 from fidgpt.cli.index.store import Index
+from fidgpt.cli.runs import again
 from fidgpt.graph.spelling.nearness import frame_of, least_apart
 
 CATALOGUE = own_catalogue()

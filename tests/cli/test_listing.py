@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from fidgpt import configs, fiddlers, sample
-from fidgpt.cli import sweep, tables, train
-from fidgpt.cli.helping import print_knobs
+from fidgpt.cli import sweep, train
+from fidgpt.cli.showing import tables
+from fidgpt.cli.showing.helping import print_knobs
 
 Command = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("kept_index")
@@ -149,7 +150,7 @@ class TestHelp:
             for i in range(12)
         ]
         index = {"knobs": {"base": knobs}, "configs": {"base": {"doc": "Deep."}}}
-        monkeypatch.setattr("fidgpt.cli.helping.whole", lambda: index)
+        monkeypatch.setattr("fidgpt.cli.showing.helping.whole", lambda: index)
         print_knobs([])
         told = [row[0] for row in rows(capsys.readouterr().out)]
         assert told[:2] == ["blocks[0].width", "blocks[2].width"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigError, bind, dump, fingerprint
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fidgpt.cli.blame import blamed
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import composed
-from fidgpt.cli.report import report
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.blame import blamed
+from fidgpt.cli.directives.directives import composed
+from fidgpt.cli.directives.report import report
 from fidgpt.graph import ConfigErrors
 
 OWN = own_catalogue()

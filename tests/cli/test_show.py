@@ -11,8 +11,8 @@ import pytest
 
 from fidgpt import configs
 from fidgpt.cli import train
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import dump, fingerprint, load, outline
 from fidgpt.graph.views.flat import flat, said
 from fidgpt.graph.views.python import python

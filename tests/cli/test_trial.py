@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
-from fidgpt.cli.runs import build_trainer
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
+from fidgpt.cli.runs.runs import build_trainer
 from fidgpt.graph import ConfigError, find
 from fidgpt.model import Attention, Layout, StartError
 

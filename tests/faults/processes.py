@@ -15,7 +15,8 @@ from typing import NamedTuple, NoReturn
 import torch
 from absl import flags
 
-from fidgpt.cli import runs, train
+from fidgpt.cli import train
+from fidgpt.cli.runs import runs
 from fidgpt.train import device
 
 Command = Callable[[], None]

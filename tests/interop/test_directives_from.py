@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError, bind
 from fidgpt.interop import directives_of
 

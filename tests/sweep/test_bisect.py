@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep import Events, Job, LocalRunner, Point
 from fidgpt.sweep.bisect import Bisection, Culprits, Measuring, Stopped, minimal, together

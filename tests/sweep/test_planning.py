@@ -5,8 +5,8 @@ from pathlib import Path
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
 from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat, trial
 from fidgpt.sweep.axes import Item

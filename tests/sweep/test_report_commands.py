@@ -3,8 +3,8 @@
 import shlex
 from pathlib import Path
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import fingerprint
 from fidgpt.sweep import pairs, plan, repeat
 from fidgpt.sweep.report import markdown_text, read_report

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
-from fidgpt.cli.runs import build_trainer
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
+from fidgpt.cli.runs.runs import build_trainer
 from fidgpt.train import Checkpoints, RunDirectory
 
 README = ["config:base", "fiddler:make_large", "set:model.hidden_dim=1024"]

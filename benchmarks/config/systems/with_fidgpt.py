@@ -6,8 +6,8 @@ import fiddle as fdl
 import recipe
 
 from fidgpt import graph
-from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph.edits import set_text, set_value
 
 ALLOWED = ("parts", "systems")

@@ -117,6 +117,6 @@ def _parse(arguments: Sequence[str]) -> list[str]:
 
 
 def _help(_: list[str]) -> None:
-    from fidgpt.cli.helping import print_help  # late: most runs need no help
+    from fidgpt.cli.showing.helping import print_help  # late: most runs need no help
 
     print_help(FLAGS)

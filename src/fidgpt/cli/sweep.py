@@ -5,8 +5,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fidgpt.cli import app, asked
+from fidgpt.cli import app
 from fidgpt.cli.flags import FLAGS, refuse_arguments
+from fidgpt.cli.showing import asked
 from fidgpt.cli.sweeping.flags import AXES, PLACED, placed
 
 if TYPE_CHECKING:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from fidgpt.cli import app, asked, show
+from fidgpt.cli import app
 from fidgpt.cli.flags import FLAGS, refuse_arguments
+from fidgpt.cli.showing import asked, show
 
 if TYPE_CHECKING:
     import fiddle as fdl
 
-    from fidgpt.cli.catalogue import Catalogue
-    from fidgpt.cli.effects import Composed
+    from fidgpt.cli.catalogue.catalogue import Catalogue
+    from fidgpt.cli.directives.effects import Composed
     from fidgpt.train import RunDirectory, Trainer
 
 flags.DEFINE_bool("dry_run", False, "Build and count, and train nothing.")
@@ -49,8 +50,8 @@ def main(arguments: list[str]) -> int | None:
         _refuse_contradictions()
         _pretend_machine()
         # Late: --help, --list and completion load no torch.
-        from fidgpt.cli.catalogue import own_catalogue
-        from fidgpt.cli.directives import composed
+        from fidgpt.cli.catalogue.catalogue import own_catalogue
+        from fidgpt.cli.directives.directives import composed
 
         catalogue = own_catalogue(tuple(FLAGS.allow))
         old = _resumed(catalogue) if FLAGS.resume else None
@@ -64,8 +65,8 @@ def main(arguments: list[str]) -> int | None:
 
 
 def _resumed(catalogue: "Catalogue") -> "fdl.Config":
-    from fidgpt.cli.lost import bring_back  # late: they know files and differences
-    from fidgpt.cli.runs import load_run
+    from fidgpt.cli.runs.lost import bring_back  # late: they know files and differences
+    from fidgpt.cli.runs.runs import load_run
 
     if FLAGS.run_dir:
         bring_back(FLAGS.resume, Path(FLAGS.run_dir))
@@ -84,7 +85,7 @@ def _is_there_already(cfg: "fdl.Config") -> bool:
         return False
     directory = Path(FLAGS.run_dir)
     if not directory.exists():
-        from fidgpt.cli.lost import bring_back_lost  # late: it knows torch
+        from fidgpt.cli.runs.lost import bring_back_lost  # late: it knows torch
 
         bring_back_lost(cfg, directory)
     return (directory / "config.json").exists()
@@ -96,7 +97,7 @@ def _same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
     Raises:
       ConfigError: it is not the one that this command makes.
     """
-    from fidgpt.cli.runs import load_run  # late: it knows files and differences
+    from fidgpt.cli.runs.runs import load_run  # late: it knows files and differences
     from fidgpt.graph import ConfigError, fingerprint
 
     old = load_run(Path(FLAGS.run_dir), allowed=catalogue.packages)
@@ -110,7 +111,7 @@ def _same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
 
 
 def _show(made: "Composed", catalogue: "Catalogue") -> None:
-    from fidgpt.cli.spare import spare_blocks  # late, as it knows the model
+    from fidgpt.cli.directives.spare import spare_blocks  # late, as it knows the model
 
     _warn([f"this would not run: {message}" for message in _cannot_run(made.root)])
     _tell(made, all_of_it=FLAGS.verbose)
@@ -124,7 +125,7 @@ def _cannot_run(cfg: "fdl.Config") -> list[str]:
     Raises:
       ConfigErrors: the graph is so wrong that there is nothing to look at.
     """
-    from fidgpt.cli.runs import CONSTRAINTS
+    from fidgpt.cli.runs.runs import CONSTRAINTS
     from fidgpt.graph import ConfigError, ConfigErrors, bind, check, checked
 
     try:
@@ -140,8 +141,8 @@ def _cannot_run(cfg: "fdl.Config") -> list[str]:
 
 def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
-    from fidgpt.cli.runs import build_trainer, new_run, resumed_run
-    from fidgpt.cli.spare import spare_blocks
+    from fidgpt.cli.directives.spare import spare_blocks
+    from fidgpt.cli.runs.runs import build_trainer, new_run, resumed_run
     from fidgpt.graph.checking.unread import unread
 
     flags = [f"--allow={package}" for package in FLAGS.allow]
@@ -166,7 +167,7 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
 
 def _tell(made: "Composed", *, all_of_it: bool) -> None:
     """What the directives changed, on standard error; without `all_of_it` only the warnings."""
-    from fidgpt.cli.report import report
+    from fidgpt.cli.directives.report import report
 
     for line in report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop):
         if all_of_it or line.startswith("warning:"):

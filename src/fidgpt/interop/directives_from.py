@@ -7,8 +7,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError, bind, find_place, read_value
 from fidgpt.graph.errors import ConfigErrors, raise_all
 from fidgpt.graph.selecting.paths import Place, describe

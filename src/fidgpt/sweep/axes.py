@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fidgpt.cli.changes import assignment
-from fidgpt.cli.directives import split_directive
+from fidgpt.cli.directives.changes import assignment
+from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.values import expanded

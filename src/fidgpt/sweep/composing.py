@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import fiddle as fdl
 
-from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.directives import composed
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.directives.directives import composed
 from fidgpt.graph import ConfigError
 
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.changes import assignment
-from fidgpt.cli.directives import composed, split_directive
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.directives.changes import assignment
+from fidgpt.cli.directives.directives import composed, split_directive
 from fidgpt.graph import ConfigError, places, resolve
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.structure.walk import is_node

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fidgpt.cli.changes import assignment
-from fidgpt.cli.directives import split_directive
+from fidgpt.cli.directives.changes import assignment
+from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError, places
 from fidgpt.graph.views.outline import leaf_text
 from fidgpt.sweep.axes import Axis, Choice

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fidgpt.cli.app import without_collection
-from fidgpt.cli.catalogue import own_catalogue
+from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.model import StartError

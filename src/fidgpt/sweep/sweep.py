@@ -10,9 +10,9 @@ import torch
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import compose, split_directive
-from fidgpt.cli.runs import name_of_base
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose, split_directive
+from fidgpt.cli.runs.runs import name_of_base
 from fidgpt.graph import ConfigError, bind, dump, fingerprint
 from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.book import Book

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fidgpt.cli.chosen import chosen_config
 from fidgpt.cli.completion.files import complete_file
 from fidgpt.cli.completion.paths import complete_path, knob_at
 from fidgpt.cli.completion.word import Candidate
 from fidgpt.cli.index.store import Index
+from fidgpt.cli.showing.chosen import chosen_config
 
 KINDS = {
     "config": "begin with a named config",

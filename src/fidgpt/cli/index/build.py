@@ -8,7 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.catalogue import Catalogue, own_catalogue
+from fidgpt.cli.catalogue.catalogue import Catalogue, own_catalogue
 from fidgpt.cli.index.command_flags import command_flags
 from fidgpt.cli.index.knobs import Knob, knobs_of
 from fidgpt.cli.index.names import Entry, function_entry, names, tag_entry

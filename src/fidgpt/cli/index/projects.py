@@ -4,7 +4,7 @@ import importlib.util
 from importlib.metadata import entry_points
 from pathlib import Path
 
-GROUP = "fidgpt.project"  # as in fidgpt.cli.projects, which imports what it finds
+GROUP = "fidgpt.project"  # as in fidgpt.cli.catalogue.projects, which imports what it finds
 ROOMS = ("configs", "fiddlers", "tags")
 
 

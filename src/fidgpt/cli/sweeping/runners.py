@@ -2,7 +2,7 @@
 
 import importlib
 
-from fidgpt.cli.calls import call_with
+from fidgpt.cli.catalogue.calls import call_with
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.errors import at
 from fidgpt.graph.typed.calls import parse_call

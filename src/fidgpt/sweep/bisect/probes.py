@@ -6,8 +6,8 @@ from pathlib import Path
 
 import fiddle as fdl
 
-from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.directives import compose
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError
 from fidgpt.model import StartError
 from fidgpt.sweep.bisect.pieces import Difference, Pieces

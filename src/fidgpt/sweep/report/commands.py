@@ -3,10 +3,10 @@
 import shlex
 from collections.abc import Sequence
 
-from fidgpt.cli.again import command_for
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.changes import assignment
-from fidgpt.cli.directives import split_directive
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.changes import assignment
+from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.runs.again import command_for
 from fidgpt.graph import ConfigError, load
 from fidgpt.sweep.report.records import Record
 from fidgpt.sweep.report.report import Report

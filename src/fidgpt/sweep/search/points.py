@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fidgpt.cli.catalogue import Catalogue
+from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.graph.errors import raise_all
 from fidgpt.sweep.axes import Axis, Choice
 from fidgpt.sweep.composing import Composer, Draft

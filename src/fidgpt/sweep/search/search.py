@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.runs import name_of_base
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.runs.runs import name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.book import Book
 from fidgpt.sweep.files import Result

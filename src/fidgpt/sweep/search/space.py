@@ -12,8 +12,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from fidgpt.cli.changes import assignment
-from fidgpt.cli.directives import split_directive
+from fidgpt.cli.directives.changes import assignment
+from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.axes import Axis, Choice, axis_values

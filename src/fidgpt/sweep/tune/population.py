@@ -12,9 +12,9 @@ import fiddle as fdl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fidgpt.cli.catalogue import own_catalogue
-from fidgpt.cli.directives import split_directive
-from fidgpt.cli.runs import build_trainer, name_of_base
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.runs.runs import build_trainer, name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.graph.checking.permissions import allowed_changes
 from fidgpt.graph.errors import raise_all

@@ -4,7 +4,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.spare import is_model
+from fidgpt.cli.directives.spare import is_model
 from fidgpt.graph import parts
 from fidgpt.graph.structure.walk import join
 

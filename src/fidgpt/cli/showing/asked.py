@@ -48,7 +48,7 @@ def answered() -> bool:
         return True
     if FLAGS.list is None:
         return False
-    from fidgpt.cli.listing import print_listing
+    from fidgpt.cli.showing.listing import print_listing
 
     print_listing(FLAGS.list, FLAGS.config)
     return True

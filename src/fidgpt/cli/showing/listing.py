@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from fidgpt.cli.chosen import chosen_config, knobs_of_chosen
 from fidgpt.cli.index.ask import at_hand, whole
 from fidgpt.cli.index.store import Index
-from fidgpt.cli.tables import print_table
+from fidgpt.cli.showing.chosen import chosen_config, knobs_of_chosen
+from fidgpt.cli.showing.tables import print_table
 
 KINDS = ("configs", "fiddlers", "tags", "parts", "knobs")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.parts import KnownParts
-from fidgpt.cli.projects import find_dotted, installed_projects
+from fidgpt.cli.catalogue.parts import KnownParts
+from fidgpt.cli.catalogue.projects import find_dotted, installed_projects
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.storage.names import is_tag
 

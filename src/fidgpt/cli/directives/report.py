@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 
 import fiddle as fdl
 
-from fidgpt.cli.directives import is_by_machine, split_directive
-from fidgpt.cli.effects import Composed, Effect
-from fidgpt.cli.overruled import overruled
+from fidgpt.cli.directives.directives import is_by_machine, split_directive
+from fidgpt.cli.directives.effects import Composed, Effect
+from fidgpt.cli.directives.overruled import overruled
 from fidgpt.graph import resolve
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.structure.walk import title

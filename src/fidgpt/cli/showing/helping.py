@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from fidgpt.cli.index.ask import at_hand, whole
-from fidgpt.cli.listing import tell_what_is_left_out
-from fidgpt.cli.tables import print_table
+from fidgpt.cli.showing.listing import tell_what_is_left_out
+from fidgpt.cli.showing.tables import print_table
 
 _HIDDEN = ("help", "helpshort", "helpfull", "helpxml", "only_check_args")
 _ENUM = re.compile(r"^<[^>]*>: ")
@@ -43,7 +43,7 @@ def print_knobs(directives: Sequence[str]) -> None:
     Raises:
       ConfigError: there is no such config.
     """
-    from fidgpt.cli.chosen import knobs_of_chosen  # late: not every command has a config
+    from fidgpt.cli.showing.chosen import knobs_of_chosen  # late: not every command has a config
 
     index = whole()
     name, knobs = knobs_of_chosen(directives, index)

@@ -6,9 +6,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.changes import assignment
-from fidgpt.cli.directives import split_directive
-from fidgpt.cli.effects import Composed, Effect, edits_between, speaker
+from fidgpt.cli.directives.changes import assignment
+from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.directives.effects import Composed, Effect, edits_between, speaker
 from fidgpt.graph import ConfigError, clone
 from fidgpt.graph.edits.edit import carry_out
 from fidgpt.graph.history.sayings import Saying

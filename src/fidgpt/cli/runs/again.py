@@ -9,8 +9,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.directives import DEFAULT_CONFIG, compose, is_by_machine, split_directive
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.directives.directives import DEFAULT_CONFIG, compose, is_by_machine, split_directive
 from fidgpt.cli.index.frames import known_frames
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.errors import at

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import fiddle as fdl
 
-from fidgpt.cli.calls import call_with
-from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.recall import load_told, recall
+from fidgpt.cli.catalogue.calls import call_with
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.runs.recall import load_told, recall
 from fidgpt.graph import ConfigError, clone
 from fidgpt.graph.typed.calls import parse_call
 

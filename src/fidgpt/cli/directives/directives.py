@@ -13,10 +13,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli import bases, changes
-from fidgpt.cli.blame import blamed
-from fidgpt.cli.catalogue import Catalogue
-from fidgpt.cli.effects import Composed, Effect, edits_between, speaker
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.directives import bases, changes
+from fidgpt.cli.directives.blame import blamed
+from fidgpt.cli.directives.effects import Composed, Effect, edits_between, speaker
 from fidgpt.graph import ConfigError, ConfigErrors, clone, suggest
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.history.provenance import said_by
@@ -141,7 +141,7 @@ class _Graph:
 
     def told(self, error: ConfigError) -> str:
         """What a user reads of a mistake, with what this graph has to do with it."""
-        from fidgpt.cli.layers import remedy  # late, as it knows the model
+        from fidgpt.cli.directives.layers import remedy  # late, as it knows the model
 
         return f"{error}{remedy(self._root, str(error)) if self.has_begun else ''}"
 

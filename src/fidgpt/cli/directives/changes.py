@@ -7,9 +7,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.bases import read_text
-from fidgpt.cli.calls import call_with, guarded
-from fidgpt.cli.catalogue import Catalogue
+from fidgpt.cli.catalogue.calls import call_with, guarded
+from fidgpt.cli.catalogue.catalogue import Catalogue
+from fidgpt.cli.directives.bases import read_text
 from fidgpt.graph import ConfigError, edits
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.typed.calls import parse_call

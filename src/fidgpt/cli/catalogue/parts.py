@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fidgpt.cli.projects import find_dotted
+from fidgpt.cli.catalogue.projects import find_dotted
 from fidgpt.graph import ConfigError
 from fidgpt.graph.storage.names import TORCH_MODULES, find_name
 

@@ -1,0 +1,1 @@
+"""What can be named on the command line, and called."""

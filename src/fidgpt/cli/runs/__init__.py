@@ -1,0 +1,1 @@
+"""Between graphs, trainers and run directories."""
