@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fidgpt.sweep import Job, Point, jobs_of
+from fidgpt.sweep.points.trial import Cost
 from fidgpt.sweep.runners import local
-from fidgpt.sweep.trial import Cost
 
 NUM_STEPS = 5
 # Toy: fails at a step while a file says how often; saves its step when it is stopped.

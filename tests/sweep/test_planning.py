@@ -8,8 +8,9 @@ import pytest
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
-from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat, trial
-from fidgpt.sweep.axes import Item
+from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat
+from fidgpt.sweep.points import trial
+from fidgpt.sweep.points.axes import Item
 from fidgpt.train import Trainer
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]

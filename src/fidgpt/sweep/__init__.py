@@ -4,10 +4,10 @@ sweep = Sweep("config:base", axis("tag:LearningRate=log(1e-4,1e-2,5)"), repeat("
 sweep.run(jobs=2).best()
 """
 
-from fidgpt.sweep.axes import Axis, Choice, ablation, axis, axis_values, pairs, repeat
-from fidgpt.sweep.planning import Plan, plan
-from fidgpt.sweep.point import Point
-from fidgpt.sweep.results import Results, read_results
+from fidgpt.sweep.points.axes import Axis, Choice, ablation, axis, axis_values, pairs, repeat
+from fidgpt.sweep.points.planning import Plan, plan
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.results.results import Results, read_results
 from fidgpt.sweep.runners.job import Ending, Events, Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.sweep import Sweep

@@ -14,20 +14,20 @@ from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose, split_directive
 from fidgpt.cli.runs.runs import name_of_base
 from fidgpt.graph import ConfigError, bind, dump, fingerprint
-from fidgpt.sweep.axes import Axis, Item
-from fidgpt.sweep.book import Book
-from fidgpt.sweep.files import read_table
-from fidgpt.sweep.naming import axis_names
-from fidgpt.sweep.objective import Objective, keep, kept, objective_of, refuse_unknown
-from fidgpt.sweep.planning import Plan, plan
-from fidgpt.sweep.point import Point
+from fidgpt.sweep.points.axes import Axis, Item
+from fidgpt.sweep.points.naming import axis_names
+from fidgpt.sweep.points.planning import Plan, plan
+from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.report.notebook import points_html
-from fidgpt.sweep.results import Results, read_results
+from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.results.files import read_table
+from fidgpt.sweep.results.objective import Objective, keep, kept, objective_of, refuse_unknown
+from fidgpt.sweep.results.results import Results, read_results
+from fidgpt.sweep.results.versions import changed_code
 from fidgpt.sweep.runners.job import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
-from fidgpt.sweep.screen import Screen
-from fidgpt.sweep.tables import points_table, summary_lines
-from fidgpt.sweep.versions import changed_code
+from fidgpt.sweep.showing.screen import Screen
+from fidgpt.sweep.showing.tables import points_table, summary_lines
 from fidgpt.train.device import peak_flops
 from fidgpt.train.facts.summary_text import UTILISATION
 

@@ -20,7 +20,7 @@ from fidgpt.sweep.bisect.log import ProbeLog
 from fidgpt.sweep.bisect.minimal import Verdict, minimal
 from fidgpt.sweep.bisect.pieces import Difference, Pieces
 from fidgpt.sweep.bisect.probes import Measure, Probe, Probes
-from fidgpt.sweep.objective import objective_of, refuse_unknown, reported_by
+from fidgpt.sweep.results.objective import objective_of, refuse_unknown, reported_by
 
 
 class Bisection:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.bisect.minimal import Verdict
-from fidgpt.sweep.objective import Objective
+from fidgpt.sweep.results.objective import Objective
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fidgpt.sweep.book import Book
-from fidgpt.sweep.objective import objective_of, reported_by
-from fidgpt.sweep.point import Point
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.results.objective import objective_of, reported_by
 from fidgpt.sweep.runners.job import Job, Runner, jobs_of
-from fidgpt.sweep.screen import Screen
+from fidgpt.sweep.showing.screen import Screen
 
 
 class Stopped(Exception):

@@ -11,8 +11,8 @@ from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError
 from fidgpt.model import StartError
 from fidgpt.sweep.bisect.pieces import Difference, Pieces
-from fidgpt.sweep.point import Point
-from fidgpt.sweep.trial import Trials
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.points.trial import Trials
 
 # Trains points and reads their values: nan of one that diverged, None where there is none.
 Measure = Callable[[Sequence[Point]], Sequence[float | None]]

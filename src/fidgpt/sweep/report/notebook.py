@@ -3,10 +3,10 @@
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from fidgpt.sweep.files import Result
-from fidgpt.sweep.objective import Objective, usual
-from fidgpt.sweep.point import Point
-from fidgpt.sweep.tables import FAILED, best
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.results.files import Result
+from fidgpt.sweep.results.objective import Objective, usual
+from fidgpt.sweep.showing.tables import FAILED, best
 
 _MOST = 200  # points, of which more are left out
 _SIGNS = {

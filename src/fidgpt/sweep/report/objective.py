@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.sweep import objective
-from fidgpt.sweep.objective import USUAL
 from fidgpt.sweep.report.records import Record
+from fidgpt.sweep.results import objective
+from fidgpt.sweep.results.objective import USUAL
 
 
 class Measured(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.sweep.files import TABLE, Result, num_damaged, read_table
+from fidgpt.sweep.results.files import TABLE, Result, num_damaged, read_table
 from fidgpt.train.tracking.trackers import Row, read_rows
 
 _MOST_NAMED = 5

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from fidgpt.data.preparing.atomic import write_whole
-from fidgpt.sweep.point import Point
+from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.runners.locking import lock
 from fidgpt.train.tracking.trackers import Row, read_rows
 

@@ -7,9 +7,9 @@ from typing import Any
 from optuna import Trial
 
 from fidgpt.sweep.runners.job import Ending, Job
-from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.search.ledger import Ledger
 from fidgpt.sweep.search.study import Study
+from fidgpt.sweep.showing.screen import Screen
 
 
 @dataclass

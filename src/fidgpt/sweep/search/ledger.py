@@ -6,11 +6,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fidgpt.graph import ConfigError
 from fidgpt.model import StartError
-from fidgpt.sweep.book import Book
-from fidgpt.sweep.objective import Objective, refuse_unreported, reported_by
-from fidgpt.sweep.point import Point
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.results.objective import Objective, refuse_unreported, reported_by
 from fidgpt.sweep.runners.job import Job
-from fidgpt.sweep.screen import Screen
+from fidgpt.sweep.showing.screen import Screen
 
 _WORTHLESS = ("stopped early", "diverged")
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.graph.errors import raise_all
-from fidgpt.sweep.axes import Axis, Choice
-from fidgpt.sweep.composing import Composer, Draft
-from fidgpt.sweep.moves import moves, overwritten, samples_of
-from fidgpt.sweep.naming import Names
-from fidgpt.sweep.planning import directives_of
-from fidgpt.sweep.point import Point
+from fidgpt.sweep.points.axes import Axis, Choice
+from fidgpt.sweep.points.composing import Composer, Draft
+from fidgpt.sweep.points.moves import moves, overwritten, samples_of
+from fidgpt.sweep.points.naming import Names
+from fidgpt.sweep.points.planning import directives_of
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.points.trial import Trials
 from fidgpt.sweep.search.space import Space
-from fidgpt.sweep.trial import Trials
 
 
 class Points:

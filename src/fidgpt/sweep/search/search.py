@@ -14,14 +14,14 @@ from rich.text import Text
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.runs.runs import name_of_base
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.book import Book
-from fidgpt.sweep.files import Result
-from fidgpt.sweep.objective import Objective, keep, objective_of, refuse_unknown
-from fidgpt.sweep.point import Point
-from fidgpt.sweep.results import Results
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.results.files import Result
+from fidgpt.sweep.results.objective import Objective, keep, objective_of, refuse_unknown
+from fidgpt.sweep.results.results import Results
+from fidgpt.sweep.results.versions import changed_code
 from fidgpt.sweep.runners.job import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
-from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.search.driver import Driver
 from fidgpt.sweep.search.journal import present
 from fidgpt.sweep.search.ledger import Counts, Ledger
@@ -29,8 +29,8 @@ from fidgpt.sweep.search.points import Points
 from fidgpt.sweep.search.sampling import ByTrial, pruner, seeded_sampler, size_of_grid
 from fidgpt.sweep.search.space import Space
 from fidgpt.sweep.search.study import Study
-from fidgpt.sweep.tables import results_table
-from fidgpt.sweep.versions import changed_code
+from fidgpt.sweep.showing.screen import Screen
+from fidgpt.sweep.showing.tables import results_table
 
 LedgerOf = Callable[[Any], Ledger[Any]]  # of what hears what came of trials
 Drive = Callable[[Study, Screen, LedgerOf], bool]

@@ -16,7 +16,7 @@ from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
-from fidgpt.sweep.axes import Axis, Choice, axis_values
+from fidgpt.sweep.points.axes import Axis, Choice, axis_values
 
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _NUMBERS = ("set", "tag")

@@ -10,7 +10,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.objective import Objective
+from fidgpt.sweep.results.objective import Objective
 from fidgpt.sweep.search.journal import journal
 from fidgpt.sweep.search.space import Space
 

@@ -8,7 +8,7 @@ from typing import Any
 from optuna.trial import TrialState
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.objective import Objective
+from fidgpt.sweep.results.objective import Objective
 from fidgpt.sweep.runners.job import Job
 from fidgpt.sweep.search.search import LedgerOf
 from fidgpt.sweep.search.study import NAME, Study

@@ -12,14 +12,15 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.book import Book, Result
-from fidgpt.sweep.objective import Objective, keep
-from fidgpt.sweep.results import Results
+from fidgpt.sweep.results.book import Book, Result
+from fidgpt.sweep.results.objective import Objective, keep
+from fidgpt.sweep.results.results import Results
+from fidgpt.sweep.results.versions import changed_code
 from fidgpt.sweep.runners.job import Job, jobs_of
 from fidgpt.sweep.runners.ray_cluster import RayRunner
-from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.search.space import Space
-from fidgpt.sweep.tables import results_table
+from fidgpt.sweep.showing.screen import Screen
+from fidgpt.sweep.showing.tables import results_table
 from fidgpt.sweep.tune.cloning import PINS
 from fidgpt.sweep.tune.evolution import first_values, mutations_of, scheduler_of
 from fidgpt.sweep.tune.fitting import Stop, alone, fit, surroundings_of
@@ -28,7 +29,6 @@ from fidgpt.sweep.tune.lineage import Lineage, schedule
 from fidgpt.sweep.tune.member import Plan, member_of
 from fidgpt.sweep.tune.population import Population
 from fidgpt.sweep.tune.telling import callback
-from fidgpt.sweep.versions import changed_code
 
 _FILE = "population.json"
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.objective import Objective
+from fidgpt.sweep.results.objective import Objective
 from fidgpt.sweep.runners import keeper, locking, ray_place, tail
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.runners.work import Signals

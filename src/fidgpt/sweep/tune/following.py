@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.book import Book
-from fidgpt.sweep.point import Point
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.points.trial import Cost
+from fidgpt.sweep.results.book import Book
 from fidgpt.sweep.runners.job import Ending, Job, jobs_of
 from fidgpt.sweep.runners.tail import Tail
 from fidgpt.sweep.runners.work import failure
-from fidgpt.sweep.screen import Screen
-from fidgpt.sweep.trial import Cost
+from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune.descent import Descent
 from fidgpt.sweep.tune.lineage import Lineage
 

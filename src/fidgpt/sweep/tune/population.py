@@ -18,10 +18,10 @@ from fidgpt.cli.runs.runs import build_trainer, name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.graph.checking.permissions import allowed_changes
 from fidgpt.graph.errors import raise_all
-from fidgpt.sweep.axes import Axis
-from fidgpt.sweep.composing import Composer
-from fidgpt.sweep.objective import Objective, objective_of, refuse_unknown
-from fidgpt.sweep.planning import directives_of
+from fidgpt.sweep.points.axes import Axis
+from fidgpt.sweep.points.composing import Composer
+from fidgpt.sweep.points.planning import directives_of
+from fidgpt.sweep.results.objective import Objective, objective_of, refuse_unknown
 from fidgpt.sweep.search.points import Points
 from fidgpt.sweep.search.space import Space
 from fidgpt.sweep.tune.lineage import Lineage

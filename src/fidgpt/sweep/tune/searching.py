@@ -7,10 +7,10 @@ from typing import Any, cast
 from rich.console import Console
 
 from fidgpt.sweep.runners.ray_cluster import RayRunner
-from fidgpt.sweep.screen import Screen
 from fidgpt.sweep.search.sampling import HALVING, RUNGS
 from fidgpt.sweep.search.search import Found, LedgerOf, Search
 from fidgpt.sweep.search.study import Study
+from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune.choices import Choices, searcher_of
 from fidgpt.sweep.tune.fitting import Stop, alone, fit, surroundings_of
 from fidgpt.sweep.tune.telling import Telling, callback

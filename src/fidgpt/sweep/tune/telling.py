@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from fidgpt.sweep.runners.job import Ending, Job
 from fidgpt.sweep.runners.tail import Tail
 from fidgpt.sweep.runners.work import failure
-from fidgpt.sweep.screen import Screen
+from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune.choices import Choices
 
 

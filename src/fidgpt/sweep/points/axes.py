@@ -7,7 +7,7 @@ from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
-from fidgpt.sweep.values import expanded
+from fidgpt.sweep.points.values import expanded
 
 _ASSIGNED = ("set", "tag", "use", "tie")
 _NUMBERS = ("set", "tag")

@@ -9,7 +9,7 @@ from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError, places
 from fidgpt.graph.views.outline import leaf_text
-from fidgpt.sweep.axes import Axis, Choice
+from fidgpt.sweep.points.axes import Axis, Choice
 
 _ASSIGNED = ("set", "tag", "use", "tie")
 _LAST = re.compile(r"([A-Za-z_]\w*)\W*$")

@@ -9,9 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.files import Result, read_table
-from fidgpt.sweep.objective import Objective, kept, objective_of, usual
-from fidgpt.sweep.tables import best, results_table
+from fidgpt.sweep.results.files import Result, read_table
+from fidgpt.sweep.results.objective import Objective, kept, objective_of, usual
+from fidgpt.sweep.showing.tables import best, results_table
 
 
 class Results(Sequence[Result]):

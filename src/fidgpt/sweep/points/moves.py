@@ -10,7 +10,7 @@ from fidgpt.cli.directives.directives import composed, split_directive
 from fidgpt.graph import ConfigError, places, resolve
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.structure.walk import is_node
-from fidgpt.sweep.axes import Axis, Item
+from fidgpt.sweep.points.axes import Axis, Item
 
 _NUMBERS = ("set", "tag")
 

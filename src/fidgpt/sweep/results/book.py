@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.files import Result, alone, num_damaged, read_table, write_table
+from fidgpt.sweep.results.files import Result, alone, num_damaged, read_table, write_table
+from fidgpt.sweep.results.versions import code_version
 from fidgpt.sweep.runners.job import Ending, Job
-from fidgpt.sweep.versions import code_version
 
 _SECONDS = 2.0  # between two writings, while nothing ends
 

@@ -9,12 +9,12 @@ from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.model import StartError
-from fidgpt.sweep.axes import Axis, Choice, Item
-from fidgpt.sweep.composing import Composer
-from fidgpt.sweep.moves import moves, overwritten, samples_of, vain
-from fidgpt.sweep.naming import Names
-from fidgpt.sweep.point import Point
-from fidgpt.sweep.trial import Trials
+from fidgpt.sweep.points.axes import Axis, Choice, Item
+from fidgpt.sweep.points.composing import Composer
+from fidgpt.sweep.points.moves import moves, overwritten, samples_of, vain
+from fidgpt.sweep.points.naming import Names
+from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.points.trial import Trials
 
 _Chosen = tuple[Choice, ...]
 

@@ -6,8 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from fidgpt.sweep.objective import USUAL, Objective, usual
-from fidgpt.sweep.planning import Plan
+from fidgpt.sweep.points.planning import Plan
+from fidgpt.sweep.results.objective import USUAL, Objective, usual
 from fidgpt.train.tracking.screen import magnitude
 
 FAILED = ("failed", "diverged")

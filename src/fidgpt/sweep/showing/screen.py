@@ -9,11 +9,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from fidgpt.sweep.book import Book
-from fidgpt.sweep.objective import Objective, usual
-from fidgpt.sweep.pace import Pace
+from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.results.objective import Objective, usual
 from fidgpt.sweep.runners.job import Ending, Job
-from fidgpt.sweep.tables import FAILED, TO_COME, best, duration, running_table
+from fidgpt.sweep.showing.pace import Pace
+from fidgpt.sweep.showing.tables import FAILED, TO_COME, best, duration, running_table
 from fidgpt.train import RunError
 
 _SECONDS_BETWEEN_LINES = 15.0

@@ -1,0 +1,1 @@
+"""Axes and the points that they make, composed and checked."""

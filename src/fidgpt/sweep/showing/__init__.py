@@ -1,0 +1,1 @@
+"""What somebody sees of a sweep that runs."""
