@@ -157,6 +157,7 @@ def test_print_shows_the_points_and_runs_none(command: Command, tmp_path: Path) 
         "2 more are the same runs as some of these",
         "tag:LearningRate moves 1 parameter",
         "set:seed moves 2 parameters",
+        f"in {tmp_path / 'sweep'}",
     ]
     assert not (tmp_path / "sweep").exists()
 
@@ -166,7 +167,7 @@ def test_flags_keep_their_places(command: Command) -> None:
     flags = ["--config=config:debug", "--sweep=set:seq_len=16,32", "--config=set:samples=None"]
     more = ["--zip=set:batch_size=1,2;tag:LearningRate=1,2", "--sweep=tag:WeightDecay=0,1"]
     rest = ["--repeat=seed:2", "--ablate=fiddler:use_gelu,use_gqa(1)", "--config=set:num_steps=3"]
-    assert command(sweep.main, *flags, *more, *rest, "--print").out.splitlines()[-1] == (
+    assert command(sweep.main, *flags, *more, *rest, "--print").out.splitlines()[-2] == (
         "fiddler:use_gqa(1) moves 1 parameter"
     )
     late = command(sweep.main, *flags, *more, "--config=set:seq_len=64", "--print")
@@ -206,3 +207,18 @@ def test_a_point_that_failed_is_tried_again_and_the_others_go_on(
     command(sweep.main, *flags, "--config=set:num_steps=4", "--retries=1")
     assert len(processes) == 4
     assert all("--resume" in line[-1] for line in processes[2:])
+
+
+def test_points_that_measure_no_objective_are_said(command: Command, tmp_path: Path) -> None:
+    said = [*FLAGS, "--sweep=tag:LearningRate=1e-3,3e-3", "--objective=lost"]
+    status, out, err = command(sweep.main, *said, f"--run_dir={tmp_path}")
+    assert status == 2
+    assert out.count("warning: no run reports lost. Did you mean loss") == 1
+    assert "no run reports --objective=lost. Did you mean loss" in err
+
+
+def test_a_file_is_no_place_for_a_sweep(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = [*FLAGS, "--sweep=tag:LearningRate=1e-3,3e-3", f"--run_dir={tmp_path / 'file' / 'a'}"]
+    status, _, err = command(sweep.main, *said)
+    assert status == 2 and "lies in one: name a directory" in err

@@ -136,7 +136,7 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
         ([DEBUG, "set:num_steps=5"], "error: 'set:num_steps=5' is no flag."),
         (["--resume=nowhere"], "error: nowhere holds no run: config.json cannot be read"),
         (["--resume=x", DEBUG], "error: x holds no run: config.json cannot be read"),
-        (["--resume=x", "--run_dir=y"], "error: --resume goes on in the directory of the run"),
+        (["--resume=x", "--run_dir=y"], "error: --resume=x holds no run, and is no copy of one"),
         (["--hardware=h100x8"], "error: --hardware=h100x8 changes nothing"),
         (["--resume_step=5"], "error: --resume_step says where to go on: it needs --resume="),
         (

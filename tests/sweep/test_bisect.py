@@ -161,6 +161,11 @@ def test_an_objective_that_nobody_measures_is_refused_at_once(tmp_path: Path) ->
     good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", "set:seed=3")
     with pytest.raises(ConfigError, match="it has no evaluator 'validatoin'"):
         Bisection(good, bad, objective="validatoin/loss")
+    for run in (good, bad):
+        (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "tasks/easy/acc": 0.5}\n')
+    with pytest.raises(ConfigError, match="no run reports --objective=lost. Did you mean loss"):
+        Bisection(good, bad, objective="lost")
+    assert Bisection(good, bad, objective="validation/loss"), "which comes at the end of a run"
 
 
 class Halting:

@@ -26,9 +26,15 @@ def test_a_sweep_shows_its_points_and_how_they_are_doing(tmp_path: Path) -> None
 
 def _row(fingerprint: str, status: str, loss: float, words: str) -> dict[str, object]:
     return {
+        "name": fingerprint[:4],
         "fingerprint": fingerprint,
         "status": status,
+        "directory": fingerprint[:12],
+        "values": {},
+        "directives": [],
+        "num_steps": 7,
         "step": 7,
+        "attempts": 1,
         "seconds": 1.0,
         "metrics": {"validation/loss": loss},
         "last_words": words,

@@ -41,11 +41,12 @@ def main(arguments: list[str]) -> int | None:
 
         raise RunError(
             f"{error.filename or 'a file of the sweep'} cannot be written or read: "
-            f"{error.strerror}. What runs was told to stop; the same command goes on."
+            f"{error.strerror}. Mend that, and give the same command again."
         ) from error
 
 
 def _asked_for(console: "Console") -> int | None:
+    _refuse_file()
     if FLAGS.bisect is not None:
         return _bisect(console)
     if FLAGS.search is not None:
@@ -54,13 +55,31 @@ def _asked_for(console: "Console") -> int | None:
     return _run(console)
 
 
+def _refuse_file() -> None:
+    """Refuses a --run_dir that no directory can be made at.
+
+    Raises:
+      ConfigError: a file is there.
+    """
+    from fidgpt.graph import ConfigError
+
+    path = FLAGS.run_dir
+    if path is not None and any(one.is_file() for one in (Path(path), *Path(path).parents)):
+        raise ConfigError(f"--run_dir={path} is a file, or lies in one: name a directory.")
+
+
 def _run(console: "Console") -> int | None:
+    from fidgpt.sweep.results.objective import refuse_unreported
+
     sweep, runner = _sweep(), _runner()
     if FLAGS.print:
         console.print(sweep)
         return None
     results = sweep.run(runner=runner, console=console)
     console.print(results)
+    finished = [row["metrics"] for row in results if row["status"] == "finished"]
+    if sweep.objective is not None and finished:
+        refuse_unreported(sweep.objective, dict.fromkeys(key for row in finished for key in row))
     _tell_more(console, sweep.directory)
     statuses = {row["status"] for row in results}
     if statuses & {"waiting", "stopped"}:

@@ -34,8 +34,12 @@ def create(trainer: "Trainer", run: RunDirectory, *, hold: Callable[[], object])
     hold()
 
 
-def go_on(trainer: "Trainer", run: RunDirectory, *, step: int) -> None:
+def go_on(
+    trainer: "Trainer", run: RunDirectory, *, step: int, until_step: int | None = None
+) -> None:
     """Makes a run's directory read as if nothing had happened after `step`."""
+    if until_step is not None and until_step <= step:
+        print(f"{run.path} has done {step} steps already: nothing is left until {until_step}.")
     trainer.checkpoints.go_on(run.path, step=step)
     run.go_on(step=step)
 

@@ -216,7 +216,7 @@ class Trainer:
             learner, begin = make_learner(self, run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(begin)})
             self.parallel.on_main(
-                partial(go_on, self, run, step=begin)
+                partial(go_on, self, run, step=begin, until_step=until_step)
                 if resume
                 else partial(create, self, run, hold=hold)
             )

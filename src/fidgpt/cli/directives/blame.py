@@ -22,6 +22,12 @@ def blamed(number: int, directive: str, message: str) -> str:
     return f"directive {number} is wrong:\n  {flag}\n  {carets}\n  {why}"
 
 
+def _find(directive: str, word: str, start: int) -> int:
+    """Where a word stands, rather by itself than within another one; -1 where it does not."""
+    alone = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)").search(directive, start)
+    return alone.start() if alone else directive.find(word, start)
+
+
 def _piece(directive: str, message: str) -> tuple[int, int]:
     """Where the wrong piece begins and ends."""
     start = directive.find(":") + 1
@@ -29,7 +35,7 @@ def _piece(directive: str, message: str) -> tuple[int, int]:
     words = [word.strip(_PUNCTUATION) for word in message.split()]
     longest = sorted((word for word in words if len(word) > 2), key=len, reverse=True)
     for word in (*quoted, *longest):
-        at = directive.find(word, start if word in directive[start:] else 0)
+        at = _find(directive, word, start if word in directive[start:] else 0)
         if at >= (0 if word in quoted else start):
             return at, at + len(word)
     start = start if start < len(directive) else 0

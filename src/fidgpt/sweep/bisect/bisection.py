@@ -20,7 +20,12 @@ from fidgpt.sweep.bisect.log import ProbeLog
 from fidgpt.sweep.bisect.minimal import Verdict, minimal
 from fidgpt.sweep.bisect.pieces import Difference, Pieces
 from fidgpt.sweep.bisect.probes import Measure, Probe, Probes
-from fidgpt.sweep.results.objective import objective_of, refuse_unknown, reported_by
+from fidgpt.sweep.results.objective import (
+    objective_of,
+    refuse_unknown,
+    refuse_unreported_by,
+    reported_by,
+)
 
 
 class Bisection:
@@ -59,8 +64,9 @@ class Bisection:
         self.allowed = tuple(allowed)
         self._ends = [] if steps is None else [f"set:num_steps={steps}"]
         graphs = [load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
-        for graph in graphs:
+        for run, graph in zip((self.good, self.bad), graphs, strict=True):
             refuse_unknown(self.objective, bind(graph))
+            refuse_unreported_by(self.objective, run)
         self.difference = Difference(*graphs, allowed=self.allowed)
         self.directory = Path(directory or Path("runs") / self._default_name())
 

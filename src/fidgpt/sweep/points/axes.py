@@ -9,8 +9,8 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.points.values import expanded
 
-_ASSIGNED = ("set", "tag", "use", "tie")
-_NUMBERS = ("set", "tag")
+ASSIGNED = ("set", "tag", "use", "tie")  # kinds of directives that have a value after a sign
+NUMBERS = ("set", "tag")  # those of which it may be a number
 _REPEAT = "--repeat="
 
 
@@ -59,7 +59,7 @@ def axis(text: str, values: Iterable[object] | None = None) -> Axis:
       ConfigError: the axis has no values.
     """
     if values is not None:
-        separator = "=" if split_directive(text)[0] in _ASSIGNED else ""
+        separator = "=" if split_directive(text)[0] in ASSIGNED else ""
         separator = "" if text.endswith((":", "=")) else separator or ":"
         text += separator + ",".join(map(str, values))
     return Axis(f"--sweep={text}", tuple(Choice((one,)) for one in axis_values(text)))
@@ -124,13 +124,13 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     kind, rest = split_directive(text)
     no_values = f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE."
     try:
-        right = assignment(rest, text)[2] if kind in _ASSIGNED else rest
+        right = assignment(rest, text)[2] if kind in ASSIGNED else rest
     except ConfigError:
         raise ConfigError(no_values) from None
     values = [value.strip() for value in split_at_commas(right)]
     if not kind or not values:
         raise ConfigError(no_values)
-    if kind in _NUMBERS:
+    if kind in NUMBERS:
         values = [one for value in values for one in expanded(value)]
     prefix = f"{kind}:{rest.removesuffix(right)}"
     return [prefix + value for value in values]

@@ -10,9 +10,7 @@ from fidgpt.cli.directives.directives import composed, split_directive
 from fidgpt.graph import ConfigError, places, resolve
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.structure.walk import is_node
-from fidgpt.sweep.points.axes import Axis, Item
-
-_NUMBERS = ("set", "tag")
+from fidgpt.sweep.points.axes import ASSIGNED, NUMBERS, Axis, Item
 
 
 def moves(samples: Sequence["Sample"], axes: Sequence[Axis]) -> list[str]:
@@ -132,11 +130,11 @@ def _said(item: Item, number: int) -> tuple[str, ...]:
 def _most_different(axis: Axis) -> int:
     """How many choices to look at: where they differ in a number only, one may be what it was."""
     kinds = {split_directive(one)[0] for choice in axis.choices for one in choice.directives}
-    return min(2, len(axis.choices)) if kinds <= set(_NUMBERS) else len(axis.choices)
+    return min(2, len(axis.choices)) if kinds <= set(NUMBERS) else len(axis.choices)
 
 
 def _what(directive: str) -> str:
     kind, rest = split_directive(directive)
-    if kind not in (*_NUMBERS, "use", "tie"):
+    if kind not in ASSIGNED:
         return directive
     return f"{kind}:{assignment(rest, directive)[0]}"

@@ -9,9 +9,8 @@ from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError, places
 from fidgpt.graph.views.outline import leaf_text
-from fidgpt.sweep.points.axes import Axis, Choice
+from fidgpt.sweep.points.axes import ASSIGNED, Axis, Choice
 
-_ASSIGNED = ("set", "tag", "use", "tie")
 _LAST = re.compile(r"([A-Za-z_]\w*)\W*$")
 
 
@@ -63,7 +62,7 @@ def axis_names(axis: Axis) -> list[str]:
 
 def _left(directive: str) -> str:
     kind, rest = split_directive(directive)
-    return assignment(rest, directive)[0] if kind in _ASSIGNED else kind
+    return assignment(rest, directive)[0] if kind in ASSIGNED else kind
 
 
 def _last(name: str) -> str:
@@ -84,7 +83,7 @@ def _distinct(columns: list[list[str]]) -> list[list[str]]:
 
 
 def _is_assigned(choice: Choice) -> bool:
-    return choice.label is None and split_directive(choice.directives[0])[0] in _ASSIGNED
+    return choice.label is None and split_directive(choice.directives[0])[0] in ASSIGNED
 
 
 def _values(choice: Choice, bound: Any) -> list[str]:
@@ -96,7 +95,7 @@ def _values(choice: Choice, bound: Any) -> list[str]:
 def _value(directive: str, bound: Any) -> str:
     """What a directive says; of one that changes what is there, what came of it."""
     kind, rest = split_directive(directive)
-    if kind not in _ASSIGNED:
+    if kind not in ASSIGNED:
         return rest.strip()
     left, sign, right = assignment(rest, directive)
     if not sign:

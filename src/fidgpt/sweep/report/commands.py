@@ -8,10 +8,10 @@ from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.cli.runs.again import command_for
 from fidgpt.graph import ConfigError, load
+from fidgpt.sweep.points.axes import ASSIGNED
 from fidgpt.sweep.report.records import Record
 from fidgpt.sweep.report.report import Report
 
-_ASSIGNED = ("set", "tag", "use", "tie")
 _SEEDS = "--repeat=seed:3"
 
 
@@ -90,5 +90,5 @@ def _axis(one: str, other: str) -> str | None:
 def _apart(directive: str) -> tuple[str, str]:
     """A directive up to its value, and the value."""
     kind, rest = split_directive(directive)
-    value = assignment(rest, directive)[2] if kind in _ASSIGNED else rest
+    value = assignment(rest, directive)[2] if kind in ASSIGNED else rest
     return directive.removesuffix(value), value

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.results.files import Result
 from fidgpt.sweep.results.objective import Objective, usual
-from fidgpt.sweep.showing.tables import FAILED, best
+from fidgpt.sweep.showing.tables import FAILED, best, tally
 
 _MOST = 200  # points, of which more are left out
 _SIGNS = {
@@ -46,7 +46,7 @@ def points_html(
         _row("td", _cells(point, by_print.get(point.fingerprint, {}), leader, measured))
         for point in points[:_MOST]
     )
-    below = [_states(mine, len(points))]
+    below = [tally(mine, len(points))]
     below += [f"{len(points) - _MOST} more points are not shown."] if len(points) > _MOST else []
     told = "".join(f"<div>{html.escape(line)}</div>" for line in (*below, *lines))
     return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{told}"
@@ -69,12 +69,6 @@ def _cells(
         f"{row.get('step', 0):,}/{point.cost.num_steps:,}",
         f"{number}{' ★' if is_best else ''}",
     ]
-
-
-def _states(rows: Sequence[Result], count: int) -> str:
-    done = sum(row["status"] == "finished" for row in rows)
-    failed = sum(row["status"] in FAILED for row in rows)
-    return f"{done} of {count} done" + (f", {failed} failed" if failed else "")
 
 
 def _row(kind: str, cells: Sequence[str]) -> str:

@@ -130,7 +130,6 @@ def _row(job: Job, old: Mapping[str, Result]) -> Result:
         metrics = {**row["metrics"], **job.result()}
         done = {"status": "finished", "step": point.cost.num_steps, "last_words": ""}
         return row | done | {"metrics": metrics}
-    begun = (job.directory / "config.json").exists()
     if row["status"] in ("running", "finished", "waiting"):  # as somebody wrote who was killed
-        row["status"] = "stopped" if begun else "waiting"
+        row["status"] = "stopped" if job.is_begun else "waiting"
     return row

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import fcntl
 import io
 import json
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.data.preparing.atomic import write_whole
+from fidgpt.sweep.runners.locking import wait_for_lock
 
 Result = dict[str, Any]
 TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
@@ -49,8 +49,7 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
 def alone(directory: Path) -> Iterator[None]:
     """While entered, no other process writes the results of a sweep."""
     with (directory / LOCK).open("ab") as file:
-        with contextlib.suppress(OSError):  # a file system that knows no locks keeps nobody out
-            fcntl.flock(file, fcntl.LOCK_EX)
+        wait_for_lock(file)
         yield
 
 

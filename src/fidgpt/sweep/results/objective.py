@@ -1,6 +1,7 @@
 """The number that points are compared by: which way it is better, and whether runs report it."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,16 @@ class Objective:
     def aim(self) -> str:
         """What is wanted of it, in words."""
         return f"{self.name} gets {'large' if self.is_larger_better else 'small'}"
+
+    @property
+    def way(self) -> str:
+        """What it is to be: `min` or `max`."""
+        return "max" if self.is_larger_better else "min"
+
+    @property
+    def worst(self) -> float:
+        """A value that every other one is better than."""
+        return -math.inf if self.is_larger_better else math.inf
 
     def sorted_by(self, value: float) -> float:
         """A number that is smaller for what is better."""
@@ -120,6 +131,19 @@ def refuse_unreported(objective: Objective, reported: Iterable[str]) -> None:
         raise ConfigError(
             f"no run reports --objective={objective.text}. {suggest(objective.name, names)}"
         )
+
+
+def refuse_unreported_by(objective: Objective, run: Path) -> None:
+    """Refuses a number that a run, which may have been stopped early, would have reported.
+
+    Raises:
+      ConfigError: all others of its kind are there.
+    """
+    reported = reported_by(run)
+    evaluator, slash, _ = objective.name.partition("/")
+    alike = [name for name in reported if not slash or name.startswith(f"{evaluator}/")]
+    if alike:
+        refuse_unreported(objective, reported)
 
 
 def reported_by(run: Path) -> dict[str, Any]:

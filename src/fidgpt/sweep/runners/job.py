@@ -11,8 +11,9 @@ from typing import IO, Any, Protocol
 
 from fidgpt.data.preparing.atomic import write_whole
 from fidgpt.sweep.points.point import Point
+from fidgpt.sweep.results.objective import reported_by
 from fidgpt.sweep.runners.locking import lock
-from fidgpt.train.tracking.trackers import Row, read_rows
+from fidgpt.train.tracking.trackers import Row
 
 _MARK = "done.json"
 
@@ -75,10 +76,7 @@ class Job:
         """Marks a run that has come to its end; returns the last of each number of its metrics."""
         if (mark := self._mark()) is not None:
             return mark
-        path = self.directory / "metrics.jsonl"
-        last: Row = {}
-        for row in read_rows(path) if path.exists() else []:
-            last |= row
+        last = reported_by(self.directory)
         write_whole(self.directory / _MARK, json.dumps(last) + "\n")
         return last
 

@@ -12,7 +12,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from subprocess import DEVNULL, Popen
+
+_PATIENCE = 300  # seconds that a run has to save in, when whoever asked for it is gone
+
+
+def keeping(command: Sequence[str]) -> list[str]:
+    """The command that keeps the process of a command."""
+    return [sys.executable, "-I", __file__, str(_PATIENCE), *command]
 
 
 def main() -> None:

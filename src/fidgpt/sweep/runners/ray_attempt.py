@@ -2,22 +2,18 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.runners import keeper
 from fidgpt.sweep.runners.attempt import Exit, State, environment_of
 from fidgpt.sweep.runners.job import Job
+from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.ray_place import Claim
-from fidgpt.sweep.runners.tail import last_words
+from fidgpt.sweep.runners.tail import is_second_hand, last_words, of_rank
 
 _SECONDS = 0.5  # a place is asked for so long at a time; it hears of signals in between
 _GRACE = 30.0  # seconds that the other processes have to end in, when one has failed
-_PATIENCE = 300  # seconds that a run has to save in, when whoever asked for it is gone
-_SECOND_HAND = ("another process of the run is gone", "the main process failed")
 
 
 class RayAttempt:
@@ -35,7 +31,7 @@ class RayAttempt:
         self._group = group
         self._places = places
         self._threads = threads
-        self._logs = [_log_of(job, rank) for rank in range(len(places))]
+        self._logs = [of_rank(job.log, rank) for rank in range(len(places))]
         for log in self._logs:
             log.touch()
         self._claimed = [
@@ -97,12 +93,12 @@ class RayAttempt:
     def _launch(self) -> None:
         import ray
 
-        keeping = [sys.executable, "-I", keeper.__file__, str(_PATIENCE), *self._job.command]
+        command = keeping(self._job.command)
         several = environments(self._claims, threads=self._threads)
         ray.get(
             [
                 place.launch.remote(
-                    keeping, environment=environment_of(self._job, dealt), directory=os.getcwd()
+                    command, environment=environment_of(self._job, dealt), directory=os.getcwd()
                 )
                 for place, dealt in zip(self._places, several, strict=True)
             ]
@@ -138,7 +134,7 @@ class RayAttempt:
             return Exit(1, self._lost, is_lost=True)
         failed = {rank: status for rank, status in self._ended.items() if status}
         told = [(status, self._words(rank, status)) for rank, status in failed.items()]
-        at_first = [one for one in told if not one[1].startswith(_SECOND_HAND)]
+        at_first = [one for one in told if not is_second_hand(one[1])]
         return Exit(*[*at_first, *told, (0, "")][0])
 
     def _words(self, rank: int, status: int) -> str:
@@ -151,11 +147,6 @@ class RayAttempt:
         for place in self._places:
             ray.kill(place)
         remove_placement_group(self._group)
-
-
-def _log_of(job: Job, rank: int) -> Path:
-    """The log of a process: the job's is that of the first."""
-    return job.log.with_suffix(f".{rank}.log") if rank else job.log
 
 
 def environments(claims: Sequence[Claim], *, threads: int) -> list[Mapping[str, str]]:

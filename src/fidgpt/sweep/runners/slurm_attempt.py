@@ -10,20 +10,12 @@ from typing import IO, Any
 from fidgpt.sweep.runners.attempt import Exit, State
 from fidgpt.sweep.runners.job import Events, Job
 from fidgpt.sweep.runners.slurm_jobs import Handed, SlurmJobs, SlurmSilent, Standing
-from fidgpt.sweep.runners.slurm_task import (
-    ENDED,
-    REFUSED,
-    RUNNING,
-    Task,
-    log_of,
-    read_record,
-)
-from fidgpt.sweep.runners.tail import last_words
+from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, RUNNING, Task, read_record
+from fidgpt.sweep.runners.tail import is_second_hand, last_words, of_rank
 
 _ASK = 10.0  # seconds between two questions to Slurm, which serves many
 _GRACE = 30.0  # seconds in which a shared file system shows what a task wrote last
 _PATIENCE = 5.0  # seconds in which a second signal means more than to leave
-_SECOND_HAND = "another process of the run"
 _CANCELLED = "cancelled in Slurm"
 
 
@@ -151,12 +143,11 @@ class Desk:
             self._ending[at_once].append(attempt.handed)
 
     def close(self) -> None:
-        """Ends what is to be ended."""
+        """Tells Slurm of all that is to be ended."""
         for at_once, several in self._ending.items():
             if several:
                 self.slurm.end(several, at_once=at_once)
                 several.clear()
-                self.slurm.asked_at = float("-inf")
 
 
 def _has_ended(record: Mapping[str, Any]) -> bool:
@@ -190,6 +181,12 @@ class SlurmAttempt:
         return self._desk.slurm.standing(self.handed)
 
     def look(self) -> State:
+        """How it stands; see Attempt.
+
+        Raises:
+          Left: the user has left.
+          SlurmSilent: Slurm takes no jobs, and has none.
+        """
         self._desk.turn()
         if self.handed is None or self.standing.state == "PENDING":
             return "placing"
@@ -208,6 +205,7 @@ class SlurmAttempt:
         return "running" if record.get("state") == RUNNING else "placing"
 
     def send(self, number: signal.Signals) -> None:
+        """Sends a signal to its processes; see Attempt."""
         self._desk.end(self, at_once=number == signal.SIGKILL)
 
     def _exit(self, record: dict[str, Any]) -> Exit:
@@ -224,11 +222,11 @@ class SlurmAttempt:
         assert self.handed is not None  # it ran
         told = []
         for rank in range(self._desk.processes):
-            record = read_record(log_of(self.handed.record, rank))
+            record = read_record(of_rank(self.handed.record, rank))
             if record is not None and record.get("status"):
-                log = log_of(self.job.log, rank)
+                log = of_rank(self.job.log, rank)
                 told.append(last_words(log, after=record["log_at"], status=record["status"]))
-        at_first = [words for words in told if not words.startswith(_SECOND_HAND)]
+        at_first = [words for words in told if not is_second_hand(words)]
         return [*at_first, *told][0]
 
     def _is_overdue(self, record: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.runners import locking, slurm_task
+from fidgpt.sweep.runners import locking, slurm_task, tail
 from fidgpt.sweep.runners.job import Job
 from fidgpt.sweep.runners.slurm_task import Task
 
@@ -28,6 +28,7 @@ _ASKED += ("gpus_per_node", "mem")
 _LARGEST = 1000  # tasks of an array, where Slurm does not say
 _PATIENCE = 120.0  # seconds for an answer
 _COMMANDS = ("sbatch", "scancel", "scontrol", "squeue")
+_SENT = (slurm_task, locking, tail)  # to the nodes, as they are
 
 
 class SlurmSilent(ConfigError):
@@ -239,12 +240,12 @@ def as_they_are() -> Iterator[None]:
     """While entered, tasks are pickled with their code, so that a node need not load all of it."""
     import cloudpickle
 
-    for module in (slurm_task, locking):
+    for module in _SENT:
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        for module in (slurm_task, locking):
+        for module in _SENT:
             cloudpickle.unregister_pickle_by_value(module)
 
 

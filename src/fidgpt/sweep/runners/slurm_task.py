@@ -18,6 +18,7 @@ from types import FrameType
 from typing import IO, Any
 
 from fidgpt.sweep.runners.locking import lock
+from fidgpt.sweep.runners.tail import of_rank
 
 RUNNING, REFUSED, REQUEUED, ENDED = "running", "refused", "requeued", "ended"
 _TEMPORARY_FAILURE = 75  # as sysexits.h calls it
@@ -65,7 +66,7 @@ class Task:
         for number in _HEEDED:
             signal.signal(number, heed)
         rank = int(os.environ.get("SLURM_PROCID", "0"))
-        log = log_of(self.log, rank)
+        log = of_rank(self.log, rank)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             if rank == 0 and (not lock(file) or (self.directory / "done.json").exists()):
@@ -135,7 +136,7 @@ class Task:
 
     def _write(self, rank: int, state: str, **facts: Any) -> None:
         """Says how a process stands; what was known before stays."""
-        path = log_of(self.record, rank)
+        path = of_rank(self.record, rank)
         start = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         known = read_record(path) or {}
         text = json.dumps({**known, "state": state, "start": start, **facts})
@@ -143,11 +144,6 @@ class Task:
         temporary = path.with_name(f".{path.name}.tmp")
         temporary.write_text(text + "\n", encoding="utf-8")
         os.replace(temporary, path)
-
-
-def log_of(path: Path, rank: int) -> Path:
-    """The file of one of several processes: the first one has that of the point."""
-    return path.with_suffix(f".{rank}{path.suffix}") if rank else path
 
 
 def read_record(path: Path) -> dict[str, Any] | None:

@@ -1,4 +1,7 @@
-"""Following files that others write: rows of metrics as they come, and last words of a log."""
+"""Following files that others write: rows of metrics as they come, and last words of a log.
+
+It loads the standard library alone, so that it can be sent to a node as it stands.
+"""
 
 import json
 import signal
@@ -6,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 _WIDEST = 300
+# What processes of a run say of each other's end, and not of their own.
+_SECOND_HAND = ("another process of the run is gone", "the main process failed")
 
 
 class Tail:
@@ -36,6 +41,16 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+
+
+def of_rank(path: Path, rank: int) -> Path:
+    """The file of one of several processes: the first one has that of the point."""
+    return path.with_suffix(f".{rank}{path.suffix}") if rank else path
+
+
+def is_second_hand(words: str) -> bool:
+    """Whether last words only say that another process of the run failed."""
+    return words.startswith(_SECOND_HAND)
 
 
 def last_words(log: Path, *, after: int, status: int) -> str:

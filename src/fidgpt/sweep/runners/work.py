@@ -245,7 +245,7 @@ def failure(words: str) -> Ending:
 class Signals:
     """While entered, signals that end a process are handled, where a thread may do that."""
 
-    def __init__(self, handler: Any) -> None:
+    def __init__(self, handler: Callable[[int, FrameType | None], None]) -> None:
         self._handler = handler
         self._before: dict[signal.Signals, Any] = {}
 

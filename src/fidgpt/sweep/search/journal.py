@@ -10,7 +10,7 @@ from typing import IO
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-from fidgpt.sweep.runners.locking import lock
+from fidgpt.sweep.runners.locking import lock, wait_for_lock
 
 FILE = "study.journal"
 _LOCK, _PRESENCE = ".study.lock", ".search.lock"
@@ -35,8 +35,7 @@ def present(directory: Path) -> Iterator[bool]:
     """While entered, others know that a search is driven here; gives whether none was before."""
     with (directory / _PRESENCE).open("ab") as file:
         is_alone = lock(file)
-        with contextlib.suppress(OSError):  # a file system that knows no locks
-            fcntl.flock(file, fcntl.LOCK_SH)
+        wait_for_lock(file, fcntl.LOCK_SH)
         yield is_alone
 
 
@@ -50,8 +49,7 @@ class _Lock(JournalFileOpenLock):
 
     def acquire(self) -> bool:
         self._file = self._path.open("ab")
-        with contextlib.suppress(OSError):  # a file system that knows no locks keeps nobody out
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+        wait_for_lock(self._file)
         return True
 
     def release(self) -> None:

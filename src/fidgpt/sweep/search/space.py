@@ -16,10 +16,9 @@ from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
-from fidgpt.sweep.points.axes import Axis, Choice, axis_values
+from fidgpt.sweep.points.axes import ASSIGNED, NUMBERS, Axis, Choice, axis_values
 
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
-_NUMBERS = ("set", "tag")
 _DIGITS = 5  # of a number, so that one can read and say it again
 
 
@@ -142,7 +141,7 @@ def space(text: str) -> Space:
       ConfigError: there is nothing to choose.
     """
     kind, rest = split_directive(text)
-    if kind in _NUMBERS and "=" in rest:
+    if kind in NUMBERS and "=" in rest:
         right = assignment(rest, text)[2]
         values = split_at_commas(right)
         match = _RANGE.fullmatch(values[0]) if len(values) == 1 else None
@@ -160,7 +159,7 @@ def _one_of(text: str) -> Space:
             "several values with commas between them."
         )
     kind, rest = split_directive(directives[0])
-    value = assignment(rest, text)[2] if kind in (*_NUMBERS, "use", "tie") else rest
+    value = assignment(rest, text)[2] if kind in ASSIGNED else rest
     prefix = directives[0].removesuffix(value.strip())
     return Space(text, prefix, OneOf(tuple(one.removeprefix(prefix) for one in directives)))
 

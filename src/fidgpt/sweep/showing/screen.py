@@ -9,11 +9,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from fidgpt.graph import suggest
 from fidgpt.sweep.results.book import Book
 from fidgpt.sweep.results.objective import Objective, usual
 from fidgpt.sweep.runners.job import Ending, Job
 from fidgpt.sweep.showing.pace import Pace
-from fidgpt.sweep.showing.tables import FAILED, TO_COME, best, duration, running_table
+from fidgpt.sweep.showing.tables import TO_COME, best, duration, running_table, tally
 from fidgpt.train import RunError
 
 _SECONDS_BETWEEN_LINES = 15.0
@@ -48,6 +49,7 @@ class Screen:
         self._live: Live | None = None
         self._told: dict[str, float] = {}
         self._trouble: str | None = None
+        self._has_warned = False
 
     def __enter__(self) -> "Screen":
         if self._book.num_damaged:
@@ -94,6 +96,8 @@ class Screen:
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
         self.say(text + (" It is tried again." if again else ""))
+        if ending.status == "finished":
+            self._warn_of_unmeasured(job)
 
     def waits(self, job: Job) -> None:
         """Says that another process runs the job."""
@@ -118,6 +122,14 @@ class Screen:
         """Writes a line for a person."""
         self._console.print(text, soft_wrap=True, markup=False, emoji=False)
 
+    def _warn_of_unmeasured(self, job: Job) -> None:
+        """Says, once, that a run which came to its end has not measured what counts."""
+        by, metrics = self._objective, self._book.row(job)["metrics"]
+        if by is not None and by.name not in metrics and not self._has_warned:
+            self._has_warned = True
+            there = [name for name in metrics if name != "step"]
+            self.say(f"warning: no run reports {by.name}. {suggest(by.name, there)}")
+
     def _count(self, job: Job) -> str:
         return f"[{self._book.jobs.index(job) + 1}/{self._num_jobs}]"
 
@@ -141,10 +153,7 @@ class Screen:
 
     def _view(self) -> Group:
         """The live table, and a line of what there is in all."""
-        rows = list(self._book)
-        count = sum(row["status"] == "finished" for row in rows)
-        failed = sum(row["status"] in FAILED for row in rows)
-        text = f"{count} of {self._num_jobs} done" + (f", {failed} failed" if failed else "")
+        text = tally(self._book, self._num_jobs)
         todo = [job for job in self._book.jobs if self._book.row(job)["status"] in TO_COME]
         left = self._pace.left_of_all((job, self._book.row(job)["step"]) for job in todo)
         text += f", about {duration(left)} left" if left is not None else ""

@@ -114,6 +114,14 @@ def best(
     return min(rows, key=lambda row: by.sorted_by(row["metrics"][by.name]), default=None)
 
 
+def tally(rows: Iterable[dict[str, Any]], count: int) -> str:
+    """How many of so many points are done, and how many failed."""
+    statuses = [row["status"] for row in rows]
+    num_failed = sum(one in FAILED for one in statuses)
+    told = f"{statuses.count('finished')} of {count} done"
+    return told + (f", {num_failed} failed" if num_failed else "")
+
+
 def duration(seconds: float) -> str:
     """A time with two units at most: `45 s`, `3 min 20 s`, `2 h 5 min`."""
     units: Sequence[tuple[str, int]] = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))

@@ -1,5 +1,6 @@
 """What a search under Ray Tune trains next: Tune's own searcher is asked, each point comes once."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from fidgpt.sweep.results.objective import Objective
 from fidgpt.sweep.runners.job import Job
 from fidgpt.sweep.search.search import LedgerOf
 from fidgpt.sweep.search.study import NAME, Study
-from fidgpt.sweep.tune.trial import task_of
+from fidgpt.sweep.tune.trial import Task
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Choices:
         self._searcher = OptunaSearch(
             study.distributions,
             metric=objective.name,
-            mode="max" if objective.is_larger_better else "min",
+            mode=objective.way,
             sampler=study.sampler,
             study_name=NAME,
             storage=study.storage,
@@ -107,8 +108,7 @@ class Choices:
                 self._searcher.on_trial_result(chosen.id, value)
 
     def finished(self, trial: Chosen, value: float) -> None:
-        is_number = value == value and abs(value) != float("inf")
-        told = {self._objective.name: value} if is_number else None
+        told = {self._objective.name: value} if math.isfinite(value) else None
         self._searcher.on_trial_complete(trial.id, told)
 
     def pruned(self, trial: Chosen) -> None:
@@ -129,7 +129,7 @@ def searcher_of(choices: Choices, objective: Objective) -> Any:
 
         def suggest(self, trial_id: str) -> Any:
             job = self._choices.next(trial_id)
-            return self.FINISHED if job is None else {"task": task_of(job)}
+            return self.FINISHED if job is None else {"task": _task_of(job)}
 
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -143,5 +143,15 @@ def searcher_of(choices: Choices, objective: Objective) -> Any:
         def __getstate__(self) -> dict[str, Any]:
             return {}
 
-    mode = "max" if objective.is_larger_better else "min"
-    return Suggesting(choices, metric=objective.name, mode=mode)
+    return Suggesting(choices, metric=objective.name, mode=objective.way)
+
+
+def _task_of(job: Job) -> Task:
+    """A job in plain values."""
+    return {
+        "run": str(job.directory.resolve()),
+        "log": str(job.log.resolve()),
+        "begin": job.beginning,
+        "go_on": job.going_on,
+        "num_steps": job.point.cost.num_steps,
+    }

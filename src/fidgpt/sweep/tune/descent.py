@@ -44,7 +44,7 @@ class Descent:
     @property
     def short(self) -> str:
         """The first digits of the fingerprint, which name its run directory."""
-        return self.fingerprint[:12]
+        return short(self.fingerprint)
 
     def row(self) -> dict[str, Any]:
         """The same in plain values."""
@@ -52,8 +52,13 @@ class Descent:
 
     @staticmethod
     def of_row(row: Mapping[str, Any]) -> "Descent":
-        """What a row says."""
-        return Descent(**row)
+        """What a row says, which may hold more than that."""
+        return Descent(**{name: row[name] for name in Descent.__dataclass_fields__})
+
+
+def short(fingerprint: str) -> str:
+    """The name of the run directory of a fingerprint."""
+    return fingerprint[:12]
 
 
 def _hash(directives: Sequence[str], member: int, parent: str | None, step: int) -> str:

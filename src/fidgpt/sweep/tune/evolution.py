@@ -22,16 +22,22 @@ def mutations_of(spaces: Sequence[Space]) -> dict[str, Any]:
     }
 
 
+def distributions_of(spaces: Sequence[Space]) -> dict[str, Any]:
+    """What Tune may draw of each space, values side by side being as likely as each other."""
+    from ray import tune
+
+    return {
+        name: tune.choice(what) if isinstance(what, list) else what
+        for name, what in mutations_of(spaces).items()
+    }
+
+
 def first_values(spaces: Sequence[Space], count: int, *, seed: int) -> list[dict[str, Any]]:
     """The values that each member of a population begins with, drawn of its distributions."""
     import numpy as np
-    from ray import tune
 
     numbers = np.random.default_rng(derive_seed(seed, "population"))
-    drawn = {
-        name: (tune.choice(what) if isinstance(what, list) else what)
-        for name, what in mutations_of(spaces).items()
-    }
+    drawn = distributions_of(spaces)
     return [
         rounded(spaces, {name: one.sample(random_state=numbers) for name, one in drawn.items()})
         for _ in range(count)

@@ -1,29 +1,27 @@
 """Running a population by Ray Tune, and what came of it: the best run, and its schedule."""
 
 import json
-import math
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.graph import ConfigError
+from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.results.book import Book, Result
 from fidgpt.sweep.results.objective import Objective, keep
 from fidgpt.sweep.results.results import Results
 from fidgpt.sweep.results.versions import changed_code
-from fidgpt.sweep.runners.job import Job, jobs_of
+from fidgpt.sweep.runners.job import jobs_of
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.search.space import Space
 from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.showing.tables import results_table
 from fidgpt.sweep.tune.cloning import PINS
-from fidgpt.sweep.tune.evolution import first_values, mutations_of, scheduler_of
-from fidgpt.sweep.tune.fitting import Stop, alone, fit, surroundings_of
+from fidgpt.sweep.tune.evolution import distributions_of, first_values, scheduler_of
+from fidgpt.sweep.tune.fitting import Stop, driven_alone, fit, surroundings_of
 from fidgpt.sweep.tune.following import Following
 from fidgpt.sweep.tune.lineage import Lineage, schedule
 from fidgpt.sweep.tune.member import Plan, member_of
@@ -93,24 +91,13 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
       ConfigError: the population cannot be trained, or Ray cannot run it, or another process does.
     """
     directory, objective = population.directory, population.objective
-    points, every = population.points, population.every
+    first = _first_point(population)
+    flags = tuple(f"--allow={one}" for one in population.allowed)
+    plan = _plan(population, runner, first, flags)  # which refuses before anything is written
     directory.mkdir(parents=True, exist_ok=True)
     _refuse_other(population)
     keep(objective, directory)
-    first = points.of({one.name: one.range.ends()[0] for one in population.spaces})
     book = Book(directory, [])
-    flags = tuple(f"--allow={one}" for one in population.allowed)
-    plan = Plan(
-        folder=str(directory.resolve()),
-        items=[_item(item) for item in population.items],
-        program=_program(first, directory, flags),
-        every=every,
-        num_steps=first.cost.num_steps,
-        objective=objective.name,
-        worst=-math.inf if objective.is_larger_better else math.inf,
-        retries=runner.retries,
-        surroundings=surroundings_of(runner, directory),
-    )
     with Screen(book, console=console, num_jobs=population.size, objective=objective) as screen:
         for line in changed_code(book.rows.values(), directory):
             screen.say(f"warning: {line}")
@@ -118,7 +105,7 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
             book, screen, population.lineage, cost=first.cost, directory=directory, flags=flags
         )
         stop = Stop(screen.stops, lambda: False)
-        with alone(directory), runner.connected(screen.say):
+        with driven_alone(directory), runner.connected(screen.say):
             _fit(population, plan, runner, following, stop)
             following.stopped()
             if not stop.is_asked:
@@ -129,6 +116,26 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
         population.lineage,
         flags,
         not stop.is_asked,
+    )
+
+
+def _first_point(population: Population) -> Point:
+    """The point of all first values: in what it costs, all runs are alike."""
+    return population.points.of({one.name: one.range.ends()[0] for one in population.spaces})
+
+
+def _plan(population: Population, runner: RayRunner, first: Point, flags: tuple[str, ...]) -> Plan:
+    directory, objective = population.directory, population.objective
+    return Plan(
+        folder=str(directory.resolve()),
+        items=[_item(item) for item in population.items],
+        program=jobs_of([first], directory, flags)[0].program,
+        every=population.every,
+        num_steps=first.cost.num_steps,
+        objective=objective.name,
+        worst=objective.worst,
+        retries=runner.retries,
+        surroundings=surroundings_of(runner, directory),
     )
 
 
@@ -149,17 +156,8 @@ def _fit(
         callback=callback(following),
         stop=stop,
         num_samples=population.size,
-        choices=_drawn(mutations_of(population.spaces)),
+        choices=distributions_of(population.spaces),
     )
-
-
-def _drawn(mutations: Mapping[str, Any]) -> dict[str, Any]:
-    from ray import tune
-
-    return {
-        name: tune.choice(what) if isinstance(what, list) else what
-        for name, what in mutations.items()
-    }
 
 
 def _refuse_other(population: Population) -> None:
@@ -180,8 +178,3 @@ def _refuse_other(population: Population) -> None:
 
 def _item(item: str | Space) -> str | tuple[str, str]:
     return item if isinstance(item, str) else (item.name, item.prefix)
-
-
-def _program(point: Any, directory: Any, flags: tuple[str, ...]) -> list[str]:
-    job: Job = jobs_of([point], directory, flags)[0]
-    return job.program

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -12,7 +11,8 @@ from typing import Any
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.results.objective import Objective
-from fidgpt.sweep.runners import keeper, locking, ray_place, tail
+from fidgpt.sweep.runners import locking, ray_place, tail
+from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.runners.work import Signals
 from fidgpt.sweep.search.journal import present
@@ -22,7 +22,6 @@ from fidgpt.sweep.tune.trainable import trainable
 from fidgpt.train.tracking.described import GROUP
 
 FOLDER = ".tune"  # what Ray keeps, which nobody reads afterwards
-_PATIENCE = 300  # seconds that a run has to save in, when whoever asked for it is gone
 _LOSSES = 20  # of nodes or workers under a trial; each time it goes on from its newest checkpoint
 _SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the other one writes tables, whatever it is told
@@ -62,7 +61,7 @@ class Stop:
 
 
 @contextlib.contextmanager
-def alone(directory: Path) -> Iterator[None]:
+def driven_alone(directory: Path) -> Iterator[None]:
     """While entered, no other process drives the search of a directory by Ray Tune.
 
     Raises:
@@ -92,7 +91,7 @@ def surroundings_of(runner: RayRunner, directory: Path) -> Surroundings:
         environment={GROUP: directory.resolve().name, **os.environ},
         folder=os.getcwd(),
         threads=max(1, int(runner.cpus)),
-        keeper=[sys.executable, "-I", keeper.__file__, str(_PATIENCE)],
+        keeper=keeping([]),
     )
 
 
@@ -137,7 +136,7 @@ def fit(
             param_space=dict(choices or {}),
             tune_config=tune.TuneConfig(
                 metric=objective.name,
-                mode="max" if objective.is_larger_better else "min",
+                mode=objective.way,
                 num_samples=num_samples,
                 search_alg=searcher,
                 scheduler=scheduler,

@@ -85,7 +85,7 @@ class Following:
     def _begin(self, trial: str, descent: Descent) -> None:
         job = jobs_of([self._point(descent)], self._directory, self._flags)[0]
         if self._lineage.add(descent) and descent.parent is not None:
-            parent = self._jobs_by_fingerprint(descent.parent)
+            parent = self._name_of(descent.parent)
             self._screen.say(
                 f"member {descent.member} goes on from {parent} after step "
                 f"{descent.step:,}, with {_told(descent.values)}"
@@ -96,7 +96,7 @@ class Following:
                 self._screen.more()
         self._jobs[trial] = job
 
-    def _jobs_by_fingerprint(self, fingerprint: str) -> str:
+    def _name_of(self, fingerprint: str) -> str:
         return self._book.rows[fingerprint]["name"]
 
     def _started(self, trial: str) -> None:

@@ -2,9 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from fidgpt.sweep.runners.tail import Tail
 from fidgpt.sweep.tune.descent import Descent
@@ -21,7 +20,7 @@ class Lineage:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
-        self._known = {one.fingerprint: one for one in map(_read, Tail(self._path).rows())}
+        self._known = {one.fingerprint: one for one in map(Descent.of_row, Tail(self._path).rows())}
 
     def __iter__(self) -> Iterator[Descent]:
         return iter(self._known.values())
@@ -47,10 +46,6 @@ class Lineage:
         return line
 
 
-def _read(row: Mapping[str, Any]) -> Descent:
-    return Descent.of_row({name: row[name] for name in Descent.__dataclass_fields__})
-
-
 def schedule(line: Sequence[Descent], *, run_dir: str, flags: Sequence[str] = ()) -> list[str]:
     """The commands that make the last run of a line anew: from its first step, through all changes.
 
@@ -62,8 +57,8 @@ def schedule(line: Sequence[Descent], *, run_dir: str, flags: Sequence[str] = ()
     commands: list[str] = []
     for number, one in enumerate(line):
         before = line[number - 1].directives if number else ()
-        said = [said for said in one.directives if said not in before]
-        words = ["python", "train.py", *flags, *(f"--config={said}" for said in said)]
+        changes = [f"--config={said}" for said in one.directives if said not in before]
+        words = ["python", "train.py", *flags, *changes]
         words += [f"--{'resume' if number else 'run_dir'}={run_dir}", "--allow_noop"]
         if number + 1 < len(line):
             words.append(f"--until_step={line[number + 1].step}")

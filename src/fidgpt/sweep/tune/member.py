@@ -1,18 +1,17 @@
 """One member of a population, on its node: trained a stretch at a time, and cloned from others."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.tune.attended import Attended, Surroundings
+from fidgpt.sweep.tune.attended import BEAT, LOOK, Attended, Surroundings
 from fidgpt.sweep.tune.cloning import clone, pin, pinned
-from fidgpt.sweep.tune.descent import Descent
+from fidgpt.sweep.tune.descent import Descent, short
 from fidgpt.sweep.tune.stretches import Stretches
 
-_BEAT = 1.0  # seconds between two reports at most: a member is ended between two of them
-_LOOK = 0.1  # seconds between two looks at what the process wrote
 _TOLD = (130, 143)  # how a run ends that somebody told to
 
 
@@ -44,13 +43,11 @@ class Plan:
 
     def directives(self, values: Mapping[str, Any]) -> list[str]:
         """All directives, with the values in their places."""
-        return [
-            item if isinstance(item, str) else said(item[1], values[item[0]]) for item in self.items
-        ]
+        return [_said(item, values) for item in self.items]
 
     def changes(self, values: Mapping[str, Any]) -> list[str]:
         """The directives of the values alone."""
-        return [said(item[1], values[item[0]]) for item in self.items if not isinstance(item, str)]
+        return [_said(item, values) for item in self.items if not isinstance(item, str)]
 
 
 class Member:
@@ -98,9 +95,9 @@ class Member:
             return self._looked(until, known["value"], known["words"])
         if self._attended is None:
             return self._begin(until)
-        end = time.monotonic() + _BEAT
+        end = time.monotonic() + BEAT
         while time.monotonic() < end:
-            status = self._attended.wait(_LOOK)
+            status = self._attended.wait(LOOK)
             if status is not None:
                 return self._ended(until, status)
         return self._report("runs")
@@ -121,12 +118,13 @@ class Member:
     def _begin(self, until: int) -> dict[str, Any]:
         descent, run = self._descent, self._run
         if descent.parent is not None and not (run / "config.json").exists():
-            checkpoint = pinned(Path(self._plan.folder), descent.parent[:12], descent.step)
-            clone(run.with_name(descent.parent[:12]), checkpoint, run, step=descent.step)
+            parent = run.with_name(short(descent.parent))
+            checkpoint = pinned(run.parent, parent.name, descent.step)
+            clone(parent, checkpoint, run, step=descent.step)
         log = run.parent / "logs" / f"{run.name}.log"
         attended = Attended(run, log, self._plan.surroundings)
         if not attended.start(self._command(until)):
-            time.sleep(_BEAT)
+            time.sleep(BEAT)
             return self._report("waits")
         self._attended = attended
         return self._report("runs")
@@ -165,7 +163,7 @@ class Member:
         """What has come of a stretch; one that failed stays where it is until it is cloned over."""
         self._step = until
         is_last = until == self._plan.num_steps
-        is_number = value is not None and value == value
+        is_number = value is not None and not math.isnan(value)
         following = min(until + self._plan.every, self._plan.num_steps)
         if not is_number and self._stretches.known(following) is None:
             self._stretches.add(following, None, words)
@@ -184,8 +182,12 @@ def member_of(config: Mapping[str, Any], identity: str, *, plan: Plan) -> Member
     return Member(values, number=int(identity.rpartition("_")[2]), plan=plan)
 
 
-def said(prefix: str, value: Any) -> str:
-    """A value as a directive."""
+def _said(item: str | tuple[str, str], values: Mapping[str, Any]) -> str:
+    """A directive as it stands; of a space, with the value in its place."""
+    if isinstance(item, str):
+        return item
+    name, prefix = item
+    value = values[name]
     return prefix + (value if isinstance(value, str) else repr(value))
 
 

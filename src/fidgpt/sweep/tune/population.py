@@ -18,7 +18,7 @@ from fidgpt.cli.runs.runs import build_trainer, name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.graph.checking.permissions import allowed_changes
 from fidgpt.graph.errors import raise_all
-from fidgpt.sweep.points.axes import Axis
+from fidgpt.sweep.points.axes import NUMBERS, Axis
 from fidgpt.sweep.points.composing import Composer
 from fidgpt.sweep.points.planning import directives_of
 from fidgpt.sweep.results.objective import Objective, objective_of, refuse_unknown
@@ -175,9 +175,9 @@ class Population:
 
 
 def _is_plain(space: Space) -> bool:
-    return split_directive(space.prefix)[0] in ("tag", "set") and not space.prefix.rstrip(
-        "= "
-    ).endswith(("*", "+", "-"))
+    """Whether a value is said as it is, and not as a change of what is there."""
+    kind, rest = split_directive(space.prefix)
+    return kind in NUMBERS and not rest.rstrip("= ").endswith(("*", "+", "-"))
 
 
 def _refusal(space: Space) -> str:

@@ -12,7 +12,7 @@ from fidgpt.sweep.search.search import Found, LedgerOf, Search
 from fidgpt.sweep.search.study import Study
 from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune.choices import Choices, searcher_of
-from fidgpt.sweep.tune.fitting import Stop, alone, fit, surroundings_of
+from fidgpt.sweep.tune.fitting import Stop, driven_alone, fit, surroundings_of
 from fidgpt.sweep.tune.telling import Telling, callback
 from fidgpt.sweep.tune.trial import trial_of
 
@@ -44,16 +44,15 @@ def _drive(
     search: Search, runner: RayRunner, study: Study, screen: Screen, ledger_of: LedgerOf
 ) -> bool:
     surroundings = surroundings_of(runner, search.directory)
-    with alone(search.directory), runner.connected(screen.say):
+    with driven_alone(search.directory), runner.connected(screen.say):
         choices = Choices(study, search.objective, ledger_of)
         telling = Telling(choices, screen)
-        worst = -math.inf if search.objective.is_larger_better else math.inf
         stop = Stop(screen.stops, lambda: choices.mistake is not None)
         fit(
             partial(
                 trial_of,
                 objective=search.objective.name,
-                worst=worst,
+                worst=search.objective.worst,
                 retries=runner.retries,
                 surroundings=surroundings,
             ),

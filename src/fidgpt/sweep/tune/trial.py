@@ -1,15 +1,13 @@
 """One trial of a search, on its node: trains a point, and reports how it goes."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fidgpt.sweep.tune.attended import Attended, Surroundings
-
-_BEAT = 1.0  # seconds between two reports at most: a trial is ended between two of them
-_LOOK = 0.1  # seconds between two looks at what the process wrote
+from fidgpt.sweep.tune.attended import BEAT, LOOK, Attended, Surroundings
 
 
 class Task(TypedDict):
@@ -71,9 +69,9 @@ class Trial:
             return self._report("finished")
         if self._attended is None:
             return self._begin(run)
-        end = time.monotonic() + _BEAT
+        end = time.monotonic() + BEAT
         while time.monotonic() < end:
-            status = self._attended.wait(_LOOK)
+            status = self._attended.wait(LOOK)
             self._read()
             if status is not None:
                 return self._ended(status)
@@ -93,7 +91,7 @@ class Trial:
         is_begun = (run / "config.json").exists()
         attended = self._begun(run)
         if not attended.start(self._task["go_on" if is_begun else "begin"]):
-            time.sleep(_BEAT)
+            time.sleep(BEAT)
             return {"event": "waits"}
         self._attended = attended
         return {"event": "runs"}
@@ -103,7 +101,8 @@ class Trial:
         for row in self._attended.rows():
             if self._objective in row:
                 value = float(row[self._objective])
-                row = {"step": row["step"], self._objective: _number(value, self._worst)}
+                value = self._worst if math.isnan(value) else value
+                row = {"step": row["step"], self._objective: value}
                 self._last = row
                 if row["step"] < self._task["num_steps"]:
                     self._rows.append(row)
@@ -141,18 +140,3 @@ def trial_of(
         retries=retries,
         surroundings=surroundings,
     )
-
-
-def _number(value: float, worst: float) -> float:
-    return value if value == value else worst
-
-
-def task_of(job: Any) -> Task:
-    """A job in plain values."""
-    return {
-        "run": str(job.directory.resolve()),
-        "log": str(job.log.resolve()),
-        "begin": job.beginning,
-        "go_on": job.going_on,
-        "num_steps": job.point.cost.num_steps,
-    }
