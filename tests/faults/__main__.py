@@ -12,6 +12,7 @@ from typing import Any
 
 from faults.kinds import KINDS
 from faults.results import Wrong
+from faults.sweeps.clusters import CLUSTERS, ClusterWorld
 from faults.sweeps.kinds import SWEEP_KINDS
 from faults.sweeps.world import SweepWorld
 from faults.table import Line, table
@@ -25,12 +26,16 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     kinds: Mapping[str, tuple[Callable[[Any], None], int]]
     world: Any
-    if options.sweeps:
+    if options.sweeps and options.on:
+        world = ClusterWorld(folder, options.on)
+        kinds = world.kinds
+    elif options.sweeps:
         kinds, world = SWEEP_KINDS, SweepWorld(folder)
     else:
         kinds, world = KINDS, World(folder, _names(options, list(variants(folder))))
     lines: dict[str, Line] = {}
     num_wrong = 0
+    on = f"--on={options.on} " if options.on else ""
     for number, kind in enumerate(_drawn(kinds, options.num, options.seed)):
         if (options.only or kind) != kind or number < options.first:
             continue
@@ -53,7 +58,7 @@ def main() -> int:
             case.end_all()
             print(
                 f"fault {number}, {kind}, in {case.folder}: {wrong}\n"
-                f"again: {'--sweeps ' * options.sweeps}--num={options.num} "
+                f"again: {'--sweeps ' * options.sweeps}{on}--num={options.num} "
                 f"--seed={options.seed} --first={number} "
                 f"--only='{kind}'",
                 file=sys.stderr,
@@ -91,6 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of all that is left to chance")
     parser.add_argument("--first", type=int, default=0, help="leave out those before")
     parser.add_argument("--sweeps", action="store_true", help="of sweeps, not of single runs")
+    parser.add_argument("--on", choices=list(CLUSTERS), help="this cluster, of sweeps")
     parser.add_argument("--only", help="this kind alone")
     parser.add_argument("--variant", help="this run alone")
     return parser.parse_args()

@@ -36,20 +36,23 @@ class Journal:
 
     Args:
       path: a file, outside of what may be disturbed.
+
+    Attributes:
+      path: the same.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._path.touch()
+        self.path = path
+        self.path.touch()
 
     def note(self, point: str, what: str) -> None:
         """Adds a line of this process's."""
-        with self._path.open("ab", buffering=0) as file:
+        with self.path.open("ab", buffering=0) as file:
             file.write(f"{point} {os.getpid()} {what}\n".encode())
 
     def lines(self) -> list[Trained]:
         """All that was noted so far."""
-        fields = [line.split() for line in self._path.read_text().splitlines()]
+        fields = [line.split() for line in self.path.read_text().splitlines()]
         return [Trained(point, int(pid), what) for point, pid, what in fields]
 
     def num_steps(self) -> int:

@@ -43,15 +43,32 @@ def sweep_result(directory: Path) -> SweepResult:
     Raises:
       Wrong: something in it is not whole.
     """
-    rows = _table(directory / "table.jsonl")
+    rows = plain_rows(directory)
     names = [row["directory"] for row in rows]
     return SweepResult(
-        [_plain(row) | {"metrics": reproducible(row["metrics"])} for row in rows],
-        [_plain(row) for row in _sheet(directory / "results.csv")],
+        rows,
+        [_plain(row) for row in sheet_of(directory)],
         {name: reproducible(_json(directory / name / "done.json")) for name in names},
         {name: result_of(directory / name) for name in names},
         _trials(directory / "study.journal"),
     )
+
+
+def plain_rows(directory: Path) -> list[dict[str, Any]]:
+    """The rows of `table.jsonl`, without what is left to chance.
+
+    Raises:
+      Wrong: one is not whole, or there twice.
+    """
+    rows = _table(directory / "table.jsonl")
+    return [_plain(row) | {"metrics": reproducible(row["metrics"])} for row in rows]
+
+
+def sheet_of(directory: Path) -> list[dict[str, str]]:
+    """The rows of `results.csv`."""
+    path = directory / "results.csv"
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def refuse_other(found: SweepResult, expected: SweepResult) -> None:
@@ -121,11 +138,6 @@ def _table(path: Path) -> list[dict[str, Any]]:
     if len(set(fingerprints)) < len(fingerprints):
         raise Wrong(f"{path} has two rows of a point: {fingerprints}")
     return rows
-
-
-def _sheet(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -64,13 +64,14 @@ class SweepWorld:
         folder = self._folder / f"case-{number}"
         # What failed for want of room has no value that TPE could learn from, as it would have had.
         search = "random" if kind.endswith(NO_ROOM) else draw.choice(["random", "tpe"])
-        known = self._undisturbed(search if kind.startswith(SEARCH) else "sweep")
+        known = self.undisturbed(search if kind.startswith(SEARCH) else "sweep")
         small = self._small / f"{number}" / "sweep" if kind.endswith(NO_ROOM) else None
         if small is not None:
             small.parent.mkdir()
         return SweepCase(known, folder, draw, run=small)
 
-    def _undisturbed(self, name: str) -> Known:
+    def undisturbed(self, name: str) -> Known:
+        """What nobody disturbed: "sweep", or a search by the name of its sampler."""
         if name not in self._known:
             self._known[name] = self._run(name, POINTS if name == "sweep" else TRIALS)
         return self._known[name]
