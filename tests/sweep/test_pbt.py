@@ -18,8 +18,11 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, read_results
+from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.runners.job import Ending, jobs_of
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.search import space
+from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune import Evolved, Population, evolve, read_pbt
 from fidgpt.sweep.tune.lineage import schedule
 from fidgpt.train.tracking.trackers import reproducible
@@ -31,6 +34,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 ROOT = Path(__file__).parents[2]
 NUM_STEPS = 9
 QUICK = ["config:debug", f"fiddler:smoke_test({NUM_STEPS})", "set:samples=None"]
+OFTEN = [*QUICK, "set:evaluators.validation.every=3"]
 RATE = space("tag:LearningRate=log(1e-4,1e-2)")
 DECAY = space("tag:WeightDecay=0,0.1,0.2")
 # Toy: its loss comes down by its learning rate at each step; its state is the loss alone. One that
@@ -186,6 +190,43 @@ def test_a_clone_has_the_numbers_that_one_gets_by_hand(tmp_path: Path) -> None:
     assert rates[3] / rates[2] != pytest.approx(1.0)
 
 
+@pytest.mark.usefixtures("ray_here")
+def test_a_number_that_the_first_look_does_not_show_ends_it(toys: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no run reports --objective=moe/nonsense. There are"):
+        run(population(tmp_path, objective="moe/nonsense"))
+    assert not (tmp_path / ".stretches").exists()
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_where_all_fail_there_is_nothing_to_clone_and_it_ends(toys: None, tmp_path: Path) -> None:
+    (tmp_path / "diverges").touch()
+    high = space("tag:LearningRate=log(6e-3,1e-2)")
+    found, _ = run(Population(*QUICK, high, size=2, every=3, objective="loss", directory=tmp_path))
+    assert found.is_whole and found.best is None
+    assert [row["status"] for row in found.results] == ["diverged"] * 2
+    assert all(one.parent is None for one in found.lineage)
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_what_a_members_code_raises_ends_it_with_its_words(toys: None, tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()  # where a folder belongs
+    with pytest.raises(ConfigError, match="cannot go on: FileExistsError: (.*)logs"):
+        run(population(tmp_path))
+
+
+def test_another_population_in_a_directory_is_refused_by_what_differs(tmp_path: Path) -> None:
+    population(tmp_path).keep()
+    population(tmp_path).refuse_other()
+    with pytest.raises(ConfigError, match="with size=4 where this one has size=5: name another"):
+        population(tmp_path, size=5).refuse_other()
+    other = Population(*QUICK, DECAY, size=4, every=3, objective="loss", directory=tmp_path)
+    words = "with tag:LearningRate=log(.*) where this one has tag:WeightDecay="
+    with pytest.raises(ConfigError, match=words):
+        Console(file=io.StringIO()).print(other)
+    with pytest.raises(ConfigError, match=words):
+        run(other)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -211,9 +252,19 @@ def test_a_clone_has_the_numbers_that_one_gets_by_hand(tmp_path: Path) -> None:
         ),
         (
             lambda: Population(*QUICK, RATE, size=2, every=2, objective="validation/loss").every,
-            "validation/loss is not measured after step 2",
+            "validation/loss is not measured after step 2. It is measured after the last step only",
+        ),
+        (
+            lambda: Population(*OFTEN, RATE, size=2, every=2, objective="validation/loss").every,
+            "not measured after step 2. It is measured every 3 steps: say every=3",
+        ),
+        (
+            lambda: Population(*QUICK, RATE, size=2, objective="nonsense").every,
+            "no run reports --objective=nonsense. There are (.*)loss",
         ),
         (lambda: read_pbt("pbt"), "write --search=pbt:8"),
+        (lambda: read_pbt("pbt(populatio=2)"), "no argument 'populatio'. Did you mean population?"),
+        (lambda: read_pbt("pbt(every=2)"), "pbt needs population"),
     ],
 )
 def test_a_population_that_cannot_be_says_why(make: Callable[[], Any], message: str) -> None:
@@ -225,3 +276,14 @@ def test_how_a_population_is_said() -> None:
     assert read_pbt("pbt:8") == (8, None)
     assert read_pbt("pbt(population=8, every=100)") == (8, 100)
     assert read_pbt("pbt(8,every=100)") == (8, 100)
+
+
+@pytest.mark.parametrize("words", ["its node is gone", "its node is gone."])
+def test_what_is_tried_again_is_told_in_two_sentences(words: str, tmp_path: Path) -> None:
+    point = population(tmp_path).points.of({RATE.name: 1e-3})
+    (job,) = jobs_of([point], tmp_path, [])
+    text = io.StringIO()
+    with Screen(Book(tmp_path, [job]), console=Console(file=text, width=1000)) as screen:
+        screen.started(job)
+        screen.ended(job, Ending("failed", words), again=True)
+    assert "failed: its node is gone. It is tried again." in text.getvalue()

@@ -265,6 +265,7 @@ def test_what_ray_cannot_do_is_said(on_ray: Any) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
+        ({"address": ""}, "address= names no cluster: say address=auto"),
         ({"gpus": 4}, "say gpus=1, and processes=4"),
         ({"gpus": 0.5, "processes": 2}, "several cannot share a GPU"),
         ({"cpus": 0}, "some part of a core"),

@@ -1,13 +1,16 @@
 """What a report hands out: commands for the best points, and what won at each size."""
 
+import json
 import shlex
 from pathlib import Path
+
+import pytest
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import fingerprint
 from fidgpt.sweep import pairs, plan, repeat
-from fidgpt.sweep.report import markdown_text, read_report
+from fidgpt.sweep.report import markdown_text, read_report, write_report
 from fidgpt.sweep.report.commands import repeat_command, shortest_command
 from fidgpt.sweep.report.tables import leaders_table
 
@@ -84,3 +87,37 @@ def test_the_best_at_each_size_is_told(tmp_path: Path) -> None:
     assert "## Best at each WeightDecay" in markdown_text(report, "")
     one_axis = write_sweep(tmp_path / "one", {"LearningRate": RATES}, by_rate)
     assert not read_report(one_axis).leaders
+
+
+def test_of_a_population_the_best_is_made_again_by_its_schedule(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    made = write_sweep(tmp_path / "made", {"LearningRate": RATES[:2]}, by_rate)
+    _as_population(made)
+    report = read_report(made)
+    assert [column.label for column in report.columns] == ["LearningRate"]
+    assert "--repeat" not in " ".join(report.verdict)
+    written = write_report(report, with_page=False)
+    first, second = written.command.splitlines()
+    assert first == (
+        "python train.py --config=config:debug --config=tag:LearningRate=0.0001 "
+        "--run_dir=runs/best --allow_noop --until_step=20"
+    )
+    assert second == (
+        "python train.py --config=tag:LearningRate=0.001 --resume=runs/best --allow_noop"
+    )
+    assert written.repeat is None
+    text = (made / "report.md").read_text()
+    assert written.command in text and "## Importance" not in text and "other seeds:" not in text
+
+
+def _as_population(directory: Path) -> None:
+    """Says of two points that the better one goes on from the other, after half of the steps."""
+    rows = [json.loads(line) for line in (directory / "table.jsonl").read_text().splitlines()]
+    lineage = []
+    for at, row in enumerate(rows):
+        row["values"] = {"member": str(at), **row["values"]}
+        parent, step = (rows[0]["fingerprint"], 20) if at else (None, 0)
+        one = {"fingerprint": row["fingerprint"], "member": at, "parent": parent, "step": step}
+        lineage.append(one | {"directives": row["directives"], "values": {}})
+    for name, kept in {"table.jsonl": rows, "lineage.jsonl": lineage}.items():
+        (directory / name).write_text("".join(json.dumps(row) + "\n" for row in kept))

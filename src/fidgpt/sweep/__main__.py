@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
     except OSError as error:
         raise RunError(f"{error.filename} cannot be written: {error.strerror}.") from error
     print("\n".join(report.verdict))
-    print(f"\nThe best point again:\n  {written.command.strip()}\n")
+    print("\nThe best point again:", *written.command.splitlines(), sep="\n  ", end="\n\n")
     if written.repeat is not None:
         print(f"The two best with other seeds:\n  {written.repeat}\n")
     for label in report.leaders:

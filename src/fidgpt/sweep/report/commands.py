@@ -15,6 +15,29 @@ from fidgpt.sweep.report.report import Report
 _SEEDS = "--repeat=seed:3"
 
 
+def best_commands(report: Report, *, allowed: Sequence[str] = ()) -> list[str]:
+    """What to type so that the best point runs again; of a population, all changes on its way.
+
+    Args:
+      report: what came of the sweep.
+      allowed: packages of the user's own that its config may name.
+
+    Raises:
+      ConfigError: it is a population, and what reads its lineage is not installed.
+    """
+    if not report.is_population:
+        return [shortest_command(report.best, allowed=allowed).strip()]
+    try:
+        from fidgpt.sweep.tune.lineage import Lineage, schedule  # late: what it comes with is large
+    except ImportError as error:
+        raise ConfigError(
+            "the report of a population needs what it was searched with. Install it with: "
+            'pip install "fidgpt[search,ray]"'
+        ) from error
+    line = Lineage(report.directory).ancestors(report.best.row["fingerprint"])
+    return schedule(line, run_dir="runs/best", flags=[f"--allow={one}" for one in allowed])
+
+
 def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
     """What to type, from the config that the run wrote; as it was said, where that cannot be read.
 
@@ -35,14 +58,15 @@ def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
 def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
     """What to type so that the two best points run with other seeds, and their results join those.
 
-    None where both were repeated, or they differ in more than values.
+    None where both were repeated, or they differ in more than values, or are runs of a population,
+    whose values changed on their way.
 
     Args:
       report: what came of the sweep.
       allowed: packages of the user's own that configs may name.
     """
     two = report.ranking[:2]
-    if len(two) < 2 or all(len(group.finals) > 1 for group in two):
+    if report.is_population or len(two) < 2 or all(len(group.finals) > 1 for group in two):
         return None
     every = [_without_seeds(record, report) for record in report.records]
     first, second = (every[group.members[0]] for group in two)

@@ -13,9 +13,14 @@ from fidgpt.sweep.report.leaders import Leader, leaders_of
 from fidgpt.sweep.report.objective import Objective, choose_objective
 from fidgpt.sweep.report.records import Record, read_records
 
+_LINEAGE, _MEMBER = "lineage.jsonl", "member"  # of a population
 _ONCE = (
     "Each of them ran once, so nobody knows whether that is noise: run them with other seeds, by "
     "--repeat=seed:3."
+)
+_POPULATION = (
+    "Each of them ran once, so nobody knows whether that is noise: run the commands of the best "
+    "with another seed."
 )
 _BEYOND = "That is more than repeated runs explain (t-test of the two, 95 %)."
 _WITHIN = "Repeated runs differ as much (t-test of the two, 95 %): take them for equal."
@@ -30,12 +35,14 @@ class Report:
       records: its points, in the order of its table.
       columns: its axes on which points differ.
       objective: what points are compared by.
+      is_population: whether runs were cloned from one another, with other values from there on.
     """
 
     directory: Path
     records: Sequence[Record]
     columns: Sequence[Column]
     objective: Objective
+    is_population: bool = False
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -95,7 +102,7 @@ class Report:
     def _noise(self, first: Group, second: Group) -> str:
         is_beyond = is_beyond_noise(first, second)
         if is_beyond is None:
-            return _ONCE
+            return _POPULATION if self.is_population else _ONCE
         told = _BEYOND if is_beyond else _WITHIN
         once = next((one for one in (first, second) if len(one.finals) == 1), None)
         return told if once is None else f"{told} But {self.name_of(once)} ran once only."
@@ -126,4 +133,8 @@ def read_report(
     path = Path(directory)
     records = read_records(path)
     chosen = choose_objective(records, path, said=objective)
-    return Report(path, records, columns_of(records, repeats=repeats), chosen)
+    columns = columns_of(records, repeats=repeats)
+    is_population = (path / _LINEAGE).exists()
+    if is_population:  # which member a run is of says nothing about it
+        columns = [column for column in columns if column.label != _MEMBER]
+    return Report(path, records, columns, chosen, is_population)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.report.commands import repeat_command, shortest_command
+from fidgpt.sweep.report.commands import best_commands, repeat_command
 from fidgpt.sweep.report.report import Report
 from fidgpt.sweep.report.tables import csv_text, markdown_text
 
@@ -18,8 +18,8 @@ class Written:
 
     Attributes:
       paths: the files.
-      command: the shortest that runs the best point again.
-      repeat: what runs the two best with other seeds; None where they were.
+      command: what runs the best point again; of a population, a line for each stretch.
+      repeat: what runs the two best with other seeds; None where they were, or cannot be.
     """
 
     paths: Sequence[Path]
@@ -52,7 +52,7 @@ def write_report(
             'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '
             "tables alone, with --nopage"
         )
-    command = shortest_command(report.best, allowed=allowed)
+    command = "\n".join(best_commands(report, allowed=allowed))
     repeat = repeat_command(report, allowed=allowed)
     texts = {".csv": csv_text(report), ".md": markdown_text(report, command, repeat)}
     if with_page:

@@ -54,6 +54,11 @@ class RayRunner:
     _work: Work | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        if self.address is not None and not self.address.strip():
+            raise ConfigError(
+                "address= names no cluster: say address=auto or address=10.0.0.1:6379, or leave it "
+                "out for a Ray of this machine alone."
+            )
         if self.cpus <= 0:
             raise ConfigError(f"cpus={self.cpus:g}: a process needs some part of a core.")
         if not 0 <= self.gpus <= 1:
@@ -188,13 +193,31 @@ def _connect(ray: Any, address: str) -> None:
         alone = {"include_dashboard": False, "object_store_memory": _OBJECTS}
     try:
         _require_answer(address)
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
+        silence = contextlib.nullcontext() if address == _LOCAL else _silence()
+        with silence:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"no Ray cluster answers at address={address}: {str(error).splitlines()[0]}\n"
             "Start one with `ray start --head`, and name it as that says; without an address, one "
             "is started for this sweep on this machine."
         ) from error
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """While entered, nothing is written to stderr, where Ray's own C++ warns before it is set up.
+
+    What it warns of is raised in the end.
+    """
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _require_answer(address: str) -> None:

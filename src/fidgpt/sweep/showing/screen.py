@@ -95,7 +95,7 @@ class Screen:
             text += f": {ending.last_words}"
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
-        self.say(text + (" It is tried again." if again else ""))
+        self.say(f"{text.rstrip('.')}. It is tried again." if again else text)
         if ending.status == "finished":
             self._warn_of_unmeasured(job)
 

@@ -1,5 +1,6 @@
 """Tune's own population-based training over our spaces: what it mutates, and when it looks."""
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,6 +70,12 @@ def scheduler_of(spaces: Sequence[Space], *, every: int, seed: int) -> Any:
                 return super().on_trial_result(tune_controller, trial, result)
             finally:
                 random.setstate(before)
+
+        def _quantiles(self) -> tuple[list[Any], list[Any]]:
+            """The worst and the best; what failed has no checkpoint to be cloned from."""
+            worst, best = super()._quantiles()
+            best = [one for one in best if self._trial_state[one].last_score != -math.inf]
+            return (worst, best) if best else ([], [])
 
     return Evolution(
         time_attr="step",

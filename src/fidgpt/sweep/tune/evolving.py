@@ -1,6 +1,5 @@
 """Running a population by Ray Tune, and what came of it: the best run, and its schedule."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +7,6 @@ from functools import partial
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.graph import ConfigError
 from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.results.book import Book, Result
 from fidgpt.sweep.results.objective import Objective, keep
@@ -27,8 +25,6 @@ from fidgpt.sweep.tune.lineage import Lineage, schedule
 from fidgpt.sweep.tune.member import Plan, member_of
 from fidgpt.sweep.tune.population import Population
 from fidgpt.sweep.tune.telling import callback
-
-_FILE = "population.json"
 
 
 @dataclass(frozen=True)
@@ -88,26 +84,36 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
       console: where to tell of it; standard output unless said.
 
     Raises:
-      ConfigError: the population cannot be trained, or Ray cannot run it, or another process does.
+      ConfigError: the population cannot be trained, or Ray cannot run it, or another process does;
+        or the first look shows that the objective is not measured.
     """
     directory, objective = population.directory, population.objective
     first = _first_point(population)
     flags = tuple(f"--allow={one}" for one in population.allowed)
     plan = _plan(population, runner, first, flags)  # which refuses before anything is written
+    population.refuse_other()
     directory.mkdir(parents=True, exist_ok=True)
-    _refuse_other(population)
+    population.keep()
     keep(objective, directory)
     book = Book(directory, [])
     with Screen(book, console=console, num_jobs=population.size, objective=objective) as screen:
         for line in changed_code(book.rows.values(), directory):
             screen.say(f"warning: {line}")
         following = Following(
-            book, screen, population.lineage, cost=first.cost, directory=directory, flags=flags
+            book,
+            screen,
+            population.lineage,
+            objective=objective,
+            cost=first.cost,
+            directory=directory,
+            flags=flags,
         )
-        stop = Stop(screen.stops, lambda: False)
+        stop = Stop(screen.stops, lambda: following.mistake is not None)
         with driven_alone(directory), runner.connected(screen.say):
             _fit(population, plan, runner, following, stop)
             following.stopped()
+            if following.mistake is not None:
+                raise following.mistake
             if not stop.is_asked:
                 shutil.rmtree(directory / PINS, ignore_errors=True)
     return Evolved(
@@ -158,22 +164,6 @@ def _fit(
         num_samples=population.size,
         choices=distributions_of(population.spaces),
     )
-
-
-def _refuse_other(population: Population) -> None:
-    """Takes down what a directory is the population of.
-
-    Raises:
-      ConfigError: it is that of another one, whose choices were others.
-    """
-    path, said = population.directory / _FILE, population.said
-    if not path.exists():
-        path.write_text(json.dumps(said) + "\n", encoding="utf-8")
-    elif (known := json.loads(path.read_text(encoding="utf-8"))) != said:
-        raise ConfigError(
-            f"{population.directory} holds a population of {json.dumps(known)}, and this one is of "
-            f"{json.dumps(said)}: name another --run_dir."
-        )
 
 
 def _item(item: str | Space) -> str | tuple[str, str]:

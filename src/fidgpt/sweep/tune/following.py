@@ -4,24 +4,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fidgpt.graph import ConfigError
 from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.points.trial import Cost
 from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.results.objective import Objective, refuse_unreported
 from fidgpt.sweep.runners.job import Ending, Job, jobs_of
 from fidgpt.sweep.runners.tail import Tail
 from fidgpt.sweep.runners.work import failure
 from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune.descent import Descent
 from fidgpt.sweep.tune.lineage import Lineage
+from fidgpt.sweep.tune.telling import broken
 
 
 class Following:
     """Passes on what becomes of the runs of a population.
 
+    Attributes:
+      mistake: why going on makes no sense; None while it does.
+
     Args:
       book: the table of the runs.
       screen: hears of them.
       lineage: where each run is taken down.
+      objective: what they are compared by.
       cost: of each of them.
       directory: of the sweep.
       flags: what every command is told.
@@ -33,6 +40,7 @@ class Following:
         screen: Screen,
         lineage: Lineage,
         *,
+        objective: Objective,
         cost: Cost,
         directory: Path,
         flags: Sequence[str],
@@ -40,6 +48,8 @@ class Following:
         self._book = book
         self._screen = screen
         self._lineage = lineage
+        self.mistake: ConfigError | None = None
+        self._objective = objective
         self._cost = cost
         self._directory = directory
         self._flags = tuple(flags)
@@ -59,6 +69,11 @@ class Following:
             self._started(trial)
         if report["event"] == "again":
             self._ended(trial, failure(report["words"]), again=True)
+        if report["event"] == "unmeasured":
+            self._unmeasured(report["names"])
+
+    def broke(self, trial: str, words: str) -> None:
+        self.mistake = broken(words)
 
     def completed(self, trial: str, report: Mapping[str, Any]) -> None:
         ending = Ending("finished")
@@ -81,6 +96,12 @@ class Following:
         """No trial runs any more: those that had not come to their end were stopped."""
         for trial in list(self._tails):
             self._ended(trial, Ending("stopped"))
+
+    def _unmeasured(self, names: Sequence[str]) -> None:
+        try:
+            refuse_unreported(self._objective, names)
+        except ConfigError as error:
+            self.mistake = error
 
     def _begin(self, trial: str, descent: Descent) -> None:
         job = jobs_of([self._point(descent)], self._directory, self._flags)[0]

@@ -55,7 +55,8 @@ class Member:
 
     Where it was trained before, as by a command that was killed, it reports what is written of it,
     so that the same looks lead to the same clones. A report has an `event`: runs, waits (another
-    process has the run), again (it failed, and is tried once more), looked, finished, failed.
+    process has the run), again (it failed, and is tried once more), looked, finished, failed,
+    unmeasured (it came to the look well, and has not measured the objective, but its `names`).
 
     Args:
       values: of the spaces, by name.
@@ -148,11 +149,9 @@ class Member:
                 pin(self._run, until)
                 self._stretches.add(until, value)
                 return self._report("runs")
-        words = (
-            attended.words(status)
-            if status
-            else f"{self._plan.objective} is not measured at step {until}"
-        )
+            if names := self._stretches.names(self._run):
+                return self._report("unmeasured", names=names)
+        words = attended.words(status) if status else f"it ended before step {until:,}"
         if self._retries > 0:
             self._retries -= 1
             return self._report("again", words=words)

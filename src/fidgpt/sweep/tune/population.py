@@ -1,8 +1,8 @@
 """A population: runs side by side, of which the worse go on as clones of the better."""
 
 import hashlib
+import json
 import math
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,23 +12,25 @@ import fiddle as fdl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fidgpt.cli.catalogue.calls import call_with
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.cli.runs.runs import build_trainer, name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.graph.checking.permissions import allowed_changes
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.errors import at, raise_all
+from fidgpt.graph.typed.calls import Call, parse_call
 from fidgpt.sweep.points.axes import NUMBERS, Axis
 from fidgpt.sweep.points.composing import Composer
 from fidgpt.sweep.points.planning import directives_of
-from fidgpt.sweep.results.objective import Objective, objective_of, refuse_unknown
+from fidgpt.sweep.results.objective import objective_of, refuse_unknown
 from fidgpt.sweep.search.points import Points
 from fidgpt.sweep.search.space import Space
 from fidgpt.sweep.tune.lineage import Lineage
-from fidgpt.train import Trainer
+from fidgpt.sweep.tune.measured import refuse_unmeasured, refuse_unreported, unmeasured
 
 _LOOKS = 10  # at a population, unless said: a tenth of the run between two
-_SAID = re.compile(r"pbt(?::(\d+)|\((?:population=)?(\d+)(?:,\s*every=(\d+))?\))")
+_FILE = "population.json"  # in the directory of one: what its choices depend on
 
 
 def read_pbt(text: str) -> tuple[int, int | None]:
@@ -37,13 +39,19 @@ def read_pbt(text: str) -> tuple[int, int | None]:
     Raises:
       ConfigError: it says something else.
     """
-    match = _SAID.fullmatch(text.replace(" ", ""))
-    if match is None:
+    name, colon, size = text.partition(":")
+    call = Call(name.strip(), [size.strip()], {}) if colon and size else parse_call(text)
+    if call.name != "pbt" or not (call.positional or call.named):
         raise ConfigError(
             f"--search={text} says not how many runs: write --search=pbt:8, or "
             "--search='pbt(population=8,every=100)'."
         )
-    return int(match[1] or match[2]), int(match[3]) if match[3] else None
+    with at(f"--search={text:.80}"):
+        return call_with(_sizes, call)
+
+
+def _sizes(population: int, every: int | None = None) -> tuple[int, int | None]:
+    return population, every
 
 
 class Population:
@@ -148,12 +156,13 @@ class Population:
           ConfigError: the objective is not measured then.
         """
         trainer = build_trainer(self._graph(0))
+        refuse_unreported(trainer, self.objective)
         if self._every is not None:
-            _refuse_unmeasured(trainer, self.objective, self._every)
+            refuse_unmeasured(trainer, self.objective, self._every)
             return self._every
         about = max(1, math.ceil(trainer.num_steps / _LOOKS))
         for every in range(about, trainer.num_steps):
-            if _unmeasured(trainer, self.objective, every) is None:
+            if unmeasured(trainer, self.objective, every) is None:
                 return every
         raise ConfigError(
             f"{self.objective.name} is not measured before the run's last step, "
@@ -165,13 +174,50 @@ class Population:
         """Which run was cloned from which, as far as it has come."""
         return Lineage(self.directory)
 
+    def keep(self) -> None:
+        """Takes down in the directory whose it is."""
+        path = self.directory / _FILE
+        if not path.exists():
+            path.write_text(json.dumps(self.said) + "\n", encoding="utf-8")
+
+    def refuse_other(self) -> None:
+        """Refuses a directory of another population, whose choices were others.
+
+        Raises:
+          ConfigError: it is that.
+        """
+        path = self.directory / _FILE
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else self.said
+        if differing := [name for name in self.said if known.get(name) != self.said[name]]:
+            told = "; ".join(
+                _difference(name, known.get(name), self.said[name]) for name in differing
+            )
+            raise ConfigError(
+                f"{self.directory} holds another population, {told}: name another --run_dir."
+            )
+
     def __rich__(self) -> RenderableType:
+        self.refuse_other()
         lines = [
             f"{self.size} runs, looked at every {self.every} steps, so that {self.objective.aim}, "
             f"in {self.directory}",
             *self.points.moves(),
         ]
         return Group(*map(Text, lines))
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    """In what two populations differ, in words."""
+    if name != "items":
+        first, second = (
+            f"{name}={one}" if one is not None else f"no {name}" for one in (there, here)
+        )
+        return f"with {first} where this one has {second}"
+    gone, new = ([one for one in a if one not in b] for a, b in ((there, here), (here, there)))
+    if not (gone or new):
+        return "with the same directives in another order"
+    left, right = (", ".join(map(str, ones)) or "nothing" for ones in (gone, new))
+    return f"with {left} where this one has {right}"
 
 
 def _is_plain(space: Space) -> bool:
@@ -185,25 +231,3 @@ def _refusal(space: Space) -> str:
         f"--space={space.said}: a population goes on with other values of what is said by tag: or "
         "set: and a plain =, such as --space='tag:LearningRate=log(1e-4,1e-2)'."
     )
-
-
-def _unmeasured(trainer: Trainer, objective: Objective, every: int) -> int | None:
-    """The first look at which an objective is not measured, if there is one."""
-    evaluator = trainer.evaluators.get(objective.name.partition("/")[0])
-    if evaluator is None:
-        return None
-    looks = range(every, trainer.num_steps, every)
-    return next((at for at in looks if not evaluator.due(at, num_steps=trainer.num_steps)), None)
-
-
-def _refuse_unmeasured(trainer: Trainer, objective: Objective, every: int) -> None:
-    if every < 1 or every >= trainer.num_steps:
-        raise ConfigError(
-            f"--search=pbt(every={every}): a run has {trainer.num_steps} steps, and is to be "
-            "looked at on its way."
-        )
-    if (step := _unmeasured(trainer, objective, every)) is not None:
-        raise ConfigError(
-            f"--search=pbt(every={every}): {objective.name} is not measured after step {step}. "
-            "Say another number of steps, or let it be measured more often."
-        )

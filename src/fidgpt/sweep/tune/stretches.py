@@ -32,6 +32,11 @@ class Stretches:
             file.write(json.dumps(row) + "\n")
 
     @staticmethod
+    def names(run: Path) -> list[str]:
+        """What a run has measured at all."""
+        return list({name: None for row in Tail(run / "metrics.jsonl").rows() for name in row})
+
+    @staticmethod
     def measured(run: Path, step: int, name: str) -> float | None:
         """What a run has measured at a step."""
         rows = [row for row in Tail(run / "metrics.jsonl").rows() if row["step"] == step]

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners.job import Ending, Job
 from fidgpt.sweep.runners.tail import Tail
 from fidgpt.sweep.runners.work import failure
 from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune.choices import Choices
+from fidgpt.sweep.tune.trainable import BROKEN
 
 
 class Heard(Protocol):
@@ -15,6 +17,10 @@ class Heard(Protocol):
 
     def reported(self, trial: str, report: Mapping[str, Any]) -> None:
         """A trial has reported."""
+        ...
+
+    def broke(self, trial: str, words: str) -> None:
+        """The code of a trial raised something, so that going on makes no sense."""
         ...
 
     def completed(self, trial: str, report: Mapping[str, Any]) -> None:
@@ -57,6 +63,9 @@ class Telling:
         self._choices.reported(job, report)
         if report["event"] == "again":
             self._ended(trial, failure(report["words"]), again=True)
+
+    def broke(self, trial: str, words: str) -> None:
+        self._choices.mistake = broken(words)
 
     def completed(self, trial: str, report: Mapping[str, Any]) -> None:
         job = self._choices.jobs[trial]
@@ -110,7 +119,10 @@ def callback(heard: Heard) -> Any:
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
-            self._heard.reported(trial.trial_id, result)
+            if result.get("event") == BROKEN:
+                self._heard.broke(trial.trial_id, result["words"])
+            else:
+                self._heard.reported(trial.trial_id, result)
 
         def on_trial_complete(
             self, iteration: int, trials: list[Any], trial: Any, **info: Any
@@ -136,4 +148,9 @@ def callback(heard: Heard) -> Any:
 def _reason(trial: Any) -> str:
     """Why Ray took a trial for lost, in a line."""
     lines = [line.strip() for line in str(trial.get_error() or "").splitlines() if line.strip()]
-    return f"its process on the node is gone: {lines[-1]}" if lines else "its node is gone"
+    return f"its process on the node is gone: {lines[-1]}" if lines else "its node is gone."
+
+
+def broken(words: str) -> ConfigError:
+    """What ends a search in which a trial's own code fails, as it would on any node."""
+    return ConfigError(f"the search cannot go on: {words}\nThe same command tries it again.")
