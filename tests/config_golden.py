@@ -12,7 +12,7 @@ import fiddle as fdl
 from parameter_listing import list_parameters
 
 from fidgpt import configs
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.graph.history.story import story
 from fidgpt.graph.views.outline import Row, rows
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import base, constraints, gpt2_124m
 from fidgpt.graph import ConfigError
 

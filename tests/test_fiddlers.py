@@ -10,7 +10,7 @@ import pytest
 from fiddling import OF_MIXTURES, apply
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.graph import ConfigError, clone, fingerprint
 
 # One config of each family, and whether one table reads and scores tokens.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from learning import learner_of
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_depth, scale_depth, use_float32, use_mup
 from fidgpt.model import Transformer, materialize

@@ -10,7 +10,7 @@ import pytest
 from fidgpt import configs, fiddlers
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.train import RunDirectory, RunError, Trainer

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.fiddlers.heads import use_mtp
 from fidgpt.fiddlers.latent import turn_a_share, use_mla
 from fidgpt.graph import ConfigError, fingerprint

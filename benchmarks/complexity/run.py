@@ -23,7 +23,7 @@ from counting import Count, Tree, changed_lines, logical_lines, new_lines, write
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue  # noqa: E402
 from fidgpt.cli.directives.directives import compose  # noqa: E402
-from fidgpt.cli.runs.runs import build_trainer  # noqa: E402
+from fidgpt.cli.running.runs import build_trainer  # noqa: E402
 from fidgpt.graph import parts  # noqa: E402
 from fidgpt.model import materialize  # noqa: E402
 from fidgpt.train.losses.objective import NextToken  # noqa: E402

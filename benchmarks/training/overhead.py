@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import composed
-from fidgpt.cli.runs.runs import build_trainer, new_run
+from fidgpt.cli.running.runs import build_trainer, new_run
 from fidgpt.train import Facts, RunDirectory
 from fidgpt.train.tracking.trackers import Row
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.runs.trained import load_trained
+from fidgpt.cli.running.trained import load_trained
 
 FLAGS = flags.FLAGS
 

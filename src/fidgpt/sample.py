@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.runs.trained import load_trained
+from fidgpt.cli.running.trained import load_trained
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer

@@ -10,7 +10,7 @@ from torch import nn
 
 from fidgpt.cli.catalogue.catalogue import Catalogue, own_catalogue
 from fidgpt.cli.directives.directives import apply_fiddlers, compose, composed
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_large, use_gqa
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load

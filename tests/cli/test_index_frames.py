@@ -10,7 +10,7 @@ from fidgpt.cli.directives.directives import compose
 from fidgpt.cli.index.frames import frame_from, known_frames
 from fidgpt.cli.index.knobs import knobs_of
 from fidgpt.cli.index.store import Index
-from fidgpt.cli.runs import again
+from fidgpt.cli.running import again
 from fidgpt.graph.spelling.nearness import frame_of, least_apart
 
 CATALOGUE = own_catalogue()

@@ -14,7 +14,7 @@ from fidgpt import configs, model, optim, tags
 from fidgpt.cli import train
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.runs.again import command_for, part_name
+from fidgpt.cli.running.again import command_for, part_name
 from fidgpt.graph import dump, fingerprint, load
 
 DEBUG = "--config=config:debug"

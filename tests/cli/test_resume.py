@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.cli.runs.runs import load_run
+from fidgpt.cli.running.runs import load_run
 from fidgpt.train.tracking.trackers import read_rows
 
 Command = Callable[..., Any]

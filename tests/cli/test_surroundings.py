@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fidgpt.cli.runs import surroundings as module
-from fidgpt.cli.runs.surroundings import patch, surroundings
+from fidgpt.cli.running import surroundings as module
+from fidgpt.cli.running.surroundings import patch, surroundings
 
 
 def test_what_another_machine_needs() -> None:

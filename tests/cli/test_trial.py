@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.graph import ConfigError, find
 from fidgpt.model import Attention, Layout, StartError
 

@@ -16,7 +16,7 @@ import torch
 from absl import flags
 
 from fidgpt.cli import train
-from fidgpt.cli.runs import runs
+from fidgpt.cli.running import runs
 from fidgpt.train import device
 
 Command = Callable[[], None]

@@ -39,7 +39,7 @@ NAMES = [
     "torch.nn:Module.__init__",
     "torch.optimizer:X",
     "fidgpt.cli.train:run",
-    "fidgpt.cli.runs.runs:subprocess.run",
+    "fidgpt.cli.running.runs:subprocess.run",
     "fidgpt.sample:main",
     "fidgpt.graph.storage.file:load",
     "fidgpt:__version__",

@@ -18,7 +18,7 @@ import sys
 import torch
 from torch._dynamo.utils import counters
 from fidgpt import fiddlers
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_moe
 from fidgpt.model import compiled, materialize

@@ -169,7 +169,7 @@ def test_a_training_step_costs_three_times_as_much() -> None:
 
 def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
     """Closed form: 2 (12 layers * 12 * 768^2 + 50,257 * 768) + 12 layers * 4 * 1,024 * 768."""
-    from fidgpt.cli.runs.runs import build_trainer
+    from fidgpt.cli.running.runs import build_trainer
     from fidgpt.configs import gpt2_124m
 
     module = build_trainer(gpt2_124m()).model

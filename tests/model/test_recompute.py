@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import share_blocks, use_moe, use_recompute, use_selective_recompute
 from fidgpt.model import Block, materialize

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.runs.runs import build_trainer, new_run
+from fidgpt.cli.running.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results
 from fidgpt.sweep.runners import local

@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.graph import dump
 from fidgpt.train import Outcome, RunDirectory, Trainer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.train import Checkpoints, RunDirectory
 
 README = ["config:base", "fiddler:make_large", "set:model.hidden_dim=1024"]

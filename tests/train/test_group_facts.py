@@ -5,7 +5,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.fiddlers import use_lora, use_muon
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.train.device import machine_at_hand

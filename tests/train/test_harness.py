@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import ByteTokenizer, DataError
 from fidgpt.fiddlers import smoke_test, use_tasks

@@ -4,7 +4,7 @@ import pytest
 import torch
 from learning import learner_of
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import unlearned
 from fidgpt.fiddlers import use_float32

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import ByteTokenizer
 from fidgpt.model import LanguageModel, materialize

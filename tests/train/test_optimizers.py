@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.fiddlers import (
     use_adafactor,
     use_adamw,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import fiddlers
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.train import RunDirectory, RunError, Trainer, trainer
 from fidgpt.train.learner import Learner
 from fidgpt.train.tracking.trackers import Row, read_rows, reproducible

@@ -9,7 +9,7 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.cli.runs.runs import build_trainer, load_run
+from fidgpt.cli.running.runs import build_trainer, load_run
 from fidgpt.data import DataError, TextFiles
 from fidgpt.fiddlers import use_float32, use_gqa, use_learned_positions, use_wsd
 from fidgpt.graph import fingerprint

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fidgpt import fiddlers
-from fidgpt.cli.runs.runs import build_trainer
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.train import RunDirectory, trainer
 from fidgpt.train.learner import Learner

@@ -65,8 +65,8 @@ def main(arguments: list[str]) -> int | None:
 
 
 def _resumed(catalogue: "Catalogue") -> "fdl.Config":
-    from fidgpt.cli.runs.lost import bring_back  # late: they know files and differences
-    from fidgpt.cli.runs.runs import load_run
+    from fidgpt.cli.running.lost import bring_back  # late: they know files and differences
+    from fidgpt.cli.running.runs import load_run
 
     if FLAGS.run_dir:
         bring_back(FLAGS.resume, Path(FLAGS.run_dir))
@@ -85,7 +85,7 @@ def _is_there_already(cfg: "fdl.Config") -> bool:
         return False
     directory = Path(FLAGS.run_dir)
     if not directory.exists():
-        from fidgpt.cli.runs.lost import bring_back_lost  # late: it knows torch
+        from fidgpt.cli.running.lost import bring_back_lost  # late: it knows torch
 
         bring_back_lost(cfg, directory)
     return (directory / "config.json").exists()
@@ -97,7 +97,7 @@ def _same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
     Raises:
       ConfigError: it is not the one that this command makes.
     """
-    from fidgpt.cli.runs.runs import load_run  # late: it knows files and differences
+    from fidgpt.cli.running.runs import load_run  # late: it knows files and differences
     from fidgpt.graph import ConfigError, fingerprint
 
     old = load_run(Path(FLAGS.run_dir), allowed=catalogue.packages)
@@ -125,7 +125,7 @@ def _cannot_run(cfg: "fdl.Config") -> list[str]:
     Raises:
       ConfigErrors: the graph is so wrong that there is nothing to look at.
     """
-    from fidgpt.cli.runs.runs import CONSTRAINTS
+    from fidgpt.cli.running.runs import CONSTRAINTS
     from fidgpt.graph import ConfigError, ConfigErrors, bind, check, checked
 
     try:
@@ -142,7 +142,7 @@ def _cannot_run(cfg: "fdl.Config") -> list[str]:
 def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
     from fidgpt.cli.directives.spare import spare_blocks
-    from fidgpt.cli.runs.runs import build_trainer, new_run, resumed_run
+    from fidgpt.cli.running.runs import build_trainer, new_run, resumed_run
     from fidgpt.graph.checking.unread import unread
 
     flags = [f"--allow={package}" for package in FLAGS.allow]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose, split_directive
-from fidgpt.cli.runs.runs import name_of_base
+from fidgpt.cli.running.runs import name_of_base
 from fidgpt.graph import ConfigError, bind, dump, fingerprint
 from fidgpt.sweep.points.axes import Axis, Item
 from fidgpt.sweep.points.naming import axis_names

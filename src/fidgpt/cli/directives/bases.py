@@ -6,7 +6,7 @@ import fiddle as fdl
 
 from fidgpt.cli.catalogue.calls import call_with
 from fidgpt.cli.catalogue.catalogue import Catalogue
-from fidgpt.cli.runs.recall import load_told, recall
+from fidgpt.cli.running.recall import load_told, recall
 from fidgpt.graph import ConfigError, clone
 from fidgpt.graph.typed.calls import parse_call
 

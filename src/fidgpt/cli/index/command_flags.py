@@ -13,7 +13,7 @@ COMMANDS = {
     "export": "fidgpt.export",
 }
 _OF_ALL = "fidgpt.cli.app"
-_OF_TRAINED = "fidgpt.cli.runs.trained"
+_OF_TRAINED = "fidgpt.cli.running.trained"
 
 
 def command_flags() -> dict[str, list[dict[str, Any]]]:

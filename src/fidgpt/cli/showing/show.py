@@ -61,7 +61,7 @@ def _texts(
     if FLAGS.diff is not None:
         yield _difference(cfg, catalogue)
     if FLAGS.repro:
-        from fidgpt.cli.runs.again import command_for
+        from fidgpt.cli.running.again import command_for
 
         yield command_for(cfg, catalogue, directives=directives or (), allowed=FLAGS.allow)
 
@@ -127,7 +127,7 @@ def _form(name: str) -> "Callable[[fdl.Config], str]":
 
 def _summary(cfg: "fdl.Config") -> str:
     """What a run would cost, on the machine at hand or on that of --hardware."""
-    from fidgpt.cli.runs.runs import build_trainer
+    from fidgpt.cli.running.runs import build_trainer
     from fidgpt.graph import ConfigError
     from fidgpt.train.device import machine_at_hand, machine_named
     from fidgpt.train.facts.summary import summarise
@@ -146,7 +146,7 @@ def _summary(cfg: "fdl.Config") -> str:
 
 def _schedule(cfg: "fdl.Config") -> str:
     """How the learning rate rises and falls, of all groups of parameters."""
-    from fidgpt.cli.runs.runs import build_trainer
+    from fidgpt.cli.running.runs import build_trainer
     from fidgpt.train.facts.group_facts import groups_of
     from fidgpt.train.facts.schedule_text import schedule_text
 
@@ -158,7 +158,7 @@ def _schedule(cfg: "fdl.Config") -> str:
 def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:
     """What differs from the config that it began with; of a file that knows none, the nearest."""
     from fidgpt.cli.directives.directives import DEFAULT_CONFIG, compose, split_directive
-    from fidgpt.cli.runs.again import begun_with, nearest_named
+    from fidgpt.cli.running.again import begun_with, nearest_named
     from fidgpt.graph.views.base import since
 
     kind = split_directive(directives[0])[0] if directives else ""
@@ -172,7 +172,7 @@ def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[
 
 def _difference(cfg: "fdl.Config", catalogue: "Catalogue") -> str:
     from fidgpt.cli.directives.directives import compose
-    from fidgpt.cli.runs.again import directives_from, other_directive
+    from fidgpt.cli.running.again import directives_from, other_directive
     from fidgpt.graph import ConfigError, ConfigErrors, diff, diff_text, draw
 
     first = other_directive(FLAGS.diff, catalogue)

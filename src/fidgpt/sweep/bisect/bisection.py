@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.runs.runs import load_run
+from fidgpt.cli.running.runs import load_run
 from fidgpt.graph import ConfigError, bind, fingerprint
 from fidgpt.graph.spelling.repro import repro
 from fidgpt.sweep.bisect.bounds import Bounds, bounds_of

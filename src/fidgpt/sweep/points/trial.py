@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import torch
 
-from fidgpt.cli.runs.runs import CONSTRAINTS, build_trainer
+from fidgpt.cli.running.runs import CONSTRAINTS, build_trainer
 from fidgpt.graph import ConfigError, bind, checked
 from fidgpt.graph.checking.resembling import Resembling
 from fidgpt.graph.storage.fingerprint import Hashes

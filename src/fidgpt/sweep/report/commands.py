@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
-from fidgpt.cli.runs.again import command_for
+from fidgpt.cli.running.again import command_for
 from fidgpt.graph import ConfigError, load
 from fidgpt.sweep.points.axes import ASSIGNED
 from fidgpt.sweep.report.records import Record

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.runs.runs import name_of_base
+from fidgpt.cli.running.runs import name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.results.book import Book

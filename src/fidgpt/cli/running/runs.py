@@ -11,9 +11,9 @@ import fiddle as fdl
 import torch
 
 from fidgpt.cli.directives.directives import DEFAULT_CONFIG, split_directive
-from fidgpt.cli.runs.recall import load_told, recall
-from fidgpt.cli.runs.surroundings import patch, surroundings
-from fidgpt.cli.runs.trial import try_model
+from fidgpt.cli.running.recall import load_told, recall
+from fidgpt.cli.running.surroundings import patch, surroundings
+from fidgpt.cli.running.trial import try_model
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
 from fidgpt.graph.checking.permissions import allowed_changes

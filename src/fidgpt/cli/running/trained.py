@@ -44,7 +44,7 @@ def load_trained(path: Path) -> Trained:
       DataError: there is no tokenizer that can be read.
     """
     # Late: --help loads no torch.
-    from fidgpt.cli.runs.runs import build_trainer
+    from fidgpt.cli.running.runs import build_trainer
     from fidgpt.data import load_tokenizer
     from fidgpt.interop.hugging_face import load_hf
     from fidgpt.interop.hugging_face.files import is_hub_directory
@@ -92,7 +92,7 @@ def _restore(trainer: "Trainer", path: Path) -> None:
 
 def _of_run(path: Path) -> "fdl.Config":
     from fidgpt.cli.catalogue.catalogue import own_catalogue
-    from fidgpt.cli.runs.runs import load_run
+    from fidgpt.cli.running.runs import load_run
 
     return load_run(path, allowed=(*own_catalogue().packages, *FLAGS.allow))
 
