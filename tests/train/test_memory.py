@@ -19,7 +19,8 @@ def faults(times):
 if sys.argv[1] == "keep":
     keep_freed_memory()
 faults(2)
-print(faults(10))
+# A small piece may come to lie where the large one was: that happens now and then, not always.
+print(min(faults(5) for _ in range(4)))
 """
 
 
