@@ -1,6 +1,7 @@
 """What every test shares: one thread per worker, a cache of the run's own, and the goldens."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,6 +10,10 @@ from golden_text import GOLDENS, Explain, compare_with_golden
 # Workers with a pool of threads each would fight over the cores. Must precede torch's import.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell lets what it starts in the background ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
