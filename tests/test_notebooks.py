@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom, with Graphviz and without, and show what they promise."""
 
+import json
 import os
 import re
 import shutil
