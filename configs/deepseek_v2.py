@@ -1,6 +1,5 @@
 """DeepSeek V2 (2024, arXiv:2405.04434): latent attention, and experts chosen by a softmax."""
 
-from functools import partial
 from typing import Any
 
 import fiddle as fdl
@@ -12,7 +11,7 @@ from fidgpt.fiddlers import use_expert_groups, use_sequence_balancing
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
 
-_FREE, _LIMITED = _SELECTIONS = "greedy", "group_limited_greedy"
+_FREE, _LIMITED = "greedy", "group_limited_greedy"
 
 
 @variant_of(deepseek.deepseek)
@@ -20,18 +19,18 @@ def v2(
     cfg: fdl.Config[Trainer],
     *,
     selection: str = _FREE,
-    num_groups: int = 8,
-    top_groups: int = 4,
+    num_groups: int | None = None,
+    top_groups: int | None = None,
 ) -> None:
     """Experts are chosen among all, or from the groups of a token's best ones.
 
     Raises:
-      ValueError: the selection is unknown.
+      ValueError: the selection is unknown, or is of groups without a number of them.
     """
-    if selection not in _SELECTIONS:
-        raise ValueError(f"{selection=} is not known: use one of {', '.join(_SELECTIONS)}.")
-    if selection == _LIMITED and num_groups > 1:
+    if selection == _LIMITED and num_groups and top_groups:
         use_expert_groups(cfg, num_groups, top_groups)
+    elif selection != _FREE:
+        raise ValueError(f"{selection=}, {num_groups=}: use {_FREE}, or {_LIMITED} with groups.")
     use_sequence_balancing(cfg, weight=0.001)
 
 
@@ -51,29 +50,20 @@ HUB = Family(
         "norm_topk_prob": (False,),
         "scoring_func": ("softmax",),
     },
-    defaults={"q_lora_rank": 1536},
-    readings={
-        **deepseek.READINGS,
-        "selection": _selection,
+    defaults={
+        "first_k_dense_replace": 0,
+        "max_position_embeddings": 2048,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
     },
-)
-
-
-_v2 = partial(
-    v2,
-    query_rank=None,
-    num_experts=64,
-    num_shared=2,
-    top_k=6,
-    first_dense=1,
-    vocab_size=102_400,
-    mscale=0.707,
-    mscale_all_dim=0.707,
+    readings={"selection": _selection},
 )
 
 
 def deepseek_v2_lite() -> fdl.Config[Trainer]:
     """16 billion parameters, 2.7 billion a token."""
-    sizes = {"hidden_dim": 2048, "num_heads": 16, "ffn_dim": 10_944, "expert_ffn_dim": 1408}
-    longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096)
-    return _v2(num_layers=27, **sizes, scaling=longer)
+    sizes = {"hidden_dim": 2048, "num_layers": 27, "num_heads": 16, "ffn_dim": 10_944}
+    experts = {"num_experts": 64, "num_shared": 2, "top_k": 6, "expert_ffn_dim": 1408}
+    longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096, amplitude=1.0, sharpness=0.707)
+    others = {"vocab_size": 102_400, "query_rank": None, "first_dense": 1}
+    return v2(**sizes, **experts, **others, scaling=longer)

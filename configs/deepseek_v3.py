@@ -17,8 +17,10 @@ from fidgpt.fiddlers import (
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
 
+_EXPERTS = {"num_experts": 256, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 2048}
 
-@variant_of(deepseek.deepseek)
+
+@variant_of(deepseek.deepseek, first_dense=3, normalize=True, route_scale=2.5, **_EXPERTS)
 def v3(cfg: fdl.Config[Trainer], *, num_groups: int = 8, top_groups: int = 4) -> None:
     """Each expert is scored on its own, and groups are judged by their two best ones."""
     use_sigmoid_router(cfg)
@@ -40,8 +42,7 @@ HUB = Family(
         "topk_method": ("noaux_tc",),
         "scoring_func": ("sigmoid",),
     },
-    defaults={"norm_topk_prob": True, "routed_scaling_factor": 2.5, "q_lora_rank": 1536},
-    readings=deepseek.READINGS,
+    defaults={"max_position_embeddings": 4096},
     says={"num_nextn_predict_layers": 0},
     spare=("model.layers.61.*",),
 )
@@ -49,5 +50,6 @@ HUB = Family(
 
 def deepseek_v3() -> fdl.Config[Trainer]:
     """671 billion parameters, 38 billion a token."""
-    longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096)
-    return v3(normalize=True, route_scale=2.5, scaling=longer, mscale=1.0, mscale_all_dim=1.0)
+    longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096, amplitude=1.0, sharpness=1.0)
+    sizes = {"hidden_dim": 7168, "num_layers": 61, "num_heads": 128, "ffn_dim": 18_432}
+    return v3(**sizes, vocab_size=129_280, scaling=longer)

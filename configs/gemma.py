@@ -67,5 +67,11 @@ def gemma(
 
 
 def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | None]:
-    """The window of each layer of a pattern, by the words of config.json for them."""
+    """The window of each layer of a pattern, by the words of config.json for them.
+
+    Raises:
+      ValueError: one is another word.
+    """
+    if unknown := sorted({*layer_types} - {SLIDING, FULL}):
+        raise ValueError(f"layer_types has {', '.join(unknown)}: use {SLIDING} and {FULL}.")
     return [window if kind == SLIDING else None for kind in layer_types]

@@ -18,19 +18,18 @@ from fidgpt.train import Trainer
 def olmo2(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A decoder that normalises what its branches give, and its queries and keys."""
     use_post_norm(cfg)
-    key_dim = fdl.Config(
-        width_of_heads,
-        hidden_dim=HiddenDim.new(),
-        head_dim=HeadDim.new(),
-        num_heads=NumKVHeads.new(),
-    )
     for attention in find(cfg.model, Attention):
-        attention.query_norm = _across_heads(HiddenDim.new(), eps)
-        attention.key_norm = _across_heads(key_dim, eps)
+        attention.query_norm = _across_heads(attention.num_heads, eps)
+        attention.key_norm = _across_heads(NumKVHeads.new(), eps)
 
 
-def _across_heads(hidden_dim: object, eps: float) -> fdl.ArgFactory[AcrossHeads]:
-    norm = fdl.ArgFactory(RMSNorm, hidden_dim=hidden_dim, eps=eps)
+def _across_heads(num_heads: object, eps: float) -> fdl.ArgFactory[AcrossHeads]:
+    width: object = HiddenDim.new()
+    if num_heads is not None:
+        width = fdl.Config(
+            width_of_heads, hidden_dim=width, head_dim=HeadDim.new(), num_heads=num_heads
+        )
+    norm = fdl.ArgFactory(RMSNorm, hidden_dim=width, eps=eps)
     return fdl.ArgFactory(AcrossHeads, norm=norm)
 
 
@@ -39,7 +38,7 @@ HUB = Family(
     model_type="olmo2",
     architecture="Olmo2ForCausalLM",
     config=olmo2,
-    settings={ours: theirs for ours, theirs in SETTINGS.items() if ours != "head_dim"},
+    settings=SETTINGS,
     tensors={
         **TENSORS,
         "blocks.*.attention_norm": f"{_LAYER}.post_attention_layernorm",

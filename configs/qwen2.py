@@ -26,6 +26,7 @@ HUB = Family(
     settings=SETTINGS,
     tensors=TENSORS,
     fixed={"hidden_act": ("silu",), "use_sliding_window": (False,)},
+    defaults={"num_key_value_heads": 32},
 )
 
 

@@ -24,6 +24,7 @@ HUB = Family(
     settings=SETTINGS,
     tensors={**TENSORS, **QK_NORMS},
     fixed={"hidden_act": ("silu",), "attention_bias": (False,), "use_sliding_window": (False,)},
+    defaults={"num_key_value_heads": 32},
 )
 
 

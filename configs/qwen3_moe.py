@@ -62,7 +62,7 @@ HUB = Family(
     },
     tensors={**TENSORS, **QK_NORMS, **EXPERTS},
     fixed=qwen3.HUB.fixed,
-    defaults={"norm_topk_prob": False},
+    defaults={"norm_topk_prob": False, "max_position_embeddings": 32_768},
     readings={"dense_layers": _dense_layers, "every": lambda _: 1},
 )
 

@@ -34,7 +34,7 @@ def smollm3(
 
 
 def _roped(model: Any) -> list[int]:
-    return [int(block.attention.rope is not None) for block in model.blocks]
+    return [int(getattr(block.attention, "rope", None) is not None) for block in model.blocks]
 
 
 HUB = Family(

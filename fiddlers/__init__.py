@@ -44,7 +44,7 @@ from fidgpt.fiddlers.data import (
     use_prefetch,
 )
 from fidgpt.fiddlers.embeddings import tie_embeddings, untie_embeddings
-from fidgpt.fiddlers.evaluation import use_domain_validation, use_tasks
+from fidgpt.fiddlers.evaluation import use_domain_validation, use_samples, use_tasks
 from fidgpt.fiddlers.experts import (
     use_expert_capacity,
     use_expert_groups,
@@ -58,7 +58,12 @@ from fidgpt.fiddlers.hardware import for_hardware, set_micro_batch_size
 from fidgpt.fiddlers.heads import use_mtp
 from fidgpt.fiddlers.latent import use_mla
 from fidgpt.fiddlers.losses import use_fused_loss, use_label_smoothing, use_z_loss
-from fidgpt.fiddlers.observers import use_memory_snapshot, use_profiler, use_watchdog
+from fidgpt.fiddlers.observers import (
+    use_determinism,
+    use_memory_snapshot,
+    use_profiler,
+    use_watchdog,
+)
 from fidgpt.fiddlers.optimizers import (
     use_adafactor,
     use_adamw,
@@ -151,6 +156,7 @@ __all__ = [
     "use_constant",
     "use_cosine",
     "use_cycles",
+    "use_determinism",
     "use_divergence_skip",
     "use_document_mask",
     "use_domain_validation",
@@ -201,6 +207,7 @@ __all__ = [
     "use_rms_norm",
     "use_roll_back",
     "use_rope",
+    "use_samples",
     "use_sandwich_norm",
     "use_selective_recompute",
     "use_sequence_balancing",

@@ -9,7 +9,7 @@ from fidgpt.data import HeldOut
 from fidgpt.fiddlers.texts import OWN, own_corpus
 from fidgpt.graph import ConfigError, swapped
 from fidgpt.tags import SeqLen
-from fidgpt.train import DomainValidation, TaskEvaluation, Trainer, Validation
+from fidgpt.train import DomainValidation, Samples, TaskEvaluation, Trainer, Validation
 
 
 def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
@@ -59,6 +59,23 @@ def use_tasks(
         limit=limit,
         every=every,
     )
+
+
+def use_samples(
+    cfg: fdl.Config[Trainer], every: int = 100, prompts: Sequence[str] | None = None
+) -> None:
+    """The model writes texts while it learns too, to be read on the terminal and in trackers.
+
+    Args:
+      cfg: the graph to change.
+      every: steps from one writing to the next.
+      prompts: beginnings of the texts; those of the config unless given, or that of a document.
+    """
+    if cfg.samples is None:
+        cfg.samples = fdl.Config(Samples, prompts=[""])
+    if prompts is not None:
+        cfg.samples.prompts = list(prompts)
+    cfg.samples.every = every
 
 
 def _held_out(evaluator: Any) -> fdl.Buildable | None:

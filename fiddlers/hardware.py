@@ -9,7 +9,7 @@ import fiddle as fdl
 
 from fidgpt.train import Trainer, machine_name
 
-Rules = Sequence[tuple[str, Sequence[Callable[[fdl.Config], None]]]]
+Rules = Sequence[tuple[str, Sequence[Callable[[fdl.Config], None] | fdl.Partial[None]]]]
 
 
 def set_micro_batch_size(cfg: fdl.Config[Trainer], size: int = 8) -> None:
@@ -40,15 +40,19 @@ def apply_rules(cfg: fdl.Config[Trainer], rules: Rules, *, machine: str) -> None
 
     Args:
       cfg: the graph to change.
-      rules: pairs of a pattern, as a shell writes it, and the fiddlers to apply.
+      rules: pairs of a pattern, as a shell writes it, and the fiddlers to apply: functions, or
+        parts that stand for them with their arguments.
       machine: the name that the patterns are compared with.
     """
     for pattern, fiddlers in rules:
         if fnmatch.fnmatchcase(machine, pattern):
-            done = ", ".join(map(_told, fiddlers)) or "nothing to change"
+            functions = [
+                fdl.build(one) if isinstance(one, fdl.Partial) else one for one in fiddlers
+            ]
+            done = ", ".join(map(_told, functions)) or "nothing to change"
             print(f"for_hardware: {machine} matches {pattern}: {done}", file=sys.stderr)
-            for fiddler in fiddlers:
-                fiddler(cfg)
+            for function in functions:
+                function(cfg)
             return
     known = ", ".join(pattern for pattern, _ in rules)
     print(

@@ -4,9 +4,14 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.train import MemorySnapshot, Profiler, Trainer, Watchdog
+from fidgpt.train import Determinism, MemorySnapshot, Profiler, Trainer, Watchdog
 
-_ORDER: list[Any] = [MemorySnapshot, Profiler, Watchdog]
+_ORDER: list[Any] = [Determinism, MemorySnapshot, Profiler, Watchdog]
+
+
+def use_determinism(cfg: fdl.Config[Trainer]) -> None:
+    """The same numbers every time on a GPU too, by slower algorithms; a CPU has no others."""
+    _add(cfg, fdl.Config(Determinism))
 
 
 def use_profiler(

@@ -8,6 +8,7 @@ import torch
 from fidgpt.graph import swapped
 from fidgpt.graph.structure.arguments import given
 from fidgpt.optim import (
+    Adafactor,
     ByName,
     LayerDecay,
     Lion,
@@ -94,7 +95,7 @@ def use_adafactor(cfg: fdl.Config[Trainer], learning_rate: float | None = None) 
       learning_rate: of a parameter's own size, at most 1 / sqrt(steps so far); 0.01 is torch's. The
         one that there is unless given.
     """
-    _use(cfg, torch.optim.Adafactor, keep=_QUANTITIES, learning_rate=learning_rate)
+    _use(cfg, Adafactor, keep=_QUANTITIES, learning_rate=learning_rate)
     _deal_plainly(cfg)
 
 

@@ -2,22 +2,18 @@
 
 import contextlib
 import io
-import multiprocessing
 import os
 import re
-import runpy
 import shlex
 import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from forked import Python
+
 LONGEST = 60  # seconds that a command may take; what takes longer is marked as not run
 ROOT = Path(__file__).parent.parent
-_SERVER = multiprocessing.get_context("forkserver")
-# What every command imports first. None of them defines flags, which belong to one command only.
-_SERVER.set_forkserver_preload(["pytest", "documents", "fidgpt.fiddlers", "fidgpt.configs"])
 _BLOCK = re.compile(
     r"^```(?P<language>\w*)\n(?P<fenced>.*?)^```$|(?P<indented>(?:^    [^\n]*\n|^\n(?=    ))+)",
     re.MULTILINE | re.DOTALL,
@@ -131,18 +127,17 @@ def run_command(text: str, directory: Path) -> Outcome:
     if ">" in arguments:
         target = directory / arguments[arguments.index(">") + 1]
         arguments = arguments[: arguments.index(">")]
-    written = directory.parent / f"{directory.name}.out"
-    written.unlink(missing_ok=True)
-    given = (arguments, directory, extra, written, target)
-    process = _SERVER.Process(target=_as_python, args=given)
-    process.start()
-    process.join(LONGEST)
-    if process.is_alive():
-        process.kill()
-        process.join()
-    assert process.exitcode is not None
-    output = written.read_text(encoding="utf-8")
-    return Outcome(process.exitcode, output.replace(_NOTICE, ""))
+    if arguments[0] != "-m":
+        arguments[0] = str(ROOT / arguments[0])
+    python = Python(
+        *arguments,
+        output=directory.parent / f"{directory.name}.out",
+        printed=target,
+        directory=directory,
+        environment=os.environ | extra,
+    )
+    status = python.end(seconds=LONGEST)
+    return Outcome(status, python.output.replace(_NOTICE, ""))
 
 
 def _shell(text: str, directory: Path) -> Outcome:
@@ -150,31 +145,6 @@ def _shell(text: str, directory: Path) -> Outcome:
         ["bash", "-c", text], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     return Outcome(done.returncode, done.stdout.decode())
-
-
-def _as_python(
-    arguments: list[str], directory: Path, extra: dict[str, str], written: Path, target: Path | None
-) -> None:
-    """What `python ARGUMENTS` does, in this process, its output in a file."""
-    os.chdir(directory)
-    os.environ.update(extra)
-    for stream, path in ((1, target or written), (2, written)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
-    sys.stdout = _lines_to(1)
-    sys.stderr = _lines_to(2)
-    sys.path[:0] = [*filter(None, extra.get("PYTHONPATH", "").split(":"))]
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = [str(ROOT / arguments[0]), *arguments[1:]]
-        runpy.run_path(sys.argv[0], run_name="__main__")
-
-
-def _lines_to(descriptor: int) -> io.TextIOWrapper:
-    """A stream that writes each line at once, so that both outputs keep their order."""
-    file = io.FileIO(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", line_buffering=True)
 
 
 def _code(text: str, shown: str | None) -> Step:

@@ -1,4 +1,4 @@
-"""Trains `debug` with weights dealt over processes: started by torchrun, and the cases it runs."""
+"""Trains `debug` with weights dealt over processes: run by each of them, and the cases it runs."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +14,7 @@ from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import (
     share_blocks,
+    use_adafactor,
     use_ema,
     use_float32,
     use_fsdp,
@@ -85,6 +86,11 @@ def orthogonal(cfg: fdl.Config) -> None:
     use_muon(cfg)
 
 
+def rows_and_columns(cfg: fdl.Config) -> None:
+    """Adafactor, which remembers sums over whole matrices."""
+    use_adafactor(cfg)
+
+
 def averaged(cfg: fdl.Config) -> None:
     """An average of weights, which is put in between two evaluations."""
     use_ema(cfg)
@@ -106,6 +112,7 @@ CASES: dict[int, list[Callable[[fdl.Config], None]]] = {
         looking_ahead,
         classic,
         orthogonal,
+        rows_and_columns,
         averaged,
     ],
     4: [plain, hybrid],

@@ -1,10 +1,11 @@
 """The counter of lines: nothing changes in a project of parts, and much in a flattened one."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+from forked import run_program
+
 HERE = Path(__file__).resolve().parents[1] / "benchmarks" / "complexity"
+PATH = f"import sys; sys.path.insert(0, {str(HERE)!r})"
 PROGRAM = """
 import run
 from composed import FEATURES
@@ -31,13 +32,9 @@ else:
 """
 
 
-def _run(program: str) -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, cwd=HERE)
+def test_a_feature_changes_no_file_of_a_project_and_every_file_without_parts(tmp_path: Path):
+    run_program(PATH + PROGRAM, folder=tmp_path)
 
 
-def test_a_feature_changes_no_file_of_a_project_and_every_file_without_parts():
-    _run(PROGRAM)
-
-
-def test_a_feature_that_no_model_holds_is_not_counted():
-    _run(BROKEN)
+def test_a_feature_that_no_model_holds_is_not_counted(tmp_path: Path):
+    run_program(PATH + BROKEN, folder=tmp_path)

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from fidgpt import configs
 from fidgpt.configs.decoder import shortest
 from fidgpt.configs.deepseek_v2 import v2
+from fidgpt.configs.gemma import windows_of
 from fidgpt.configs.qwen3_moe import qwen3_moe
 from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
 from fidgpt.graph import bind
@@ -169,10 +171,21 @@ def test_the_scores_of_deepseek_are_sharpened_by_their_scale() -> None:
 
 
 def test_deepseek_has_no_keys_shared_by_heads_and_no_other_selections() -> None:
-    with pytest.raises(ValueError, match="num_kv_heads=8, .* num_heads=128"):
-        v2(num_kv_heads=8)
-    with pytest.raises(ValueError, match="selection='best'.* greedy, group_limited_greedy"):
-        v2(selection="best")
+    layers = {"hidden_dim": 64, "num_layers": 2, "num_heads": 4, "ffn_dim": 96, "vocab_size": 97}
+    experts = {"num_experts": 4, "num_shared": 1, "top_k": 2, "expert_ffn_dim": 8}
+    tiny = partial(v2, **layers, **experts, first_dense=1)
+    with pytest.raises(ValueError, match="num_kv_heads=8, .* num_heads=4"):
+        tiny(num_kv_heads=8)
+    with pytest.raises(ValueError, match="selection='best'.* greedy, or group_limited_greedy"):
+        tiny(selection="best")
+    with pytest.raises(ValueError, match="num_groups=None: .* group_limited_greedy with groups"):
+        tiny(selection="group_limited_greedy")
+
+
+def test_layers_look_back_as_one_of_two_words_says() -> None:
+    assert windows_of(["full_attention", "sliding_attention"], 5) == [None, 5]
+    with pytest.raises(ValueError, match="layer_types has chunked_attention: use sliding_"):
+        windows_of(["full_attention", "chunked_attention"], 5)
 
 
 def test_a_pattern_that_repeats_is_said_once() -> None:

@@ -4,9 +4,10 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.configs import base
-from fidgpt.fiddlers import for_hardware, use_float32
+from fidgpt.fiddlers import for_hardware, set_micro_batch_size, use_float32
 from fidgpt.fiddlers.hardware import apply_rules
 from fidgpt.train import Float32, machine_name
+from fidgpt.train.data_sheets import bfloat16_flops, bfloat16_flops_of
 from fidgpt.train.machine import short_name
 
 RULES = [
@@ -31,6 +32,30 @@ def test_a_device_is_called_by_its_model(device: str, name: str) -> None:
     assert short_name(device) == name
 
 
+@pytest.mark.parametrize(
+    ("device", "teraflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H20", 148),
+        ("NVIDIA GB200", 2500),
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A10", 125),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA A10G", None),
+    ],
+)
+def test_a_device_does_what_its_own_data_sheet_says(device: str, teraflops: float | None) -> None:
+    assert bfloat16_flops(device) == (None if teraflops is None else teraflops * 1e12)
+
+
+def test_a_short_name_stands_for_the_model_and_not_for_a_kind_of_it() -> None:
+    assert bfloat16_flops_of("h100") == bfloat16_flops("NVIDIA H100 80GB HBM3")
+    assert bfloat16_flops_of("h200") == bfloat16_flops("NVIDIA H200")
+
+
 def test_a_machine_is_named_by_its_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = machine_name()
     assert alone.endswith("x1")
@@ -47,6 +72,14 @@ def test_the_first_rule_that_matches_is_applied_and_named(
     apply_rules(cfg, RULES, machine="h100x8")
     assert fdl.get_callable(cfg.precision) is Float32
     assert capsys.readouterr().err == "for_hardware: h100x8 matches h100x8: use_float32\n"
+
+
+def test_a_fiddler_may_be_a_part_with_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = base()
+    rules = [("toast*", [fdl.Partial(set_micro_batch_size, size=2)])]
+    apply_rules(cfg, rules, machine="toaster")
+    assert cfg.micro_batch_size == 2
+    assert "toaster matches toast*: set_micro_batch_size(size=2)" in capsys.readouterr().err
 
 
 def test_a_rule_without_fiddlers_says_so(capsys: pytest.CaptureFixture[str]) -> None:

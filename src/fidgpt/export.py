@@ -26,6 +26,8 @@ def main(arguments: list[str]) -> None:
       RunError: there is no run, or the directory cannot be written.
     """
     # Late: --help loads no torch.
+    from safetensors import SafetensorError
+
     from fidgpt.graph import ConfigError
     from fidgpt.interop.hugging_face import save_hf
     from fidgpt.train import RunError
@@ -42,8 +44,9 @@ def main(arguments: list[str]) -> None:
             tokenizer=trained.tokenizer,
             max_shard_size=int(FLAGS.shard_gb * 1e9),
         )
-    except OSError as error:
-        raise RunError(f"{directory} cannot be written: {error.strerror}.") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{directory} cannot be written: {reason}.") from error
     print(f"{directory} holds a {architecture} of transformers.")
 
 

@@ -141,7 +141,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("use:model.norm=torch.load", "there is no part 'torch.load'. Name a part that fits, such "
          "as "),
         ("use:optimizer=torch.load", "there is no part 'torch.load'. Name a part that fits, such "
-         "as adamw, Lion, Muon."),
+         "as adamw, Adafactor, Lion, Muon."),
         (
             "use:loss=fidgpt.graph.typed.formula.make_formula",
             "there is no part 'fidgpt.graph.typed.formula.",
@@ -233,6 +233,9 @@ class TestEffects:
         assert "directive 3: set:samples.prompts[1]=c" in str(story(cfg, "samples.prompts[1]"))
         cfg = made("set:samples=Samples(prompts=['a','b'])", "set:samples.prompts[0:1]=c")
         assert "directive 3: set:samples.prompts[0:1]=c" in str(story(cfg, "samples.prompts[0]"))
+        cfg = made("set:samples.prompts[-1]=c", "set:trackers[-1]=Console")
+        assert "directive 2: set:samples.prompts[-1]=c" in str(story(cfg, "samples.prompts[1]"))
+        assert "directive 3: set:trackers[-1]=Console" in str(story(cfg, "trackers[1]"))
 
 
 def test_a_config_that_keeps_its_graph_is_not_changed() -> None:

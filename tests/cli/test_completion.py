@@ -85,6 +85,7 @@ class TestCommand:
             assert command_of(line.split()) is None
 
 
+OPTIMIZERS = ["Adafactor", "Lion", "Muon", "adamw"]
 COMPLETED = {
     "flags": ("--dry", ["--dry_run "]),
     "a flag with or without a value": ("--pri", ["--print ", "--print="]),
@@ -113,7 +114,7 @@ COMPLETED = {
     "a place to use a part": ("--config use:sched", ["use:schedule=", "use:schedule."]),
     "parts that fit": (
         "--config use:optimizer=",
-        [f"use:optimizer={name}{end}" for name in ("adamw", "Lion", "Muon") for end in "( "],
+        [f"use:optimizer={name}{end}" for name in OPTIMIZERS for end in "( "],
     ),
     "arguments of parts": (r"--config use:optimizer=adamw\(be", ["use:optimizer=adamw(betas="]),
     "back to the default": ("--config del:optimizer.be", ["del:optimizer.betas "]),

@@ -4,9 +4,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fidgpt import export, sample
@@ -89,7 +91,9 @@ def test_text_is_written_from_them(command: Command, hub: Path) -> None:
     assert "--step=3 asks for a checkpoint" in err
 
 
-def test_mistakes(command: Command, hub: Path, tmp_path: Path) -> None:
+def test_mistakes(
+    command: Command, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for arguments, message in {
         (): "name a run and a directory",
         (str(tmp_path / "no"), str(tmp_path / "out")): "holds no run",
@@ -97,6 +101,11 @@ def test_mistakes(command: Command, hub: Path, tmp_path: Path) -> None:
         status, _, err = command(export.main, *arguments)
         assert status == 2
         assert message in err
+    with monkeypatch.context() as full:
+        error = SafetensorError("I/O error: No space left on device (os error 28)")
+        full.setattr("fidgpt.interop.hugging_face.shards.save_file", Mock(side_effect=error))
+        status, _, err = command(export.main, str(hub), str(tmp_path / "full"))
+        assert status == 2 and "full cannot be written: I/O error: No space left" in err
     shutil.rmtree(hub)
     status, _, err = command(train.main, f'--config=config:from_hf("{hub}")', "--print")
     assert status == 2

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fidgpt import configs, fiddlers, sample
 from fidgpt.cli import sweep, train
+from fidgpt.cli.index import chosen
+from fidgpt.cli.index.build import build_chosen
 from fidgpt.cli.showing import tables
 from fidgpt.cli.showing.helping import print_knobs
 
@@ -95,7 +98,14 @@ class TestList:
             (["--list=parts:model.nrm"], "error: config:base has nothing at 'model.nrm'. Did you"),
             (["--list=knobs:nope"], "error: config:base has nothing at 'nope'."),
             (["--list=knobs", "--config=config:bas"], "error: there is no config 'bas'. Did you"),
-            (["--list=knobs", "--config=config_file:x"], "error: what a file can set is shown by"),
+            (
+                ["--list=knobs", "--config=config_file:x"],
+                "error: directive 1 is wrong:\n  --config=conf",
+            ),
+            (
+                ["--list=tags", "--config=config:lap.x"],
+                "error: directive 1 is wrong:\n  --config=conf",
+            ),
         ],
     )
     def test_mistakes(self, command: Command, flags: list[str], message: str) -> None:
@@ -150,11 +160,65 @@ class TestHelp:
             for i in range(12)
         ]
         index = {"knobs": {"base": knobs}, "configs": {"base": {"doc": "Deep."}}}
-        monkeypatch.setattr("fidgpt.cli.showing.helping.whole", lambda: index)
+        monkeypatch.setattr("fidgpt.cli.index.ask.whole", lambda: index)
         print_knobs([])
         told = [row[0] for row in rows(capsys.readouterr().out)]
         assert told[:2] == ["blocks[0].width", "blocks[2].width"]
         assert not [one for one in told[2:] if one.startswith("blocks")]
+
+
+class TestConfigsOnNoList:
+    """Configs of modules, of files and with arguments of their own have knobs as well."""
+
+    def test_of_a_module(
+        self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "fidlab.py").write_text(FIDLAB)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(chosen, "_built", build_chosen)  # without a process for each
+        narrow = "--config=config:fidlab.narrow"
+        status, out, err = command(train.main, narrow, "--help")
+        assert (status, err) == (0, "")
+        assert "As narrow as can be." in out and "What config:fidlab.narrow can be told" in out
+        told = {row[0]: row[1:] for row in rows(out.partition("What config:")[2])}
+        assert told["model.hidden_dim"][:2] == ["int", "16"]
+        out = command(train.main, "--config=config:fidlab.narrow(48)", "--list=knobs:model").out
+        assert ["model.hidden_dim", "int", "48", "width of the residual stream."] in rows(out)
+        out = command(train.main, narrow, "--list=parts:model.norm").out
+        assert "RMSNorm" in out
+        out = command(train.main, narrow, "--list=tags").out
+        assert ["tag:fidlab.Heat", "model.dropout=0.0", "How hot it is, in kelvin."] in [
+            [row[0], row[1], row[-1]] for row in rows(out) if len(row) > 2
+        ]
+
+    def test_of_a_file(
+        self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        text = command(train.main, "--config=config:debug", "--print=yaml").out
+        Path("my.yaml").write_text(text)
+        out = command(train.main, "--config=config_file:my.yaml", "--list=knobs:num_steps").out
+        assert out.startswith("Knobs of config_file:my.yaml\n")
+        assert rows(out)[0][:3] == ["num_steps", "int", "10"]
+        assert chosen._kept("config_file:my.yaml", [])[1], "kept for the next time"
+        Path("my.yaml").write_text(text + "\n")
+        assert not chosen._kept("config_file:my.yaml", [])[1], "no longer true"
+
+
+FIDLAB = """
+import fiddle as fdl
+from fidgpt.configs import debug
+
+class Heat(fdl.Tag):
+    'How hot it is, in kelvin.'
+
+def narrow(width: int = 16) -> fdl.Config:
+    'As narrow as can be.'
+    cfg = debug()
+    cfg.model.hidden_dim = width
+    fdl.add_tag(cfg.model, 'dropout', Heat)
+    return cfg
+"""
 
 
 def test_tables_are_drawn_on_a_terminal(

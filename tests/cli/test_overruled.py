@@ -20,6 +20,7 @@ def told(*directives: str) -> list[str]:
     ("path", "directives"),
     [
         ("seed", ["set:seed=3", "set:seed=4"]),
+        ("trackers[1]", ["set:trackers[-1]=Console", "set:trackers[1]=TensorBoard"]),
         ("seed", ["set:seed=3", "fiddler:use_gelu", "set:seed=4"]),
         ("seed", ["set:seed=3", "del:seed"]),
         ("seed", ["set:seed+=3", "set:seed=4"]),

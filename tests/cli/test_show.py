@@ -275,6 +275,19 @@ def test_a_broken_constraint_is_a_warning_to_who_looks(command: Command) -> None
     assert "warning: this would not run: model.blocks[0].attention (Attention): hidden" in err
 
 
+def test_a_config_of_a_module_is_another_graph_too(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "from fidgpt.configs import debug\ndef mine(seed: int = 5):\n    cfg = debug()\n"
+    (tmp_path / "fidlab_of_show.py").write_text(f"{code}    cfg.seed = seed\n    return cfg\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for other in ("fidlab_of_show.mine", "config:fidlab_of_show.mine", "fidlab_of_show.mine(5)"):
+        out = command(train.main, DEBUG, f"--diff={other}").out
+        assert out == "~ seed: 5 -> 0, heard by 1 parameter\n"
+    err = command(train.main, DEBUG, "--diff=fidlab_of_show.mime").err
+    assert "there is no config, file or run directory of that name" in err
+
+
 def test_a_patch_makes_the_difference(command: Command, tmp_path: Path) -> None:
     changes = ["--config=set:seed=3", "--config=fiddler:use_gelu"]
     debug = "--config=config:debug"

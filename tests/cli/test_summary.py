@@ -63,7 +63,7 @@ def test_a_named_machine_need_not_be_there(command: Command) -> None:
         for name in ("h100x8", "h100x1")
     )
     assert eight["device"].startswith("8 x cuda, ")
-    assert eight["device"].endswith(" 7.91e+03 TFLOP/s at best")
+    assert eight["device"].endswith(" 7.91 PFLOP/s at best")
     assert (eight["activations"][-10:], one["activations"][-12:]) == ("1 sequence", " 8 sequences")
     assert eight["FLOPs"] == one["FLOPs"]
 

@@ -138,16 +138,20 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
         (["--resume=x", DEBUG], "error: x holds no run: config.json cannot be read"),
         (["--resume=x", "--run_dir=y"], "error: --resume=x holds no run, and is no copy of one"),
         (["--hardware=h100x8"], "error: --hardware=h100x8 changes nothing"),
+        (["--diff_form=patch"], "error: --diff_form says how --diff is shown: name with --diff"),
         (["--resume_step=5"], "error: --resume_step says where to go on: it needs --resume="),
         (
             [DEBUG, "--config=set:model.blocks[0].attention.head_dim=0"],
-            "error: model.blocks[0].attention (Attention): hidden_dim=32 is not a whole number",
+            "error: directive 2 is wrong:\n  --config=set:model.blocks[0].attention.head_dim=0\n",
         ),
         (
             [DEBUG, "--config=set:model.hidden_dim=33"],
-            "error: model.blocks[0].attention (Attention): hidden_dim=33",
+            "error: directive 2 is wrong:\n  --config=set:model.hidden_dim=33\n",
         ),
-        ([DEBUG, "--config=set:num_steps=0"], "error: the root (Trainer): num_steps=0"),
+        (
+            [DEBUG, "--config=set:num_steps=0"],
+            "error: directive 2 is wrong:\n  --config=set:num_steps=0\n",
+        ),
     ],
 )
 def test_mistakes(command: Command, flags: list[str], message: str) -> None:

@@ -1,5 +1,6 @@
 """The command `plot`: files of every kind, and what it says where it cannot draw."""
 
+import errno
 import itertools
 import json
 import math
@@ -128,6 +129,25 @@ def test_a_mistake_is_named(
     for part in message.split(".*"):
         at = said.find(part.strip(), at + 1)
         assert at >= 0, said
+
+
+@pytest.mark.parametrize("kind", ["html", "png"])
+def test_a_disk_without_room_leaves_the_file_that_was_there(
+    kind: str, runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"curves.{kind}"
+    assert plotted(*runs, f"--out={file}") == 0
+    before = file.read_bytes()
+
+    def cut_short(self: Path, path: Path) -> None:
+        self.write_bytes(self.read_bytes()[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", cut_short)
+    assert plotted(*runs, f"--out={file}", "--metric=loss") == 2
+    assert file.read_bytes() == before
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_without_matplotlib_the_extra_is_named(

@@ -99,12 +99,27 @@ def test_both_grow_at_once_and_are_made_ahead() -> None:
     assert ahead.full_batches(7) == growing_batch().full_batches(7)
 
 
+def test_who_counts_steps_while_another_thread_does_counts_alike() -> None:
+    rising, asked_meanwhile = rise(6), [5]
+
+    def schedule(step: int) -> float:
+        if step == 0 and asked_meanwhile:
+            stream.batch(asked_meanwhile.pop())
+        return rising(step)
+
+    stream = GrowingBatch(Counting(), batch_size=12, schedule=schedule, multiple_of=4)
+    for step in (3, 7, 9):
+        assert torch.equal(stream.batch(step), growing_batch().batch(step))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size=12 is not a whole number of multiple_of=5"):
         GrowingBatch(Counting(), batch_size=12, schedule=rise(4), multiple_of=5)
     for length in (3, 16):
         with pytest.raises(ValueError, match=f"min_seq_len={length} is not seq_len=8 halved"):
             GrowingSequence(Counting(), seq_len=8, schedule=rise(4), min_seq_len=length)
+    with pytest.raises(ValueError, match=r"by 4 sequences.*\n.*multiple_of be a multiple of 8"):
+        growing_batch().batch(50, rank=0, world_size=8)
     staged = Mixture(
         {"one": Counting()},
         batch_size=12,

@@ -38,6 +38,16 @@ def test_any_place_is_found_without_those_before_it(number: int) -> None:
         assert order.before(place).tolist() == before.tolist()
 
 
+def test_an_order_that_ends_is_the_beginning_of_one_that_does_not() -> None:
+    for number in range(5):
+        counts = some_counts(number=number)
+        for length in (0, 1, 50, 9_000):
+            cut, places = Interleaving(counts, num_places=length), np.arange(length)
+            for found, whole in zip(cut(places), Interleaving(counts)(places), strict=True):
+                assert found.tolist() == whole.tolist()
+            assert cut.before(length).tolist() == Interleaving(counts).before(length).tolist()
+
+
 def test_the_order_never_changes_between_versions() -> None:
     assert Interleaving([5, 3, 1])(np.arange(9))[0].tolist() == [0, 1, 0, 0, 1, 0, 1, 0, 2]
 

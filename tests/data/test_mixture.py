@@ -20,6 +20,7 @@ from fidgpt.data import (
     TokenStream,
     best_fit,
 )
+from fidgpt.data.streams.interleaving import Interleaving
 
 MakeStream = Callable[..., TokenStream]
 SEQ_LEN = 32
@@ -189,3 +190,27 @@ def test_mistakes_are_named(streams: dict[str, IndexedStream]) -> None:
         Stage(begin=-1, weights={"x": 1})
     with pytest.raises(DataError, match=r"call prepare\(\) first"):
         Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)
+
+
+def test_the_order_of_a_stage_is_as_long_as_it_and_made_when_it_comes(
+    streams: dict[str, IndexedStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares like 0.61803 have an order of 100,000 places; shares that move have 100 of them."""
+    lengths: list[int | None] = []
+
+    def order(counts: list[int], *, num_places: int | None = None) -> Interleaving:
+        lengths.append(num_places)
+        return Interleaving(counts, num_places=num_places)
+
+    monkeypatch.setattr("fidgpt.data.streams.mixture.Interleaving", order)
+    first, *_ = streams
+    weights = dict.fromkeys(streams, 1.0)
+    stages = [Stage(begin=n * 10, weights={**weights, first: 2**0.5 + n}) for n in range(1, 100)]
+    mixture = Mixture(streams, batch_size=8, weights=weights, stages=stages)
+    mixture.prepare()
+    assert lengths == [80]
+    mixture.batch(25)
+    assert lengths == [80, 80, 80]
+    mixture.batch(4)
+    mixture.batch(5000)
+    assert lengths == [80] * 99 + [None]

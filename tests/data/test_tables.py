@@ -1,5 +1,6 @@
 """Arrow files and what Hugging Face's `save_to_disk` leaves, and datasets of the hub."""
 
+import json
 import sys
 import types
 from collections.abc import Iterator
@@ -35,10 +36,26 @@ def test_a_dataset_that_was_saved_to_disk_is_a_folder_of_arrow(tmp_path: Path) -
     write_arrow(tmp_path / "all" / "train" / "data-00001-of-00002.arrow", {"text": ["b"]})
     for name in ("dataset_info.json", "state.json"):
         (tmp_path / "all" / "train" / name).write_text("{}")
-    (tmp_path / "all" / "dataset_dict.json").write_text("{}")
+    (tmp_path / "all" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     (tmp_path / "all" / "states").mkdir()
     (tmp_path / "all" / "states" / "state.json").write_text("a text")
     assert list(TextFiles(tmp_path / "all").documents()) == ["a text", "a", "b"]
+
+
+def test_of_several_splits_none_is_guessed_and_leftovers_of_maps_are_not_read(
+    tmp_path: Path,
+) -> None:
+    for split in ("train", "test"):
+        folder = tmp_path / split
+        write_arrow(folder / "data-00000-of-00001.arrow", {"text": [split]})
+        write_arrow(folder / "cache-0123456789abcdef.arrow", {"text": ["left"]})
+        (folder / "dataset_info.json").write_text("{}")
+        said = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+        (folder / "state.json").write_text(json.dumps(said))
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(DataError, match=r"the splits train, test(.|\n)*Name one(.|\n)*/train"):
+        list(TextFiles(tmp_path).documents())
+    assert list(TextFiles(tmp_path / "test").documents()) == ["test"]
 
 
 def test_arrow_that_cannot_be_read_is_named(

@@ -14,7 +14,19 @@ from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
 from fidgpt.graph.difference.merge import merge
 
 from . import parts
-from .parts import Outer, Part, Rate, Square, Wide, Width, holding, pair, positional, product
+from .parts import (
+    Outer,
+    Part,
+    Rate,
+    Square,
+    Wide,
+    Width,
+    holding,
+    keywords,
+    pair,
+    positional,
+    product,
+)
 from .test_diff_whole import change_something, random_graph
 
 ALLOWED = (parts.__name__,)
@@ -61,9 +73,11 @@ def test_the_difference_that_a_fiddler_makes(name: str) -> None:
         (fdl.Config(pair, Square, 1.0), fdl.Config(pair, Wide, 1)),
         (fdl.Config(pair, 1), fdl.Partial(pair, 1)),
         (fdl.Config(Part, 1, child=2), fdl.Config(Square, 1)),
+        (fdl.Config(pair, {1: 1, "a": [1]}), fdl.Config(pair, {1: 2, "a": fdl.Config(Square)})),
+        (fdl.Config(pair, {"keep": "x"}), fdl.Config(pair, {"part": "x", "like": {"keep": "y"}})),
         (fdl.Config(holding, [Width.new(1)]), fdl.Config(holding, [Width.new(), Rate.new(1.0)])),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_everything_that_a_part_may_hold(old: Any, new: Any) -> None:
     roots = [fdl.Config(Outer, width=Width.new(5), child=one) for one in (old, new)]
@@ -145,3 +159,41 @@ def test_conflicts_are_named_with_both_values() -> None:
         "child.width: ours is 5, and theirs has nothing there: child is None.",
         "other[0]: ours is 7, and theirs is [1, 2, 3] at other.",
     ]
+
+
+def test_to_take_away_is_not_to_say_none() -> None:
+    base = fdl.Config(Outer, width=1, depth=2)
+    ours, theirs = clone(base), clone(base)
+    del ours.depth
+    theirs.depth = None  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ConfigError, match="^depth: ours is not set, and theirs is None.$"):
+        merge(base, ours, theirs)
+    assert "depth" not in merge(base, ours, clone(ours)).__arguments__
+
+
+def test_an_argument_called_part_is_no_part_of_a_patch() -> None:
+    base = fdl.Config(pair, 1, {"part": "x"})
+    ours, theirs = clone(base), clone(base)
+    ours.first = fdl.Config(keywords, part={"part": "a"})
+    theirs.second = fdl.Config(keywords, part=fdl.Config(keywords, keep="b"))
+    both = merge(base, ours, theirs)
+    assert (both.first, both.second) == (ours.first, theirs.second)
+
+
+def test_a_patch_that_says_a_place_twice_is_refused() -> None:
+    text = dump_patch((fdl.Config(Outer, width=1), fdl.Config(Outer, width=2)))
+    twice = text.replace('"changes": {', '"changes": {"width": {"old": 1, "new": 3},')
+    with pytest.raises(ConfigError, match="the patch: it says 'width' twice"):
+        apply_patch(fdl.Config(Outer, width=1), twice, allowed=ALLOWED)
+
+
+def test_what_another_call_does_not_take_is_named() -> None:
+    base = fdl.Config(Outer, width=1, child=fdl.Config(Part, 1))
+    ours, theirs = clone(base), clone(base)
+    fdl.update_callable(ours.child, Square)
+    theirs.child.other = 5
+    for one, other in ((ours, theirs), (theirs, ours)):
+        with pytest.raises(ConfigError, match="^child.other: Square has no parameter 'other'.$"):
+            merge(base, one, other)
+    with pytest.raises(ConfigError, match="^child: .*:Square does not take all that is said there"):
+        apply(theirs, diff(base, ours))

@@ -111,6 +111,12 @@ def test_entries_of_dicts_go_by_their_keys() -> None:
     ]
 
 
+def test_brackets_in_a_key_are_no_index() -> None:
+    keys = ("a[]", "x[1]", "x[2]")
+    old, new = (items({key: fdl.Config(Square, one) for key in keys}) for one in (2, 3))
+    assert told(old, new) == [f"~ child[0][{key!r}].width: 2 -> 3" for key in keys]
+
+
 def test_changes_that_items_have_in_common_are_one_line() -> None:
     old = items(*(wide(child=[wide(), wide()]) for _ in range(4)))
     new = clone(old)

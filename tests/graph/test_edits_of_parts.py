@@ -30,6 +30,10 @@ def by_shape(shapes: Mapping[str, Shape] | None = None) -> None:
     """Holds shapes by name."""
 
 
+def several(shapes: tuple[Square, ...] = ()) -> None:
+    """Holds shapes in a row."""
+
+
 class TestSetParts:
     def test_a_part_by_name_with_parts_inside(self) -> None:
         cfg = fdl.Config(Outer)
@@ -84,6 +88,24 @@ class TestSetParts:
         assert loose.first.items[1:] == [5, "a"]
         message = refused(loose, set_text, "first.items", "[Sqare(2)]", parts=PARTS)
         assert message == ("first.items[0]: there is no part 'Sqare'. Did you mean Square?")
+
+    def test_a_tuple_of_parts(self) -> None:
+        cfg = fdl.Config(several)
+        set_text(cfg, "shapes", "[Square(2), Square]", parts=PARTS)
+        assert [one.width for one in cfg.shapes] == [2, 1]
+        assert isinstance(cfg.shapes, tuple)
+        set_text(cfg, "shapes", "Square(3), Square()", parts=PARTS)
+        assert [one.width for one in cfg.shapes] == [3, 1]
+
+    def test_a_class_that_an_annotation_asks_for_needs_no_other_name(self) -> None:
+        others = {"Square": scaled, "Part": Part}
+        cfg = fdl.Config(annotated)
+        set_text(cfg, "square", "Square(width=4)", parts=others)
+        assert fdl.get_callable(cfg.square) is Square
+        use(cfg, "square", "Square(width=5)", parts={"Part": Part})
+        assert cfg.square.width == 5
+        message = refused(fdl.Config(annotated), set_text, "square", "Part", parts={"Part": Part})
+        assert message.endswith("Name a part that fits, such as Square.")
 
     @pytest.mark.parametrize(
         ("text", "message"),

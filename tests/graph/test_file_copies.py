@@ -225,6 +225,31 @@ class TestMigrations:
             with pytest.raises(ConfigError, match="the root: exact was .*, and is gone"):
                 self.read(self.old(number=8, exact=other))
 
+    def test_a_parameter_may_have_been_renamed_more_than_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scaled, "RENAMED", {"count": "amount", "amount": "number"})
+        cfg, changes = self.read(self.old(count=8))
+        assert cfg.number == 8
+        assert changes == ["the root: count is called number now"]
+
+    def test_a_constructor_of_ones_own_package_may_be_renamed_too(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parts, "RENAMED", {"shrunk": "scaled"}, raising=False)
+        cfg, changes = self.read(self.old(number=8).replace("parts:scaled", "parts:shrunk"))
+        assert fdl.get_callable(cfg) is scaled
+        assert changes == ["shrunk is called scaled now"]
+
+    def test_a_default_that_is_gone_is_told_and_kept_where_there_is_a_place_for_it(self) -> None:
+        text = dump(fdl.Config(scaled, 8)).replace('"ratio": 0.5', '"number": 3, "depth": 2')
+        cfg, changes = self.read(text.replace('"number": 8', '"ratio": 0.5'))
+        assert fdl.ordered_arguments(cfg) == {"number": 3, "ratio": 0.5}
+        assert changes == [
+            "the root: the default of number is gone, and stays 3",
+            "the root: depth is gone, and was 2 by default",
+        ]
+
     def test_both_names_at_once_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="both number and amount"):
             self.read(self.old(number=8, amount=9))

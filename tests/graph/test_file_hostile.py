@@ -176,6 +176,7 @@ def test_parts_that_hold_each_other_or_are_held_by_none() -> None:
         ("- a\n- b\n", "is not a fidgpt config, neither JSON nor YAML"),
         ("[" * 100_000, "is not JSON"),
         ("\0", "is not a fidgpt config, neither JSON nor YAML"),
+        ("a: \ud800", "is no YAML"),
         ("null", "is not a fidgpt config"),
         ("[]", "is not a fidgpt config"),
         ("{}", "is not a fidgpt config"),
@@ -189,7 +190,7 @@ def test_parts_that_hold_each_other_or_are_held_by_none() -> None:
         ({"format": "fidgpt.config", "version": 1, "parts": {"": "Config"}}, "a part is one of"),
         ({"format": "fidgpt.config", "version": 1, "parts": {"": ["Config"]}}, "is damaged"),
     ],
-    ids=range(21),
+    ids=range(22),
 )
 def test_texts_that_are_no_file(content: Any, message: str) -> None:
     assert message in refused(content)
@@ -237,3 +238,25 @@ def test_a_key_said_twice_is_no_file() -> None:
     text = dump(whole_graph())
     first = text.index('"format"')
     assert "says 'format' twice" in refused(f'{text[:first]}"format": "x",\n {text[first:]}')
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [("NaN", 'write {"float": "nan"}'), ("-Infinity", '"-inf"'), ("1e999", "is too large")],
+)
+def test_numbers_that_are_none_are_no_file(number: str, message: str) -> None:
+    text = json.dumps(document(Config=f"{parts.__name__}:pair", set={"first": 12345}))
+    assert message in refused(text.replace("12345", number))
+
+
+def test_numbers_that_are_too_large_are_no_yaml() -> None:
+    text = dump(whole_graph(), form="yaml")
+    assert "width: 3\n" in text
+    for number in ("1e999", "9" * 5000):
+        message = refused(text.replace("width: 3\n", f"width: {number}\n"))
+        assert "is too large a number" in message
+
+
+def test_pairs_that_are_none() -> None:
+    for pairs in ([1], [[1]], [[1, 2, 3]], [[[1], 2]], [[1, 2], [1, 3]], [[{"part": ""}, 1]]):
+        refused(document(Config=f"{parts.__name__}:pair", set={"first": {"items": pairs}}))

@@ -42,3 +42,10 @@ def test_items_that_might_have_moved_are_not() -> None:
     new = clone(old)
     new.child.reverse()
     assert least_apart(frame_of(old), frame_of(new)) == 0
+
+
+def test_one_part_in_many_blocks_is_about_as_far_as_in_one() -> None:
+    norms = clone(configs.gemma3_4b())
+    fiddlers.use_weightless_norm(norms)
+    own, others = (distance(diff(one(), norms)) for one in (configs.gemma3_4b, configs.llama3_2_1b))
+    assert own < others

@@ -116,7 +116,7 @@ def test_all_that_a_graph_can_hold_is_in_the_page() -> None:
     assert paths["child[2].items[2].value"]["text"] == "5"
     assert paths["other[0][1]"]["text"] == "2"
     assert paths["other[2].a"]["from"] == [0, ".width"]
-    assert paths["other[5]"]["text"].startswith("(<Color.BLUE: 2>, ")
+    assert paths["other[5]"]["text"].startswith("(Color.BLUE, ")
 
 
 def test_a_long_list_has_a_row_for_each_value() -> None:

@@ -22,6 +22,11 @@ def test_a_page_opens_from_a_file_under_its_own_policy(tmp_path: Path) -> None:
     assert re.search(r'class="row dim".*?<span>eps</span>', dom)
 
 
+def test_an_address_that_is_cut_short_opens_the_page_all_the_same(tmp_path: Path) -> None:
+    dom = opened(page(fdl.Config(Part, width=1)), tmp_path, at="wid%")
+    assert "This config" in dom
+
+
 def test_nothing_that_a_config_holds_becomes_markup(tmp_path: Path) -> None:
     bad = "</script><img src=x onerror=document.title='run'><script>document.title='run'</script>"
     cfg = fdl.Config(Part, width=1, child=bad, other={bad: bad})

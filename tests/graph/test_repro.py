@@ -1,5 +1,6 @@
 """The fewest directives that make a graph again, checked by making it."""
 
+import pathlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from .parts import Color, Outer, Part, Width
 PARTS = {name: getattr(room, name) for room in (model, optim, train, data) for name in room.__all__}
 PARTS["LayerNorm"] = nn.LayerNorm
 BASES = {f"config:{name}": getattr(configs, name)() for name in ("base", "debug", "gpt2_124m")}
+NORMS = ["fiddler:use_rms_norm", "fiddler:use_gelu"]
 FIDDLERS = ["make_large", "unroll", "use_gelu", "use_layer_norm", "use_wsd"]
 
 
@@ -164,6 +166,15 @@ def test_what_cannot_be_said_is_told_and_the_rest_is_said() -> None:
     assert list(map(str, done.left)) == ["~ optimizer.betas: tagged WarmupSteps"]
 
 
+def test_what_is_better_left_to_be_told_leaves_no_room_for_more() -> None:
+    more = ["set:seed=3", "set:num_steps=7", "set:batch_size=2", "set:seq_len=64"]
+    cfg = compose(["config:base", *more])
+    fiddlers.use_qk_norm(cfg)  # whose norms hear another width than those that one can put there
+    done = repro(cfg, BASES, compose=compose)
+    assert not done.is_same
+    assert sorted(done.directives) == sorted(["config:base", *more])
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -190,6 +201,13 @@ def test_a_fiddler_may_come_after_what_is_set() -> None:
     more = ["set:model.num_layers=6", "fiddler:unroll", "set:model.blocks[4].dropout=0.2"]
     done = found("config:base", *more, fiddlers=["fiddler:use_gelu", "fiddler:unroll"])
     assert done == Repro(["config:base", *more], [], True)
+
+
+def test_what_no_words_say_is_said_by_a_fiddler_beside_others() -> None:
+    both = ["fiddler:use_packing", "fiddler:use_layer_norm"]
+    done = found("config:gpt2_124m", "fiddler:use_rms_norm", both[0], fiddlers=[*both, *NORMS])
+    assert done.is_same
+    assert sorted(done.directives) == sorted(["config:gpt2_124m", both[0], NORMS[0]])
 
 
 def test_a_fiddler_with_its_arguments_is_found_where_it_is_known() -> None:
@@ -225,6 +243,11 @@ def test_what_is_found_makes_the_very_graph() -> None:
         (Color.BLUE, Color, "BLUE"),
         ((0.9, 0.95), tuple[float, float], "(0.9, 0.95)"),
         (["a"], list[str], "['a']"),
+        ([Color.BLUE], list[Color], "[BLUE]"),
+        ((Color.BLUE,), tuple[Color, ...], "(BLUE,)"),
+        ({"a": Color.RED}, dict[str, Color], "{'a': RED}"),
+        ([pathlib.Path("a, b")], list[pathlib.Path], "['a, b']"),
+        ([Color.BLUE], Any, None),
         (object(), Any, None),
     ],
 )

@@ -45,7 +45,7 @@ def graph() -> fdl.Config[Outer]:
         ("child[1:3].depth", ["child[1].depth", "child[2].depth"]),
         ("child[::2].child.width", ["child[0].child.width", "child[2].child.width"]),
         ("child[-1:].rate", ["child[3].rate"]),
-        ("child[-1].rate", ["child[-1].rate"]),
+        ("child[-1].rate", ["child[3].rate"]),
         ("child[*].other.width", ["child[0].other.width"]),
         ("other[*].width", ["other['a b'].width"]),
         ("**.rate", ["rate", *[f"child[{i}].rate" for i in range(4)]]),

@@ -89,6 +89,10 @@ def test_a_value_takes_one_line() -> None:
     assert outline(fdl.Config(pair, Tall())).splitlines() == ["pair", "  first: one two"]
 
 
+def test_a_method_of_a_builtin_has_a_name() -> None:
+    assert outline(fdl.Config(pair, "x".upper)) == "pair\n  first: builtins.str.upper\n"
+
+
 def test_a_bound_graph_hears_nothing() -> None:
     cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=Width.new()))
     assert "<-" in outline(cfg)

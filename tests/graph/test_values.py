@@ -3,7 +3,7 @@
 import math
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 import torch
@@ -11,6 +11,14 @@ import torch
 from fidgpt.graph import ConfigError, read_value
 
 from .parts import Color, Square
+
+
+class Sizes(TypedDict):
+    """A dict whose keys are known."""
+
+    x: int
+    y: NotRequired[str]
+
 
 READ = [
     ("3", int, 3),
@@ -76,6 +84,20 @@ READ = [
     ("BLUE", Color | None, Color.BLUE),
     ("data/text.txt", pathlib.Path, pathlib.Path("data/text.txt")),
     ("data/text.txt", str | pathlib.Path, "data/text.txt"),
+    ("[RED, BLUE]", list[Color], [Color.RED, Color.BLUE]),
+    ("RED,'BLUE'", list[Color] | None, [Color.RED, Color.BLUE]),
+    ("[RED]", tuple[Color, ...], (Color.RED,)),
+    ("(RED, 1e2)", tuple[Color, int], (Color.RED, 100)),
+    ("{a: RED, 'b, c': Color.BLUE}", dict[str, Color], {"a": Color.RED, "b, c": Color.BLUE}),
+    ("{RED: 1}", dict[Color, float], {Color.RED: 1.0}),
+    ("{1e3: 1, 2**4: 1/2}", dict[int, float], {1000: 1.0, 16: 0.5}),
+    ("[a, b]", list[Literal["a", "b"]], ["a", "b"]),
+    ("[bfloat16, torch.half]", Sequence[torch.dtype], [torch.bfloat16, torch.half]),
+    ("[a/b.txt, 'c d']", list[pathlib.Path], [pathlib.Path("a/b.txt"), pathlib.Path("c d")]),
+    ("[a b, c]", list[str], ["a b", "c"]),
+    ("{x: 1e1, y: z}", Sizes, {"x": 10, "y": "z"}),
+    ("'RED'", Color, Color.RED),
+    ("'a b'", pathlib.Path, pathlib.Path("a b")),
     ("1e3", Any, 1000.0),
     ("abc", Any, "abc"),
     ("a.b", Any, "a.b"),
@@ -122,6 +144,18 @@ REFUSED = [
     ("{1: 2}", dict[str, int]),
     ("Square", Square | None),
     ("print", Callable[..., Any]),
+    ("RED", list[Color]),
+    ("[RED, GREEN]", list[Color]),
+    ("(RED)", tuple[Color, ...]),
+    ("(RED, 1, 2)", tuple[Color, int]),
+    ("{1: RED}", dict[str, Color]),
+    ("{a: 1}", dict[int, float]),
+    ("{1: x}", dict[int, float]),
+    ("{x: y}", Sizes),
+    ("{y: a}", Sizes),
+    ("{x: 1, z: 2}", Sizes),
+    ("[Square(2)]", list[Any]),
+    ("", pathlib.Path),
     ("__import__('os').system('ls')", int),
     ("\0", int),
     ("[" * 10_000, int),
@@ -195,8 +229,15 @@ def test_a_quoted_text_may_have_several_lines() -> None:
 
 def test_a_choice_as_python_code_says_it() -> None:
     assert read_value("Color.BLUE", Color) is Color.BLUE
-    with pytest.raises(ConfigError, match="There are BLUE, RED"):
-        read_value("Colour.BLUE", Color)
+    assert read_value(f"{Color.__module__}.Color.BLUE", Color) is Color.BLUE
+    for text in ("Colour.BLUE", "olor.BLUE"):
+        with pytest.raises(ConfigError, match=f"'{text}' is not a Color"):
+            read_value(text, Color)
+
+
+def test_a_name_written_otherwise_is_suggested() -> None:
+    with pytest.raises(ConfigError, match="'blue' is not a Color. Did you mean BLUE?"):
+        read_value("blue", Color)
 
 
 def test_a_path_where_its_own_kind_is_asked() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+import torch
 from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
@@ -17,7 +18,19 @@ from fidgpt.graph.views.flat import flat, said
 from fidgpt.graph.views.layout import Code, bracketed, lines, quoted
 from fidgpt.graph.views.python import python
 
-from .parts import Extra, Outer, Part, Rate, Size, Width, double, pair, product, whole_graph
+from .parts import (
+    Extra,
+    Outer,
+    Part,
+    Rate,
+    Size,
+    Width,
+    double,
+    keywords,
+    pair,
+    product,
+    whole_graph,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,6 +161,10 @@ class TestPython:
         assert again.width == 2
         assert "other" not in again.__arguments__
 
+    def test_a_keyword_may_be_the_name_of_an_argument(self) -> None:
+        cfg = fdl.Config(keywords, **{"class": 1, "odd name": 2, "plain": 3})
+        assert run(python(cfg)) == cfg
+
     def test_values_of_all_kinds(self) -> None:
         values = ["a'b", 'a"b', "\n→\\", -1.5, float("-inf"), (1,), (), Size(1, 2), 1e-30, b"" == 1]
         assert run(python(fdl.Config(pair, values))).first == values
@@ -194,7 +211,7 @@ class TestPython:
         with pytest.raises(ConfigError, match="cannot say argument 2 without"):
             python(cfg)
 
-    @pytest.mark.parametrize("value", [{1, 2}, object(), lambda: 1])
+    @pytest.mark.parametrize("value", [{1, 2}, object(), lambda: 1, torch.Size([1]), "x".upper])
     def test_what_has_no_form_is_named_with_its_place(self, value: Any) -> None:
         with pytest.raises(ConfigError, match="^child: "):
             python(fdl.Config(Outer, child=fdl.Config(Part, other=value)))

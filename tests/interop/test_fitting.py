@@ -5,6 +5,7 @@ import functools
 import fiddle as fdl
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fidgpt import configs
 from fidgpt.fiddlers import (
@@ -19,7 +20,16 @@ from fidgpt.graph import ConfigError, bind, build, find
 from fidgpt.interop.hugging_face.fitting import Fitting, fitting_family
 from fidgpt.interop.hugging_face.settings import config_of
 from fidgpt.interop.hugging_face.structure import differences
-from fidgpt.model import Attention, Block, LanguageModel, LinearScaling, NTKScaling, SwiGLU, sdpa
+from fidgpt.model import (
+    Attention,
+    Block,
+    LanguageModel,
+    Layout,
+    LinearScaling,
+    NTKScaling,
+    SwiGLU,
+    sdpa,
+)
 
 
 def modelled(cfg: fdl.Config) -> LanguageModel:
@@ -38,6 +48,25 @@ def misfit(cfg: fdl.Config) -> list[str]:
     first, *lines = str(error.value).splitlines()
     assert first.endswith("Nearest is LlamaForCausalLM:")
     return [line.strip() for line in lines]
+
+
+class Mine(nn.Module):
+    """An attention of somebody's own, with nothing that those of fidgpt have."""
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        return x
+
+
+def test_a_part_of_ones_own_is_told_by_its_place_in_the_family_around_it():
+    cfg = configs.qwen3_0_6b()
+    unroll(cfg, every=2)
+    cfg.model.blocks[1].attention = fdl.ArgFactory(Mine)
+    cfg.model.num_layers = 4
+    with pytest.raises(ConfigError) as error:
+        fitting(cfg)
+    assert str(error.value).splitlines()[0].endswith("Nearest is Qwen3ForCausalLM:")
+    lines = [f"  blocks.{layer}.attention is Mine, there Attention" for layer in (1, 3)]
+    assert str(error.value).splitlines()[1:] == lines
 
 
 @pytest.mark.parametrize("name", configs.__all__)

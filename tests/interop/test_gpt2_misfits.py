@@ -152,7 +152,11 @@ def test_a_published_config_gives_the_named_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["model-00001-of-00002.safetensors", "pytorch_model.bin", "pytorch_model-1-of-2.bin"]
+    "name",
+    [
+        *("model-00001-of-00002.safetensors", "pytorch_model.bin", "pytorch_model-1-of-2.bin"),
+        *("consolidated.safetensors", "consolidated.00.pth", "model-Q4.gguf"),
+    ],
 )
 def test_weights_that_nothing_names_are_not_passed_over(directory, name):
     """Training would begin anew, and nobody would know."""

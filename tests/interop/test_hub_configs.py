@@ -26,6 +26,7 @@ LLAMA = {
     "max_position_embeddings": 131_072,
     "rms_norm_eps": 1e-5,
 }
+_WITHOUT = {"num_experts_per_tok"}  # what transformers has no number for
 SCALING = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -63,6 +64,33 @@ def test_silence_means_what_it_means_to_transformers(family: Family, tmp_path: P
     assert fingerprint(sparse) == fingerprint(whole), diff_text(diff(sparse, whole))
 
 
+@TRANSFORMERS
+@pytest.mark.parametrize("family", FAMILIES, ids=by_name)
+def test_silence_about_one_thing_is_refused_or_means_the_same(family: Family, tmp_path: Path):
+    from transformers import AutoConfig
+
+    usual = AutoConfig.for_model(family.model_type).to_dict()
+    usual |= {key: 1 for key in family.settings.values() if key in _WITHOUT and usual[key] is None}
+    said(tmp_path, **usual)
+    whole, known = from_hf(str(tmp_path)), read_said(tmp_path)
+    for key in known.keys() & family.settings.values():
+        said(tmp_path, **{one: value for one, value in known.items() if one != key})
+        try:
+            found = from_hf(str(tmp_path))
+        except ConfigError as error:
+            assert key in str(error), key
+        else:
+            assert fingerprint(found) == fingerprint(whole), key
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_silent_key_heads_of_qwen_are_32(family: str, tmp_path: Path):
+    sizes = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    sizes |= {"model_type": family, "num_attention_heads": 64}
+    attention = from_hf(said(tmp_path, **sizes)).model.blocks[0].attention
+    assert attention.num_kv_heads == 32
+
+
 @pytest.mark.parametrize(
     "rope",
     [
@@ -75,6 +103,53 @@ def test_silence_means_what_it_means_to_transformers(family: Family, tmp_path: P
 def test_rope_is_read_in_its_old_and_its_new_form(rope: dict[str, Any], tmp_path: Path):
     found = from_hf(said(tmp_path, **LLAMA, **rope))
     assert not diff(found, llama.llama3_1_8b())
+
+
+@pytest.mark.parametrize("kind", ["yarn", "llama3"])
+def test_the_old_length_may_stand_beside_the_scaling_and_is_then_meant(kind: str, tmp_path: Path):
+    scaling = SCALING | {"rope_type": kind, "beta_fast": None}
+    length = {"original_max_position_embeddings": 64}
+    found = from_hf(said(tmp_path, **LLAMA, rope_scaling=scaling, **length))
+    assert found.model.blocks[0].attention.rope.scaling.original_seq_len == 64
+
+
+@pytest.mark.parametrize(
+    ("rope", "factor"),
+    [
+        ({"rope_scaling": None, "rope_theta": 1e5}, 32.0),
+        ({"rope_theta": 1e5}, 32.0),
+        ({"rope_scaling": {"rope_type": "default"}}, None),
+        ({"rope_parameters": {}}, None),
+    ],
+)
+def test_gpt_oss_is_stretched_unless_something_else_is_said(
+    rope: dict[str, Any], factor: float | None, tmp_path: Path
+):
+    found = from_hf(said(tmp_path, **LLAMA | {"model_type": "gpt_oss", "num_experts": 4}, **rope))
+    scaling = found.model.blocks[0].attention.rope.scaling
+    assert (scaling and scaling.factor) == factor
+
+
+@pytest.mark.parametrize(
+    ("rope", "thetas"),
+    [
+        ({"sliding_attention": {"rope_theta": 5.0}}, (5.0, 1e6)),
+        ({"full_attention": {"rope_theta": 7.0}, "sliding_attention": None}, (1e4, 7.0)),
+    ],
+)
+def test_each_of_two_ropes_may_be_said_alone(
+    rope: dict[str, Any], thetas: tuple[float, float], tmp_path: Path
+):
+    sizes = LLAMA | {"model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 2}}
+    blocks = from_hf(said(tmp_path, **sizes, rope_parameters=rope)).model.blocks
+    assert (blocks[0].attention.rope.theta, blocks[5].attention.rope.theta) == thetas
+    assert blocks[5].attention.rope.scaling.factor == 2.0
+
+
+def test_a_pattern_of_windows_is_gemma_3s_alone_and_null_means_silence(tmp_path: Path):
+    sizes = LLAMA | {"model_type": "gemma2", "sliding_window_pattern": 3, "layer_types": None}
+    blocks = from_hf(said(tmp_path, **sizes)).model.blocks
+    assert [block.attention.window for block in blocks] == [4096, None]
 
 
 def test_a_text_config_is_read_and_may_be_silent(tmp_path: Path):
@@ -97,7 +172,8 @@ def test_a_text_config_is_read_and_may_be_silent(tmp_path: Path):
 def test_every_so_many_th_layer_looks_back_without_end(key: str, tmp_path: Path):
     sizes = LLAMA | {"model_type": "gemma3_text", "sliding_window": 512, key: 3}
     blocks = from_hf(said(tmp_path, **sizes)).model.blocks
-    assert [block.attention.window for block in blocks] == [512, 512, None]
+    windows = [block.attention.window for block in blocks]
+    assert [windows[i % len(windows)] for i in range(32)] == ([512, 512, None] * 11)[:32]
 
 
 def test_null_means_as_large_as_fits(tmp_path: Path):
@@ -112,7 +188,21 @@ def test_null_means_as_large_as_fits(tmp_path: Path):
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and fidgpt's llama computes 'silu'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling is of type 'dynamic'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "does not say 'low_freq_factor'"),
+        ({"rope_scaling": {"type": "linear", "factor": 2, "mscale_all_dim": 1}}, "YaRN's alone"),
         ({"rope_scaling": "linear"}, "its RoPE is 'linear', and no mapping"),
+        (
+            {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5.0}},
+            "rope_parameters says nothing of full_attention or sliding_attention",
+        ),
+        (
+            {"model_type": "gemma2", "layer_types": ["full_attention"] * 2},
+            "layer_types tells of 2 layers, and there are 32",
+        ),
+        ({"model_type": "smollm3", "no_rope_layers": 1}, "no_rope_layers is 1, and has to be a li"),
+        (
+            {"model_type": "qwen3_moe", "moe_intermediate_size": 8, "decoder_sparse_step": 0},
+            "decoder_sparse_step is 0, and has to be a whole number above 0",
+        ),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', and has to be of type bool"),
         ({"rms_norm_eps": None}, "rms_norm_eps is None, and has to be of type float"),
         ({"model_type": "lama"}, "'lama' is none that fidgpt knows. Did you mean llama"),

@@ -103,6 +103,11 @@ def test_defaults_are_those_of_levanter() -> None:
     assert cfg.model.embedding.weight is not cfg.model.unembedding.weight
 
 
+@pytest.mark.parametrize("nothing", ["null", "0", "0.0"])
+def test_gradients_are_not_clipped_where_levanter_does_not(nothing: str) -> None:
+    assert graph_of(read(f"optimizer: {{max_grad_norm: {nothing}}}")).max_grad_norm is None
+
+
 def test_gpt2_begins_with_gpt2() -> None:
     mapped = read("""
         model: {type: gpt2, hidden_dim: 64, num_heads: 4, num_layers: 2, mlp_scale: 3,

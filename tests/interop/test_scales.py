@@ -1,4 +1,4 @@
-"""Files whose weights are in eight bits with a scale for each block, as DeepSeek-V3's are."""
+"""Files whose weights are codes with scales: DeepSeek-V3's in eight bits, gpt-oss' in four."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, load_hf, save_hf
-from fidgpt.interop.hugging_face.scales import scaled
+from fidgpt.interop.hugging_face.scales import from_eight_bits, from_four_bits
 from fidgpt.model import LanguageModel
 
 # Wider than a block and no whole number of blocks, in one dimension, in both, and in none.
@@ -86,7 +86,7 @@ def test_each_number_has_the_scale_of_its_block(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     codes = (torch.randn(shape) * 30).to(torch.float8_e4m3fn)
     scales = torch.rand(-(-shape[0] // 128), -(-shape[1] // 128))
-    assert torch.equal(scaled(codes, scales), by_hand(codes, scales))
+    assert torch.equal(from_eight_bits(codes, scales), by_hand(codes, scales))
 
 
 def test_eight_bits_with_scales_are_read_as_what_they_stand_for(
@@ -122,7 +122,8 @@ def test_eight_bits_without_their_scales_are_refused(
     [
         {"quant_method": "fp8"},
         {"quant_method": "fp8", "weight_block_size": [64, 128]},
-        {"quant_method": "mxfp4"},
+        {"quant_method": "mxfp4", "weight_block_size": [16, 16]},
+        {"quant_method": "gptq"},
         "gptq",
     ],
 )
@@ -130,3 +131,78 @@ def test_other_codes_are_refused_with_a_remedy(how: object, tmp_path: Path) -> N
     (tmp_path / "config.json").write_text(json.dumps(SAID | {"quantization_config": how}))
     with pytest.raises(ConfigError, match=r"quantization_config is .*blocks of 128.*dequantize"):
         from_hf(str(tmp_path))
+
+
+OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "num_local_experts": 3,
+    "sliding_window": 8,
+    "vocab_size": 97,
+}
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+
+
+def in_four_bits(plain: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Random codes and scales for all experts, and what transformers takes them for."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    torch.manual_seed(0)
+    coded, meant = dict(plain), dict(plain)
+    for name in [name for name in plain if name.endswith("_proj") and "experts" in name]:
+        experts, columns, rows = coded.pop(name).shape
+        blocks = torch.randint(256, (experts, rows, columns // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(118, 124, blocks.shape[:-1], dtype=torch.uint8)
+        coded |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        meant[name] = convert_moe_packed_tensors(blocks, scales).float()
+    return coded, meant
+
+
+@pytest.mark.xdist_group("transformers")  # whose import takes seconds
+def test_four_bits_are_read_as_what_transformers_takes_them_for(
+    build: Callable[..., LanguageModel], load: Callable[[Path], LanguageModel], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OSS))
+    save_hf(build(from_hf(str(tmp_path))), tmp_path, seq_len=16)
+    plain = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    coded, meant = in_four_bits(plain)
+    assert len(coded) == len(plain) + 4
+    for name, tensors, said in (("coded", coded, MXFP4), ("meant", meant, None)):
+        path = tmp_path / name
+        path.mkdir()
+        (path / "config.json").write_text(json.dumps(OSS | {"quantization_config": said}))
+        safetensors.torch.save_file(tensors, path / "model.safetensors")
+    found, wanted = load(tmp_path / "coded"), load(tmp_path / "meant")
+    assert all(map(torch.equal, found.parameters(), wanted.parameters()))
+
+
+def test_two_numbers_lie_in_a_byte_the_first_in_its_lower_half() -> None:
+    codes = torch.zeros(1, 1, 1, 16, dtype=torch.uint8)
+    codes[0, 0, 0, :2] = torch.tensor([0x21, 0xFD])
+    found = from_four_bits(codes, torch.tensor([[[128]]], dtype=torch.uint8))
+    assert found.shape == (1, 32, 1)
+    assert found[0, :5, 0].tolist() == [1.0, 2.0, -6.0, -12.0, 0.0]
+
+
+def test_four_bits_without_their_scales_are_listed(
+    build: Callable[..., LanguageModel], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OSS | {"quantization_config": MXFP4}))
+    model = build(from_hf(str(tmp_path)))
+    save_hf(model, tmp_path, seq_len=16)
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    coded, _ = in_four_bits(tensors)
+    del coded["model.layers.1.mlp.experts.down_proj_scales"]
+    safetensors.torch.save_file(coded, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"layers.1.mlp.experts.down_proj: absent there") as error:
+        load_hf(model, tmp_path)
+    assert "down_proj_blocks: [3, 64, 3, 16] there, absent in the model" in str(error.value)

@@ -11,6 +11,7 @@ import torch
 from graph import parts
 from graph.parts import Color, Outer, Part, Wide, Width, pair
 
+from fidgpt import configs
 from fidgpt.configs import base, debug, gpt2_124m
 from fidgpt.fiddlers import use_gqa
 from fidgpt.graph import ConfigError, bind, fingerprint, nodes
@@ -130,6 +131,12 @@ def test_named_configs_come_back_with_their_sharing(config: Any) -> None:
     assert fingerprint(again) == fingerprint(without_tags(cfg))
     assert again.model.embedding.weight is again.model.unembedding.weight
     assert write_targets(again).split("\n_target_")[1] == write_targets(cfg).split("\n_target_")[1]
+
+
+@pytest.mark.parametrize("name", configs.__all__)
+def test_every_config_comes_back(name: str) -> None:
+    cfg = getattr(configs, name)()
+    assert fingerprint(back_and_forth(cfg)) == fingerprint(without_tags(cfg))
 
 
 def test_what_hydra_would_build_twice_or_not_at_all_is_said_at_the_top() -> None:

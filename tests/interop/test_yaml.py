@@ -27,6 +27,7 @@ from fidgpt.interop.yaml_out import write_yaml
         ("<<: 3", "takes a mapping"),
         ("a: \x00", "is not YAML"),
         ("a: " + "9" * 9000, "is no int"),
+        ("a: " + "[" * 50_000, "more than 10,000 lists and mappings"),
     ],
 )
 def test_what_is_no_plain_data_is_refused(text: str, message: str) -> None:

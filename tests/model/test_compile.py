@@ -1,7 +1,8 @@
 """The parts with gradients of their own under torch.compile, in a process without type checks."""
 
-import subprocess
-import sys
+from pathlib import Path
+
+from forked import run_program
 
 PROGRAM = """
 import torch
@@ -24,5 +25,5 @@ for eager, compiled in zip(*results, strict=True):
 """
 
 
-def test_a_block_compiles_as_one_graph():
-    subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], check=True)
+def test_a_block_compiles_as_one_graph(tmp_path: Path):
+    run_program(PROGRAM, folder=tmp_path)

@@ -1,12 +1,12 @@
 """Compiled blocks, in processes without type checks: same numbers, few compilations."""
 
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import fiddle as fdl
 import pytest
 import torch
+from forked import run_program
 
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_recompute
@@ -62,15 +62,8 @@ for names in [(), ("use_recompute",), ("use_moe", "use_selective_recompute")]:
 """
 
 
-def test_compiled_blocks_compute_the_same_and_are_compiled_once_for_all_layers():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_compiled_blocks_compute_the_same_and_are_compiled_once_for_all_layers(tmp_path: Path):
+    run_program(PROGRAM, folder=tmp_path)
 
 
 def plain() -> Block:

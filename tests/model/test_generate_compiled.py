@@ -1,7 +1,8 @@
 """A compiled step of one token: traced once, reused for every token, in a process of its own."""
 
-import subprocess
-import sys
+from pathlib import Path
+
+from forked import run_program
 
 # Without the checks of shapes that tests run under, which the compiler would trace too.
 PROGRAM = """
@@ -72,5 +73,5 @@ for prompts in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6, 7, 8, 9]]):
 """
 
 
-def test_a_step_is_compiled_once_for_all_tokens():
-    subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], check=True)
+def test_a_step_is_compiled_once_for_all_tokens(tmp_path: Path):
+    run_program(PROGRAM, folder=tmp_path)

@@ -1,12 +1,11 @@
 """Every kernel under every mask and change of scores, against a computation written out."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from forked import run_program
 from torch import Tensor
 
 from fidgpt.model import (
@@ -164,11 +163,11 @@ def compare_flex_with_dense() -> None:
         torch.testing.assert_close(mixed[there], exact[there], rtol=1e-6, atol=1e-7)
 
 
-def test_flex_attention_computes_the_same():
+def test_flex_attention_computes_the_same(tmp_path: Path):
     """In a process without type checks, which torch cannot trace through."""
-    program = "import test_masks; test_masks.compare_flex_with_dense()"
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    subprocess.run(command, check=True, cwd=Path(__file__).parent)
+    here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
+    program = f"{here}; import test_masks; test_masks.compare_flex_with_dense()"
+    run_program(program, folder=tmp_path)
 
 
 def test_a_mask_is_made_once_for_layers_alike():

@@ -1,7 +1,8 @@
 """Mixtures under torch.compile and activation checkpointing: same numbers, one graph, one count."""
 
-import subprocess
-import sys
+from pathlib import Path
+
+from forked import run_program
 
 PROGRAM = """
 import torch
@@ -49,8 +50,5 @@ compare(16, torch.float32, Capacity(factor=1.0), 1e-5)
 """
 
 
-def test_a_mixture_compiles_as_one_graph_and_can_be_computed_again():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_a_mixture_compiles_as_one_graph_and_can_be_computed_again(tmp_path: Path):
+    run_program(PROGRAM, folder=tmp_path)

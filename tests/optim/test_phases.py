@@ -257,6 +257,8 @@ def test_one_is_a_step_and_one_point_nought_is_everything() -> None:
     assert Phases(num_steps=100, warmup=1, shape=NoDecay())(0) == 1.0
     assert Phases(num_steps=100, warmup=1.0, shape=NoDecay())(0) == 0.01
     assert Phases(num_steps=5, warmup=0.01, shape=NoDecay())(0) == 1.0  # at least one step
+    hundredths = Phases(num_steps=100, warmup=0.29, shape=NoDecay())  # 0.29 * 100 < 29
+    assert hundredths(27) < 1.0 == hundredths(28)
 
 
 def test_decay_shapes_refuse_what_does_not_fall() -> None:

@@ -1,6 +1,7 @@
 """Schedules against their closed forms, step by step."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -61,3 +62,10 @@ def test_rise_and_fall_must_fit_into_the_run():
 def test_a_fraction_of_a_run_is_at_least_one_step():
     assert fraction(of=1000, ratio=0.1) == 100
     assert fraction(of=3, ratio=0.1) == 1
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.5])
+def test_a_floor_is_a_share_of_the_peak(ratio):
+    for make in (WarmupCosine, partial(WarmupStableDecay, decay_steps=3)):
+        with pytest.raises(ValueError, match=f"min_ratio={ratio} must be a share"):
+            make(num_steps=10, warmup_steps=2, min_ratio=ratio)

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,9 @@ def test_one_culprit_is_named_with_its_command(tmp_path: Path) -> None:
     assert culprits.directives[-1] == "set:optimizer.lr=0.5"
     assert "1 of 8 differences makes loss bad: 2.0000 -> 9.0000" in culprits.text()
     assert "~ optimizer.lr: 0.001 -> 0.5" in culprits.text()
+    assert culprits.text().count("python train.py --config=") == 2
+    own = replace(culprits, allowed=("mine",)).text()
+    assert own.count("python train.py --allow=mine --config=") == 2
     assert len(fake.asked) == len(set(fake.asked)) <= 10
     made = compose(culprits.directives, own_catalogue())
     assert made.optimizer.lr == 0.5 and made.seed == 0

@@ -6,12 +6,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from fidgpt.sweep import Ending, Job, LocalRunner
+from fidgpt.sweep.runners.attempt import Exit, State
 from fidgpt.sweep.runners.devices import shares_of, visible_devices
+from fidgpt.sweep.runners.work import Work
 
 from .conftest import NUM_STEPS, Toys
 
@@ -143,6 +145,32 @@ def test_an_interrupted_sweep_goes_on_where_it_was(toys: Toys) -> None:
     assert LocalRunner().run([job for job in jobs if not job.is_done], heard)
     rows = [(job.directory / "metrics.jsonl").read_text().splitlines() for job in jobs]
     assert [len(lines) for lines in rows] == [NUM_STEPS] * 3  # so no step was done twice
+
+
+def test_two_signals_at_once_are_two(toys: Toys) -> None:
+    class Busy:
+        """An attempt that ends at the second signal alone, and is told both while one looks."""
+
+        sent: ClassVar[list[int]] = []
+
+        def look(self) -> State:
+            if not self.sent:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+            return "running" if len(self.sent) < 2 else Exit(130)
+
+        def send(self, number: signal.Signals) -> None:
+            self.sent.append(number)
+
+    heard = Heard()
+    work = Work(iter(toys.jobs(["1"])), lambda *_: Busy(), num_places=1, retries=0, events=heard)
+    assert not work.run(pause=0.01)
+    assert Busy.sent == [signal.SIGINT, signal.SIGINT]
+    assert heard.told[1:] == [
+        ("stops",),
+        ("says", "Ending at once what still runs."),
+        ("stopped", "seed=1", "", "False"),
+    ]
 
 
 def test_what_another_process_runs_is_waited_for(toys: Toys) -> None:

@@ -31,7 +31,7 @@ def test_an_objective_says_which_way_is_better(said: str, meant: Objective) -> N
     assert objective_of(meant.text if "acc" not in said else said) == meant
 
 
-@pytest.mark.parametrize("said", ["", "max:", "more:loss", ":loss"])
+@pytest.mark.parametrize("said", ["", "max:", "max", "more:loss", ":loss"])
 def test_what_names_no_number_is_refused(said: str) -> None:
     with pytest.raises(ConfigError, match="says no number: write --objective=validation/loss"):
         objective_of(said)
@@ -71,11 +71,20 @@ def test_a_sweep_keeps_what_it_is_compared_by(toys: Toys) -> None:
     assert again.compared_by == sweep.objective  # as it was said at first
 
 
-def test_a_sweep_by_what_nobody_measures_starts_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ("max:tasks/acc", "it has no evaluator 'tasks'"),
+        ("validation_loss", "no run reports --objective=validation_loss. Did you mean validation/"),
+    ],
+)
+def test_a_sweep_by_what_nobody_measures_starts_nothing(
+    tmp_path: Path, objective: str, message: str
+) -> None:
     sweep = Sweep(
-        "config:debug", axis("set:seed=1,2"), objective="max:tasks/acc", directory=tmp_path / "new"
+        "config:debug", axis("set:seed=1,2"), objective=objective, directory=tmp_path / "new"
     )
-    with pytest.raises(ConfigError, match="it has no evaluator 'tasks'"):
+    with pytest.raises(ConfigError, match=message):
         sweep.run()
     assert not sweep.directory.exists()
 

@@ -9,8 +9,8 @@ from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
 from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat
-from fidgpt.sweep.points import trial
-from fidgpt.sweep.points.axes import Item
+from fidgpt.sweep.points import dry_runs
+from fidgpt.sweep.points.axes import Axis, Item
 from fidgpt.train import Trainer
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
@@ -112,6 +112,37 @@ def test_what_overwrites_a_swept_value_is_an_error(late: str, path: str) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "path"),
+    [
+        (RATES, axis("set:optimizer.lr=1,2"), "optimizer.lr"),
+        (axis("set:optimizer.lr=1,2"), pairs("tag:LearningRate=3,4;set:seed=1,2"), "optimizer.lr"),
+        (
+            axis("set:model.norm.eps=1e-3,1e-4"),
+            axis("use:model.norm=RMSNorm(eps=1),RMSNorm(eps=2)"),
+            "",
+        ),
+    ],
+)
+def test_of_two_axes_that_say_one_thing_both_are_named(
+    first: Axis, second: Axis, path: str
+) -> None:
+    (mistake,) = mistakes(first, second)
+    assert mistake.startswith(f"{first.text} says {path or 'model.norm.eps'} in vain, as ")
+    assert f"as {second.text} says it again" in mistake
+
+
+def test_an_axis_that_says_one_thing_twice_is_told_so() -> None:
+    (mistake,) = mistakes(pairs("set:seed=1,2;tag:Seed=3,4"))
+    assert mistake == "--zip=set:seed=1,2;tag:Seed=3,4 says seed twice: leave one of them out."
+
+
+def test_axes_may_change_what_others_chose_if_something_is_left_of_both() -> None:
+    assert len(names(axis("set:seed=1,2"), repeat("seed:2"))) == 3  # 1 and 2, and then 2 and 3
+    every = axis("set:**.eps=1e-3,1e-4")
+    assert len(names(every, axis("set:model.norm.eps=1e-5,1e-6"))) == 4
+
+
 def test_what_stands_beside_a_swept_value_is_none() -> None:
     assert len(names(RATES, "tag:WeightDecay=0", "use:optimizer=adamw(weight_decay=0.2)")) == 2
     assert len(names("tag:LearningRate=5e-4", RATES)) == 2
@@ -153,8 +184,8 @@ def test_each_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
         built.append(1)
         return really(cfg)
 
-    really = trial.build_trainer
-    monkeypatch.setattr(trial, "build_trainer", build)
+    really = dry_runs.build_trainer
+    monkeypatch.setattr(dry_runs, "build_trainer", build)
     axes = [axis("set:model.hidden_dim=32,64"), axis("tag:LearningRate=log(1e-4,1e-2,8)")]
     assert len(plan([*QUICK, *axes, repeat("seed:2")]).points) == 32
     assert len(built) == 2

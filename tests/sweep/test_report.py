@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from fidgpt.graph import ConfigError, fingerprint, load
+from fidgpt.sweep import axis
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
 from fidgpt.sweep.report.columns import is_log_spaced
 from fidgpt.sweep.report.configs import differing
+from fidgpt.sweep.report.records import oddities
+from fidgpt.sweep.results.neighbours import described, enter
 
 from .reported import Values, write_sweep
 
@@ -40,7 +43,7 @@ def test_more_may_be_better(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, by_rate)
     report = read_report(sweep, objective="max:validation/loss")
     assert report.best.values == {"LearningRate": "0.0001"}
-    best = report.objective.best(report.best)
+    best = report.best.best(report.objective)
     assert best is not None and best.step == 4 and best.value > 3.4  # it falls from its first value
 
 
@@ -109,6 +112,17 @@ def test_importance_is_the_share_of_the_variance(tmp_path: Path) -> None:
     assert shares["LearningRate"] == pytest.approx(expected)
     assert next(iter(shares)) == "LearningRate"
     assert shares["seed"] == 0.0
+
+
+def test_an_axis_that_only_some_points_have_has_no_share(tmp_path: Path) -> None:
+    axes = {"LearningRate": RATES, "seed": ["0", "1"]}
+    sweep = write_sweep(tmp_path / "sweep", axes, by_rate)
+    table = sweep / "table.jsonl"
+    first, *rest = (json.loads(line) for line in table.read_text().splitlines())
+    del first["values"]["seed"]
+    table.write_text("".join(json.dumps(row) + "\n" for row in [first, *rest]))
+    shares = {column.label: share for column, share in read_report(sweep).importances}
+    assert shares["seed"] is None and shares["LearningRate"] is not None
 
 
 @pytest.mark.parametrize(
@@ -225,14 +239,30 @@ def test_the_command_says_what_won_and_what_it_wrote(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, by_rate)
     command = [sys.executable, "-m", "fidgpt.sweep", "report"]
     done = subprocess.run(
-        [*command, str(sweep), "--nopage", "--objective=loss"],
+        [*command, str(sweep), "--nopage", "--objective=loss", f"--out={tmp_path}/told/"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "LearningRate=0.001 won, with loss" in done.stdout
-    assert f"Written: {sweep}/report.csv, {sweep}/report.md" in done.stdout
+    assert f"Written: {tmp_path}/told/report.csv, {tmp_path}/told/report.md" in done.stdout
+    assert done.stderr == ""
     lost = subprocess.run(command, capture_output=True, text=True, check=False)
     assert lost.returncode == 2 and "name one sweep" in lost.stderr
     assert "Traceback" not in lost.stderr
+
+
+def test_what_is_odd_about_a_sweep_is_said(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, by_rate)
+    for items in ([axis("set:seed=1,2")], [axis("set:seed=1"), axis("tag:LearningRate=1,2")]):
+        enter(sweep, described(items))
+    assert oddities(sweep) == []
+    enter(sweep, described(["set:seq_len=8", axis("set:seed=1,2")]))
+    with (sweep / "table.jsonl").open("a") as file:
+        file.write("{}\n")
+    damaged, several = oddities(sweep)
+    assert "1 line is no row, and is left out" in damaged
+    assert several.endswith(
+        "config:base over seed; config:base over seed, LearningRate; set:seq_len=8 over seed"
+    )
 
 
 def test_configs_of_the_helper_are_what_they_say(tmp_path: Path) -> None:

@@ -150,6 +150,26 @@ def test_more_points_add_to_a_search_and_other_spaces_are_refused(
     assert len(found.results) == len(toys.started) == 4
     with pytest.raises(ConfigError, match="holds a search over"):
         run(Search(*QUICK, DECAY, sampler="random:4", objective="loss", directory=tmp_path))
+    other = [*QUICK, "set:seq_len=16"]
+    with pytest.raises(ConfigError, match="holds a search of .*and this one is of .*seq_len=16"):
+        run(Search(*other, RATE, sampler="random:4", objective="loss", directory=tmp_path))
+
+
+def test_two_spaces_that_choose_one_thing_are_named(tmp_path: Path) -> None:
+    same = space("set:optimizer.lr=log(1e-5,1e-1)")
+    made = Search(*QUICK, RATE, same, sampler="tpe:3", objective="loss", directory=tmp_path)
+    with pytest.raises(ConfigError, match=r"in vain, as --space=set:optimizer\.lr.* says it again"):
+        _ = made.points
+
+
+def test_the_command_of_the_best_names_packages_of_ones_own(tmp_path: Path, toys: Toys) -> None:
+    items = [*QUICK, RATE]
+    made = Search(
+        *items, sampler="random:1", objective="loss", directory=tmp_path, allowed=["mine"]
+    )
+    console = Console(file=io.StringIO(), width=1000)
+    console.print(run(made)[0])
+    assert "python train.py --allow=mine --config=config:debug" in console.file.getvalue()  # pyright: ignore
 
 
 @pytest.mark.parametrize("stop", ["median", "asha"])
@@ -176,8 +196,8 @@ def test_what_is_not_worth_going_on_with_is_stopped_early(
 def test_an_objective_that_a_run_has_not_reported_ends_the_search(
     toys: Toys, tmp_path: Path
 ) -> None:
-    made = Search(*QUICK, RATE, sampler="tpe:9", objective="los", directory=tmp_path)
-    with pytest.raises(ConfigError, match="no run reports --objective=los. Did you mean loss"):
+    made = Search(*QUICK, RATE, sampler="tpe:9", objective="moe/load", directory=tmp_path)
+    with pytest.raises(ConfigError, match=r"no run reports --objective=moe/load\."):
         run(made)
     assert len(toys.started) == 1
 

@@ -59,6 +59,7 @@ def test_what_is_no_range_is_refused(text: str, message: str) -> None:
     ("spaces", "sampler", "stop", "message"),
     [
         ([RATE], "tpee:5", None, "--search=tpee is no sampler. Did you mean tpe"),
+        ([RATE], "", None, "--search= is no sampler. There are cmaes, grid, random, tpe"),
         ([RATE], "tpe", None, "says not how many points: write --search=tpe:50"),
         ([RATE], "grid", None, "log\\(first, last, count\\)"),
         ([RATE], "cmaes:5", None, "needs two ranges of numbers"),

@@ -230,10 +230,10 @@ def test_what_slurm_does_not_take_is_a_mistake_of_the_user(here: SlurmHere, toys
 
 def test_what_slurm_holds_back_is_said(here: SlurmHere, toys: Toys) -> None:
     heard = Heard()
-    thread = interrupt_when(lambda: heard.told, times=2)
+    thread = interrupt_when(lambda: len(heard.told) > 1, times=2)
     assert not SlurmRunner(partition="closed").run(toys.jobs(["1"]), heard)
     thread.join()
-    assert heard.told[0] == ("says", "Slurm holds seed=1 back: PartitionDown.")
+    assert heard.told[1] == ("says", "Slurm holds seed=1 back: PartitionDown.")
 
 
 _WHO = """

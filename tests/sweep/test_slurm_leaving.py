@@ -54,7 +54,9 @@ def test_who_leaves_finds_all_done(here: SlurmHere, toys: Toys) -> None:
     thread = interrupt_when(lambda: heard.steps)
     assert not SlurmRunner(jobs=2).run(jobs, heard)
     thread.join()
-    assert [line[1].partition(":")[0] for line in heard.told if line[0] == "says"] == ["Leaving"]
+    first, last = (line[1] for line in heard.told if line[0] == "says")
+    assert first.startswith("In Slurm as job ") and first.endswith(": 2 points.")
+    assert last.startswith("Leaving: ")
     while here.ask("squeue", "-h"):
         time.sleep(0.1)
     heard = Heard()

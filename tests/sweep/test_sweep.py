@@ -5,6 +5,7 @@ import io
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -15,8 +16,12 @@ from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
 from fidgpt.cli.running.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
-from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results
+from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
+from fidgpt.sweep.points.axes import Item
+from fidgpt.sweep.results.book import Book
+from fidgpt.sweep.results.files import read_table
 from fidgpt.sweep.runners import local
+from fidgpt.sweep.showing.screen import Screen
 from fidgpt.train.tracking.trackers import read_rows, reproducible
 
 from .conftest import Toys
@@ -146,6 +151,54 @@ def test_what_is_done_is_not_done_again_and_other_code_is_said_aloud(sweep: ToyS
     assert "seed=2" in said(console)
     assert [row["attempts"] for row in results] == [1, 1, 1]
     assert [row["name"] for row in sweep.results()] == ["seed=1", "seed=2", "seed=3", "seed=9"]
+
+
+def test_a_point_keeps_what_it_has_on_the_axes_of_an_earlier_sweep(toys: Toys) -> None:
+    toys.directory.mkdir()
+    (job,) = toys.jobs(["1"])
+    wider = {"WeightDecay": "0.1", **job.point.values}
+    point = replace(job.point, name="WeightDecay=0.1 seed=1", values=wider)
+    Book(toys.directory, [replace(job, point=point)]).write()
+    Book(toys.directory, [job]).write()
+    (row,) = read_table(toys.directory)
+    assert (row["name"], row["values"]) == (point.name, wider)
+    other = replace(job.point, name="width=8 seed=1", values={"width": "8", "seed": "1"})
+    Book(toys.directory, [replace(job, point=other)]).write()
+    (row,) = read_table(toys.directory)
+    assert (row["name"], row["values"]) == (other.name, {**wider, "width": "8"})
+
+
+@pytest.mark.parametrize(
+    ("items", "is_said"),
+    [
+        (["set:seq_len=8", axis("set:seed=1,2")], True),
+        ([axis("set:num_steps=1,2")], True),
+        ([axis("set:seed=1,2,3,4")], False),
+        ([axis("set:seed=1,2"), axis("set:num_steps=1,2")], False),
+        ([axis("set:seed=1,2"), repeat("tag:Seed:2")], False),
+    ],
+)
+def test_points_of_another_sweep_in_the_directory_are_said(
+    sweep: ToySweep, items: list[Item], is_said: bool
+) -> None:
+    sweep.run(console=Console(file=io.StringIO()))
+    other = ToySweep(*items, directory=sweep.directory)
+    other.toys = sweep.toys
+    console = Console(file=io.StringIO())
+    other.run(console=console)
+    assert ("holds points of another sweep too, config:base over seed:" in said(console)) == is_said
+
+
+def test_nothing_is_drawn_before_something_runs(sweep: ToySweep) -> None:
+    class Unreachable:
+        def run(self, jobs: list[Job], events: Screen) -> bool:
+            time.sleep(0.5)  # in which a terminal would be drawn anew
+            raise ConfigError("no cluster answers")
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with pytest.raises(ConfigError, match="no cluster answers"):
+        sweep.run(runner=Unreachable(), console=console)  # pyright: ignore
+    assert said(console) == ""
 
 
 def test_a_terminal_shows_what_runs(sweep: ToySweep) -> None:

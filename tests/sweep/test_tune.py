@@ -161,8 +161,8 @@ def test_what_fails_is_tried_again_as_told_and_ends_no_search(toys: Toys, tmp_pa
 
 
 def test_an_objective_that_no_run_reports_ends_the_search(toys: Toys, tmp_path: Path) -> None:
-    made = Search(*QUICK, RATE, sampler="tpe:9", objective="los", directory=tmp_path)
-    with pytest.raises(ConfigError, match="no run reports --objective=los. Did you mean loss"):
+    made = Search(*QUICK, RATE, sampler="tpe:9", objective="moe/load", directory=tmp_path)
+    with pytest.raises(ConfigError, match=r"no run reports --objective=moe/load\."):
         run(made)
     assert len(read_results(tmp_path)) <= 3
 

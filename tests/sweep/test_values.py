@@ -20,6 +20,7 @@ from fidgpt.sweep.points.values import expanded
         ("lin(5,9,1)", ["5"]),
         ("range(0,10,4)", ["0", "4", "8"]),
         ("range(0,8,4)", ["0", "4"]),
+        ("range(2,5)", ["2", "3", "4"]),
         ("range(0,0.5,0.1)", ["0", "0.1", "0.2", "0.3", "0.4"]),
         ("range(3,0,-1)", ["3", "2", "1"]),
         ("range(2**6,2**8,2**6)", ["64", "128", "192"]),
@@ -104,3 +105,9 @@ def test_an_ablation_is_all_and_all_but_one() -> None:
     ]
     with pytest.raises(ConfigError, match="twice"):
         ablation("fiddler:use_gelu,use_gelu")
+
+
+@pytest.mark.parametrize("text", ["", " ", ";"])
+def test_an_ablation_leaves_something_out(text: str) -> None:
+    with pytest.raises(ConfigError):
+        ablation(text)

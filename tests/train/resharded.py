@@ -1,4 +1,4 @@
-"""Started by torchrun: saves, or restores and compares, a model that is sharded over its ranks.
+"""Run by each process: saves, or restores and compares, a model that is sharded over its ranks.
 
 Arguments: `save`, `compare` or `break`, the run directory, and `sharded`, `replicated` or `beside`.
 """

@@ -1,14 +1,16 @@
-"""Started by torchrun: parts that look at gradients and weights, where these are dealt out."""
+"""Run by each of two processes: parts that look at gradients and weights that are dealt out."""
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from fidgpt.optim import Adafactor, Muon
 from fidgpt.train import ClipByValue, Ema, StepMeters
 from fidgpt.train.steps.gradients import GradientNorms
 
@@ -27,7 +29,7 @@ def model(mesh: DeviceMesh | None) -> nn.Module:
     return made
 
 
-def numbers(mesh: DeviceMesh | None) -> dict[str, object]:
+def numbers(mesh: DeviceMesh | None) -> dict[str, Any]:
     """What is measured of a step, and the weights and their average after it."""
     net = model(mesh)
     average = Ema(beta=0.5)
@@ -47,7 +49,52 @@ def numbers(mesh: DeviceMesh | None) -> dict[str, object]:
     gradient.fill_(torch.nan)
     spoilt = GradientNorms(net.parameters()).not_finite()
     names = [name for name, p in net.named_parameters() if any(p is other for other in spoilt)]
-    return {"measured": measured, "total": norms.total, "one": one, "spoilt": names, **held}
+    return {
+        "measured": measured,
+        "total": norms.total,
+        "one": one,
+        "spoilt": names,
+        **held,
+    } | stepped(mesh)
+
+
+def stepped(mesh: DeviceMesh | None) -> dict[str, torch.Tensor]:
+    """Weights after two steps of optimizers that ask for whole matrices; three are in the stack."""
+    held = {}
+    for name, make in {"muon": _muon, "adafactor": _adafactor}.items():
+        drawn = torch.Generator().manual_seed(1)
+        parameters = []
+        for shape in ((3, 4, 5), (4, 3), (5,)):
+            values = torch.randn(shape, generator=drawn)
+            if mesh is not None:
+                values = distribute_tensor(values, mesh, [Shard(0)])
+            parameters.append(nn.Parameter(values))
+        optimizer = make(parameters)
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = (parameter.detach() * 3).sin()
+            optimizer.step()
+            if mesh is not None:
+                _restore(optimizer, mesh)
+        held |= {f"{name}/{number}": whole(p) for number, p in enumerate(parameters)}
+    return held
+
+
+def _restore(optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
+    """Makes of what every process has what a checkpoint gives back."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if value.dim() and not hasattr(value, "device_mesh"):
+                state[name] = distribute_tensor(value, mesh, [Replicate()])
+
+
+def _muon(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    stack, *others = parameters
+    return Muon([{"params": [stack], "orthogonal": True}, {"params": others}], lr=0.1)
+
+
+def _adafactor(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return Adafactor(parameters, lr=0.1, weight_decay=0.1)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -131,6 +131,44 @@ def test_a_failed_copy_is_said_and_made_up_for(
     assert there(storage) == ["step_00000001", "step_00000002"]
 
 
+def test_nothing_stays_of_copies_that_were_cut_short(
+    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = checkpoints(keep_last=1, tell=lambda line: None)
+    save(saver, tmp_path, 1)
+    put, left = type(storage).put_file, [3]
+
+    def some(self: Any, *arguments: Any, **options: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ConnectionError("no route")
+        put(self, *arguments, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(storage), "put_file", some)
+        save(saver, tmp_path, 2)
+    assert there(storage) == ["step_00000001", "step_00000002"]  # a part of it
+    save(saver, tmp_path, 3)
+    assert there(storage) == ["step_00000003"]
+
+
+def test_a_run_that_ends_tries_again_to_copy_its_last_checkpoint(
+    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route")
+
+    told: list[str] = []
+    saver = checkpoints(tell=told.append)
+    with saver.finishing():
+        save(saver, tmp_path, 1)
+        with monkeypatch.context() as broken:
+            broken.setattr(type(storage), "put_file", refuse)
+            save(saver, tmp_path, 2)
+    assert len(told) == 1
+    assert storage.exists("/bucket/run/step_00000002/manifest.json")
+
+
 def test_a_new_run_deletes_no_copies_of_another(tmp_path: Path, storage: Any) -> None:
     checkpoints().begin()
     save(checkpoints(), tmp_path, 5, 6)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fidgpt.train import ClipByValue
-from fidgpt.train.steps.gradients import GradientNorms, norms_of
+from fidgpt.train.steps.gradients import GradientNorms, norms_of, require_bound
 
 
 def parameters() -> list[nn.Parameter]:
@@ -79,3 +79,11 @@ def test_no_number_exceeds_the_bound_and_smaller_ones_stay() -> None:
     assert max(p.grad.abs().max().item() for p in own if p.grad is not None) == 1.5
     with pytest.raises(ValueError, match=r"max_grad_value=0\.0 would leave no gradient"):
         ClipByValue(0.0)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
+def test_a_norm_that_leaves_no_gradient_is_refused(bound: float) -> None:
+    with pytest.raises(ValueError, match="max_grad_norm=.* would leave no gradient"):
+        require_bound(bound)
+    for allowed in (None, 1e-3, math.inf):
+        require_bound(allowed)

@@ -1,16 +1,14 @@
 """Mixtures in whole runs: the load evens out, and nothing depends on how the work is dealt."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import fiddle as fdl
 import pytest
 import safetensors.torch
 import torch
+from forked import run_ranks
 
 from fidgpt.fiddlers import use_float32
 from fidgpt.fiddlers.experts import use_loss_free_balancing, use_moe
@@ -105,16 +103,7 @@ def test_two_processes_balance_as_one(mixture, train, tmp_path):
     mixture.num_steps = 3
     one = train(mixture, "one")
     script = Path(__file__).with_name("two_processes_moe.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, script, tmp_path],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(2, script, tmp_path, folder=tmp_path)
     lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
     for row, other in zip(one, map(json.loads, lines), strict=True):
         assert other["moe/load/layers"] == row["moe/load/layers"]

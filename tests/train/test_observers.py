@@ -1,7 +1,10 @@
 """What looks on: traces of steps, a word where no snapshot can be, the end of a run that hangs."""
 
+import errno
 import gzip
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +12,10 @@ from pathlib import Path
 import fiddle as fdl
 import pytest
 
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.fiddlers import use_memory_snapshot, use_profiler, use_watchdog
-from fidgpt.train import Profiler, RunError, Watchdog
+from fidgpt.train import Profiler, RunDirectory, RunError, Watchdog
+from fidgpt.train.tracking.trackers import read_rows
 
 
 def losses(rows: list[dict]) -> list[float]:
@@ -51,6 +56,41 @@ def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path)
     assert not (tmp_path / "run" / "stacks").exists()
 
 
+@pytest.mark.parametrize("use", [use_profiler, use_watchdog])
+def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(use, cfg, tmp_path, capsys):
+    use(cfg)
+    taken = {"profile": "a file, where a folder should be", "stacks": "and here too"}
+    build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts=taken))
+    assert re.search(r"warning: .*(profile|stacks).*\(File exists\)", capsys.readouterr().err)
+    assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == cfg.num_steps
+
+
+def test_a_trace_that_finds_no_room_is_said_and_the_run_goes_on(cfg, train, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", full)
+    use_profiler(cfg, begin=1, num_steps=2)
+    assert len(train(cfg)) == cfg.num_steps
+    assert capsys.readouterr().err.count("No space left on device): the run goes on") == 1
+
+
+@pytest.mark.parametrize("use", [use_profiler, use_watchdog])
+def test_a_run_whose_directory_goes_says_so_with_observers_too(
+    use, cfg, train, tmp_path, monkeypatch
+):
+    sync = RunDirectory.sync
+
+    def removed(run: RunDirectory) -> None:
+        shutil.rmtree(run.path)
+        sync(run)
+
+    monkeypatch.setattr(RunDirectory, "sync", removed)
+    use(cfg)
+    with pytest.raises(RunError, match="is gone or cannot be written"):
+        train(cfg)
+
+
 HANGING = """
 import threading
 from pathlib import Path
@@ -78,6 +118,41 @@ def test_a_step_that_hangs_ends_the_process_and_says_where(tmp_path: Path):
         assert done.returncode == 1
     stacks = (tmp_path / "stacks" / "rank0.txt").read_text()
     assert stacks.count("in step_that_never_ends") == 2
+
+
+STOPPED = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from fidgpt.parallel import DataParallel
+from fidgpt.train import RunDirectory, Watchdog
+
+run = RunDirectory(Path({path!r}), texts={{}})
+watchdog = Watchdog(seconds=2.0, first_seconds=60)
+wake = "import os, signal, time; input(); time.sleep(3); os.kill({{}}, signal.SIGCONT)"
+waking = subprocess.Popen([sys.executable, "-c", wake.format(os.getpid())], stdin=subprocess.PIPE)
+with watchdog.observing(run, DataParallel()):
+    for step in (1, 2):
+        with watchdog.stepping(step):
+            pass
+    waking.stdin.write(b"now\\n")
+    waking.stdin.flush()
+    os.kill(os.getpid(), signal.SIGTSTP)
+    with watchdog.stepping(3):
+        {then}
+waking.communicate()
+assert signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL
+print("alive")
+"""
+
+
+@pytest.mark.parametrize(("then", "status"), [("pass", 0), ("time.sleep(60)", 1)])
+def test_time_in_which_the_process_is_stopped_does_not_count(tmp_path: Path, then: str, status):
+    script = STOPPED.format(path=str(tmp_path), then=then)
+    done = subprocess.run(
+        [sys.executable, "-c", script], timeout=100, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == status, done.stderr
+    assert ("alive" in done.stdout) == (status == 0)
 
 
 @pytest.mark.parametrize("part", [Profiler, Watchdog])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import Python
 
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.tracking.trackers import read_rows
@@ -29,7 +30,7 @@ LONG = [
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The losses of a run that nobody disturbs."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    _finish(*LONG, f"--run_dir={path}")
+    _finish(path.parent, *LONG, f"--run_dir={path}")
     return _losses(path)
 
 
@@ -42,14 +43,14 @@ def test_killed_at_a_random_step_and_resumed_every_loss_is_the_same(whole, tmp_p
     process.kill()
     process.communicate()
     assert len(read_rows(path / "metrics.jsonl")) < STEPS
-    _finish(f"--resume={path}")
+    _finish(tmp_path, f"--resume={path}")
     assert _losses(path) == whole
 
 
 def test_the_config_of_a_run_runs_the_same_again(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    _finish(*LONG, "--config=set:num_steps=6", f"--run_dir={first}")
-    _finish(f"--config=config_file:{first}/config.json", f"--run_dir={second}")
+    _finish(tmp_path, *LONG, "--config=set:num_steps=6", f"--run_dir={first}")
+    _finish(tmp_path, f"--config=config_file:{first}/config.json", f"--run_dir={second}")
     assert _losses(second) == _losses(first)
 
 
@@ -63,7 +64,7 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(whole, tmp_path, num
     assert process.returncode == 128 + number
     assert f"--resume={path}" in " ".join(output.split())
     assert newest_good(path) == read_rows(path / "metrics.jsonl")[-1]["step"]
-    _finish(f"--resume={path}")
+    _finish(tmp_path, f"--resume={path}")
     assert _losses(path) == whole
 
 
@@ -73,7 +74,7 @@ def test_the_same_command_again_goes_on(whole, tmp_path):
     _wait_for_step(process, tmp_path / "run", 4)
     process.kill()
     process.communicate()
-    _finish(*again)
+    _finish(tmp_path, *again)
     assert _losses(tmp_path / "run") == whole
     other = _start(*again, "--config=set:seed=1")
     output, _ = other.communicate(timeout=60)
@@ -96,7 +97,7 @@ def test_torchrun_brings_a_run_back_that_lost_a_process(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (path / "died").exists()
-    _finish("--config=config:debug", f"--run_dir={tmp_path}/one")
+    _finish(tmp_path, "--config=config:debug", f"--run_dir={tmp_path}/one")
     assert _losses(path) == pytest.approx(_losses(tmp_path / "one"), rel=1e-2)
 
 
@@ -112,7 +113,8 @@ def test_two_processes_train_as_one(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    _finish("--config=config:debug", "--config=fiddler:use_float32", f"--run_dir={tmp_path}/one")
+    debug = ["--config=config:debug", "--config=fiddler:use_float32"]
+    _finish(tmp_path, *debug, f"--run_dir={tmp_path}/one")
     assert _losses(tmp_path / "two") == pytest.approx(_losses(tmp_path / "one"), rel=1e-5)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     assert torch.equal(torch.cat([first["tokens"], second["tokens"]], dim=1), first["whole"])
@@ -129,10 +131,9 @@ def _start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def _finish(*arguments: str) -> None:
-    process = _start(*arguments)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
+def _finish(folder: Path, *arguments: str) -> None:
+    process = Python(*COMMAND[1:], *arguments, output=folder / "output")
+    assert process.end(seconds=600) == 0, process.output
 
 
 def _wait_for_step(process: subprocess.Popen[str], path: Path, step: int) -> None:

@@ -1,27 +1,22 @@
 """What some processes saved, any other number of them restores, to the last bit."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from forked import Python, run_ranks
 
-SCRIPT = str(Path(__file__).with_name("resharded.py"))
+SCRIPT = Path(__file__).with_name("resharded.py")
 pytestmark = pytest.mark.xdist_group("sharded")
 
 
 def do(what: str, run: Path, kind: str, *, processes: int) -> str:
-    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command = [sys.executable, *(start if processes > 1 else []), SCRIPT, what, str(run), kind]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    if processes == 1:
+        alone = Python(SCRIPT, what, run, kind, output=run / "output")
+        assert alone.end(seconds=240) == 0, alone.output
+        return alone.output
+    return "".join(run_ranks(processes, SCRIPT, what, run, kind, folder=run))
 
 
 def files(run: Path) -> list[str]:

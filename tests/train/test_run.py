@@ -31,6 +31,14 @@ def test_a_run_directory_is_made_once_with_its_texts(tmp_path):
         run.create()
 
 
+def test_what_is_no_run_is_not_offered_to_go_on_with(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(RunError, match="exists already, and holds no run: name another"):
+            RunDirectory(tmp_path / name, texts={}).create()
+
+
 def test_a_run_directory_is_whole_or_absent(tmp_path):
     def fail(folder):
         (folder / "tokenizer.json").write_text("{")
@@ -153,13 +161,28 @@ def test_metrics_that_cannot_be_written_end_the_run_with_one_reason(tmp_path):
 
 
 @pytest.mark.parametrize("line", [b"5", b"{}", b'{"step": "2"}', b"\xff\xfe", b"\0\0\0"])
-def test_metrics_end_where_they_make_no_sense(tmp_path, line):
+def test_a_line_that_makes_no_sense_costs_no_other_row(tmp_path, line, capsys):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
-    assert read_rows(path) == [{"step": 1}]
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n{"step": 4}\n{"st')
+    assert read_rows(path) == [{"step": 1}, {"step": 3}, {"step": 4}]
+    for _ in range(2):
+        with Trackers([JSONLines()]) as trackers:
+            trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=3)
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+    assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == line + b"\n"
+    told = capsys.readouterr().err
+    assert told.count("line 2") == 1 and "metrics.damaged.jsonl" in told
+    assert told.count("has no rows of 1 of the 3 steps so far") == 2
+
+
+def test_rows_that_are_lost_are_missed_aloud(tmp_path, capsys):
+    run = RunDirectory(tmp_path, texts={})
     with Trackers([JSONLines()]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=2)
-    assert path.read_text() == '{"step": 1}\n'
+        trackers.start(run, FACTS, step=0)
+    assert not capsys.readouterr().err
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(run, FACTS, step=2000)
+    assert "has no rows of 2,000 of the 2,000 steps so far" in capsys.readouterr().err
 
 
 def test_a_log_names_the_run_in_one_piece(tmp_path, capsys):
@@ -207,6 +230,20 @@ def test_signals_are_wishes_and_the_second_interrupt_is_an_order():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_closed_terminal_is_heard_unless_nobody_is_to_hear_it():
+    with StopSignals() as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.received == signal.SIGHUP
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.received is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_seeds_differ_by_purpose_and_fit_a_signed_integer():

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.data import ByteTokenizer
+from fidgpt.fiddlers import use_samples
 from fidgpt.model import LanguageModel, Layout, one_document
 from fidgpt.train import Samples, continuations
 
@@ -73,3 +74,24 @@ def test_samples_hold_their_prompts_and_their_seeds_decide():
     assert first == again
     assert first[0] != first[1]
     assert first != list(drawn.write(model, ByteTokenizer(), context=9, seed=1))
+
+
+def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, train):
+    plain = train(cfg, "plain")
+    use_samples(cfg, every=4, prompts=["def ", ""])
+    cfg.samples.num_tokens = 8
+    rows = train(cfg, "writing")
+    written = {row["step"]: row.pop("samples") for row in rows if "samples" in row}
+    assert [*written] == [4, 8]  # the last ones, after step 10, are said and no row's
+    assert all(text.startswith("def ") and len(text) > 4 for text, _ in written.values())
+    assert written[4] != written[8]
+    assert [row["loss"] for row in rows] == [row["loss"] for row in plain]
+
+
+def test_texts_that_were_written_are_the_same_after_a_resume(cfg, train):
+    use_samples(cfg, every=3)
+    cfg.samples.num_tokens = 8
+    whole = train(cfg, "whole")
+    train(cfg, "cut", until_step=5)
+    resumed = train(cfg, "cut", resume=True)
+    assert [row.get("samples") for row in resumed] == [row.get("samples") for row in whole]

@@ -1,15 +1,13 @@
 """Weights dealt over processes: the numbers of one process, a share of its memory."""
 
 import functools
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import run_ranks
 from sharded import CASES, trained
 
 from fidgpt.parallel import FullyShardedDataParallel, ParallelError
@@ -25,16 +23,7 @@ EXACT = [
 def processes(folder: Path, number: int) -> Ranks:
     """What each of so many processes gives in every case."""
     script = Path(__file__).parent.with_name("sharded.py")
-    options = ["--standalone", f"--nproc-per-node={number}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *options, script, folder],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(number, script, folder, folder=folder)
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(number)]
 
 

@@ -1,13 +1,11 @@
 """Parts of a step on two processes: numbers are those of the whole, decisions those of all."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import run_ranks
 
 from fidgpt.train.tracking.trackers import read_rows, reproducible
 
@@ -17,16 +15,7 @@ pytestmark = pytest.mark.xdist_group("sharded")
 def on_two_processes(script: str, path: Path, *arguments: str) -> list[dict[str, Any]]:
     """What each of them leaves."""
     path.mkdir(exist_ok=True)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, Path(__file__).with_name(script), path, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_ranks(2, Path(__file__).with_name(script), path, *arguments, folder=path)
     return [torch.load(path / f"rank{rank}.pt") for rank in (0, 1)]
 
 

@@ -1,6 +1,7 @@
 """Trackers that stand beside the training: what breaks, hangs or comes back never reaches it."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ class Service(Aside):
 class Broken(Ears):
     """A tracker that raises whatever it is told to, whenever it is logged to."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
 
@@ -150,6 +151,26 @@ def test_a_tracker_that_stays_down_is_told_later_when_the_run_goes_on(tmp_path):
     assert service.steps == [1, 2, 3]
 
 
+def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):
+    class Maker(Service):
+        def open(self, run: Described, journal: Journal) -> str:
+            (run.path / "service").mkdir(parents=True, exist_ok=True)
+            return super().open(run, journal)
+
+    path, service, ears = tmp_path / "run", Maker(), Ears()
+    path.mkdir()
+    with Trackers([ears, service]) as trackers:
+        trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
+        trackers.log(metrics_row(1))
+        until(lambda: service.steps == [1])
+        shutil.rmtree(path)
+        trackers.log(metrics_row(2))
+        until(lambda: trackers.say("") or any("is gone" in text for text in ears.said))
+        time.sleep(0.1)
+    assert not path.exists()
+    assert service.steps == [1]
+
+
 def test_a_tracker_that_hangs_holds_nothing_up(tmp_path):
     service = Service()
     service.hangs.clear()
@@ -169,15 +190,16 @@ def test_rows_that_wait_do_not_fill_the_memory(tmp_path, monkeypatch):
     service.hangs.set()
 
 
-def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path):
-    ears, service, broken = Ears(), Service(), Broken(ValueError("five"))
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])  # some libraries leave by themselves
+def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path, kind):
+    ears, service, broken = Ears(), Service(), Broken(kind("five"))
     run = RunDirectory(tmp_path, texts={})
     with Trackers([broken, ears, service, JSONLines()]) as trackers:
         trackers.start(run, FACTS, step=0)
         trackers.log(metrics_row(1))
         trackers.log(metrics_row(2))
     assert [text for text in ears.said if "broke" in text] == [
-        "warning: Broken broke (ValueError: five): the run goes on without it."
+        f"warning: Broken broke ({kind.__name__}: five): the run goes on without it."
     ]
     assert service.steps == [1, 2]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2

@@ -1,4 +1,4 @@
-"""Started by torchrun: trains the config that lies in `path`/one on two processes."""
+"""Run by each process: trains the config that lies in `path`/one on two processes."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Started by torchrun: trains on two processes, one of which does harm, by parts of a step."""
+"""Run by each process: trains on two, one of which does harm, by parts of a step."""
 
 import os
 import sys

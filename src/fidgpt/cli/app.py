@@ -1,19 +1,21 @@
 """How every fidgpt command starts, on absl's app and flags, and how it ends on a mistake."""
 
 import atexit
+import errno
 import gc
 import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from absl import app, flags
 
 MISTAKE = 2  # exit status for what the user can mend
 INTERRUPTED = 130  # as a shell says it
 FLAGS = flags.FLAGS
+_NOBODY_READS = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
 _EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
 
 app.define_help_flags()
@@ -77,18 +79,40 @@ def without_collection() -> Iterator[None]:
 
 
 def fail(message: str) -> None:
-    """Says what is wrong on standard error."""
-    print(f"error: {message}", file=sys.stderr)
+    """Says what is wrong on standard error, if that is there to be read."""
+    with suppress(OSError):
+        print(f"error: {message}", file=sys.stderr)
 
 
 def _guarded(main: Callable[[list[str]], int | None], arguments: list[str]) -> int:
+    status = 0
     try:
-        status = (_help if FLAGS.help else main)(arguments) or 0
-        sys.stdout.flush()
+        status = _status(main, arguments)
+    except OSError:
+        if (lost := _flush("\n")) is None:  # an empty line can be printed: it was not about that
+            raise
+    else:
+        lost = _flush()
+    if lost is None or lost.errno in _NOBODY_READS or status != 0:
         return status
-    except BrokenPipeError:  # who read has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    fail(f"standard output cannot be written ({lost.strerror}).")
+    return MISTAKE
+
+
+def _flush(more: str = "") -> OSError | None:
+    """Writes out what was printed, and more; returns why it cannot be, and then forgets it."""
+    try:
+        sys.stdout.write(more)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit fails as well
+        return error
+    return None
+
+
+def _status(main: Callable[[list[str]], int | None], arguments: list[str]) -> int:
+    try:
+        return (_help if FLAGS.help else main)(arguments) or 0
     except KeyboardInterrupt:
         fail("interrupted.")
         return INTERRUPTED

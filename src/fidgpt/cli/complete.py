@@ -4,7 +4,13 @@ import sys
 
 from fidgpt.cli.completion.line import read_line
 from fidgpt.cli.completion.shells import written
-from fidgpt.cli.completion.words import candidates, command_of, needs_knobs
+from fidgpt.cli.completion.words import (
+    candidates,
+    command_of,
+    folder_of_script,
+    needs_knobs,
+    said,
+)
 from fidgpt.cli.index.ask import for_completion
 
 
@@ -13,7 +19,13 @@ def main(arguments: list[str]) -> None:
     shell, text, *breaks = arguments
     line = read_line(text)
     if command_of(line.words):
-        found = candidates(line, for_completion(with_knobs=needs_knobs(line)))
+        sys.path[:0] = folder_of_script(line.words)
+        index = for_completion(
+            with_knobs=needs_knobs(line),
+            directives=list(said("config", line.words)),
+            allowed=list(said("allow", line.words)),
+        )
+        found = candidates(line, index)
         for one in written(shell, line.current, found, *breaks):
             print(one)
 

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int | None:
 
         catalogue = own_catalogue(tuple(FLAGS.allow))
         old = _resumed(catalogue) if FLAGS.resume else None
-        made = composed(FLAGS.config, catalogue, base=old)
+        made = composed(FLAGS.config, catalogue, base=old, more=_wrong_beside)
         if _is_there_already(made.root):
             old = _same_run(made.root, catalogue)
             made = composed([], catalogue, base=old)
@@ -111,9 +111,13 @@ def _same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
 
 
 def _show(made: "Composed", catalogue: "Catalogue") -> None:
-    from fidgpt.cli.directives.spare import spare_blocks  # late, as it knows the model
+    from fidgpt.cli.directives.culprits import grouped  # late, as they know the model
+    from fidgpt.cli.directives.report import in_one_go
+    from fidgpt.cli.directives.spare import spare_blocks
 
-    _warn([f"this would not run: {message}" for message in _cannot_run(made.root)])
+    with in_one_go(made, allow_noop=FLAGS.allow_noop):
+        mistakes = _cannot_run(made.root)
+    _warn([f"this would not run: {message}" for message in grouped(mistakes)])
     _tell(made, all_of_it=FLAGS.verbose)
     _warn(spare_blocks(made.root))
     show.show(made.root, catalogue, directives=None if FLAGS.resume else FLAGS.config)
@@ -139,22 +143,35 @@ def _cannot_run(cfg: "fdl.Config") -> list[str]:
     return []
 
 
+def _wrong_beside(made: "Composed") -> list[str]:
+    """What is wrong with the graph too where a directive is, so that all is told at once."""
+    from fidgpt.cli.directives.report import wrong_beside
+    from fidgpt.cli.running.runs import CONSTRAINTS
+
+    return wrong_beside(made, constraints=CONSTRAINTS, allow_noop=FLAGS.allow_noop)
+
+
 def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
+    from fidgpt.cli.directives.report import in_one_go
     from fidgpt.cli.directives.spare import spare_blocks
     from fidgpt.cli.running.runs import build_trainer, new_run, resumed_run
+    from fidgpt.cli.running.saying import allow_flags
     from fidgpt.graph.checking.unread import unread
 
-    flags = [f"--allow={package}" for package in FLAGS.allow]
-    trainer = build_trainer(made.root)
+    flags = allow_flags(FLAGS.allow)
+    with in_one_go(made, allow_noop=FLAGS.allow_noop):
+        trainer = build_trainer(made.root)
     _tell(made, all_of_it=True)
     _warn([*unread(made.root), *spare_blocks(made.root)])
-    if old is None:
-        directory = new_run(
-            made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
+    with in_one_go(made, allow_noop=FLAGS.allow_noop):
+        directory = (
+            new_run(
+                made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
+            )
+            if old is None
+            else resumed_run(_directory(), old, made.root, allowed=allowed, flags=flags)
         )
-    else:
-        directory = resumed_run(_directory(), old, made.root, allowed=allowed, flags=flags)
     if FLAGS.dry_run:
         from rich.console import Console
 
@@ -204,6 +221,8 @@ def _refuse_contradictions() -> None:
             "torchrun may start this command again, and it must know which run is meant: name its "
             "directory with --run_dir."
         )
+    if FLAGS["diff_form"].present and FLAGS.diff is None:
+        raise ConfigError("--diff_form says how --diff is shown: name with --diff what to compare.")
     if FLAGS.resume_step is not None and not FLAGS.resume:
         raise ConfigError("--resume_step says where to go on: it needs --resume=RUN_DIRECTORY.")
 

@@ -2,6 +2,7 @@
 
 import html
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -24,15 +25,20 @@ _STYLE = (
 def save(
     figure: "Figure", panels: Mapping[str, Sequence[Curve]], path: Path, *, title: str
 ) -> None:
-    """Writes the kind of file that the name ends in.
+    """Writes the kind of file that the name ends in, whole or not at all.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: it cannot be written; what was there before still is.
     """
-    if path.suffix == ".html":
-        path.write_text(_page(figure, panels, title or "Curves"), encoding="utf-8")
-    else:
-        _write(figure, path, path.suffix)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        if path.suffix == ".html":
+            temporary.write_text(_page(figure, panels, title or "Curves"), encoding="utf-8")
+        else:
+            _write(figure, temporary, path.suffix)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write(figure: "Figure", to: "Path | IO[str]", suffix: str) -> None:

@@ -44,9 +44,17 @@ def at(place: str) -> Iterator[None]:
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The known names that one may have meant, the likeliest first."""
+    bare = _bare(name)
+    if alike := [one for one in sorted(set(known)) if bare and _bare(one) == bare]:
+        return alike
     near = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.6)
     likeness = {one: difflib.SequenceMatcher(None, one, name).ratio() for one in near}
     return [one for one in near if likeness[one] > likeness[near[0]] - 0.1]
+
+
+def _bare(name: str) -> str:
+    """A name without what one easily writes otherwise: hidden_dim, HiddenDim, hidden-dim."""
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -105,11 +105,11 @@ def _map_muon(section: Section, rate: float) -> float:
 
 
 def _max_grad_norm(section: Section) -> float | None:
-    """Here null turns clipping off; elsewhere it leaves the default."""
+    """Here null turns clipping off, as 0 does; elsewhere null leaves the default."""
     if "max_grad_norm" in section.left and section.left["max_grad_norm"] is None:
         del section.left["max_grad_norm"]
         return None
-    return section.take("max_grad_norm", 1.0, float)
+    return section.take("max_grad_norm", 1.0, float) or None
 
 
 def _map_precision(section: Section) -> None:

@@ -1,7 +1,7 @@
 """Trees of Hydra's `_target_` and torchtune's `_component_` as graphs."""
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import fiddle as fdl
@@ -9,8 +9,9 @@ import fiddle as fdl
 from fidgpt.graph import ConfigError, nodes, read_value, suggest
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.selecting.paths import describe
-from fidgpt.graph.signatures.hints import fits, hint_of, name_of
-from fidgpt.graph.structure.arguments import Key, assign, every, parameter_of
+from fidgpt.graph.signatures.annotations import members_of
+from fidgpt.graph.signatures.hints import element_hint, fits, hint_of, is_protocol, name_of
+from fidgpt.graph.structure.arguments import assign, every, parameter_of
 from fidgpt.graph.structure.walk import join, step_to
 from fidgpt.graph.typed.values import as_asked
 from fidgpt.interop.target_names import find_constructor, find_target, refusal
@@ -105,12 +106,14 @@ class _Maker:
     def _choose_factories(self) -> None:
         """Inside of a partial, what is to be made anew at each call is no function to hand over."""
         partials = {id(call.written): call for call in self.tree.calls if call.is_partial}
+        held = {id(written): container for written, container in self.tree.containers}
         for call in partials.values():
             for _, key, value in self._known_arguments(call):
-                part = self.made[id(value)] if id(value) in partials else None
-                holder = self.made[id(call.written)]
-                if isinstance(part, fdl.Partial) and is_made_anew(holder, key, part):
-                    self.made[id(value)] = fdl.ArgFactory(fdl.get_callable(part))
+                hint = hint_of(self.made[id(call.written)], key)
+                for one, asked in inside(value, hint, lambda it: held.get(id(it))):
+                    part = self.made[id(one)] if id(one) in partials else None
+                    if isinstance(part, fdl.Partial) and is_made_anew(asked, part):
+                        self.made[id(one)] = fdl.ArgFactory(fdl.get_callable(part))
 
     def _fill(self, shell: Any, container: Any) -> None:
         if isinstance(container, dict):
@@ -147,13 +150,36 @@ class _Maker:
                 self.mistakes.append(f"{path}: {error}")
 
 
-def is_made_anew(holder: fdl.Buildable, key: Key, part: fdl.Buildable) -> bool:
+def inside(value: Any, hint: Any, contents: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:
+    """What an argument holds, itself or in lists and dicts, each with the annotation of its place.
+
+    Args:
+      value: the argument.
+      hint: its annotation.
+      contents: the items of a list or dict; None of what is neither.
+    """
+    todo = [(value, hint)]
+    while todo:
+        value, hint = todo.pop()
+        held = contents(value)
+        if held is None:
+            yield value, hint
+            continue
+        items = held.items() if isinstance(held, dict) else enumerate(held)
+        todo += [(item, element_hint(hint, key)) for key, item in items]
+
+
+def is_made_anew(hint: Any, part: fdl.Buildable) -> bool:
     """Whether a partial `part` that another one holds is to be called each time that one is.
 
-    So it is where the annotation asks for what the part makes, and refuses a function.
+    So it is where the annotation asks for what the part makes, and refuses a function; or is a
+    Protocol, which instances of a class answer: one that can be called is no factory of them.
     """
-    hint, function = hint_of(holder, key), fdl.get_callable(part)
-    return not fits(fdl.Partial(function), hint) and fits(fdl.ArgFactory(function), hint)
+    function = fdl.get_callable(part)
+    is_answer = isinstance(function, type) and any(map(is_protocol, members_of(hint)))
+    if not is_answer and fits(fdl.Partial(function), hint):
+        return False
+    return fits(fdl.ArgFactory(function), hint)
 
 
 def fitting(value: Any, hint: Any) -> Any:

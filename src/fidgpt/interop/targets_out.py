@@ -15,7 +15,7 @@ from fidgpt.graph.structure.walk import children, is_node, join, step_to
 from fidgpt.interop.target_names import dotted_name
 from fidgpt.interop.target_tree import is_reserved
 from fidgpt.interop.target_values import require_readable, written_value
-from fidgpt.interop.targets import is_made_anew
+from fidgpt.interop.targets import inside, is_made_anew
 from fidgpt.interop.yaml_out import write_yaml
 
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
@@ -114,12 +114,15 @@ class _Writer:
             self.mistakes.append(
                 f"{join(node.path, step_to(key))}: no argument can have this name."
             )
-        if isinstance(value, _FACTORIES) and isinstance(part, _FACTORIES):
-            if is_made_anew(part, key, value):
-                self.made_anew.add(id(value))
-            return
+        hint = hint_of(part, key)
+        if isinstance(part, _FACTORIES):
+            found = inside(value, hint, _contents)
+            factories = [(one, asked) for one, asked in found if isinstance(one, _FACTORIES)]
+            self.made_anew |= {id(one) for one, asked in factories if is_made_anew(asked, one)}
+            if isinstance(value, _FACTORIES):
+                return
         try:
-            require_readable(value, hint_of(part, key))
+            require_readable(value, hint)
         except ConfigError as error:
             self.mistakes.append(f"{join(node.path, step_to(key))}: {error}")
 
@@ -135,6 +138,10 @@ class _Writer:
                     f"{node.path}: this {kind.__name__} would be read back as a {other}, because "
                     "_partial_: true stands for both, and the annotation of the argument decides."
                 )
+
+
+def _contents(value: Any) -> Any:
+    return value if isinstance(value, list | tuple | dict) else None
 
 
 def _unnamed(part: fdl.Buildable, arguments: dict[Key, Any]) -> list[Key]:

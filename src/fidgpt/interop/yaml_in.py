@@ -1,4 +1,4 @@
-"""YAML files as plain data: no tag makes an object, no key is lost, and depth is no limit."""
+"""YAML files as plain data: no tag makes an object, no key is lost, and depth hardly a limit."""
 
 import re
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from fidgpt.graph import ConfigError
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _YAML = "tag:yaml.org,2002:"
+_DEEPEST = 10_000  # levels; libyaml takes time quadratic in them
 _MOST_MERGED = 100_000  # entries; a file of a few lines can ask for any number of them
 _FLOAT = re.compile(
     r"""[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+
@@ -163,6 +164,8 @@ class _Reader:
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, "!", f"{_YAML}{'map' if is_mapping else 'seq'}"):
             raise self._refused(event.tag)
+        if len(self.open) >= _DEEPEST:
+            raise self._wrong(f"more than {_DEEPEST:,} lists and mappings lie in each other.")
         container: Any = {} if is_mapping else []
         self._remember(event.anchor, container)
         self._add(container)

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from fidgpt.model.attention import Attention, Rotation, SinkFactory
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
-from fidgpt.model.latent_sizes import rotary_share
+from fidgpt.model.latent_sizes import rotary_share, yarn_scale
 from fidgpt.model.layout import Layout, Places, counted
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, causal, within
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.rope import RoPE
+from fidgpt.model.rope_scaling import YaRN
 from fidgpt.model.scores import ScoreChange
 
 
@@ -37,7 +38,8 @@ class LatentAttention(nn.Module):
       value_head_dim: size of a head's value; head_dim unless said.
       num_heads: as many as fit the width, by head_dim, unless said.
       window: a token looks at so many tokens at most, itself among them; at all unless said.
-      scale: of the products; 1 / sqrt(head_dim + rope_head_dim) unless said; see `yarn_scale`.
+      scale: of the products; 1 / sqrt(head_dim + rope_head_dim) unless said, times what a YaRN of
+        the RoPE has for whole heads (`yarn_scale`).
       rope: turns the parts that turn by their positions; None leaves them as they are.
       norm: makes the norms of the latents.
       scores: what is done to scores before the softmax, in turn.
@@ -102,7 +104,7 @@ class LatentAttention(nn.Module):
         self.kv_rank = kv_rank
         self.num_heads = num_heads
         self.window = window
-        self.scale = query_dim**-0.5 if scale is None else scale
+        self.scale = _usual_scale(rope, head_dim, rope_head_dim) if scale is None else scale
         self.dropout = dropout
         self.mask = within(mask, window)
         self.scores = tuple(scores)
@@ -256,6 +258,19 @@ def _turning(rope: Rotation | None, said: int | None, share: int) -> int:
             "number, or leave rope_head_dim out."
         )
     return rope.head_dim
+
+
+def _usual_scale(rope: Rotation | None, head_dim: int, rope_head_dim: int) -> float:
+    """One over the square root of a query's size, sharpened as the RoPE is stretched."""
+    scaling = rope.scaling if isinstance(rope, RoPE) else None
+    if not isinstance(scaling, YaRN):
+        return (head_dim + rope_head_dim) ** -0.5
+    return yarn_scale(
+        head_dim=head_dim,
+        rope_head_dim=rope_head_dim,
+        factor=scaling.factor,
+        mscale_all_dim=scaling.sharpness,
+    )
 
 
 def _weight_of(linear: nn.Module) -> Tensor | None:

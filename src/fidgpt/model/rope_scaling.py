@@ -83,6 +83,7 @@ class YaRN:
       beta_slow: turns up to which a pair is slowed by the whole factor.
       amplitude: of cosine and sine; by the formula unless said.
       truncate: whether the ends of the mixture are whole numbers of pairs, as in the paper's code.
+      sharpness: how much latent attention sharpens whole heads besides; see `yarn_scale`.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class YaRN:
         beta_slow: float = 1.0,
         amplitude: float | None = None,
         truncate: bool = True,
+        sharpness: float = 0.0,
     ) -> None:
         self.factor = factor
         self.original_seq_len = original_seq_len
@@ -101,6 +103,7 @@ class YaRN:
         self.beta_slow = beta_slow
         self.amplitude = max(1.0, 0.1 * math.log(factor) + 1) if amplitude is None else amplitude
         self.truncate = truncate
+        self.sharpness = sharpness
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         pairs = len(frequencies)

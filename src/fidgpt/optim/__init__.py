@@ -1,5 +1,6 @@
 """Optimizers, parameter groups and schedules."""
 
+from fidgpt.optim.adafactor import Adafactor
 from fidgpt.optim.adamw import adamw
 from fidgpt.optim.decays import (
     CosineDecay,
@@ -34,6 +35,7 @@ from fidgpt.optim.schedules import (
 )
 
 __all__ = [
+    "Adafactor",
     "ByName",
     "Constant",
     "CosineDecay",

@@ -22,7 +22,8 @@ def in_steps(name: str, length: Length, *, of: int) -> int:
         raise ValueError(f"{name}={length} is neither a fraction from 0 to 1 nor a count of steps.")
     if isinstance(length, int) or length > 1:
         return int(length)
-    return max(1, int(length * of)) if length else 0
+    # A little more, because 0.29 * 100 is 28.999999999999996.
+    return max(1, int(length * of * (1 + 1e-12))) if length else 0
 
 
 def cycle_ends(

@@ -105,7 +105,7 @@ class Muon(Optimizer):
         if parameter.dim() == 2:
             yield parameter, state["momentum_buffer"]
             return
-        stacks = (parameter.detach(), parameter.grad, state["momentum_buffer"])
+        stacks = map(_own, (parameter.detach(), parameter.grad, state["momentum_buffer"]))
         for matrix, gradient, momentum in zip(*(s.unbind() for s in stacks), strict=True):
             matrix.grad = gradient
             yield matrix, momentum
@@ -126,6 +126,11 @@ class Muon(Optimizer):
                     f"Muon steps matrices and stacks of them, not a parameter of shape {shape}: "
                     "leave it to a group that is not orthogonal."
                 )
+
+
+def _own(stack: Tensor) -> Tensor:
+    """The matrices that this process holds of a stack, which are whole where the stack is dealt."""
+    return getattr(stack, "to_local", lambda: stack)()
 
 
 def _say(group: Group, settings: Mapping[str, Any]) -> None:

@@ -31,18 +31,19 @@ class WarmupCosine:
       min_ratio: what is left of the peak at the end.
 
     Raises:
-      ValueError: the warm-up is longer than the run.
+      ValueError: the warm-up is longer than the run, or `min_ratio` no share.
     """
 
     def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
-        self.check_arguments(num_steps=num_steps, warmup_steps=warmup_steps)
+        self.check_arguments(num_steps=num_steps, warmup_steps=warmup_steps, min_ratio=min_ratio)
         self.num_steps = num_steps
         self.warmup_steps = warmup_steps
         self.min_ratio = min_ratio
 
     @staticmethod
-    def check_arguments(*, num_steps: int, warmup_steps: int) -> None:
-        """Raises ValueError unless the warm-up fits into the run."""
+    def check_arguments(*, num_steps: int, warmup_steps: int, min_ratio: float) -> None:
+        """Raises ValueError unless the warm-up fits into the run, and the floor is a share."""
+        _require_share(min_ratio)
         _require_room(num_steps=num_steps, warmup_steps=warmup_steps)
 
     def __call__(self, step: int) -> float:
@@ -63,14 +64,17 @@ class WarmupStableDecay:
       min_ratio: what is left of the peak at the end.
 
     Raises:
-      ValueError: rise and fall together are longer than the run.
+      ValueError: rise and fall together are longer than the run, or `min_ratio` is no share.
     """
 
     def __init__(
         self, *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float = 0.0
     ) -> None:
         self.check_arguments(
-            num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps
+            num_steps=num_steps,
+            warmup_steps=warmup_steps,
+            decay_steps=decay_steps,
+            min_ratio=min_ratio,
         )
         self.num_steps = num_steps
         self.warmup_steps = warmup_steps
@@ -78,8 +82,11 @@ class WarmupStableDecay:
         self.min_ratio = min_ratio
 
     @staticmethod
-    def check_arguments(*, num_steps: int, warmup_steps: int, decay_steps: int) -> None:
-        """Raises ValueError unless rise and fall fit into the run together."""
+    def check_arguments(
+        *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float
+    ) -> None:
+        """Raises ValueError unless rise and fall fit together, and the floor is a share."""
+        _require_share(min_ratio)
         _require_room(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
 
     def __call__(self, step: int) -> float:
@@ -107,3 +114,8 @@ def _require_room(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) ->
     if warmup_steps + decay_steps > num_steps:
         both = f"{warmup_steps=} and {decay_steps=} do" if decay_steps else f"{warmup_steps=} does"
         raise ValueError(f"{both} not fit into {num_steps=}: shorten it, or train for longer.")
+
+
+def _require_share(min_ratio: float) -> None:
+    if not 0 <= min_ratio <= 1:
+        raise ValueError(f"{min_ratio=} must be a share of the peak, from 0 to 1.")

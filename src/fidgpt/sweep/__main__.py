@@ -1,5 +1,6 @@
 """The command `python -m fidgpt.sweep report DIRECTORY`: what came of a sweep, drawn and told."""
 
+import sys
 from pathlib import Path
 
 from absl import flags
@@ -19,7 +20,10 @@ flags.DEFINE_multi_string(
     "repeats", [], "An axis that only repeats runs; those named seed unless said. Repeated."
 )
 flags.DEFINE_string(
-    "out", None, "Where to: NAME makes NAME.html, .csv and .md. DIRECTORY/report unless said."
+    "out",
+    None,
+    "Where to: NAME makes NAME.html, .csv and .md, or report.* where it is a directory; in that of "
+    "the sweep unless said.",
 )
 flags.DEFINE_bool("page", True, "Write the page, which needs Plotly.")
 
@@ -37,6 +41,7 @@ def main(arguments: list[str]) -> None:
       RunError: a file cannot be written.
     """
     from fidgpt.sweep.report import read_report, write_report  # late: --help needs none of it
+    from fidgpt.sweep.report.records import oddities
     from fidgpt.sweep.report.tables import aligned, leaders_table
     from fidgpt.train import RunError
 
@@ -45,10 +50,13 @@ def main(arguments: list[str]) -> None:
         objective=FLAGS.objective,
         repeats=FLAGS.repeats,
     )
+    for line in oddities(report.directory):
+        print(f"warning: {line}", file=sys.stderr)
     try:
         written = write_report(report, _out(), with_page=FLAGS.page, allowed=FLAGS.allow)
     except OSError as error:
-        raise RunError(f"{error.filename} cannot be written: {error.strerror}.") from error
+        where = FLAGS.out or report.directory
+        raise RunError(f"the report cannot be written to {where}: {error.strerror}.") from error
     print("\n".join(report.verdict))
     print("\nThe best point again:", *written.command.splitlines(), sep="\n  ", end="\n\n")
     if written.repeat is not None:
@@ -71,12 +79,14 @@ def _directory(arguments: list[str]) -> Path:
             raise ConfigError(f"{said}Write {_USAGE}")
 
 
-def _out() -> str | None:
-    """The name without the ending of any of the files."""
-    if FLAGS.out is None:
+def _out() -> Path | None:
+    """The name without the ending of any of the files; in a directory, that which it has there."""
+    if not FLAGS.out:
         return None
     path = Path(FLAGS.out)
-    return str(path.with_suffix("")) if path.suffix in (".html", ".csv", ".md") else FLAGS.out
+    if path.is_dir() or FLAGS.out.endswith("/"):
+        return path / "report"
+    return path.with_suffix("") if path.suffix in (".html", ".csv", ".md") else path
 
 
 if __name__ == "__main__":

@@ -13,20 +13,21 @@ from rich.text import Text
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose, split_directive
 from fidgpt.cli.running.runs import name_of_base
-from fidgpt.graph import ConfigError, bind, dump, fingerprint
+from fidgpt.cli.running.saying import allow_flags
+from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep.points.axes import Axis, Item
 from fidgpt.sweep.points.naming import axis_names
 from fidgpt.sweep.points.planning import Plan, plan
 from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.report.notebook import points_html
-from fidgpt.sweep.results.book import Book
 from fidgpt.sweep.results.files import read_table
-from fidgpt.sweep.results.objective import Objective, keep, kept, objective_of, refuse_unknown
+from fidgpt.sweep.results.neighbours import described, neighbours
+from fidgpt.sweep.results.objective import Objective, kept, objective_of
+from fidgpt.sweep.results.reportable import refuse_unreportable
 from fidgpt.sweep.results.results import Results, read_results
-from fidgpt.sweep.results.versions import changed_code
 from fidgpt.sweep.runners.job import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
-from fidgpt.sweep.showing.screen import Screen
+from fidgpt.sweep.showing.opening import opened
 from fidgpt.sweep.showing.tables import points_table, summary_lines
 from fidgpt.train.device import peak_flops
 from fidgpt.train.facts.summary_text import UTILISATION
@@ -59,8 +60,8 @@ class Sweep:
         self.allowed = tuple(allowed)
         self.objective = None if objective is None else objective_of(objective)
         base, said = _apart(items)
-        begins = [] if base is None else [fingerprint(base)]
-        self.directory = Path(directory or Path("runs") / default_name([*begins, *said]))
+        self._said = said if base is None else [fingerprint(base), *said]
+        self.directory = Path(directory or Path("runs") / default_name(self._said))
         self.items = said if base is None else [self._begun_with(base), *said]
 
     def _begun_with(self, base: fdl.Config) -> str:
@@ -80,7 +81,7 @@ class Sweep:
         made = plan(self.items, allowed=self.allowed)
         if self.objective is not None:
             said = made.points[0].directives
-            refuse_unknown(self.objective, bind(compose(said, own_catalogue(self.allowed))))
+            refuse_unreportable(self.objective, compose(said, own_catalogue(self.allowed)))
         return made
 
     @property
@@ -100,7 +101,7 @@ class Sweep:
     @property
     def jobs(self) -> list[Job]:
         """The points as work: command lines and directories, for any engine."""
-        return jobs_of(self.points, self.directory, [f"--allow={one}" for one in self.allowed])
+        return jobs_of(self.points, self.directory, allow_flags(self.allowed))
 
     def run(
         self,
@@ -125,18 +126,14 @@ class Sweep:
           ConfigErrors: some points are wrong; none was started then.
         """
         every = self.jobs
-        self.directory.mkdir(parents=True, exist_ok=True)
-        book = Book(self.directory, every)
-        if self.objective is not None:
-            keep(self.objective, self.directory)
-        todo = [job for job in every if book.row(job)["status"] != "finished"]
-        with Screen(book, console=console, objective=self.compared_by) as screen:
-            for line in changed_code(book, self.directory):
-                screen.say(f"warning: {line}")
+        with opened(
+            self.directory, every, items=self._said, objective=self.compared_by, console=console
+        ) as screen:
+            todo = [job for job in every if screen.book.row(job)["status"] != "finished"]
             if len(todo) < len(every):
                 screen.say(f"{len(every) - len(todo)} of {len(every)} points are done already.")
             (runner or LocalRunner(jobs=jobs, retries=retries)).run(todo, screen)
-        return Results(list(book), self.compared_by)
+        return Results(list(screen.book), self.compared_by)
 
     def results(self) -> Results:
         """What came of the points so far, read from the directory."""
@@ -151,7 +148,8 @@ class Sweep:
         speed, basis = self._speed()
         done = {job.point.fingerprint for job in self.jobs if job.is_done}
         lines = summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done)
-        return speed, [*lines, f"in {self.directory}"]
+        others = neighbours(self.directory, described(self._said))
+        return speed, [*lines, f"in {self.directory}", *(f"warning: {one}" for one in others)]
 
     def _speed(self) -> tuple[float, str]:
         """Operations per second of the points that are done here, or what this machine may do."""

@@ -17,6 +17,7 @@ from fidgpt.train.losses.fused_loss import FusedCrossEntropy
 from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.losses.loss_terms import LossTerm, SmoothedLabels, ZLoss
 from fidgpt.train.machine import machine_name
+from fidgpt.train.observers.determinism import Determinism
 from fidgpt.train.observers.observers import Observer
 from fidgpt.train.observers.profiling import MemorySnapshot, Profiler
 from fidgpt.train.observers.watchdog import Watchdog
@@ -44,6 +45,7 @@ __all__ = [
     "ClipByValue",
     "Console",
     "CrossEntropy",
+    "Determinism",
     "Divergence",
     "DomainValidation",
     "Ema",

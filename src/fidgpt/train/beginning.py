@@ -1,8 +1,7 @@
 """How a run begins or goes on: its text, its directory, its model and optimizer."""
 
-import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fidgpt.data import check_vocab_size
 from fidgpt.model.materialize import materialize
@@ -10,6 +9,7 @@ from fidgpt.train.checkpoints import has_checkpoints
 from fidgpt.train.learner import Learner
 from fidgpt.train.observers.observers import require_devices
 from fidgpt.train.run import RunDirectory, RunError
+from fidgpt.train.telling import tell
 from fidgpt.train.tracking import require_packages
 
 if TYPE_CHECKING:
@@ -88,6 +88,15 @@ def make_learner(
     return learner, 0 if begins else restore(trainer, run, learner, resume_step)
 
 
+def progress(trainer: "Trainer", learner: Learner, step: int) -> dict[str, Any]:
+    """What a checkpoint holds of a run besides tensors; `restore` compares it."""
+    return {
+        "data": trainer.data.checksum,
+        "full_batches": trainer.data.full_batches(step),
+        "settings": learner.settings,
+    }
+
+
 def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int | None) -> int:
     """Makes a learner what it was at a checkpoint, the newest unless said; returns its step."""
     step, state = trainer.checkpoints.restore(
@@ -100,8 +109,16 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
     )
     if state["data"] != trainer.data.checksum:
         raise RunError(
-            f"the text of {run.path} is not what it was when the run began: bring the old "
-            "text back, or begin a new run."
+            f"the text of {run.path}, or what mixes and packs it, is not what it was when the run "
+            "began: bring the old one back (stages said as parts of a run move with num_steps), or "
+            "begin a new run."
+        )
+    read = trainer.data.full_batches(step)
+    if state.get("full_batches", read) != read:
+        raise RunError(
+            f"{run.path} has read {state['full_batches']:g} full batches in {step} steps, which "
+            f"by this config would be {read:g}: its batches grew otherwise. Let them grow over as "
+            "many steps as they did, said as a count and not as a part of the run."
         )
     if step > trainer.num_steps:
         raise RunError(
@@ -113,4 +130,4 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
 
 
 def _tell(speak: bool) -> Callable[[str], None]:
-    return lambda line: print(f"warning: {line}", file=sys.stderr) if speak else None
+    return lambda line: tell(f"warning: {line}") if speak else None

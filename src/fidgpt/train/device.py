@@ -6,20 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from fidgpt.parallel import DataParallel
-from fidgpt.train.machine import short_name
+from fidgpt.train.data_sheets import bfloat16_flops, bfloat16_flops_of, short_names
 
-_SIZE = 1024
+_SIZES = {"cpu": 1024}  # of a matrix; a GPU is not filled by one so small
+_SIZE = 8192
 _BUDGET = 0.1  # seconds
-
-# Dense bf16 products per second without sparsity, from the makers' data sheets.
-_DATA_SHEETS = {
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "RTX 4090": 165e12,
-}
-_SHEETS_BY_SHORT_NAME = {short_name(model): flops for model, flops in _DATA_SHEETS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +48,15 @@ def machine_named(name: str, dtype: torch.dtype) -> Machine:
       ValueError: no data sheet of such a device is known.
     """
     kind, _, count = name.rpartition("x")
-    if name in _SHEETS_BY_SHORT_NAME or not count.isdecimal():
-        kind, count = name, "1"
+    if bfloat16_flops_of(name) is not None or not count.isdecimal():
+        kind, count = name, "1"  # as of mi300x
     world_size = int(count)
     if kind == "cpu":
         each, device = peak_flops(torch.device("cpu"), dtype), torch.device("cpu")
-    elif (sheet := _SHEETS_BY_SHORT_NAME.get(kind)) is not None:
+    elif (sheet := bfloat16_flops_of(kind)) is not None:
         each, device = sheet, torch.device("cuda")
     else:
-        known = ", ".join(["cpu", *_SHEETS_BY_SHORT_NAME])
+        known = ", ".join(["cpu", *short_names()])
         raise ValueError(
             f"how fast {kind!r} of {name!r} is, no data sheet here says: name one of {known} and a "
             "number of devices, such as h100x8."
@@ -81,15 +72,15 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     it, and a short pause in that shows it.
     """
     if device.type == "cuda" and dtype == torch.bfloat16:
-        name = torch.cuda.get_device_name(device)
-        for model, flops in _DATA_SHEETS.items():
-            if model in name:
-                return flops
-    left = torch.ones(_SIZE, _SIZE, device=device, dtype=dtype)
+        said = bfloat16_flops(torch.cuda.get_device_name(device))
+        if said is not None:
+            return said
+    size = _SIZES.get(device.type, _SIZE)
+    left = torch.ones(size, size, device=device, dtype=dtype)
     best, end = _seconds(left), time.perf_counter() + _BUDGET
     while time.perf_counter() < end:
         best = min(best, _seconds(left))
-    return 2 * _SIZE**3 / best
+    return 2 * size**3 / best
 
 
 def _seconds(matrix: torch.Tensor) -> float:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def evaluate(trainer: "Trainer", learner: Learner, step: int) -> Row:
-    """What is due once a step is done: `<name>/...` of the weights, `<name>/averaged/...` too."""
+    """What is due once a step is done: `<name>/...` of the weights, `<name>/averaged/...` too.
+
+    And under `samples` the texts that the model writes, if it is time for some.
+    """
     due = {
         name: evaluator
         for name, evaluator in trainer.evaluators.items()
@@ -25,6 +28,8 @@ def evaluate(trainer: "Trainer", learner: Learner, step: int) -> Row:
     if due and learner.average is not None:
         with learner.averaged():
             row |= _measured(trainer, learner, {f"{name}/averaged": due[name] for name in due})
+    if trainer.samples is not None and trainer.samples.due(step, num_steps=trainer.num_steps):
+        row["samples"] = list(sample_texts(trainer, learner))
     return row
 
 
@@ -44,7 +49,7 @@ def speed(trainer: "Trainer", facts: Facts, step: int, *, seconds: float) -> Row
 
 
 def sample_texts(trainer: "Trainer", learner: Learner) -> Iterator[str]:
-    """What the model writes in the end; by averaged weights if there are.
+    """What the model writes, a text for each prompt; by averaged weights if there are.
 
     On every process, of which each may hold a part of the model; only the main one shows it.
     """

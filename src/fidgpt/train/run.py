@@ -31,7 +31,10 @@ def resume_flag(path: Path) -> str:
 def shell_words(path: Path, *words: str) -> str:
     """Words of a command about the run in `path`, after the flags that each of them needs."""
     file = path / FLAGS_FILE
-    flags = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    try:
+        flags = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError):  # few runs have flags
+        flags = []
     return shlex.join([*flags, *words])
 
 
@@ -135,6 +138,10 @@ class RunDirectory:
             os.close(handle)
 
     def _taken(self) -> RunError:
+        if not (self.path / "config.json").exists():  # a file, a dangling link, somebody's folder
+            return RunError(
+                f"{self.path} exists already, and holds no run: name another directory."
+            )
         return RunError(
             f"{self.path} exists already: name another run directory, or go on with "
             f"{resume_flag(self.path)}."
@@ -188,7 +195,9 @@ class RunDirectory:
                     sync(path)
         except OSError as error:
             raise RunError(
-                f"the run directory {self.path} is gone or cannot be written ({error.strerror})."
+                f"the run directory {self.path} is gone or cannot be written ({error.strerror}): "
+                f"bring it back and go on with {resume_flag(self.path)}; if it was moved, name its "
+                "new place there."
             ) from error
 
     def write(self, name: str, text: str) -> None:

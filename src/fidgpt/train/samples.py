@@ -9,13 +9,17 @@ from fidgpt.train.rng import derive_seed
 
 
 class Samples:
-    """A continuation of each prompt, written once training is over.
+    """A continuation of each prompt, written once training is over, and before if wanted.
 
     Args:
       prompts: beginnings; an empty one is the beginning of a document.
       num_tokens: length of each continuation.
       temperature: as in `sampling`.
       top_k: as in `sampling`.
+      every: steps from one writing to the next while the model learns; None waits for the end.
+
+    Raises:
+      ValueError: `every` is below 1.
     """
 
     def __init__(
@@ -25,11 +29,24 @@ class Samples:
         num_tokens: int = 120,
         temperature: float = 0.6,
         top_k: int | None = 50,
+        every: int | None = None,
     ) -> None:
+        self.check_arguments(every=every)
         self.prompts = prompts
         self.num_tokens = num_tokens
         self.temperature = temperature
         self.top_k = top_k
+        self.every = every
+
+    @staticmethod
+    def check_arguments(*, every: int | None) -> None:
+        """Raises ValueError unless `every` is at least 1."""
+        if every is not None and every < 1:
+            raise ValueError(f"{every=} must be 1 or more steps, or None for the end alone.")
+
+    def due(self, step: int, *, num_steps: int) -> bool:
+        """Whether to write after a step, beside the texts that end a run."""
+        return self.every is not None and step < num_steps and step % self.every == 0
 
     def write(
         self, model: LanguageModel, tokenizer: Tokenizer, *, context: int, seed: int

@@ -6,10 +6,11 @@ from typing import Any
 
 
 class StopSignals:
-    """While entered, Ctrl-C, SIGTERM and SIGUSR1 are remembered; a second Ctrl-C ends at once.
+    """Remembers Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP while entered; a second Ctrl-C ends at once.
 
     Schedulers send SIGTERM, or what they are told to, some time before they take a machine away;
-    with Slurm it is `--signal=USR1@120`.
+    with Slurm it is `--signal=USR1@120`. SIGHUP is what a terminal sends that is closed; where
+    `nohup` has it ignored, it stays so.
     """
 
     def __init__(self) -> None:
@@ -17,8 +18,9 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            self._before[number] = signal.signal(number, self._remember)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -14,7 +14,7 @@ from fidgpt.model.language_model import LanguageModel
 from fidgpt.optim.groups import decay_matrices
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
-from fidgpt.train.beginning import create, go_on, make_learner, prepare_data
+from fidgpt.train.beginning import create, go_on, make_learner, prepare_data, progress
 from fidgpt.train.checkpoints import Checkpoints
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.evaluation import Evaluator
@@ -31,7 +31,7 @@ from fidgpt.train.run import Outcome, RunDirectory, resume_flag, shell_words
 from fidgpt.train.samples import Samples
 from fidgpt.train.steps.averaging import Average
 from fidgpt.train.steps.divergence import Diverged, Divergence
-from fidgpt.train.steps.gradients import GradientTransform
+from fidgpt.train.steps.gradients import GradientTransform, require_bound
 from fidgpt.train.steps.guards import Guard
 from fidgpt.train.steps.step_meters import StepMeters
 from fidgpt.train.stop import StopSignals
@@ -58,7 +58,7 @@ class Trainer:
       checkpoints: when to save, and how many to keep.
       evaluators: what is measured, by name.
       trackers: where the numbers go.
-      samples: text that the model writes at the end, for a person to read.
+      samples: text that the model writes now and then, for a person to read.
       groups: deals the parameters into groups for the optimizer.
       trainable: whether a parameter is trained, by its name; all are unless said.
       weights: fills the model when the run begins, in place of what was drawn.
@@ -73,11 +73,10 @@ class Trainer:
       schedules: multipliers of other settings of the groups, by name, as `weight_decay`.
 
     Raises:
-      ValueError: a count is below one.
+      ValueError: a count is below one, or gradients are bounded to nothing.
     """
 
-    # What a run may go on with another of: "live" where no number depends on it, "restart" where
-    # those that follow do.
+    # What may be another when a run goes on: "live" changes no number, "restart" those that follow.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
         "optimizer": "restart",
         "schedule": "restart",
@@ -137,6 +136,7 @@ class Trainer:
             batch_size=batch_size,
             num_steps=num_steps,
             micro_batch_size=micro_batch_size,
+            max_grad_norm=max_grad_norm,
         )
         self.vocab_size = vocab_size
         self.seq_len = seq_len
@@ -175,9 +175,12 @@ class Trainer:
         batch_size: int,
         num_steps: int,
         micro_batch_size: int | None,
+        max_grad_norm: float | None,
     ) -> None:
-        """Raises ValueError where a count is below one."""
-        for name, count in locals().items():
+        """Raises ValueError where a count is below one, or a bound of gradients leaves none."""
+        counts = {**locals()}
+        require_bound(counts.pop("max_grad_norm"))
+        for name, count in counts.items():
             if count is not None and count < 1:
                 raise ValueError(f"{name}={count} must be at least 1.")
 
@@ -215,11 +218,9 @@ class Trainer:
             facts = self.facts()  # before the processes take the model apart
             learner, begin = make_learner(self, run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(begin)})
-            self.parallel.on_main(
-                partial(go_on, self, run, step=begin, until_step=until_step)
-                if resume
-                else partial(create, self, run, hold=hold)
-            )
+            begun = partial(create, self, run, hold=hold)
+            gone_on = partial(go_on, self, run, step=begin, until_step=until_step)
+            self.parallel.on_main(gone_on if resume else begun)
             return self._loop(run, learner, facts, begin, until_step or self.num_steps)
 
     def _loop(
@@ -270,11 +271,9 @@ class Trainer:
     def _step(self, learner: Learner, step: int, facts: Facts) -> Row:
         """Step number `step`, counted from 1, and what was measured of it."""
         begin = time.perf_counter()
-        seed_torch(
-            derive_seed(self.seed, "step", step, self.parallel.rank), device=self.parallel.device
-        )
+        rank, world_size = self.parallel.rank, self.parallel.world_size
+        seed_torch(derive_seed(self.seed, "step", step, rank), device=self.parallel.device)
         with learner.clock.phase("data"):
-            rank, world_size = self.parallel.rank, self.parallel.world_size
             batch = self.data.batch(step - 1 + learner.shift, rank=rank, world_size=world_size)
             batch = batch.to(self.parallel.device)
         row: Row = {"step": step, **learner.update(batch, step=step - 1)}
@@ -294,7 +293,7 @@ class Trainer:
             model=learner.model,
             optimizer=learner.optimizer,
             stateful=learner.stateful,
-            state={"data": self.data.checksum, "settings": learner.settings},
+            state=progress(self, learner, row["step"]),
             reasons=reasons,
             row=row,
         )

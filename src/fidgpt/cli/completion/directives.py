@@ -34,7 +34,8 @@ def complete_directive(text: str, earlier: Sequence[str], index: Index) -> list[
 
 def _complete(kind: str, rest: str, earlier: Sequence[str], index: Index) -> list[Candidate]:
     if kind in ("config", "fiddler"):
-        return complete_call(rest, index.get(f"{kind}s", {}))
+        known = index.get(f"{kind}s", {}) | _offered(rest, kind)
+        return [*complete_call(rest, known), *_modules(rest)]
     if kind in ("config_file", "patch"):
         return complete_file(rest)
     knobs = knobs_for(earlier, index)
@@ -54,7 +55,8 @@ def _complete(kind: str, rest: str, earlier: Sequence[str], index: Index) -> lis
 
 def knobs_for(directives: Sequence[str], index: Index) -> list[dict]:
     """The knobs of the config that the directives begin with; empty where it is not known."""
-    return index.get("knobs", {}).get(chosen_config(directives) or "", [])
+    knobs, name = index.get("knobs", {}), chosen_config(directives)
+    return knobs.get(name) or knobs.get(name.partition("(")[0].strip(), [])
 
 
 def complete_call(text: str, entries: Mapping[str, dict]) -> list[Candidate]:
@@ -88,7 +90,7 @@ def _set(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
     path, equals, _ = rest.partition("=")
     if not equals:
         if rest.startswith("@"):
-            return _behind("@", _tag_names(index))
+            return _behind("@", _tag_names(index["tags"]))
         return complete_path(rest, knobs, end="=")
     knob = knob_at(path, knobs) or {}
     words = knob.get("choices") or [knob.get("value", "")]
@@ -104,8 +106,8 @@ def _use(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
             if not one.text.endswith("=") or _fitting(one.text[:-1], knobs, index)
         ]
     fitting = _fitting(path, knobs, index)
-    parts = {name: index["parts"][name] for name in fitting}
-    found = complete_call(call, parts)
+    parts = {name: index["parts"][name] for name in fitting} | _offered(call, "part")
+    found = [*complete_call(call, parts), *_modules(call)]
     if "(" not in call:  # what the part before it was told is kept, so it may need no arguments
         found += [Candidate(name, True, part["doc"]) for name, part in parts.items()]
     return _behind(f"{path}=", dict.fromkeys(found))
@@ -119,14 +121,33 @@ def _fitting(path: str, knobs: list[dict], index: Index) -> list[str]:
 def _tag(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
     name, equals, _ = rest.partition("=")
     if not equals:
-        return _tag_names(index)
+        return [*_tag_names(index["tags"] | _offered(rest, "tag")), *_modules(rest)]
     said = [one for one in knobs if name in one.get("tags", []) and "heard" not in one]
     words = {word: None for one in said for word in one.get("choices") or [one["value"]] if word}
     return _behind(f"{name}=", [Candidate(word) for word in words])
 
 
-def _tag_names(index: Index) -> list[Candidate]:
-    return [Candidate(f"{name}=", False, tag["doc"]) for name, tag in index["tags"].items()]
+def _tag_names(tags: Mapping[str, dict]) -> list[Candidate]:
+    return [Candidate(f"{name}=", False, tag["doc"]) for name, tag in tags.items()]
+
+
+def _offered(typed: str, kind: str) -> dict[str, dict]:
+    """What the module offers that the dotted name of a call leads to; nothing without a dot."""
+    name = typed.partition("(")[0].strip()
+    if "." not in name:
+        return {}
+    from fidgpt.cli.index.modules import offered_beside  # late: most names have no dot
+
+    return offered_beside(name, kind)
+
+
+def _modules(typed: str) -> list[Candidate]:
+    """The modules beside a dotted name, each to be gone on with."""
+    if "." not in typed or "(" in typed:
+        return []
+    from fidgpt.cli.index.modules import modules_beside  # late, as above
+
+    return [Candidate(f"{name}.", False) for name in modules_beside(typed)]
 
 
 def _words_of(argument: dict) -> list[str]:

@@ -38,6 +38,12 @@ def command_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     return None
 
 
+def folder_of_script(words: Sequence[str]) -> list[str]:
+    """Where Python would look for modules first, if a line runs a script."""
+    scripts = [word for word in words if os.path.basename(word) in _SCRIPTS]
+    return [os.path.dirname(os.path.abspath(os.path.expanduser(one))) for one in scripts[:1]]
+
+
 def needs_knobs(line: Line) -> bool:
     """Whether what is being typed is a path or a quantity of a config."""
     return bool(_NEEDS_KNOBS.search(line.current.text))
@@ -66,7 +72,7 @@ def candidates(line: Line, index: Index) -> list[Candidate]:
 def _values(
     flag: str, typed: str, words: Sequence[str], flags: dict[str, dict], index: Index
 ) -> list[Candidate]:
-    earlier = list(_directives(words))
+    earlier = list(said("config", words))
     if flag == "config":
         return complete_directive(typed, earlier, index)
     if flag in ("sweep", "space"):
@@ -114,11 +120,12 @@ def _takes_a_word(flag: str, flags: dict[str, dict]) -> bool:
     return flag in flags and not flags[flag].get("alone")
 
 
-def _directives(words: Sequence[str]) -> Iterator[str]:
+def said(flag: str, words: Sequence[str]) -> Iterator[str]:
+    """What a line gives a flag that may be repeated."""
     for i, word in enumerate(words):
-        if word.startswith("--config="):
+        if word.startswith(f"--{flag}="):
             yield word.partition("=")[2]
-        elif word == "--config" and i + 1 < len(words):
+        elif word == f"--{flag}" and i + 1 < len(words):
             yield words[i + 1]
 
 

@@ -66,8 +66,16 @@ def composed(
     *,
     base: fdl.Config | None = None,
     first: int = 1,
+    more: Callable[[Composed], list[str]] | None = None,
 ) -> Composed:
-    """The same graph, with what each directive changed; `first` is the first one's number.
+    """The same graph, with what each directive changed.
+
+    Args:
+      directives: what `--config` said.
+      catalogue: what has a name.
+      base: where the directives begin, as for `compose`.
+      first: the first one's number.
+      more: what is wrong with what the other directives made, told too where one is wrong.
 
     Raises:
       ConfigErrors: as `compose` does.
@@ -85,7 +93,8 @@ def composed(
             if not graph.has_begun:  # all that follows would fail for this reason alone
                 break
     if mistakes:
-        raise ConfigErrors(message for message, _ in mistakes) from mistakes[0][1]
+        others = more(Composed(graph.root, graph.effects)) if more and graph.has_begun else []
+        raise ConfigErrors([*(message for message, _ in mistakes), *others]) from mistakes[0][1]
     return Composed(graph.root, graph.effects)
 
 

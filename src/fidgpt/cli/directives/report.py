@@ -1,14 +1,17 @@
 """What directives came to, in lines for a person: effects, what was in vain, what was overruled."""
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import fiddle as fdl
 
+from fidgpt.cli.directives.culprits import Culprits
 from fidgpt.cli.directives.directives import is_by_machine, split_directive
 from fidgpt.cli.directives.effects import Composed, Effect
 from fidgpt.cli.directives.overruled import overruled
-from fidgpt.graph import resolve
+from fidgpt.graph import ConfigError, ConfigErrors, checked, resolve
+from fidgpt.graph.checking.constraints import Constraint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.structure.walk import title
 from fidgpt.graph.views.outline import leaf_text
@@ -16,6 +19,40 @@ from fidgpt.graph.views.outline import leaf_text
 # Directives that name a value may name the one that stands; the others ask for a change.
 _VALUES = ("set", "tag", "del")
 _BASES = ("config", "config_file", "config_str")
+
+
+@contextlib.contextmanager
+def in_one_go(made: Composed, *, allow_noop: bool = False) -> Iterator[None]:
+    """Tells of what is found wrong inside which directives said it, and what else was in vain.
+
+    Raises:
+      ConfigErrors: something was found, and this is all of it.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        told = Culprits(made.root).told(error)
+        raise ConfigErrors([*told, *_vain(made, allow_noop)]) from error
+
+
+def wrong_beside(
+    made: Composed, *, constraints: Iterable[Constraint] = (), allow_noop: bool = False
+) -> list[str]:
+    """What is wrong with what some directives made while others of them are wrong by themselves.
+
+    What no directive is behind may be what a wrong one was to mend, and is left out.
+    """
+    try:
+        checked(made.root, constraints=constraints)
+    except ConfigError as error:
+        return [*Culprits(made.root).told_of_directives(error), *_vain(made, allow_noop)]
+    return _vain(made, allow_noop)
+
+
+def _vain(made: Composed, allow_noop: bool) -> list[str]:
+    with contextlib.suppress(ConfigError):  # the graph cannot be bound, which is told anyway
+        return [] if allow_noop else in_vain(made)
+    return []
 
 
 def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -> list[str]:
@@ -32,10 +69,19 @@ def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -
     changes = [one for one in made.effects if _kind(one) not in _BASES]
     if not changes:
         return []
-    raise_all([] if allow_noop else [_in_vain(one) for one in changes if _asks_in_vain(one)])
+    raise_all([] if allow_noop else in_vain(made))
     heard = Counter(one.said.path for one in resolve(made.root))
     lines = [line for one in changes for line in _told(one, heard, verbose)]
     return [*lines, *(f"warning: {line}" for line in overruled(made))]
+
+
+def in_vain(made: Composed) -> list[str]:
+    """A message for each directive that asks for a change and made none.
+
+    Raises:
+      ConfigErrors: what a fiddler changed is not known, as the graph cannot be bound.
+    """
+    return [_in_vain(one) for one in made.effects if _asks_in_vain(one)]
 
 
 def _told(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[str]:
@@ -55,7 +101,7 @@ def _told(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[s
 
 
 def _asks_in_vain(effect: Effect) -> bool:
-    is_asked = _kind(effect) not in _VALUES and not is_by_machine(effect.directive)
+    is_asked = _kind(effect) not in (*_VALUES, *_BASES) and not is_by_machine(effect.directive)
     return is_asked and not effect.edits
 
 

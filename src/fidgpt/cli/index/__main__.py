@@ -1,18 +1,37 @@
-"""Builds the index: `python -m fidgpt.cli.index` writes it to its place and to standard output."""
+"""Builds the index: `python -m fidgpt.cli.index` writes it to its place and to standard output.
+
+With a directive, and packages that are allowed, it is that of the one config that this begins.
+"""
 
 import json
 import os
 import sys
 
-from fidgpt.cli.index.build import build_index
+from fidgpt.cli.index.build import build_chosen, build_index
+from fidgpt.cli.index.chosen import keep
 from fidgpt.cli.index.store import BEHIND, end_rebuild, write
+from fidgpt.cli.mistakes import MISTAKES
 
-if __name__ == "__main__":
-    if BEHIND in sys.argv[1:]:
+
+def main(arguments: list[str]) -> None:
+    """Writes what is asked for."""
+    if BEHIND in arguments:
         os.nice(10)  # who types comes first
         write(build_index())
         end_rebuild()
+        return
+    if arguments:
+        directive, *allowed = arguments
+        index = build_chosen(directive, allowed)
+        keep(index, directive, allowed)
     else:
         index = build_index()
         write(index)
-        json.dump(index, sys.stdout)
+    json.dump(index, sys.stdout)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except MISTAKES as error:
+        sys.exit(f"error: {error}")

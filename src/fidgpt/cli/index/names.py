@@ -36,14 +36,14 @@ def names_of_projects() -> dict[str, dict[str, Entry]]:
 def _entries(rooms: dict[str, Path]) -> dict[str, dict[str, Entry]]:
     """What the modules of each room list, by name."""
     return {
-        room: _tags(path) if room == "tags" else _functions(path, skip=room == "fiddlers")
+        room: tags_of(path) if room == "tags" else functions_of(path, skip=room == "fiddlers")
         for room, path in rooms.items()
     }
 
 
 def function_entry(path: Path, name: str, *, skip: int = 0) -> Entry | None:
     """What a file says of a function; `skip` of its arguments are not told. None: not there."""
-    for node in _tree(path).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             arguments = list(_arguments(node.args))[skip:]
             return {"doc": _doc(node), "file": str(path), "line": node.lineno} | (
@@ -54,7 +54,7 @@ def function_entry(path: Path, name: str, *, skip: int = 0) -> Entry | None:
 
 def tag_entry(path: Path, name: str) -> Entry | None:
     """What a file says of a tag. None: not there."""
-    for node in _tree(path).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             doc = _doc(node)
             entry = {"doc": doc, "file": str(path), "line": node.lineno}
@@ -64,10 +64,19 @@ def tag_entry(path: Path, name: str) -> Entry | None:
     return None
 
 
-def _functions(source: Path, *, skip: int = 0) -> dict[str, Entry]:
+def class_entry(node: ast.ClassDef) -> Entry:
+    """What a file says of a class: its doc, and the arguments of its own constructor."""
+    inits = [
+        one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+    ]
+    arguments = list(_arguments(inits[0].args))[1:] if inits else []
+    return {"doc": _doc(node)} | ({"arguments": arguments} if arguments else {})
+
+
+def functions_of(source: Path, *, skip: int = 0) -> dict[str, Entry]:
     """What a module lists in `__all__`, or else defines, each where it was imported from."""
     homes: dict[str, str] = {}
-    body = _tree(source).body
+    body = tree_of(source).body
     defined = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     listed = [name for name in defined if not name.startswith("_")]
     for node in body:
@@ -84,13 +93,15 @@ def _functions(source: Path, *, skip: int = 0) -> dict[str, Entry]:
     return entries
 
 
-def _tags(path: Path) -> dict[str, Entry]:
-    classes = [node.name for node in _tree(path).body if isinstance(node, ast.ClassDef)]
+def tags_of(path: Path) -> dict[str, Entry]:
+    """The classes of a module of tags."""
+    classes = [node.name for node in tree_of(path).body if isinstance(node, ast.ClassDef)]
     return {name: tag_entry(path, name) or {} for name in classes}
 
 
 @functools.cache
-def _tree(path: Path) -> ast.Module:
+def tree_of(path: Path) -> ast.Module:
+    """What a file says; nothing where it cannot be read."""
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):  # who imports it will say it better

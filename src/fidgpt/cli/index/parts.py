@@ -70,6 +70,8 @@ def _makes(made: Any, hint: Any) -> bool:
         return False
     if typing.get_origin(hint):  # a list of something: its elements are parts, it is none
         return False
+    if typing.is_typeddict(hint):
+        return returned is hint
     if inspect.isclass(returned) and inspect.isclass(hint):
         return issubclass(returned, hint)
     return fits(fdl.Config(made), hint)

@@ -17,8 +17,8 @@ Stamps = dict[str, list[int]]
 VERSION = 1
 PACKAGE = Path(__file__).parents[2]
 BEHIND = "--behind"
-_BUILD = [sys.executable, "-P", "-m", "fidgpt.cli.index"]
-_A_BUILD = 120  # seconds after which a build that has not ended is taken for dead
+BUILD = [sys.executable, "-P", "-m", "fidgpt.cli.index"]
+_ABUILD = 120  # seconds after which a build that has not ended is taken for dead
 
 
 def index_path() -> Path | None:
@@ -36,9 +36,13 @@ def index_path() -> Path | None:
     return folder / f"index-{zlib.crc32(this):08x}.json" if is_known else None
 
 
-def read() -> tuple[Index | None, bool]:
-    """The index as it was last written, if it can be read, and whether it is still true."""
-    path = index_path()
+def read(path: Path | None = None) -> tuple[Index | None, bool]:
+    """The index as it was last written, if it can be read, and whether it is still true.
+
+    Args:
+      path: another file than that of the index.
+    """
+    path = path or index_path()
     try:
         index = json.loads(path.read_bytes()) if path else None
     except (OSError, ValueError):  # not there, not ours to read, or cut short
@@ -48,9 +52,14 @@ def read() -> tuple[Index | None, bool]:
     return index, index["stamps"] == stamps(index["roots"])
 
 
-def write(index: Index) -> bool:
-    """Puts the index in its place in one step; whether there was one to put it in."""
-    path = index_path()
+def write(index: Index, path: Path | None = None) -> bool:
+    """Puts the index in its place in one step; whether there was one to put it in.
+
+    Args:
+      index: what to write.
+      path: another file than that of the index.
+    """
+    path = path or index_path()
     if path is None:
         return False
     draft = path.with_suffix(f".{os.getpid()}")
@@ -86,7 +95,8 @@ def stamps(paths: Iterable[str]) -> Stamps:
     """When each file was changed, and its size; of installed packages that of their folder."""
     found: Stamps = {}
     for path in paths:
-        if path.endswith(("site-packages", "dist-packages")) or path.endswith(".py"):
+        is_package = path.endswith(("site-packages", "dist-packages"))
+        if is_package or path.endswith(".py") or os.path.isfile(path):
             _stamp(path, os.stat, found)
         else:
             for file in _sources(path):
@@ -100,7 +110,7 @@ def rebuild_behind() -> None:
     if path is None or not _begin(path.with_suffix(".building")):
         return
     quiet = subprocess.DEVNULL
-    command = [*_BUILD, BEHIND]
+    command = [*BUILD, BEHIND]
     subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
 
 
@@ -110,7 +120,7 @@ def rebuild_now() -> Index:
     Raises:
       RuntimeError: it failed, with the last line that it said.
     """
-    done = subprocess.run(_BUILD, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    done = subprocess.run(BUILD, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["it was stopped"]
         raise RuntimeError(said[-1])
@@ -126,7 +136,7 @@ def end_rebuild() -> None:
 def _begin(marker: Path) -> bool:
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
-        if marker.exists() and time.time() - marker.stat().st_mtime > _A_BUILD:
+        if marker.exists() and time.time() - marker.stat().st_mtime > _ABUILD:
             marker.unlink(missing_ok=True)
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except OSError:  # another one is at it, or the cache cannot be written

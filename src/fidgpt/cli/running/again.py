@@ -1,5 +1,6 @@
 """How to make a graph again, and which graph somebody means: between directives and names."""
 
+import contextlib
 import inspect
 import re
 import shlex
@@ -12,6 +13,7 @@ import fiddle as fdl
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.directives.directives import DEFAULT_CONFIG, compose, is_by_machine, split_directive
 from fidgpt.cli.index.frames import known_frames
+from fidgpt.cli.running.saying import train_command
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.errors import at
 from fidgpt.graph.history.sayings import speakers
@@ -47,16 +49,12 @@ def command_for(
     bases = NamedGraphs(catalogue, made=_own_base(said, catalogue))
     found = _found(cfg, bases, catalogue, said=said)
     if found.is_same:
-        return f"{_command(found.directives, allowed)}\n"
-    text = f"{_command(found.directives, allowed)}\n{_rest(found)}"
+        return f"{train_command(found.directives, allowed=allowed)}\n"
+    text = f"{train_command(found.directives, allowed=allowed)}\n{_rest(found)}"
     if directives and fingerprint(compose(directives, catalogue)) == fingerprint(cfg):
-        text += f"# As it was said, the very same:\n#   {_command(directives, allowed)}\n"
+        said = train_command(directives, allowed=allowed)
+        text += f"# As it was said, the very same:\n#   {said}\n"
     return text
-
-
-def _command(directives: Sequence[str], allowed: Sequence[str]) -> str:
-    flags = [f"--allow={one}" for one in allowed] + [f"--config={one}" for one in directives]
-    return shlex.join(["python", "train.py", *flags])
 
 
 def _remembered(cfg: fdl.Config) -> list[str]:
@@ -163,7 +161,7 @@ def other_directive(text: str, catalogue: Catalogue) -> str:
     if path.is_file():
         return f"config_file:{path}"
     name = text.partition("(")[0].strip()
-    if name in catalogue.configs:
+    if name in catalogue.configs or _is_dotted(name, catalogue):
         return f"config:{text}"
     with at(f"--diff={text}"):
         if path.is_dir():
@@ -172,6 +170,13 @@ def other_directive(text: str, catalogue: Catalogue) -> str:
             f"there is no config, file or run directory of that name. "
             f"{suggest(name, catalogue.configs)}"
         )
+
+
+def _is_dotted(name: str, catalogue: Catalogue) -> bool:
+    """Whether a dotted name is that of a config in a module of somebody's own."""
+    with contextlib.suppress(ConfigError):
+        return "." in name and bool(catalogue.find("config", name))
+    return False
 
 
 def _found(

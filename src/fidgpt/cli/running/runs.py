@@ -52,12 +52,39 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     """
     file = path / "config.json"
     try:
-        with said_by(str(file)):
-            cfg = load_told(file.read_text(encoding="utf-8"), source=str(file), allowed=allowed)
-        return recall(cfg, file)
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise RunError(f"{path} holds no run: {file.name} cannot be read ({reason}).") from None
+        raise RunError(
+            f"{path} holds no run: {file.name} cannot be read ({reason}).{_anew(path)}"
+        ) from None
+    try:
+        with said_by(str(file)):
+            cfg = load_told(text, source=str(file), allowed=allowed)
+    except ConfigError as error:
+        if _is_json_object(text):
+            raise
+        raise ConfigError(f"{error}{_anew(path)}") from None
+    return recall(cfg, file)
+
+
+def _is_json_object(text: str) -> bool:
+    """Whether a text is one, which what a disk lost or turned hardly is."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _anew(path: Path) -> str:
+    """How a run's config is made again, if it is known how it was made first."""
+    command = path / "command.txt"
+    if not command.is_file():
+        return ""
+    return (
+        f"\n{command} is how the run was begun: its --config flags with --print=json print "
+        "config.json anew, and the checkpoints do not need it."
+    )
 
 
 def new_run(

@@ -50,5 +50,5 @@ def answered() -> bool:
         return False
     from fidgpt.cli.showing.listing import print_listing
 
-    print_listing(FLAGS.list, FLAGS.config)
+    print_listing(FLAGS.list, FLAGS.config, FLAGS.allow)
     return True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from fidgpt.cli.index.ask import at_hand, whole
+from fidgpt.cli.index.ask import at_hand
 from fidgpt.cli.showing.listing import tell_what_is_left_out
 from fidgpt.cli.showing.tables import print_table
 
@@ -27,7 +27,7 @@ def print_help(values: flags.FlagValues) -> None:
     if "config" not in values:
         return
     if values["config"].value:
-        print_knobs(values["config"].value)
+        print_knobs(values["config"].value, values["allow"].value or [])
         return
     index = at_hand()
     print(
@@ -37,29 +37,35 @@ def print_help(values: flags.FlagValues) -> None:
     )
 
 
-def print_knobs(directives: Sequence[str]) -> None:
+def print_knobs(directives: Sequence[str], allowed: Sequence[str] = ()) -> None:
     """Prints what one would want to set: no value that is heard, no part, no layer like the first.
+
+    Args:
+      directives: those on the line, of which the first says where the graph begins.
+      allowed: packages that --allow names.
 
     Raises:
       ConfigError: there is no such config.
     """
-    from fidgpt.cli.showing.chosen import knobs_of_chosen  # late: not every command has a config
+    from fidgpt.cli.index.ask import of_chosen  # late: not every command has a config
+    from fidgpt.cli.showing.chosen import directive_for, knobs_of_chosen
 
-    index = whole()
+    index = of_chosen(directives, allowed)
     name, knobs = knobs_of_chosen(directives, index)
     parts = {knob["path"]: knob["part"] for knob in knobs if "part" in knob}
     groups: dict[str, list[dict]] = {}
     for knob in _worth_showing(knobs):
         groups.setdefault(_holder(knob["path"], parts), []).append(knob)
-    print(f"{index['configs'][name]['doc']}\n")
-    print(f"What config:{name} can be told, as --config=set:PATH=VALUE:\n")
+    chosen = directive_for(name)
+    print(f"{index['configs'][name]['doc']}\n" if index["configs"][name]["doc"] else "")
+    print(f"What {chosen} can be told, as --config=set:PATH=VALUE:\n")
     for holder, held in groups.items():
         held.sort(key=lambda knob: "unset" in knob)  # what somebody said comes first
         rows = [
             [knob["path"], _short(knob["type"]), knob["value"], knob.get("doc", "")]
             for knob in held
         ]
-        title = f"{holder} ({parts[holder]})" if holder else f"config:{name}"
+        title = f"{holder} ({parts[holder]})" if holder else chosen
         print_table(title, ["path", "type", "value", "doc"], rows)
     print(
         "  --list=knobs shows parts and heard values, too; --list=tags what is said once for all."

@@ -2,16 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 
-from fidgpt.cli.index.ask import at_hand, whole
+from fidgpt.cli.index.ask import at_hand, of_chosen, whole
 from fidgpt.cli.index.store import Index
-from fidgpt.cli.showing.chosen import chosen_config, knobs_of_chosen
+from fidgpt.cli.showing.chosen import chosen_config, directive_for, knobs_of_chosen
 from fidgpt.cli.showing.tables import print_table
 
+_BASES = ("config", "config_file", "config_str")
 KINDS = ("configs", "fiddlers", "tags", "parts", "knobs")
 
 
-def print_listing(what: str, directives: Sequence[str]) -> None:
+def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] = ()) -> None:
     """Prints what `--list=what` asks for, with the config that the directives begin with.
+
+    Args:
+      what: a kind, and a path where that can have one.
+      directives: those on the line.
+      allowed: packages that --allow names.
 
     Raises:
       ConfigError: there is no such kind, config or place.
@@ -20,17 +26,17 @@ def print_listing(what: str, directives: Sequence[str]) -> None:
     if kind in ("configs", "fiddlers") and not path:
         _functions(kind, at_hand())
     elif kind == "all":
-        index = whole()
-        _functions("configs", index)
+        index = of_chosen(directives, allowed)
+        _functions("configs", whole())
         _functions("fiddlers", index)
         _tags(directives, index)
         _parts(_of_use(index), index, "Parts")
     elif kind == "tags" and not path:
-        _tags(directives, whole())
+        _tags(directives, of_chosen(directives, allowed))
     elif kind == "parts":
-        _parts_on_list(path, directives, whole())
+        _parts_on_list(path, directives, of_chosen(directives, allowed))
     elif kind == "knobs":
-        _knobs(path, directives, whole())
+        _knobs(path, directives, of_chosen(directives, allowed))
     else:
         from fidgpt.graph import ConfigError, suggest  # late: only a mistake waits for it
 
@@ -53,7 +59,7 @@ def _functions(kind: str, index: Index) -> None:
 
 
 def _tags(directives: Sequence[str], index: Index) -> None:
-    name = chosen_config(directives) or ""
+    name = chosen_config(directives)
     quantities = index.get("quantities", {}).get(name, {})
     values = {knob["path"]: knob["value"] for knob in index.get("knobs", {}).get(name, [])}
     rows = []
@@ -63,7 +69,7 @@ def _tags(directives: Sequence[str], index: Index) -> None:
         heard = len(places["hears"])
         places_text = f"heard in {heard} place{'' if heard == 1 else 's'}" if heard else ""
         rows.append([f"tag:{tag}", said, places_text, entry["doc"]])
-    title = f"Tags, as config:{name} says them" if quantities else "Tags"
+    title = f"Tags, as {directive_for(name)} says them" if quantities else "Tags"
     print_table(title, ["tag", "said by", "heard", "doc"], rows)
     tell_what_is_left_out(directives)
 
@@ -103,13 +109,13 @@ def _knobs(path: str, directives: Sequence[str], index: Index) -> None:
     if not below:
         raise _no_such_place(path, name, knobs)
     rows = [[knob["path"], knob["type"], value_text(knob), knob.get("doc", "")] for knob in below]
-    print_table(f"Knobs of config:{name}", ["path", "type", "value", "doc"], rows)
+    print_table(f"Knobs of {directive_for(name)}", ["path", "type", "value", "doc"], rows)
     tell_what_is_left_out(directives)
 
 
 def tell_what_is_left_out(directives: Sequence[str]) -> None:
     """Says that values are those of the config alone, where directives would change it."""
-    if any(one.partition(":")[0].strip() != "config" for one in directives):
+    if any(one.partition(":")[0].strip() not in _BASES for one in directives):
         print("These are the values before the directives that follow; --print shows them after.")
 
 
@@ -129,4 +135,4 @@ def _no_such_place(path: str, name: str, knobs: list[dict]) -> Exception:
     from fidgpt.graph import ConfigError, suggest  # late: only a mistake waits for it
 
     near = [knob["path"] for knob in knobs]
-    return ConfigError(f"config:{name} has nothing at {path!r}. {suggest(path, near)}")
+    return ConfigError(f"{directive_for(name)} has nothing at {path!r}. {suggest(path, near)}")

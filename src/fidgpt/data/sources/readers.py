@@ -1,6 +1,5 @@
 """How one file is read as documents: plain text, JSON lines, and tables."""
 
-import gzip
 import io
 import json
 import zlib
@@ -9,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.data.errors import DataError
+from fidgpt.data.sources.packed import kind_of, open_unpacked
 from fidgpt.data.sources.tables import read_table
+
+_LONGEST_LINE = 1 << 26  # bytes; what is longer is no line of a text
 
 
 def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[str]:
-    """The documents of a file, told apart by its suffix; `.gz` is opened on the way."""
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
-    suffix = suffixes[-1] if suffixes else ""
+    """The documents of a file, told apart by its suffix; what is packed is unpacked on the way."""
+    kind = kind_of(path)
     try:
-        if suffix in (".jsonl", ".ndjson"):
+        if kind in (".jsonl", ".ndjson") or (kind == ".json" and _has_lines(path, text_field)):
             yield from _read_json_lines(path, text_field=text_field)
-        elif suffix in (".parquet", ".arrow"):
+        elif kind in (".parquet", ".arrow"):
             yield from read_table(path, text_field=text_field)
         else:
             yield from _read_text(path, document_chars=document_chars)
@@ -30,13 +31,9 @@ def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[s
         ) from error
 
 
-def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
-
-
 def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
     """The file in pieces that end at line ends, so that a large file never fills the memory."""
-    with io.TextIOWrapper(_open(path), encoding="utf-8-sig", newline="") as file:
+    with io.TextIOWrapper(open_unpacked(path), encoding="utf-8-sig", newline="") as file:
         try:
             while piece := file.read(document_chars):
                 yield piece + file.readline(document_chars)
@@ -48,8 +45,19 @@ def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
             ) from error
 
 
+def _has_lines(path: Path, text_field: str) -> bool:
+    """Whether a file of JSON has an object a line, as large texts often do, and not one in all."""
+    with open_unpacked(path) as file:
+        first = file.readline(_LONGEST_LINE)
+    try:
+        row: Any = json.loads(first.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(row, dict) and text_field in row
+
+
 def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
-    with _open(path) as file:
+    with open_unpacked(path) as file:
         for number, line in enumerate(file, start=1):
             place = f"{path}, line {number}"
             try:
@@ -69,13 +77,13 @@ def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
 
 
 def _text_of(row: Any, *, text_field: str, place: str) -> str:
-    if not isinstance(row, dict) or not isinstance(row.get(text_field), str):
+    if not isinstance(row, dict) or not isinstance(row.get(text_field, 0), str | None):
         held = f"the fields {', '.join(row)}" if isinstance(row, dict) else type(row).__name__
         raise DataError(
             f"{place} has no text in the field {text_field!r}; it holds {held}.\n"
             "Name the field with text_field=... (or --text_field)."
         )
-    text = row[text_field]
+    text = row[text_field] or ""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -11,10 +11,9 @@ from typing import Protocol, runtime_checkable
 
 from fidgpt.data.errors import DataError
 from fidgpt.data.sources.readers import read_file
+from fidgpt.data.sources.saved_datasets import is_text, require_one_split
 
 _TESTS = {"test", "tests", "idle_test"}
-# What a folder of Hugging Face's `save_to_disk` says of itself.
-_ABOUT_DATASETS = {"dataset_dict.json", "dataset_info.json", "state.json"}
 _NOT_CODE = {"encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
 
 
@@ -67,13 +66,14 @@ class StandardLibrary:
 class TextFiles:
     """A file of text, or a folder of such files, searched through in the order of their paths.
 
-    `.jsonl` and `.ndjson` give one document a line, `.parquet` and `.arrow` one a row, from
-    `text_field` (tables need the extra `fidgpt[parquet]`). A folder that Hugging Face's
-    `save_to_disk` wrote is such a folder; what it says of itself is not read. Any other file is
-    plain UTF-8 text: one document, or, beyond `document_chars` characters, several that are cut
-    at line ends, so that a corpus of one large file can be split by document too. `.gz` is
-    unpacked. In a folder only files whose names match one of `patterns` are read; hidden and
-    empty ones are not.
+    `.jsonl` and `.ndjson` give one document a line, and so does `.json` whose first line is an
+    object with `text_field`; `.parquet` and `.arrow` give one a row, from that field. Rows without
+    text are left out. A split that Hugging Face's `save_to_disk` wrote is such a folder; what it
+    says of itself is not read. Any other file is plain UTF-8 text: one document, or, beyond
+    `document_chars` characters, several that are cut at line ends, so that a corpus of one large
+    file can be split by document too. `.gz`, `.bz2`, `.lz4` and `.zst` are unpacked. Tables and
+    all of these but `.gz` need the extra `fidgpt[parquet]`. In a folder, linked ones in it too,
+    only files whose names match one of `patterns` are read; hidden and empty ones are not.
     """
 
     def __init__(
@@ -123,7 +123,9 @@ class TextFiles:
     def _found(self) -> list[Path]:
         root = Path(self.path).expanduser()
         if root.is_dir():
-            found = _walk(root, skip={"__pycache__"}, on_error=_give_up)
+            found = _walk(root, skip={"__pycache__"}, on_error=_give_up, follow=True)
+            for path in found:
+                require_one_split(path)
             files = [path for path in found if self._wanted(path)]
             if not files:
                 raise DataError(
@@ -146,13 +148,7 @@ class TextFiles:
 
     def _wanted(self, path: Path) -> bool:
         matches = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.patterns)
-        return matches and path.stat().st_size > 0 and not _is_about_a_dataset(path)
-
-
-def _is_about_a_dataset(path: Path) -> bool:
-    """Whether a file is one of those beside the tables of a dataset that was saved to disk."""
-    beside = ("dataset_info.json", "dataset_dict.json")
-    return path.name in _ABOUT_DATASETS and any(path.with_name(n).is_file() for n in beside)
+        return matches and path.stat().st_size > 0 and is_text(path)
 
 
 def _give_up(error: OSError) -> None:
@@ -160,15 +156,24 @@ def _give_up(error: OSError) -> None:
 
 
 def _walk(
-    root: Path, *, skip: set[str], on_error: Callable[[OSError], None] | None = None
+    root: Path,
+    *,
+    skip: set[str],
+    on_error: Callable[[OSError], None] | None = None,
+    follow: bool = False,
 ) -> list[Path]:
     """All files below a folder that are not hidden, sorted by their path in it.
 
-    A folder that cannot be read is left out, unless `on_error` raises.
+    A folder that cannot be read is left out, unless `on_error` raises. Where links are followed, a
+    folder to which several lead is read once.
     """
-    files = []
-    for folder, folders, names in os.walk(root, onerror=on_error):
-        folders[:] = [name for name in folders if name not in skip and name[0] != "."]
+    files, seen = [], set[str]()
+    for folder, folders, names in os.walk(root, onerror=on_error, followlinks=follow):
+        folders[:] = sorted(name for name in folders if name not in skip and name[0] != ".")
+        if (place := os.path.realpath(folder)) in seen:
+            folders.clear()
+            continue
+        seen.add(place)
         files += [Path(folder, name) for name in names if name[0] != "."]
     return sorted(
         (path for path in files if path.is_file()), key=lambda path: path.relative_to(root).parts

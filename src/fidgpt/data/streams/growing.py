@@ -1,10 +1,14 @@
 """Batches and sequences that grow during a run, by the schedules that learning rates have."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from fidgpt.data.errors import DataError
 from fidgpt.data.streams.mixture import Mixture
 from fidgpt.data.streams.streams import IndexedStream, TrainingStream
 from fidgpt.data.streams.windows import check_positive, rows_of_rank
@@ -52,6 +56,9 @@ class GrowingBatch(Growing):
         full batches.
     """
 
+    # What was read so far is compared when a run goes on.
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {"schedule": "restart"}
+
     stream: IndexedStream
 
     def __init__(
@@ -85,6 +92,11 @@ class GrowingBatch(Growing):
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
         """The rows of one rank at a step: [size(step) / world_size, seq_len + 1] token ids."""
+        if self.multiple_of % world_size:  # at once, and not at the first odd size
+            raise DataError(
+                f"Batches grow by {self.multiple_of} sequences, which cannot be dealt evenly to "
+                f"{world_size=} ranks.\nLet multiple_of be a multiple of {world_size}."
+            )
         dealt = rows_of_rank(self.size(step), rank=rank, world_size=world_size)
         first = self._before(step)
         numbers = np.arange(first + dealt.start, first + dealt.stop, dtype=np.int64)
@@ -94,11 +106,12 @@ class GrowingBatch(Growing):
         return self._before(steps) / self.batch_size
 
     def _before(self, step: int) -> int:
-        known = len(self._ends) - 1
+        ends = self._ends  # threads that make batches ahead may replace it meanwhile
+        known = len(ends) - 1
         if step > known:
             sizes = [self.size(later) for later in range(known, step)]
-            self._ends = np.append(self._ends, self._ends[-1] + np.cumsum(sizes))
-        return int(self._ends[step])
+            self._ends = ends = np.append(ends, ends[-1] + np.cumsum(sizes))
+        return int(ends[step])
 
 
 class GrowingSequence(Growing):
@@ -117,6 +130,8 @@ class GrowingSequence(Growing):
     Raises:
       ValueError: `min_seq_len` is no such length.
     """
+
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {"schedule": "restart"}
 
     def __init__(
         self, stream: TrainingStream, *, seq_len: int, schedule: Schedule, min_seq_len: int

@@ -79,7 +79,7 @@ class HeldOut(EvaluationStream):
     ) -> Int64[Tensor, "rows window"]:
         """The rows of one rank in batch `number`: [batch_size / world_size, seq_len + 1] token ids.
 
-        Raises ValueError if the batch cannot be dealt out evenly, IndexError past the last batch.
+        Raises DataError if the batch cannot be dealt out evenly, IndexError past the last batch.
         """
         if not 0 <= number < self.num_batches:
             raise IndexError(f"batch {number} of {self.num_batches} batches")

@@ -67,34 +67,37 @@ class Interleaving:
 
     Args:
       counts: places of each source in a period; one is above zero.
+      num_places: that are asked for; without end unless said.
     """
 
-    def __init__(self, counts: Sequence[int]) -> None:
+    def __init__(self, counts: Sequence[int], *, num_places: int | None = None) -> None:
         self.counts = np.array(counts, dtype=np.int64)
-        self._sources, self._ranks = _table(tuple(counts))
+        self._period = sum(counts)
+        length = self._period if num_places is None else min(num_places, self._period)
+        self._sources, self._ranks = _table(tuple(counts), length)
 
     def __call__(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The number of the source that has each place, and how many it had before."""
-        periods, within = np.divmod(places, len(self._sources))
+        periods, within = np.divmod(places, self._period)
         sources = self._sources[within]
         return sources, periods * self.counts[sources] + self._ranks[within]
 
     def before(self, place: int) -> NDArray[np.int64]:
         """How many of the places before this one each source has."""
-        periods, within = divmod(place, len(self._sources))
+        periods, within = divmod(place, self._period)
         part = np.bincount(self._sources[:within], minlength=len(self.counts))
         return periods * self.counts + part
 
 
 @functools.lru_cache(maxsize=16)
-def _table(counts: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each place of a period its source, and the rank among that source's places."""
+def _table(counts: tuple[int, ...], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The source of each of the first places, and the rank among that source's places."""
     period = sum(counts)
-    sources = np.empty(period, dtype=np.int64)
-    ranks = np.empty(period, dtype=np.int64)
+    sources = np.empty(length, dtype=np.int64)
+    ranks = np.empty(length, dtype=np.int64)
     waiting = [(0, number, 0) for number, count in enumerate(counts) if count]
     ready: list[tuple[int, int, int]] = []
-    for place in range(period):
+    for place in range(length):
         while waiting and waiting[0][0] <= place:
             _, number, rank = heapq.heappop(waiting)
             deadline = -(-(rank + 1) * period // counts[number])

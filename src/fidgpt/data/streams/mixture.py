@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,7 @@ class Mixture(IndexedStream):
         _check_stages(self.stages, names=list(streams))
         self._begins = np.array([stage.begin for stage in self.stages]) * batch_size
         self._counts = [exact_counts(stage.weights) for stage in self.stages]
-        self._orders: list[Interleaving] = []
-        self._before: list[NDArray[np.int64]] = []
+        self._dealt: list[_Dealt] = []
 
     @staticmethod
     def check_arguments(*, batch_size: int, weights: Weights) -> None:
@@ -94,19 +94,13 @@ class Mixture(IndexedStream):
         Raises DataError, also when their tokens are not those of one tokenizer, or their
         sequences not of one length.
         """
-        if self._orders:
+        if self._dealt:
             return
         for stream in self.streams.values():
             stream.prepare(show_progress=show_progress)
         _check_same_tokens({name: stream.tokenizer for name, stream in self.streams.items()})
         _check_same_length(self.streams)
-        orders = [
-            Interleaving([counts.get(name, 0) for name in self.streams]) for counts in self._counts
-        ]
-        before = [np.zeros(len(self.streams), dtype=np.int64)]
-        for order, length in zip(orders, np.diff(self._begins).tolist(), strict=False):
-            before.append(before[-1] + order.before(length))
-        self._orders, self._before = orders, before
+        self._dealt_to(0)
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sequences with these numbers, of whichever stream each one is."""
@@ -123,14 +117,15 @@ class Mixture(IndexedStream):
 
     def sources(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The stream that each sequence is of, counted from 0, and its number in that stream."""
-        if not self._orders:
+        if not self._dealt:
             raise DataError("The mixture is not prepared yet: call prepare() first.")
         sources, numbers = np.empty_like(indices), np.empty_like(indices)
         stages = self._stage(indices)
+        dealt = self._dealt_to(int(stages.max(initial=0)))
         for stage in np.unique(stages).tolist():
             chosen = stages == stage
-            source, rank = self._orders[stage](indices[chosen] - self._begins[stage])
-            sources[chosen], numbers[chosen] = source, self._before[stage][source] + rank
+            source, rank = dealt[stage].order(indices[chosen] - self._begins[stage])
+            sources[chosen], numbers[chosen] = source, dealt[stage].before[source] + rank
         return sources, numbers
 
     @property
@@ -146,8 +141,35 @@ class Mixture(IndexedStream):
             words.append(f"{stage.begin} {sorted(counts.items())}")
         return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
+    def _dealt_to(self, stage: int) -> "list[_Dealt]":
+        """What is known of all stages up to one; a run meets them one after the other."""
+        dealt = self._dealt  # threads that make batches ahead may replace it meanwhile
+        if len(dealt) <= stage:
+            dealt = [*dealt]
+            while len(dealt) <= stage:
+                dealt.append(self._next(dealt))
+            self._dealt = dealt
+        return dealt
+
+    def _next(self, dealt: "Sequence[_Dealt]") -> "_Dealt":
+        """The stage after those that are known."""
+        number, lengths = len(dealt), np.diff(self._begins).tolist()
+        before = np.zeros(len(self.streams), dtype=np.int64)
+        if dealt:
+            before = dealt[-1].before + dealt[-1].order.before(lengths[number - 1])
+        counts = [self._counts[number].get(name, 0) for name in self.streams]
+        length = lengths[number] if number < len(lengths) else None
+        return _Dealt(Interleaving(counts, num_places=length), before)
+
     def _stage(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._begins, indices, side="right") - 1
+
+
+class _Dealt(NamedTuple):
+    """The order of a stage, and how many sequences of each stream come before it."""
+
+    order: Interleaving
+    before: NDArray[np.int64]
 
 
 def _check_stages(stages: Sequence[Stage], *, names: Sequence[str]) -> None:

@@ -1,7 +1,10 @@
 """Batches that are made before they are asked for, while the model computes."""
 
+import atexit
+import contextlib
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
@@ -25,7 +28,8 @@ class Prefetch(TrainingStream):
 
     The batches are the stream's own, and no random state is touched. An error comes at the step
     whose batch it is, as it was raised. Asked for another step than the next, what was made ahead
-    is thrown away. The threads are daemons and never hold up the end of the process.
+    is thrown away. The threads are daemons; the end of the process waits a second at most for the
+    batches that they are making.
 
     Args:
       stream: where the batches come from.
@@ -109,13 +113,24 @@ class _Workers:
         ]
         for thread in self._threads:
             thread.start()
+        _EVERY.add(self)
 
     def are_alive(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
+        """Lets the threads end behind the batches that they are making now."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.jobs.get_nowait()
         for _ in self._threads:
             self.jobs.put(None)
+
+    def join(self, *, timeout: float) -> None:
+        """Waits for threads that were stopped, but not for batches that never come."""
+        end = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def wait_for(self, future: "Future[Tensor]") -> Tensor:
         """The batch; DataError rather than waiting for a thread that is no more."""
@@ -126,6 +141,20 @@ class _Workers:
                     "Start again without prefetching to see why."
                 )
         return future.result()
+
+
+_EVERY: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    # A thread that comes out of C++ once the interpreter is going is ended there and then by
+    # Python, for which C++ aborts the whole process: "terminate called without an active exception"
+    every = list(_EVERY)
+    for workers in every:
+        workers.stop()
+    for workers in every:
+        workers.join(timeout=_PATIENCE_SECONDS)
 
 
 def _work(stream: TrainingStream, jobs: "queue.SimpleQueue[_Job | None]") -> None:

@@ -62,7 +62,7 @@ class IndexedStream(TrainingStream):
         """The rows of one rank at a step: [batch_size / world_size, seq_len + 1] token ids.
 
         The ranks' rows one below the other are the same for any number of ranks. Raises
-        ValueError if the batch cannot be dealt out evenly.
+        DataError if the batch cannot be dealt out evenly.
         """
         if step < 0:
             raise ValueError(f"step={step} must not be negative.")

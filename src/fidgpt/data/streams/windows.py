@@ -44,7 +44,7 @@ def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} is not one of world_size={world_size} ranks.")
     if size % world_size:
-        raise ValueError(
+        raise DataError(
             f"batch_size={size} cannot be dealt out evenly to world_size={world_size} ranks.\n"
             f"Choose a multiple of {world_size}, for example batch_size="
             f"{-(-size // world_size) * world_size}."

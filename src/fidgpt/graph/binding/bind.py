@@ -96,7 +96,7 @@ def hears(root: Any, part: fdl.Buildable, key: Key) -> bool:
     for node in nodes(root) if tags else ():
         scopes.enter(node)
         if node.value is part:
-            return _listen(node, tags, scopes.at(node, key)) is not None
+            return _listen(part, tags, scopes.at(node, key)) is not None
     return False
 
 
@@ -137,18 +137,23 @@ def hear(found: Iterable[Node]) -> list[Heard]:
     return heard
 
 
-def listen(node: Node, scopes: Scopes) -> dict[Key, Said]:
-    """What the open parameters of one node hear; those of which the default stands are left out.
+def listen(part: fdl.Buildable, scope: Scope) -> dict[Key, Said]:
+    """What the open parameters of a part hear; those of which the default stands are left out.
+
+    Args:
+      part: the part.
+      scope: what is said around it, and by itself.
 
     Raises:
       ConfigError: a quantity is said by nobody, or in two ways; `resolve` tells of all of them.
     """
     heard: dict[Key, Said] = {}
-    for key, tags, word in _words(node, scopes):
+    for key, tags in open_parameters(part).items():
+        word = _listen(part, tags, scope)
         if isinstance(word, Said):
             heard[key] = word
-        elif word is not None or default_of(node.value, key) is fdl.NO_VALUE:
-            raise ConfigError(f"{_hear([join(node.path, step_to(key))], tags)}, which is not said.")
+        elif word is not None or default_of(part, key) is fdl.NO_VALUE:
+            raise ConfigError(f"{_hear([f'{title(part)}.{key}'], tags)}, which is not said.")
     return heard
 
 
@@ -166,10 +171,10 @@ def _words(
 ) -> Iterator[tuple[Key, frozenset[Tag], Said | Conflict | None]]:
     """The open parameters of a node that was entered, each with its tags and what it hears."""
     for key, tags in open_parameters(node.value).items():
-        yield key, tags, _listen(node, tags, scopes.at(node, key))
+        yield key, tags, _listen(node.value, tags, scopes.at(node, key))
 
 
-def _listen(node: Node, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | None:
+def _listen(part: Any, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | None:
     """What a parameter with these tags hears; with two tags, they must not disagree."""
     if len(tags) == 1:
         return look_up(next(iter(tags)), scope)
@@ -179,7 +184,7 @@ def _listen(node: Node, tags: frozenset[Tag], scope: Scope) -> Said | Conflict |
         if isinstance(found, Conflict):
             return found
         if isinstance(first, Said) and found is not None and not first.agrees(found):
-            return Conflict(node, (first.path, first), (found.path, found))
+            return Conflict(Node(part), (first.path, first), (found.path, found))
         first = first or found
     return first
 

@@ -10,13 +10,13 @@ from fidgpt.graph.difference.diff import Changes
 from fidgpt.graph.difference.patch import Patch, outside, patch_of, read_patch
 from fidgpt.graph.errors import ConfigError, at, raise_all
 from fidgpt.graph.selecting.paths import parse_path
-from fidgpt.graph.storage.codec import decode
+from fidgpt.graph.storage.codec import decode, inner
 from fidgpt.graph.storage.names import find_name, find_tag, is_tag
 from fidgpt.graph.storage.reading import key_of
 from fidgpt.graph.storage.writing import KINDS, TAGGED
-from fidgpt.graph.structure.arguments import Key, assign
+from fidgpt.graph.structure.arguments import Key, assign, parameter_of
 from fidgpt.graph.structure.clone import clone
-from fidgpt.graph.structure.walk import nodes
+from fidgpt.graph.structure.walk import nodes, title
 
 _Holder = tuple[Any, Key]  # what holds a place, and the key of the place
 _DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
@@ -88,7 +88,9 @@ class _Applying:
     def result(self) -> Any:
         """The changed copy."""
         places = self._places()
-        self._keep([*self._patch.changes.values(), *self._patch.parts.values()])
+        self._keep([change["new"] for change in self._patch.changes.values() if "new" in change])
+        for entry in self._patch.parts.values():
+            self._keep([*entry.get("set", {}).values()])
         for path, entry in self._patch.parts.items():
             with at(path[:80] or "the root"):
                 self._made[path] = self._start(entry)
@@ -143,15 +145,12 @@ class _Applying:
         todo = list(values)
         while todo:
             value = todo.pop()
-            if isinstance(value, list):
-                todo += value
-            elif isinstance(value, dict):
-                path = value.get("keep") if len(value) == 1 else None
-                if isinstance(path, str):
-                    with at(path[:80] or "the root"):
-                        self._kept[path] = _reach(self._root, parse_path(path) if path else [])
-                else:
-                    todo += value.values()
+            path = value.get("keep") if isinstance(value, dict) and len(value) == 1 else None
+            if not isinstance(path, str):
+                todo += inner(value)
+                continue
+            with at(path[:80] or "the root"):
+                self._kept[path] = _reach(self._root, parse_path(path) if path else [])
 
     def _take_away(self, path: str, place: _Holder | None, change: dict[str, Any]) -> None:
         if place is None:
@@ -170,8 +169,13 @@ class _Applying:
                 del holder.__arguments__[key]
 
     def _call(self, path: str, place: _Holder | None, change: dict[str, Any]) -> None:
-        if "call" in change:
-            fdl.update_callable(self._called[path], self._find(change["call"][1]))
+        if "call" not in change:
+            return
+        name = change["call"][1]
+        try:
+            fdl.update_callable(self._called[path], self._find(name))
+        except TypeError:
+            raise ConfigError(f"{name} does not take all that is said there.") from None
 
     def _put(self, path: str, place: _Holder | None, change: dict[str, Any]) -> None:
         if place is None:
@@ -179,10 +183,12 @@ class _Applying:
         holder, key = place
         if "new" in change:
             value = self._value(change["new"])
-            if isinstance(holder, fdl.Buildable):
-                assign(holder, key, value)
-            else:
+            if not isinstance(holder, fdl.Buildable):
                 holder[key] = value
+            elif parameter_of(holder, key) is None:
+                raise ConfigError(f"{title(holder)} has no parameter {key!r}.")
+            else:
+                assign(holder, key, value)
         for name in change["tags"][1] if "tags" in change else ():
             fdl.add_tag(holder, key, find_tag(name, self._find))
 

@@ -9,7 +9,9 @@ import fiddle as fdl
 
 from fidgpt.graph.binding.bind import Heard
 from fidgpt.graph.binding.scope import Said, sayings
+from fidgpt.graph.drawing.sharing import is_shared_object
 from fidgpt.graph.storage.merkle import Merkle, Table
+from fidgpt.graph.storage.noted import WrittenMerkle
 from fidgpt.graph.storage.order import Order
 from fidgpt.graph.structure.arguments import Key
 from fidgpt.graph.structure.walk import IS_PART, Node, join, step_to
@@ -92,9 +94,17 @@ class Bound:
         """Each node by the identity of its value."""
         return {id(node.value): node for node in self.nodes}
 
+    def is_shared_object(self, part: Any) -> bool:
+        """Whether several places hold the one object that a part builds, or all calls of one."""
+        return is_shared_object(self._order.as_node(part))
+
     def knows(self, value: Any) -> bool:
         """Whether a value is a node of this graph."""
         return self._order.knows(value)
+
+    def as_written(self, table: Table) -> Merkle:
+        """Numbers for its nodes that are the same for what is written alike, whatever it hears."""
+        return WrittenMerkle(self._order, table, self.kind)
 
     def kind(self, value: Any) -> Hashable:
         """The same only for nodes that are written alike and hear alike."""

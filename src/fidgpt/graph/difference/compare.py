@@ -10,7 +10,6 @@ from fidgpt.graph.difference.bound import NOTHING, Argument, Bound
 from fidgpt.graph.difference.edges import Aspect, Edge, Finding
 from fidgpt.graph.difference.items import Items, are_comparable
 from fidgpt.graph.difference.likeness import call_of, function_of, tags_of
-from fidgpt.graph.drawing.sharing import is_shared_object
 from fidgpt.graph.storage.merkle import Table, leaf_key
 from fidgpt.graph.structure.clone import copies_of
 from fidgpt.graph.structure.quantities import is_quantity
@@ -169,7 +168,7 @@ class Comparison:
 
     def _would_share(self, old: fdl.Buildable) -> bool:
         """Whether the copy of what holds a part would hold that very part."""
-        return is_shared_object(self.old.node_of[id(old)]) and not is_quantity(old)
+        return self.old.is_shared_object(old) and not is_quantity(old)
 
     def _open(self, edge: Edge, old: Any, new: Any) -> Iterator[Edge]:
         if (id(old), id(new)) in self._containers:

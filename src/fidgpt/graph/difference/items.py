@@ -1,39 +1,40 @@
 """The items of two containers side by side: dicts by their keys, lists by what they hold."""
 
-from collections.abc import Hashable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 
 from fidgpt.graph.difference.align import Pair, align
 from fidgpt.graph.difference.bound import Bound
-from fidgpt.graph.difference.likeness import (
-    Numbering,
-    Numbers,
-    call_of,
-    shape,
-    writing,
-)
-from fidgpt.graph.storage.merkle import leaf_key
-from fidgpt.graph.structure.walk import children
+from fidgpt.graph.difference.likeness import Numbering, call_of, shape
+from fidgpt.graph.storage.merkle import Table, leaf_key
+from fidgpt.graph.structure.walk import IS_PART
 
-_Item = tuple[str, Any]  # the step that leads to an item, and the item
+_Models = dict[int, dict[Hashable, Any]]  # by the level of a key
 
 
 class ItemPair(NamedTuple):
     """An item of the old container and its partner in the new one.
 
     Attributes:
-      steps: what leads to each; None where there is none.
+      keys: the key or position of each; None where there is none.
       values: the two; `fdl.NO_VALUE` where there is none.
       is_moved: whether it has left its place among the others.
       like: of an item that came, the old item that it resembles.
     """
 
-    steps: tuple[str | None, str | None]
+    keys: tuple[Any, Any]
     values: tuple[Any, Any]
     is_moved: bool = False
     like: Any = None
+
+    @property
+    def steps(self) -> tuple[str | None, str | None]:
+        """What leads to each; None where there is none."""
+        old, new = (None if key is None else f"[{key!r}]" for key in self.keys)
+        return old, new
 
 
 class Items:
@@ -41,28 +42,23 @@ class Items:
 
     def __init__(self, old: Bound, new: Bound) -> None:
         self._sides = (old, new)
-        self._numberings = [Numbering(label) for label in (writing, shape, _call)]
+        self._shapes = Numbering(shape)
+        table = Table()
+        self._written = old.as_written(table), new.as_written(table)
 
     def pairs(self, old: Any, new: Any) -> Iterator[ItemPair]:
         """The items of two dicts, or of two lists or tuples."""
-        olds, news = dict(children(old)), dict(children(new))
         if isinstance(old, dict):
-            for step in {**olds, **news}:
-                values = olds.get(step, fdl.NO_VALUE), news.get(step, fdl.NO_VALUE)
-                yield ItemPair((step, step), values)
+            for key in {**old, **new}:
+                values = old.get(key, fdl.NO_VALUE), new.get(key, fdl.NO_VALUE)
+                yield ItemPair((key, key), values)
             return
-        old_items, new_items = list(olds.items()), list(news.items())
-        models: dict[Hashable, Any] | None = None
-        nothing = (None, fdl.NO_VALUE)
+        models: _Models = {}
         for i, j, is_moved in self._positions(old, new):
-            old_step, old_item = nothing if i is None else old_items[i]
-            new_step, new_item = nothing if j is None else new_items[j]
-            like = None
-            if i is None and isinstance(new_item, fdl.Buildable):
-                if models is None:
-                    models = self._models(old_items)
-                like = self._most_like(new_item, models)
-            yield ItemPair((old_step, new_step), (old_item, new_item), is_moved, like)
+            old_item = fdl.NO_VALUE if i is None else old[i]
+            new_item = fdl.NO_VALUE if j is None else new[j]
+            like = self._most_like(new_item, old, models) if i is None else None
+            yield ItemPair((i, j), (old_item, new_item), is_moved, like)
 
     def _positions(self, old: Any, new: Any) -> list[Pair[int]]:
         """Pairs of positions; only items that differ where they stand are compared in full."""
@@ -94,25 +90,44 @@ class Items:
             bound.merkle.number(one) if bound.knows(one) else leaf_key(one) for one in container
         ]
 
-    def _keys(self, which: int, item: Any) -> list[Hashable]:
-        """What must agree for two items to be the same one, the strictest first."""
+    def _key(self, which: int, item: Any, level: int) -> Hashable:
+        """What must agree for two items to be the same one; the strictest level is 0."""
         bound = self._sides[which]
-        if bound.has_parts(item):
-            return [("node", numbering.of(bound, item)) for numbering in self._numberings]
-        return [leaf_key(item)] * len(self._numberings)
+        if not bound.has_parts(item):
+            return leaf_key(item)
+        if level == 0:
+            return "node", self._written[which].content(item)
+        return "node", self._shapes.of(bound, item) if level == 1 else call_of(item)
 
-    def _models(self, items: list[_Item]) -> dict[Hashable, Any]:
-        """The first old part that answers to each key."""
-        models: dict[Hashable, Any] = {}
-        for _, item in items:
-            if isinstance(item, fdl.Buildable):
-                for key in enumerate(self._keys(0, item)):
-                    models.setdefault(key, item)
-        return models
+    def _keys(self, which: int, item: Any) -> Sequence[Hashable]:
+        return _Keys(functools.partial(self._key, which, item))
 
-    def _most_like(self, item: Any, models: dict[Hashable, Any]) -> Any:
-        keys = enumerate(self._keys(1, item))
-        return next((models[key] for key in keys if key in models), None)
+    def _most_like(self, item: Any, olds: Any, models: _Models) -> Any:
+        """The first old part that agrees with an item that came, in as strict a key as can be."""
+        if not isinstance(item, fdl.Buildable):
+            return None
+        for level, key in enumerate(self._keys(1, item)):
+            if level not in models:
+                known = [(self._key(0, one, level), one) for one in olds if IS_PART[type(one)]]
+                models[level] = dict(reversed(known))
+            if key in models[level]:
+                return models[level][key]
+        return None
+
+
+class _Keys(Sequence[Hashable]):
+    """The keys of an item, each made when it is asked for."""
+
+    def __init__(self, make: Callable[[int], Hashable]) -> None:
+        self._make = make
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, level: Any) -> Any:
+        if not -3 <= level < 3:
+            raise IndexError(level)
+        return self._make(level % 3)
 
 
 def _common(old: list[Hashable], new: list[Hashable]) -> tuple[int, int]:
@@ -127,7 +142,3 @@ def are_comparable(old: Any, new: Any) -> bool:
     """Whether both are containers whose items can be paired."""
     kinds: tuple[tuple[type, ...], ...] = ((dict,), (list, tuple))
     return any(isinstance(old, kind) and isinstance(new, kind) for kind in kinds)
-
-
-def _call(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
-    return call_of(value)

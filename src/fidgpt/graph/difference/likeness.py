@@ -5,7 +5,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.difference.bound import Argument, Bound
+from fidgpt.graph.difference.bound import Bound
 from fidgpt.graph.storage.merkle import hashable, leaf_key
 from fidgpt.graph.structure.walk import children
 
@@ -41,30 +41,35 @@ class Numbering:
     def of(self, bound: Bound, value: Any) -> int:
         """The number of a node, after those of all that it holds."""
         numbers, of_kind = self._numbers, self._of_kind
-        stack = [value]
+        stack = [] if id(value) in numbers else [value]
         while stack:
-            value = stack[-1]
-            kind = bound.kind(value)
+            one = stack[-1]
+            kind = bound.kind(one)
             if kind not in of_kind:
-                missing = [one for one in bound.held(value) if id(one) not in numbers]
+                missing = [held for held in bound.held(one) if id(held) not in numbers]
                 if missing:
                     stack += missing
                     continue
-                label = self._label(bound, value, numbers)
+                label = self._label(bound, one, numbers)
                 of_kind[kind] = self._known.setdefault(label, len(self._known))
-            numbers[id(value)] = of_kind[kind]
+            numbers[id(one)] = of_kind[kind]
             stack.pop()
         return numbers[id(value)]
 
 
 def content(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
     """Alike are parts that build equal things: calls, values and tags, whoever said them."""
-    return _label(bound, value, numbers, lambda argument: True)
 
+    def key_of(held: Any) -> Hashable:
+        return ("node", numbers[id(held)]) if bound.has_parts(held) else leaf_key(held)
 
-def writing(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
-    """Alike are parts that are written alike, whatever they hear."""
-    return _label(bound, value, numbers, lambda argument: argument.said is None)
+    if not isinstance(value, fdl.Buildable):
+        items = [(step, key_of(child)) for step, child in children(value)]
+        return call_of(value), frozenset(items) if isinstance(value, dict) else tuple(items)
+    return call_of(value), tuple(
+        (key, tags_of(value, key), key_of(argument.value))
+        for key, argument in bound.arguments(value).items()
+    )
 
 
 def shape(bound: Bound, value: Any, numbers: Numbers) -> Hashable:
@@ -87,18 +92,3 @@ def tags_of(part: fdl.Buildable, key: str | int) -> tuple[str, ...]:
     """The names of a parameter's tags, in a fixed order."""
     own = part.__argument_tags__.get(key)
     return tuple(sorted(tag.__name__ for tag in own)) if own else ()
-
-
-def _label(
-    bound: Bound, value: Any, numbers: Numbers, counts: Callable[[Argument], bool]
-) -> Hashable:
-    def key_of(held: Any) -> Hashable:
-        return ("node", numbers[id(held)]) if bound.has_parts(held) else leaf_key(held)
-
-    if not isinstance(value, fdl.Buildable):
-        items = [(step, key_of(child)) for step, child in children(value)]
-        return call_of(value), frozenset(items) if isinstance(value, dict) else tuple(items)
-    return call_of(value), tuple(
-        (key, tags_of(value, key), key_of(argument.value) if counts(argument) else None)
-        for key, argument in bound.arguments(value).items()
-    )

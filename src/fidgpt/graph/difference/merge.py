@@ -1,6 +1,7 @@
 """Merging what two people changed in one graph."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import fiddle as fdl
@@ -44,22 +45,24 @@ def _joined(patches: dict[str, Patch]) -> Patch:
     parts: Changes = {}
     known: dict[str, Any] = {}
     for name, patch in patches.items():
+        rename = partial(_named, name)
         for path, change in patch.changes.items():
             for aspect, value in change.items():
-                changes.setdefault(path, {}).setdefault(aspect, _renamed(value, name))
-        parts |= {f"{name} {path}": _renamed(part, name) for path, part in patch.parts.items()}
+                made = _with_parts(value, rename) if aspect == "new" else value
+                changes.setdefault(path, {}).setdefault(aspect, made)
+        parts |= {f"{name} {path}": _entry(part, rename) for path, part in patch.parts.items()}
         known |= patch.known
     return Patch(changes, parts, known)
 
 
 def _same_place(ours: Patch, theirs: Patch) -> Iterator[str]:
-    for path in ours.changes.keys() & theirs.changes.keys():
+    for path in (one for one in ours.changes if one in theirs.changes):
         mine, other = ours.changes[path], theirs.changes[path]
         for aspect in _ASPECTS:
             if _touches(mine, aspect) and _touches(other, aspect):
-                sides = _whole(mine.get(aspect), ours), _whole(other.get(aspect), theirs)
+                sides = _whole(_made(mine, aspect), ours), _whole(_made(other, aspect), theirs)
                 if repr(sides[0]) != repr(sides[1]):
-                    texts = [_short(one.get(aspect), aspect) for one in (mine, other)]
+                    texts = [_short(_made(one, aspect), aspect) for one in (mine, other)]
                     yield f"{path or 'the root'}: ours is {texts[0]}, and theirs is {texts[1]}."
 
 
@@ -68,9 +71,8 @@ def _lost(base: Any, changes: Changes, one: str, other: str, pairing: Pairing) -
     for path, change in changes.items():
         for holder, where in _holders(base, path):
             if pairing.heir(holder) is None:
-                texts = [_short(change.get(a), a) for a in _ASPECTS if _touches(change, a)]
                 yield (
-                    f"{path}: {one} is {' and '.join(texts)}, and {other} has nothing there: "
+                    f"{path}: {one} is {_told(change)}, and {other} has nothing there: "
                     f"{where or 'the root'} {_fate(base, where, pairing)}."
                 )
                 break
@@ -95,8 +97,7 @@ def _inside(base: Any, changes: Changes, others: Changes, one: str, other: str) 
         for key, holder in _steps(base, path):
             place = join(place, step_between(holder, key))
             if place in whole and place != path and not isinstance(_at(holder, key), fdl.Buildable):
-                texts = _short(change.get("new"), "new"), _short(others[place].get("new"), "new")
-                sides = f"{one} is {texts[0]}", f"{other} is {texts[1]} at {place}"
+                sides = f"{one} is {_told(change)}", f"{other} is {_told(others[place])} at {place}"
                 yield f"{path}: {', and '.join(sides)}."
 
 
@@ -128,26 +129,45 @@ def _touches(change: dict[str, Any], aspect: str) -> bool:
     return aspect in change or (aspect == "new" and "old" in change)
 
 
-def _renamed(value: Any, name: str) -> Any:
-    """A value in which the new parts have the names that they have in the joined patch."""
-    if isinstance(value, list):
-        return [_renamed(item, name) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if [*value] == ["part"]:
-        return {"part": f"{name} {value['part']}"}
-    return {key: _renamed(item, name) for key, item in value.items()}
+def _made(change: dict[str, Any], aspect: str) -> Any:
+    """What a change makes of an aspect of its place; nothing, and not None, where it takes away."""
+    return change.get(aspect, fdl.NO_VALUE)
+
+
+def _told(change: dict[str, Any]) -> str:
+    return " and ".join(_short(_made(change, a), a) for a in _ASPECTS if _touches(change, a))
+
+
+def _named(name: str, path: str) -> Any:
+    """A new part under the name that it has in the joined patch."""
+    return {"part": f"{name} {path}"}
 
 
 def _whole(value: Any, patch: Patch) -> Any:
     """A value with its new parts written out, to compare those of two patches."""
+
+    def written_out(path: str) -> Any:
+        return _entry(patch.parts[path], written_out)
+
+    return _with_parts(value, written_out)
+
+
+def _entry(part: dict[str, Any], change: Callable[[str], Any]) -> dict[str, Any]:
+    said = {key: _with_parts(value, change) for key, value in part["set"].items()}
+    return {**part, "set": said}
+
+
+def _with_parts(value: Any, change: Callable[[str], Any]) -> Any:
+    """A value with what `change` gives for the path of each new part in it."""
     if isinstance(value, list):
-        return [_whole(item, patch) for item in value]
+        return [_with_parts(item, change) for item in value]
     if not isinstance(value, dict):
         return value
     if [*value] == ["part"]:
-        return _whole(patch.parts[value["part"]], patch)
-    return {key: _whole(item, patch) for key, item in value.items()}
+        return change(value["part"])
+    if [*value] == ["dict"]:
+        return {"dict": {key: _with_parts(item, change) for key, item in value["dict"].items()}}
+    return {key: _with_parts(item, change) for key, item in value.items()}
 
 
 def _short(value: Any, aspect: str) -> str:
@@ -155,6 +175,8 @@ def _short(value: Any, aspect: str) -> str:
         return f"a call of {value[1]}"
     if aspect == "tags":
         return f"tagged {' and '.join(value[1]) or 'with nothing'}"
+    if value is fdl.NO_VALUE:
+        return "not set"
     if isinstance(value, dict) and [*value] in (["part"], ["keep"]):
         return f"the part of {next(iter(value.values()))}"
     return f"{value!r:.60}"

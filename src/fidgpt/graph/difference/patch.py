@@ -7,7 +7,6 @@ is left out from then on. `{"keep": path}` is the part that the old graph has at
 where a list got more items of a kind.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +16,9 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph.difference.copied import Originals, originals, own_keys
 from fidgpt.graph.difference.pairing import Pairing
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.storage.codec import encode
+from fidgpt.graph.storage.codec import encode, encode_dict
 from fidgpt.graph.storage.names import name_of
+from fidgpt.graph.storage.plain_json import read_json
 from fidgpt.graph.storage.text import to_json
 from fidgpt.graph.storage.walked import step_between
 from fidgpt.graph.storage.writing import FORMAT as CONFIG_FORMAT
@@ -176,8 +176,7 @@ class _Making:
         if type(value) is tuple:
             return {"tuple": [self._value(item) for item in value]}
         if type(value) is dict:
-            encode(dict.fromkeys(value), {})  # which refuses keys that are no text
-            return {"dict": {key: self._value(item) for key, item in value.items()}}
+            return encode_dict(value, lambda key: self._value(value[key]))
         for name, thing in _named_in(value):
             self._known[name] = thing
         return encode(value, {})
@@ -195,7 +194,7 @@ def outside(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [outside(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): outside(item) for key, item in value.items()}
+        return encode_dict(value, lambda key: outside(value[key]))
     try:
         return encode(value, {})
     except ConfigError:
@@ -212,7 +211,10 @@ def read_patch(text: str, *, source: str = "the patch") -> Patch:
     if not text.strip():
         raise ConfigError(f"{source} is empty: it holds no patch.")
     try:
-        document = json.loads(text)
+        with at(source):
+            document = read_json(text)
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source} is not JSON: {error}.") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:

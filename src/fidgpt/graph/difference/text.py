@@ -5,16 +5,18 @@ import re
 from collections.abc import Iterable, Iterator
 
 from fidgpt.graph.difference.changes import Change
+from fidgpt.graph.selecting.paths import TEXT
 
-_INDEX = re.compile(r"\[(\d+)\]")
+_PIECE = re.compile(rf"{TEXT}|\[(\d+)\]")  # the key of a dict, in which brackets mean nothing
+_HOLE = "[\0]"  # no path has this sign: it writes keys as Python does
 
 
 def diff_text(changes: Iterable[Change]) -> str:
     """A line for each change; a change that many items of a list have in common is one line."""
     groups: dict[tuple[str, str, str], list[tuple[int, ...]]] = {}
     for change in changes:
-        pattern = _INDEX.sub("[]", change.path)
-        indices = tuple(int(index) for index in _INDEX.findall(change.path))
+        pattern = _PIECE.sub(lambda piece: _HOLE if piece[1] else piece[0], change.path)
+        indices = tuple(int(index) for index in _PIECE.findall(change.path) if index)
         groups.setdefault((change.sign, pattern, change.detail), []).append(indices)
     lines = [
         f"{sign} {path or 'the root'}: {detail}"
@@ -45,5 +47,5 @@ def _paths(pattern: str, indices: list[tuple[int, ...]]) -> Iterator[str]:
 
 
 def _filled(pattern: str, indices: list[str]) -> str:
-    first, *rest = pattern.split("[]")
+    first, *rest = pattern.split(_HOLE)
     return first + "".join(f"[{i}]{text}" for i, text in zip(indices, rest, strict=True))

@@ -14,9 +14,10 @@ from fidgpt.graph.selecting.place import Place, inside_of
 from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
 from fidgpt.graph.signatures.hints import can_be_typed, element_hint, fits, is_protocol, name_of
 from fidgpt.graph.structure.arguments import Key, default_of, every
-from fidgpt.graph.typed.calls import parse_call, split_at_commas
+from fidgpt.graph.typed.calls import parse_call
 from fidgpt.graph.typed.formula import make_formula, says_formula
-from fidgpt.graph.typed.values import read_value
+from fidgpt.graph.typed.items import entries_in, items_in
+from fidgpt.graph.typed.values import as_asked, read_key, read_value
 
 Parts = Mapping[str, Callable[..., Any]]
 _CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
@@ -76,10 +77,11 @@ class Reader:
             return read_value(self._text, place.hint)
         except ConfigError as error:
             if takes_part and self._parts:
-                if items := _items_in(self._text, place.hint):
+                if items := items_in(self._text, place.hint):
                     return self._filled(place, [fdl.NO_VALUE] * len(items), enumerate(items))
-                if entries := _entries_in(self._text, place.hint):
-                    return self._filled(place, dict.fromkeys(entries), entries.items())
+                if entries := entries_in(self._text, place.hint):
+                    texts = {read_key(key, place.hint): one for key, one in entries.items()}
+                    return self._filled(place, dict.fromkeys(texts), texts.items())
             raise ConfigError(self._why_not(place, takes_part) or str(error)) from None
 
     def _name_of_part(self, hint: Any) -> str:
@@ -92,7 +94,7 @@ class Reader:
         if is_bare and (is_text or ("." in call[1] and any(map(is_unknown, members_of(hint))))):
             return ""  # a word, which is as good a text as a name
         try:
-            if call[1] in self._parts:
+            if part_named(call[1], hint, self._parts) is not None:
                 return call[1]
         except ConfigError:
             if is_bare and can_be_typed(hint):
@@ -105,7 +107,8 @@ class Reader:
     def _named(self, place: Place) -> Any:
         """The part, or the function itself, that a name stands for; NO_VALUE if it cannot fit."""
         call = parse_call(self._text)
-        function = self._parts[call.name]
+        function = part_named(call.name, place.hint, self._parts)
+        assert function is not None  # who calls this has asked
         is_bare = "(" not in self._text and not _is_answer(function, place.hint)
         if is_bare and _is_function_wanted(place) and fits(function, place.hint):
             return function
@@ -122,7 +125,8 @@ class Reader:
             path = f"{place.path}[{key!r}]"
             item = Place(values, key, hint, path, place.path, inside_of(place, key))
             values[key] = self._read_inner(item, text)
-        return tuple(values) if self._text.lstrip()[:1] == "(" else values
+        is_tuple = self._text.lstrip()[:1] == "("
+        return as_asked(tuple(values) if is_tuple else values, place.hint)
 
     def _read_inner(self, place: Place, text: str) -> Any:
         return Reader(self._root, text, self._parts).read(place)
@@ -145,7 +149,7 @@ class Reader:
         now = set(every(place.value)) if isinstance(place.value, fdl.Buildable) else set()
         kind = _kinds(place)[0]
         fitting: list[tuple[int, str]] = []
-        for name, function in self._parts.items():
+        for name, function in (_classes_asked(place.hint) | dict(self._parts)).items():
             part, made = kind(function), _class_made_by(function)
             if _is_function_wanted(place):
                 is_fitting = _is_told(_returned(function)) and fits(function, place.hint)
@@ -156,6 +160,22 @@ class Reader:
         if not fitting:
             return "It takes a part, and none that has a name fits: a fiddler puts it there."
         return f"Name a part that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
+
+
+def part_named(name: str, hint: Any, parts: Parts) -> Callable[..., Any] | None:
+    """What a name stands for where `hint` is asked: a class that it asks for, or a known part."""
+    asked = _classes_asked(hint)
+    if name not in asked and name in parts:
+        return parts[name]
+    return asked.get(name)
+
+
+def _classes_asked(hint: Any) -> dict[str, Callable[..., Any]]:
+    """The classes of which a hint asks an instance, by name."""
+    classes = [one for one in members_of(hint) if inspect.isclass(one) and not is_protocol(one)]
+    made = [one for one in classes if not (inspect.isabstract(one) or can_be_typed(one))]
+    others = ("builtins", "torch")  # whose classes are known, or are no parts
+    return {one.__name__: one for one in made if one.__module__.partition(".")[0] not in others}
 
 
 def _is_function_wanted(place: Place) -> bool:
@@ -181,28 +201,6 @@ def _class_made_by(function: Any) -> Any:
 def _is_told(returned: Any) -> bool:
     """Whether an annotation tells what comes, rather than what it can do."""
     return not (is_unknown(returned) or getattr(returned, "_is_protocol", False))
-
-
-def _items_in(text: str, hint: Any) -> list[str]:
-    """The texts of the items of a list or tuple, where one may stand; none for what is neither."""
-    inner = text.strip()
-    empty: dict[str, Any] = {"[]": [], "()": ()}
-    brackets = inner[:1] + inner[-1:]
-    if brackets not in empty or not any(fits(empty[brackets], one) for one in members_of(hint)):
-        return []
-    return [item.strip() for item in split_at_commas(inner[1:-1]) if item.strip()]
-
-
-def _entries_in(text: str, hint: Any) -> dict[str, str]:
-    """The texts of the values of a dict by key, where one may stand; none for what is no dict."""
-    inner = text.strip()
-    takes_dict = any(fits({}, one) for one in members_of(hint))
-    if not takes_dict or inner[:1] != "{" or inner[-1:] != "}":
-        return {}
-    entries = [entry.partition(":") for entry in split_at_commas(inner[1:-1])]
-    if not all(colon for _, colon, _ in entries):
-        return {}
-    return {key.strip().strip("'\""): value.strip() for key, _, value in entries}
 
 
 def _in_turn(kinds: list[Any], function: Any, hint: Any) -> list[Any]:

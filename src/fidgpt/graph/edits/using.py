@@ -11,7 +11,7 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph.edits.alike import Remaking
 from fidgpt.graph.edits.calling import with_arguments
 from fidgpt.graph.edits.edit import Edit, Planned, carry_out
-from fidgpt.graph.edits.reading import Parts, Reader
+from fidgpt.graph.edits.reading import Parts, Reader, part_named
 from fidgpt.graph.edits.swap import swapped
 from fidgpt.graph.errors import ConfigError, at, nearest, suggest
 from fidgpt.graph.selecting.paths import find_place
@@ -46,8 +46,7 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
         does not fit there; the graph is as it was.
     """
     call = parse_call(text)
-    if call.name not in parts:
-        raise ConfigError(f"there is no part {call.name!r}. {_likely(root, selector, text, parts)}")
+    function = _function(root, selector, text, parts)
     planned: list[Planned] = []
     olds: dict[int, fdl.Buildable] = {}
     for place in places(root, selector):
@@ -55,11 +54,22 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
             olds[id(place.value)] = place.value
         else:
             planned.append((place, _first(place, Reader(root, text, parts))))
-    news = {key: _new(root, old, parts[call.name], call, parts) for key, old in olds.items()}
+    news = {key: _new(root, old, function, call, parts) for key, old in olds.items()}
     held = [node for node in nodes(root) if id(node.value) in news] if news else []
     planned += [(place, news[id(node.value)]) for node in held for place in _holding(root, node)]
     remaking = Remaking(root, keeps_sharing=True)
     return carry_out(_in_new_parts(planned, news), same=remaking.is_same)
+
+
+def _function(root: Any, selector: str, text: str, parts: Parts) -> Callable[..., Any]:
+    """What the new part calls: a class that the first place asks for, or a known one."""
+    name = parse_call(text).name
+    with contextlib.suppress(ConfigError):  # of a place or a module; what follows tells it
+        if found := part_named(name, places(root, selector)[0].hint, parts):
+            return found
+    if name not in parts:
+        raise ConfigError(f"there is no part {name!r}. {_likely(root, selector, text, parts)}")
+    return parts[name]
 
 
 def _likely(root: Any, selector: str, text: str, parts: Parts) -> str:

@@ -85,6 +85,15 @@ function foldAll(isUnfolded) {
   else tree.foldAll(isUnfolded);
 }
 
+/** The path that the address names; none where somebody's hand left it half. */
+function askedPath() {
+  try {
+    return decodeURIComponent(location.hash.slice(1));
+  } catch {
+    return "";
+  }
+}
+
 function start() {
   byId("query").addEventListener("input", (event) => search(event.target.value));
   byId("query").addEventListener("keydown", (event) => {
@@ -121,7 +130,7 @@ function start() {
   byId("keys").append(
     "/ search · arrows move and fold · enter chooses · g tree or graph · esc back",
   );
-  const asked = decodeURIComponent(location.hash.slice(1));
+  const asked = askedPath();
   choose(graphs.new.rows.find((row) => asked && graphs.new.path(row) === asked) ?? null);
 }
 

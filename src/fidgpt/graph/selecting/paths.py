@@ -22,8 +22,8 @@ from fidgpt.graph.structure.arguments import (
 )
 from fidgpt.graph.structure.walk import IS_PART, is_node, join, parts, step_to, title
 
-_TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_STEP = re.compile(rf"\.?([A-Za-z_]\w*)|\[(-?[0-9]{{1,9}})\]|\[({_TEXT})\]")
+TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_STEP = re.compile(rf"\.?([A-Za-z_]\w*)|\[(-?[0-9]{{1,9}})\]|\[({TEXT})\]")
 
 _REMEDIES = (  # for what is found where a step should begin
     (r"\.?[0-9]", " An item is written [0]."),
@@ -121,7 +121,9 @@ def _unquoted(text: str) -> str:
 
 def _step(root: Any, above: Place | None, key: Key, path: str) -> Place:
     if above is None:
-        return _argument(root, root, key, "") if _is_part(root) else _entry(root, key, Any, "")
+        if _is_part(root):
+            return _argument(root, root, key, "")
+        return _entry(root, _from_the_start(root, key), Any, "")
     value = above.value
     if _is_part(value):
         return _argument(root, value, key, above.path, above.opens)
@@ -131,11 +133,19 @@ def _step(root: Any, above: Place | None, key: Key, path: str) -> Place:
         return _argument(root, opened, key, above.path, opens)
     if not is_node(value):
         raise ConfigError(f"{above.path} is {describe(value)}, so there is nothing at {path}.")
+    key = _from_the_start(value, key)
     return _entry(value, key, above.hint, above.path, inside_of(above, key))
 
 
 def _is_part(value: Any) -> bool:
     return isinstance(value, fdl.Buildable)
+
+
+def _from_the_start(container: Any, key: Key) -> Key:
+    """The number of an item that was counted from the end, so that each place has one path."""
+    if not isinstance(container, list | tuple) or not isinstance(key, int):
+        return key
+    return key + len(container) if -len(container) <= key < 0 else key
 
 
 def _opened(place: Place, path: str) -> fdl.Buildable:

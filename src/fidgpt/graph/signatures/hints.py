@@ -73,14 +73,25 @@ def element_hint(hint: Any, key: Any) -> Any:
     """The annotation of one element of a list, tuple or dict that is annotated `hint`."""
     for member in members_of(hint):
         origin, args = typing.get_origin(member), typing.get_args(member)
+        if typing.is_typeddict(origin or member):
+            return typing.get_type_hints(origin or member).get(str(key), Any)
         if not inspect.isclass(origin):
             continue
         if issubclass(origin, Mapping):
-            if len(args) == 2 and not isinstance(key, int):
+            if len(args) == 2 and (not isinstance(key, int) or fits(key, args[0])):
                 return args[1]
         elif origin is tuple and args and args[-1] is not Ellipsis:
             return args[key] if isinstance(key, int) and key < len(args) else Any
         elif issubclass(origin, Iterable) and args and isinstance(key, int):
+            return args[0]
+    return Any
+
+
+def key_hint(hint: Any) -> Any:
+    """The annotation of the keys of a dict that is annotated `hint`."""
+    for member in members_of(hint):
+        origin, args = typing.get_origin(member), typing.get_args(member)
+        if inspect.isclass(origin) and issubclass(origin, Mapping) and len(args) == 2:
             return args[0]
     return Any
 
@@ -117,7 +128,9 @@ def _is_container(origin: Any) -> bool:
 def _container_fits(value: Any, hint: Any) -> bool:
     origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
     if typing.is_typeddict(origin):
-        return isinstance(value, dict)
+        fields = typing.get_type_hints(origin)
+        is_whole = isinstance(value, dict) and origin.__required_keys__ <= value.keys()
+        return is_whole and all(key in fields and fits(value[key], fields[key]) for key in value)
     if not inspect.isclass(origin) or is_protocol(origin):
         return _is_bearable(value, hint)
     if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
@@ -144,7 +157,7 @@ def _call_fits(kind: type, function: Any, hint: Any) -> bool:
     built = hints_of(function).get("return", Any)
     if not issubclass(kind, fdl.Partial):
         return _may_be(built, hint, exactly=inspect.isclass(function))
-    origin = typing.get_origin(hint) or hint
+    origin = _runtime_kind(typing.get_origin(hint) or hint)
     if origin is collections.abc.Callable:
         return _may_return(function, hint)
     if not inspect.isclass(origin):
@@ -184,9 +197,7 @@ def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
 def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     if is_unknown(built) or is_unknown(hint):
         return True
-    have, want = (typing.get_origin(side) or side for side in (built, hint))
-    # Of a tensor not yet built nobody knows the shape.
-    have, want = (getattr(side, "array_type", side) for side in (have, want))
+    have, want = (_runtime_kind(typing.get_origin(side) or side) for side in (built, hint))
     if not (inspect.isclass(have) and inspect.isclass(want)) or is_protocol(have):
         return True
     if is_protocol(want):
@@ -196,6 +207,11 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     if issubclass(have, (want, *_TOWER.get(want, ()))):
         return True
     return not exactly and issubclass(want, have)
+
+
+def _runtime_kind(hint: Any) -> Any:
+    """What is made where a hint is asked: a tensor of any shape, or a dict for a TypedDict."""
+    return dict if typing.is_typeddict(hint) else getattr(hint, "array_type", hint)
 
 
 def is_protocol(hint: Any) -> bool:

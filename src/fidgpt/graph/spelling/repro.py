@@ -131,7 +131,8 @@ class _Search:
         """
         ways = [self.with_words(self.with_fiddlers(first, fiddlers, saves=2))]
         if not self.is_same(ways[0]):
-            ways.append(self.with_more(self.with_words(first), fiddlers))
+            begun = (ways[0], self.with_words(first))
+            ways += [self.with_more(said, fiddlers) for said in begun]
         if not any(map(self.is_same, ways)):
             ways += [self.with_words(way, lists=True) for way in (*ways, first)]
         return [self.without_needless(way) for way in ways]
@@ -222,7 +223,7 @@ class _Search:
         for i in range(len(said) - 1, 0, -1):
             fewer = [*said[:i], *said[i + 1 :]]
             if self.is_same(fewer) if is_same else self._count(fewer) <= count:
-                said = fewer
+                said, count = fewer, self._count(fewer)
         return said
 
     def _said(self, said: list[str], groups: list[list[str]]) -> list[str]:

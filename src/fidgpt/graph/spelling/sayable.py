@@ -96,14 +96,18 @@ def price(change: Change) -> int:
 
 
 def distance(changes: Iterable[Change]) -> int:
-    """About how many directives say some changes: one says the same value in many places."""
+    """About how many directives say some changes: one says a value or a part in many places."""
     return sum({_gist(change): price(change) for change in changes}.values())
 
 
 def _gist(change: Change) -> tuple[str, ...]:
     if isinstance(change, ValueChanged):
         return re.split(r"[.\]]", change.path)[-1], repr(change.new.value)
-    return (change.path,)
+    if not can_be_said(change):
+        return (change.path,)
+    new = change.new.value
+    call = title(new) if isinstance(new, fdl.Buildable) else repr(new)
+    return _INDEX.sub("[*]", change.path), type(change).__name__, call
 
 
 def _item_of(change: Change) -> str | None:

@@ -1,6 +1,7 @@
 """What one would type for a value or a part, where some text says it."""
 
 import enum
+import pathlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.signatures.hints import element_hint, hint_of
+from fidgpt.graph.signatures.hints import element_hint, hint_of, key_hint
 from fidgpt.graph.structure.arguments import given
 from fidgpt.graph.structure.walk import parts
 from fidgpt.graph.typed.formula import is_formula
@@ -29,7 +30,9 @@ def value_text(value: Any, hint: Any) -> str | None:
         texts = [value.name]
     elif kind.__module__ == "torch":
         texts = [str(value).removeprefix("torch."), str(value)]
-    elif not isinstance(value, int | float | list | tuple | dict | None):
+    elif isinstance(value, list | tuple | dict):
+        texts.append(_collected(value, hint))
+    elif not isinstance(value, int | float | None):
         texts = [str(value)]
     return next((text for text in texts if _means(text, hint, value)), None)
 
@@ -70,6 +73,24 @@ def inner_text(value: Any, hint: Any, part_name: PartName) -> str | None:
     if any(text is None for _, text in entries):
         return None
     return "{" + ", ".join(f"{key!r}: {text}" for key, text in entries) + "}"
+
+
+def _collected(value: Any, hint: Any) -> str:
+    """A list, tuple or dict of what has a name where its items are asked, such as an enum."""
+    if isinstance(value, dict):
+        pairs = [
+            (_item_text(key, key_hint(hint)), _item_text(one, element_hint(hint, key)))
+            for key, one in value.items()
+        ]
+        return "{" + ", ".join(f"{key}: {text}" for key, text in pairs) + "}"
+    texts = [_item_text(one, element_hint(hint, i)) for i, one in enumerate(value)]
+    return f"({', '.join(texts)},)" if isinstance(value, tuple) else f"[{', '.join(texts)}]"
+
+
+def _item_text(value: Any, hint: Any) -> str:
+    if isinstance(value, str | pathlib.PurePath):  # which may have commas in it
+        return repr(str(value))
+    return value_text(value, hint) or repr(value)
 
 
 def formula_text(part: fdl.Buildable) -> str:

@@ -2,10 +2,12 @@
 
 import dataclasses
 import enum
+import functools
 import inspect
 import math
+import operator
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -26,7 +28,7 @@ def encode(value: Any, paths: Mapping[int, str]) -> Any:
       ConfigError: the value has no form in a file.
     """
     if isinstance(value, enum.Enum):
-        return {"enum": [name_of(type(value)), value.name]}
+        return {"enum": [name_of(type(value)), member_name(value)]}
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:
@@ -40,20 +42,60 @@ def encode(value: Any, paths: Mapping[int, str]) -> Any:
     if type(value) is tuple:
         return {"tuple": [encode(item, paths) for item in value]}
     if type(value) is dict:
-        return {"dict": _encode_items(value, paths)}
+        return encode_dict(value, lambda key: encode(value[key], paths))
     if isinstance(value, pathlib.PurePath):
         return {"path": str(value)}
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
         return {type(value).__name__: str(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        return {"object": [name_of(type(value)), _encode_items(fields, paths)]}
+        fields = {name: encode(item, paths) for name, item in fields.items()}
+        return {"object": [name_of(type(value)), fields]}
     if callable(value):
         return {"name": name_of(value)}
     raise ConfigError(
         f"{value!r:.60} of type {type(value).__name__} cannot be saved in a config: make it a "
         "fdl.Config of its constructor, or use plain values."
     )
+
+
+def encode_dict(value: Mapping[Any, Any], entry: Callable[[Any], Any]) -> dict[str, Any]:
+    """A dict as JSON, with the `entry` of each key; where keys are no texts, as pairs.
+
+    Raises:
+      ConfigError: a key has no form in a file.
+    """
+    if all(type(key) is str for key in value):
+        return {"dict": {key: entry(key) for key in value}}
+    return {"items": [[encode(key, {}), entry(key)] for key in value]}
+
+
+def inner(written: Any) -> Iterable[Any]:
+    """The values that lie in one as `encode` writes it, which may be parts."""
+    if isinstance(written, list):
+        return written
+    if not isinstance(written, dict):
+        return ()
+    match [*written.items()]:
+        case [("tuple", list(items))]:
+            return items
+        case [("dict", dict(items))]:
+            return items.values()
+        case [("items", list(pairs))]:
+            return [one for pair in pairs if isinstance(pair, list) for one in pair]
+        case [("object", [str(), dict(fields)])]:
+            return fields.values()
+    return ()
+
+
+def member_name(member: enum.Enum) -> str:
+    """The name of a member; of flags that are several, or none, those of each with | between."""
+    if (name := member.name or "") in type(member).__members__:
+        return name
+    names = [str(one.name) for one in member] if isinstance(member, enum.Flag) else []
+    if not isinstance(member, enum.Flag) or _flags(type(member), names) != member:
+        raise ConfigError(f"{member!r:.60} cannot be saved in a config: not all of it has a name.")
+    return "|".join(names)
 
 
 def encode_default(value: Any) -> Any:
@@ -91,6 +133,8 @@ def decode(
             return tuple(decode(item, find, refer) for item in items)
         case [("dict", dict(items))]:
             return {key: decode(item, find, refer) for key, item in items.items()}
+        case [("items", list(pairs))]:
+            return _from_pairs(pairs, find, refer)
         case [("float", "inf" | "-inf" | "nan" as text)]:
             return float(text)
         case [("path", str(text))]:
@@ -109,11 +153,20 @@ def decode(
     raise ConfigError(f"{value!r:.80} is no kind of value.")
 
 
-def _encode_items(value: dict[Any, Any], paths: Mapping[int, str]) -> dict[str, Any]:
-    for key in value:
-        if type(key) is not str:
-            raise ConfigError(f"the dict key {key!r} cannot be saved in a config: use a string.")
-    return {key: encode(item, paths) for key, item in value.items()}
+def _from_pairs(
+    pairs: list[Any], find: Callable[[str], Any], refer: Mapping[str, Callable[[str], Any]]
+) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ConfigError(f"{pair!r:.80} is no key with its value.")
+        key = decode(pair[0], find)
+        if isinstance(key, list | dict):
+            raise ConfigError(f"{key!r:.80} is no key of a dict.")
+        if key in found:
+            raise ConfigError(f"it says {key!r:.60} twice in one place: leave one of them.")
+        found[key] = decode(pair[1], find, refer)
+    return found
 
 
 def _dataclass(name: str, find: Callable[[str], Any]) -> Any:
@@ -127,9 +180,16 @@ def _member(name: str, member: str, find: Callable[[str], Any]) -> enum.Enum:
     found = find(name)
     if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
         raise ConfigError(f"{name!r:.80} is no enum.")
-    if member not in found.__members__:
-        raise ConfigError(f"{name} has no {member!r:.80}. {suggest(member, found.__members__)}")
-    return found[member]
+    if member in found.__members__:
+        return found[member]
+    names = member.split("|") if member else []
+    if issubclass(found, enum.Flag) and all(one in found.__members__ for one in names):
+        return _flags(found, names)
+    raise ConfigError(f"{name} has no {member!r:.80}. {suggest(member, found.__members__)}")
+
+
+def _flags(kind: type[enum.Flag], names: Iterable[str]) -> enum.Flag:
+    return functools.reduce(operator.or_, (kind[name] for name in names), kind(0))
 
 
 def _dtype(text: str) -> Any:

@@ -13,13 +13,13 @@ parameters `heard` when it was written, for the reader's sake; and the `defaults
 that a default that has changed since does not change an old run.
 """
 
-import json
 import re
 from typing import Any, Literal
 
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.storage.plain_json import read_json
 from fidgpt.graph.storage.reading import Reading
 from fidgpt.graph.storage.text import to_json, to_yaml
 from fidgpt.graph.storage.writing import FORMAT, VERSION, write
@@ -84,7 +84,7 @@ def _data_of(text: str, source: str) -> Any:
         raise ConfigError(f"{source} is empty: it holds no config.")
     try:
         with at(source):
-            return json.loads(text, object_pairs_hook=_once_each)
+            return read_json(text)
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
@@ -96,16 +96,6 @@ def _data_of(text: str, source: str) -> Any:
 
     with at(source):
         return read_yaml(text)
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The entries of an object; of two with one key, JSON itself would drop the first."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ConfigError(f"it says {twice!r:.60} twice in one place: leave one of them.")
-    return found
 
 
 def _parts_of(document: Any, source: str) -> dict[str, Any]:

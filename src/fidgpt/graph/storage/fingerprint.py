@@ -8,12 +8,13 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.storage.codec import encode, encode_default
+from fidgpt.graph.storage.codec import encode, encode_default, encode_dict
 from fidgpt.graph.storage.lockstep import Apart, Lockstep
 from fidgpt.graph.storage.merkle import Merkle, Sharing, Table, hashable
 from fidgpt.graph.storage.names import name_of
 from fidgpt.graph.storage.order import PLAIN, Order
 from fidgpt.graph.structure.arguments import Key, default_of
+from fidgpt.graph.structure.walk import IS_PART
 
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
@@ -103,7 +104,7 @@ class Hashes:
     def _hash_of(self, sample: Any) -> str | ConfigError:
         if isinstance(sample, Sharing):
             return self._shared(sample)
-        if isinstance(sample, fdl.Buildable):
+        if IS_PART[type(sample)]:
             return self._part(sample)
         return self._container(sample)
 
@@ -161,9 +162,9 @@ class Hashes:
             if type(value) not in (list, tuple, dict):
                 encode(value, {})  # which says what is wrong with it
             if isinstance(value, dict):
-                keys = list(encode(dict.fromkeys(value), {})["dict"])
-                items = [self._encoded(item) for item in value.values()]
-                return _hash({"dict": dict(zip(keys, items, strict=True))})
+                written = encode_dict(value, lambda key: self._encoded(value[key]))
+                written.get("items", []).sort(key=_to_json)  # whose order means nothing
+                return _hash(written)
             return _hash({type(value).__name__: [self._encoded(item) for item in value]})
         except ConfigError as error:
             return error

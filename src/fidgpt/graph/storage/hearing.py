@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fidgpt.graph.binding.bind import Heard, listen
-from fidgpt.graph.binding.scope import Said, Scopes
+from fidgpt.graph.binding.scope import Said, Scope, Scopes, sayings
 from fidgpt.graph.storage.walked import Walked, step_between
 from fidgpt.graph.structure.arguments import Key
 from fidgpt.graph.structure.walk import IS_PART, Node
 
 Kind = tuple[int, int]  # the twin of a node, and the identity of the scope around it
-_NOTHING: Mapping[Key, Said] = {}
 
 
 class Hearing:
@@ -28,25 +27,26 @@ class Hearing:
         self._walked = walked
         self._scopes = Scopes()
         self._nodes: dict[int, Node] = {}
+        self._around: dict[int, Scope] = {id(None): {}}  # which holds the root
+        self._heard: dict[int, dict[Key, Said]] = {}
         self._known: dict[Kind, dict[Key, Said]] = {}
         self._listen_everywhere()
 
     def kind(self, value: Any) -> Kind:
         """The same for nodes that build the same; nodes of two kinds may do so too."""
-        place, again = self._walked.lead[id(value)], self._walked.again
-        is_item = place[1] is not None and not IS_PART[type(place[1])] and id(value) not in again
-        one = place[1] if is_item else value  # an item stands in the scope of the list around it
-        node = self._nodes.get(id(one)) or self._entered(one)
-        return self._walked.twins[id(value)], id(self._scopes.around(node))
+        scope = self._around.get(id(value))
+        return self._walked.twins[id(value)], id(self._scope(value) if scope is None else scope)
 
     def of(self, part: Any) -> Mapping[Key, Said]:
         """What the open parameters of a part hear, those apart of which the default stands."""
-        node = self._nodes.get(id(part)) or self._entered(part)
-        kind = self._walked.twins[id(part)], id(self._scopes.at(node, None))  # with what it says
-        known = self._known.get(kind)
-        if known is None:
-            known = self._known[kind] = listen(node, self._scopes)
-        return known
+        heard = self._heard.get(id(part))
+        if heard is None:
+            scope = self._through(part, None)
+            kind = self._walked.twins[id(part)], id(scope)
+            if kind not in self._known:
+                self._known[kind] = listen(part, scope)
+            heard = self._heard[id(part)] = self._known[kind]
+        return heard
 
     def said(self) -> list[Said]:
         """What anybody hears, each at least once."""
@@ -55,8 +55,8 @@ class Hearing:
     def all(self) -> list[Heard]:
         """What each open parameter hears, in the order in which one reads the graph."""
         return [
-            Heard(self._nodes[me], key, said)
-            for me, (value, *_) in self._walked.lead.items()
+            Heard(self._entered(value), key, said)
+            for value, *_ in self._walked.lead.values()
             if IS_PART[type(value)] and value.__argument_tags__
             for key, said in self.of(value).items()
         ]
@@ -74,7 +74,8 @@ class Hearing:
                 continue
             met.add(id(value))
             kinds.add(kind)
-            self.of(value)
+            if IS_PART[type(value)] and value.__argument_tags__:
+                self.of(value)
             todo += self._walked.held.get(id(value), ())
 
     def _entangled(self) -> set[int]:
@@ -89,6 +90,40 @@ class Hearing:
                 found.add(id(value))
                 todo += [holder for _, holder, _ in self._walked.places(value)]
         return found
+
+    def _scope(self, value: Any) -> Scope:
+        """What is said around a node, after what is said around all that hold it."""
+        known, lead, again = self._around, self._walked.lead, self._walked.again
+        todo = [value]
+        while todo:
+            me = id(todo[-1])
+            if me in known:
+                todo.pop()
+                continue
+            _, holder, key = lead[me]
+            holders = [holder, *(other for _, other, _ in again.get(me, ()))]
+            missing = [one for one in holders if id(one) not in known]
+            if missing:
+                todo += missing
+            elif len(holders) == 1:
+                known[me] = self._through(holder, key)
+            else:
+                known[me] = self._met(todo[-1])
+        return known[id(value)]
+
+    def _met(self, value: Any) -> Scope:
+        """What is said around a node that several places hold, in which they must agree."""
+        places = self._walked.places(value)
+        scopes = {id(one): one for one in [self._through(*place[1:]) for place in places]}
+        if len(scopes) == 1:
+            return next(iter(scopes.values()))
+        return self._scopes.around(self._entered(value))
+
+    def _through(self, holder: Any, key: Any) -> Scope:
+        """What is said around all that a node holds under a key; itself under None."""
+        if sayings(holder):
+            return self._scopes.at(self._entered(holder), key)
+        return self._around[id(holder)] if id(holder) in self._around else self._scope(holder)
 
     def _entered(self, value: Any) -> Node:
         """A node in its scope, entered after all that hold it."""

@@ -1,5 +1,6 @@
 """Two graphs that hold the same parts in the same places, walked side by side."""
 
+from operator import is_
 from typing import Any
 
 import fiddle as fdl
@@ -107,8 +108,8 @@ class Lockstep:
             if tags != new.__argument_tags__:
                 raise Apart
             said, scope = self._listen(old, new, scope)
-        is_same = list(map(id, mine.values())) == list(map(id, yours.values()))
-        if is_same and list(mine) == list(yours) and LEAVES.issuperset(map(type, mine.values())):
+        is_same = list(mine) == list(yours) and all(map(is_, mine.values(), yours.values()))
+        if is_same and LEAVES.issuperset(map(type, mine.values())):
             return []
         named = named_defaults(old)
         if named is None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode
 from fidgpt.graph.storage.order import PLAIN, Order
-from fidgpt.graph.structure.arguments import named_defaults
+from fidgpt.graph.structure.arguments import Key, named_defaults
 from fidgpt.graph.structure.walk import IS_PART
 
 _EXACT = PLAIN | {float}
@@ -83,7 +83,7 @@ class Merkle:
         """
         self.order = order
         self._table = table
-        self._kind = kind or order.kind
+        self.kind = kind or order.kind
         self._content: dict[int, int] = {}
         self._of_kind: dict[Hashable, int] = {}
 
@@ -91,6 +91,18 @@ class Merkle:
     def root(self) -> int:
         """The number of the whole graph."""
         return self.number(self.order.root)
+
+    @property
+    def num_different(self) -> int:
+        """How many nodes there are of different content."""
+        self.content(self.order.root)
+        return len(set(self._of_kind.values()))
+
+    @property
+    def num_kinds(self) -> int:
+        """How many nodes there are of different kinds."""
+        self.content(self.order.root)
+        return len(self._of_kind)
 
     def number(self, value: Any) -> int:
         """The number of a node."""
@@ -104,10 +116,14 @@ class Merkle:
             return number
         if not self._content:
             self._count_all()
+        number = self._of_kind.get(self.kind(value))
+        if number is not None:
+            self._content[id(value)] = number
+            return number
         todo = [value]
         while todo:
             one = todo[-1]
-            kind = self._kind(one)
+            kind = self.kind(one)
             missing: list[Any] = []
             if kind not in self._of_kind:
                 missing = [held for held in self.order.held(one) if id(held) not in self._content]
@@ -119,8 +135,8 @@ class Merkle:
 
     def _count_all(self) -> None:
         """Numbers every node, where to ask for its kind costs less than to look for those left."""
-        for value in () if self.order.hears else self.order.nodes:
-            self._count(value, self._kind(value))
+        for value in () if self.order.hears and self.order.has_many_twins else self.order.nodes:
+            self._count(value, self.kind(value))
 
     def _count(self, value: Any, kind: Hashable) -> None:
         """Numbers a node, of which all that it holds has a number, or another of its kind."""
@@ -129,11 +145,15 @@ class Merkle:
             number = self._of_kind[kind] = self._table.number(self._key(value), value)
         self._content[id(value)] = number
 
+    def _arguments(self, part: Any) -> dict[Key, Any]:
+        """The arguments of a part that count."""
+        return self.order.arguments(part)
+
     def _key(self, value: Any) -> tuple[Hashable, ...]:
         return self._part(value) if IS_PART[type(value)] else self._container(value)
 
     def _part(self, part: Any) -> tuple[Hashable, ...]:
-        arguments = self.order.arguments(part)
+        arguments = self._arguments(part)
         names = () if named_defaults(part) is not None else tuple(arguments)  # or the call says
         words: tuple[Any, ...] = tuple(arguments.values())
         kinds: tuple[Any, ...] = tuple(map(type, words))

@@ -16,8 +16,9 @@ from fidgpt.graph.errors import ConfigError
 
 
 def renamed(owner: Any) -> Mapping[str, str]:
-    """The names that a constructor or package has given up, each with its successor."""
-    return _declared(owner, "RENAMED")
+    """The names that a constructor or package has given up, each with its successor of today."""
+    known = _declared(owner, "RENAMED")
+    return {name: _last(known, name) for name in known}
 
 
 def removed(owner: Any) -> Mapping[str, Any]:
@@ -83,6 +84,15 @@ class Migration:
         text = f"{self._path or 'the root'}: {what}"
         if text not in self.changes:
             self.changes.append(text)
+
+
+def _last(known: Mapping[str, str], name: str) -> str:
+    """What a name has become, by however many renamings."""
+    met = {name}
+    while known[name] in known and known[name] not in met:
+        name = known[name]
+        met.add(name)
+    return known[name]
 
 
 def _declared(owner: Any, name: str) -> Mapping[str, Any]:

@@ -49,7 +49,7 @@ def name_of(thing: Any) -> str:
 
 def home_of(thing: Any) -> str:
     """The room of fidgpt that exports a class or function, or else the module that has it."""
-    module, qualname = thing.__module__, thing.__qualname__
+    module, qualname = thing.__module__ or "builtins", thing.__qualname__
     room = ".".join(module.split(".")[:2])
     top, _, name = room.partition(".")
     if top == "fidgpt" and (name in ROOMS or f"{name}:{qualname}" in SINGLE):
@@ -123,8 +123,9 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
         found: Any = importlib.import_module(module)
     except Exception as error:  # whatever the user's own package does when it is imported
         raise ConfigError(f"{module} cannot be imported for {name!r}: {error}") from error
+    qualname = renamed(found).get(qualname, qualname)
     for part in qualname.split("."):
-        known = vars(found) if hasattr(found, "__dict__") else {}
+        known = [one for one in getattr(found, "__dict__", ()) if one[:1] != "_"]
         found = getattr(found, part, None)
         if found is None or isinstance(found, types.ModuleType):
             raise ConfigError(f"there is no {name!r:.80}. {suggest(qualname, known)}")

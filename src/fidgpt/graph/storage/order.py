@@ -95,7 +95,8 @@ class Order:
         """
         known = self._walked.arguments(part)
         if self._hearing and self.hears and part.__argument_tags__:
-            known.update((key, said.value) for key, said in self._hearing.of(part).items())
+            for key, said in self._hearing.of(part).items():
+                known[key] = said.value
         return known
 
     def kind(self, value: Any) -> Hashable:
@@ -110,7 +111,7 @@ class Order:
 
     def knows(self, value: Any) -> bool:
         """Whether a value is a node of the graph."""
-        return id(value) in self.lead
+        return id(value) in self._walked.lead
 
     def overlaps(self, other: "Order") -> bool:
         """Whether a part is in both graphs."""
@@ -121,6 +122,11 @@ class Order:
     def hears(self) -> bool:
         """Whether nodes that are written alike may be different, because they hear."""
         return self._hearing is not None and not self.has_more_nodes
+
+    @property
+    def has_many_twins(self) -> bool:
+        """Whether most nodes are written like another."""
+        return 2 * len(self._walked.firsts) < len(self._walked.twins)
 
     def held(self, value: Any) -> Sequence[Any]:
         """The nodes that a node holds, in order, as often as it does."""
@@ -138,6 +144,16 @@ class Order:
                 for _, holder, key in self._walked.places(node.value)
             ]
         return list(made.values())
+
+    def as_node(self, value: Any) -> Node:
+        """One node with its places, and what is around it up to the next part."""
+        node = top = Node(value)
+        while places := self._walked.places(top.value):
+            top.parents = [(Node(holder), step_between(holder, key)) for _, holder, key in places]
+            top, _ = top.parents[0]
+            if IS_PART[type(top.value)]:
+                break
+        return node
 
     def path(self, value: Any) -> str:
         """The path of a node through the first place that holds it; "" for the root."""

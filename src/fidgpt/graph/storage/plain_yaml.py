@@ -1,5 +1,6 @@
 """YAML as data: what JSON could say too, and nothing else."""
 
+import math
 import re
 from typing import Any
 
@@ -27,7 +28,7 @@ def read_yaml(text: str) -> Any:
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             reading.take(event)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError) as error:  # a text may hold half a character
         problem = " ".join(str(error).split())
         raise ConfigError(f"it is no YAML: {problem:.200}.") from None
     return reading.root
@@ -53,7 +54,7 @@ class _Reading:
         elif isinstance(event, yaml.ScalarEvent):
             self._check_tag(event, "str")
             is_plain = event.implicit[0]
-            self._put(_scalar(event.value) if is_plain else event.value, event)
+            self._put(_scalar(event) if is_plain else event.value, event)
         elif isinstance(event, yaml.MappingStartEvent):
             self._check_tag(event, "map")
             self._enter({}, event)
@@ -98,14 +99,21 @@ class _NoKey:
 _NO_KEY = _NoKey()
 
 
-def _scalar(text: str) -> Any:
+def _scalar(event: Any) -> Any:
+    text = event.value
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    value = float(text) if _FLOAT.fullmatch(text) else text
+    if value in (math.inf, -math.inf):
+        raise ConfigError(f"line {_line(event)}: {text:.40} is too large a number.")
+    return value
 
 
 def _refused(event: Any, what: str) -> ConfigError:
-    line = event.start_mark.line + 1
-    return ConfigError(f"line {line}: {what:.100} has no meaning in a config file.")
+    return ConfigError(f"line {_line(event)}: {what:.100} has no meaning in a config file.")
+
+
+def _line(event: Any) -> int:
+    return event.start_mark.line + 1

@@ -4,9 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.storage.codec import inner
 
+DEEPEST = 100  # lists and dicts inside each other, which Python reads and writes by recursion
 MOST_PARTS = 1_000_000
 MOST_VALUES = 20_000_000
+
+_NONE: list[tuple[Any, Any]] = [(None, None)]
 
 
 class References:
@@ -33,19 +37,17 @@ class References:
                 "the file is damaged: a part is one of Config, Partial or ArgFactory, with what it "
                 "has set by name."
             )
-        todo: list[Any] = list(said.values())
+        todo = [(value, 0) for value in said.values()]
         while todo:
-            value = todo.pop()
+            value, depth = todo.pop()
             self.num_values += 1
-            if isinstance(value, list):
-                todo += value
-            elif isinstance(value, dict):
-                for word, found in (("part", self.parts), ("shared", self.shared)):
-                    if isinstance(path := value.get(word), str) and len(value) == 1:
-                        found.append(path)
-                        break
-                else:
-                    todo += value.values()
+            if depth > DEEPEST:
+                raise ConfigError(f"lists and dicts lie more than {DEEPEST} deep in each other.")
+            [(word, path)] = value.items() if isinstance(value, dict) and len(value) == 1 else _NONE
+            if word in ("part", "shared") and isinstance(path, str):
+                (self.parts if word == "part" else self.shared).append(path)
+            else:
+                todo += [(one, depth + 1) for one in inner(value)]
 
 
 class Plan(NamedTuple):

@@ -28,7 +28,7 @@ from fidgpt.graph.structure.arguments import (
 from fidgpt.graph.structure.clone import copy_part
 
 _SECTIONS = ("set", "tags", "heard", "defaults")
-_MADE_ANEW = ("part", "shared", "tuple", "dict", "object")  # of what each copy has its own
+_MADE_ANEW = ("part", "shared", "tuple", "dict", "items", "object")  # of what each copy has its own
 _Owned = dict[str, dict[str, Any]]  # by the path of an owner around a place, its shared parts
 
 
@@ -150,7 +150,14 @@ class Reading:
         called = self._find(name)
         if not callable(called) or is_tag(called):
             raise ConfigError(f"{name!r:.80} is no constructor.")
+        self._tell_renamed(name, called)
         return self._fresh(KINDS[kinds[0]], called, name), name
+
+    def _tell_renamed(self, name: str, called: Any) -> None:
+        was, now = name.partition(":")[2], getattr(called, "__qualname__", "")
+        told = f"{was} is called {now} now"
+        if was.rpartition(".")[2] != now.rpartition(".")[2] and told not in self.changes:
+            self.changes.append(told)
 
     def _fresh(self, kind: Any, called: Any, name: str) -> fdl.Buildable:
         """A part without arguments; Fiddle looks at a signature and its annotations for long."""
@@ -188,19 +195,20 @@ class Reading:
             }
         today = self._defaults[called]
         for name, value in written.items():
-            if name not in today or _same(today[name], value) or name in model.own:
+            if (name in today and _same(today[name], value)) or name in model.own:
                 continue
-            key = key_of(part, name)
+            place = path or "the root"
+            if name not in part.__signature_info__.parameters:
+                self.changes.append(f"{place}: {name} is gone, and was {value!r:.60} by default")
+                continue
             if isinstance(value, dict) and "default" in value:
                 raise ConfigError(
                     f"{name} was left at its default, of type {value['default']}, which a file "
                     "cannot hold and which has changed since."
                 )
-            self._set(model, key, value)
-            self.changes.append(
-                f"{path or 'the root'}: the default of {name} is {today[name]!r:.60} now, and "
-                f"stays {value!r:.60}"
-            )
+            self._set(model, key_of(part, name), value)
+            told = f"is {today[name]!r:.60} now" if name in today else "is gone"
+            self.changes.append(f"{place}: the default of {name} {told}, and stays {value!r:.60}")
 
 
 def _one_location() -> contextlib.AbstractContextManager[Any]:

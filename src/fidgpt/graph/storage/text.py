@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -10,21 +11,22 @@ from fidgpt.graph.errors import ConfigError
 
 _MOST = 96  # characters of a list or dict that stays on one line
 _WORDS = {None: "null", True: "true", False: "false"}
-_WORDLY = (bool, type(None))
 _BRANCHES = frozenset({dict, list})
 _SECTIONS = 3  # how deep in a document a part's `set` lies
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 # Texts that every reader of YAML takes for texts: no numbers, dates, nor words such as `no`.
 _BARE = re.compile(r"[A-Za-z_][\w.\[\]/-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
 _NOT_BARE = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-_NO_YAML = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
+# What YAML takes for the end of a line, or does not take as it is; only texts in quotes have any.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_NO_YAML = re.compile("[\ud800-\udfff]")
 
 
 def to_json(document: dict[str, Any]) -> str:
     """The document as JSON."""
     lines: list[str] = []
-    _write_json(lines, document, "", "", 0)
-    return "\n".join(lines) + "\n"
+    _write_json(lines, document, "", 0)
+    return "\n".join(lines)[:-1] + "\n"
 
 
 def to_yaml(document: dict[str, Any]) -> str:
@@ -35,45 +37,51 @@ def to_yaml(document: dict[str, Any]) -> str:
     """
     lines: list[str] = []
     _write_yaml(lines, document, "", 0)
-    text = "\n".join(lines) + "\n"
+    text = _ESCAPED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", "\n".join(lines) + "\n")
     if found := _NO_YAML.search(text):
         raise ConfigError(f"{found[0]!r} has no form in YAML: save it as JSON.")
     return text
 
 
-def _write_json(lines: list[str], value: Any, label: str, comma: str, depth: int) -> None:
-    """Appends the lines of a list or dict that takes more than one, `depth` levels deep."""
-    indent = " " * depth
+def _write_json(lines: list[str], value: Any, label: str, depth: int) -> None:
+    """Appends the lines of a list or dict that takes more than one, with a comma at their end."""
     is_dict = type(value) is dict
     opening, closing = "{}" if is_dict else "[]"
-    lines.append(f"{indent}{label}{opening}")
-    left = len(value)
+    lines.append(f"{label}{opening}")
+    start = " " * (depth + 1)
     for key, item in value.items() if is_dict else enumerate(value):
-        left -= 1
-        name = f"{encode_basestring(str(key))}: " if is_dict else ""
-        end = "," if left else ""
-        kind = type(item)
-        if kind is str:  # most are, or numbers
-            lines.append(f"{indent} {name}{encode_basestring(item)}{end}")
-        elif kind is int:
-            lines.append(f"{indent} {name}{item}{end}")
+        name = f"{start}{encode_basestring(str(key))}: " if is_dict else start
+        write = _WRITERS.get(type(item))
+        if write is not None:  # as for most
+            lines.append(f"{name}{write(item)},")
         elif _is_short(item, depth + 1):
-            lines.append(f"{indent} {name}{_leaf(item)}{end}")
+            lines.append(f"{name}{_leaf(item)},")
         else:
-            _write_json(lines, item, name, end, depth + 1)
-    lines.append(f"{indent}{closing}{comma}")
+            _write_json(lines, item, name, depth + 1)
+    lines[-1] = lines[-1][:-1]
+    lines.append(f"{start[1:]}{closing},")
 
 
 def _leaf(value: Any) -> str:
-    kind = type(value)
-    if kind is str:
-        return encode_basestring(value)
-    if kind is int or (kind is float and math.isfinite(value)):
-        return repr(value)
-    if kind is dict and len(value) == 1:  # by far the most are
+    if type(value) is dict and len(value) == 1:  # by far the most are
         [(key, item)] = value.items()
         return f"{{{encode_basestring(key)}: {_leaf(item)}}}"
-    return _WORDS[value] if kind in _WORDLY else _to_json(value)
+    write = _WRITERS.get(type(value), _to_json)
+    return write(value)
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else _to_json(value)
+
+
+# What is written most, by type; Python's own writer begins anew each time, which takes longer.
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring,
+    int: repr,
+    float: _number,
+    bool: _WORDS.__getitem__,
+    type(None): _WORDS.__getitem__,
+}
 
 
 def _write_yaml(lines: list[str], value: Any, indent: str, depth: int) -> None:

@@ -1,6 +1,6 @@
 """A graph as it is written, walked once: what holds what, and which nodes are written alike."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fidgpt.graph.structure.arguments import Key, every, named_defaults
@@ -68,34 +68,40 @@ class Walked:
         return known | self._extra[id(part)] if id(part) in self._extra else known
 
     def _walk(self) -> None:
-        lead, held, twins, leaves = self.lead, self.held, self.twins, self._leaves
-        todo: list[Place] = [(self.root, None, None)]
-        while todo:
-            place = todo.pop()
-            value, holder, form = place
-            me = id(value)
-            if holder is _Done:
-                self._leave(value, me, form)
-                continue
-            if me in lead:
-                if me not in twins:  # it was not left yet
-                    nodes(self.root)  # which says where it contains itself
-                self.again.setdefault(me, []).append(place)
-                continue
-            lead[me] = place
-            form = self._form(value, me)
-            twin = leaves.get(form)
-            if twin is not None:  # what is written like it holds no nodes
-                twins[me] = twin
-                continue
-            below = self._below(value) if IS_PART[type(value)] else _items(value)
-            if not below:
-                leaves[form] = twins[me] = me
-                self.firsts.append(value)
-                continue
-            held[me] = [one[0] for one in below]
-            todo.append((value, _Done, form))
-            todo += below[::-1]
+        lead, twins, leaves = self.lead, self.twins, self._leaves
+        entered: list[tuple[Any, _Form]] = []
+        ways: list[Iterator[Place]] = [iter([(self.root, None, None)])]
+        while ways:
+            for place in ways[-1]:
+                value = place[0]
+                me = id(value)
+                if me in lead:
+                    self._meet_again(place)
+                    continue
+                lead[me] = place
+                form = self._form(value, me)
+                twin = leaves.get(form)
+                if twin is not None:  # what is written like it holds no nodes
+                    twins[me] = twin
+                elif below := self._below(value) if IS_PART[type(value)] else _items(value):
+                    self.held[me] = [one[0] for one in below]
+                    entered.append((value, form))
+                    ways.append(iter(below))
+                    break
+                else:
+                    leaves[form] = twins[me] = me
+                    self.firsts.append(value)
+            else:
+                ways.pop()
+                if entered:
+                    self._leave(*entered.pop())
+
+    def _meet_again(self, place: Place) -> None:
+        """Remembers one more place of a node, which must have been left by now."""
+        me = id(place[0])
+        if me not in self.twins:
+            nodes(self.root)  # which says where it contains itself
+        self.again.setdefault(me, []).append(place)
 
     def _below(self, part: Any) -> list[Place]:
         """The nodes that a part holds, those among its defaults included."""
@@ -106,7 +112,9 @@ class Walked:
         if LEAVES.issuperset(map(type, known.values())):
             return []
         return [
-            (known[key], part, key) for key in names if key in known and IS_NODE[type(known[key])]
+            (one, part, key)
+            for key in names
+            if type(one := known.get(key)) not in LEAVES and IS_NODE[type(one)]
         ]
 
     def _names_of(self, part: Any) -> Mapping[Key, Any] | None:
@@ -118,8 +126,9 @@ class Walked:
             self._names[function] = None if has_nodes else named
         return self._names[function]
 
-    def _leave(self, value: Any, me: int, form: _Form) -> None:
+    def _leave(self, value: Any, form: _Form) -> None:
         """Finds the first node that is written like one of which all that it holds was left."""
+        me = id(value)
         form = tuple(map(self.twins.get, form, form))
         twin = self.twins[me] = self._forms.setdefault(form, me)
         if twin == me:
@@ -143,10 +152,6 @@ class Walked:
 def step_between(holder: Any, key: Any) -> str:
     """The step from a node to what it holds under a key."""
     return step_to(key) if IS_PART[type(holder)] else f"[{key!r}]"
-
-
-class _Done:
-    """Marks that all that a node holds was visited."""
 
 
 def _sorted(part: Any) -> dict[Key, Any]:

@@ -9,7 +9,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.storage.codec import encode, encode_default
+from fidgpt.graph.storage.codec import encode, encode_default, encode_dict
 from fidgpt.graph.storage.fingerprint import fingerprint_by, fingerprint_of
 from fidgpt.graph.storage.merkle import Merkle, Table, hashable, leaf_key
 from fidgpt.graph.storage.names import name_of
@@ -56,8 +56,8 @@ class _Writing:
         self._bound = bound
         self._order = Order(root, bound=False) if bound.has_more_nodes else bound
         self._table = Table()
-        self._plain = Merkle(self._order, self._table)
-        self._merkle = NotedMerkle(self._plain, self._note, bound.kind_as_written)
+        self._plain = Merkle(self._order, self._table, bound.kind_as_written)
+        self._merkle = NotedMerkle(self._plain, self._note)
         self._open = self._owners_outside()
         self._copies: dict[int, _Copy] = {}
         self._names: dict[_Copy, str] = {}
@@ -154,10 +154,10 @@ class _Writing:
 
     def _head(self, part: Any) -> dict[str, Any]:
         head: dict[str, Any] = {}
-        if isinstance(part, TaggedValueCls):
-            head[TAGGED] = None
-        elif (kind := type(part).__name__) in KINDS:
+        if (kind := type(part).__name__) in KINDS:
             head[kind] = self._name(fdl.get_callable(part))
+        elif isinstance(part, TaggedValueCls):
+            head[TAGGED] = None
         else:
             raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
         if id(part) in self._order.several:
@@ -169,7 +169,7 @@ class _Writing:
         """A value of an argument; a part by the path under which it, or its equal, is written."""
         if not self._order.knows(value):
             return encode(value, {})
-        if not isinstance(value, fdl.Buildable):
+        if not IS_PART[type(value)]:
             return self._container(value, path)
         copy = self._copy(value)
         if copy not in self._names:
@@ -182,12 +182,9 @@ class _Writing:
         if type(value) not in (list, tuple, dict):
             return encode(value, {})
         if isinstance(value, dict):
-            encode(dict.fromkeys(value), {})  # which refuses keys that are no text
-            items = [
-                (key, self._value(item, f"{path}{step_between(value, key)}"))
-                for key, item in value.items()
-            ]
-            return {"dict": dict(items)}
+            return encode_dict(
+                value, lambda key: self._value(value[key], f"{path}{step_between(value, key)}")
+            )
         items = [self._value(item, f"{path}[{i}]") for i, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
 
@@ -201,7 +198,7 @@ class _Writing:
 
     def _defaults_beside(self, part: Any, known: tuple[Key, ...]) -> dict[str, Any]:
         """The defaults, as JSON, of the parameters that are not known."""
-        kind = hashable(fdl.get_callable(part)), known
+        kind = hashable(part.__fn_or_cls__), known
         if kind not in self._defaults:
             self._defaults[kind] = {
                 str(key): encode_default(value)

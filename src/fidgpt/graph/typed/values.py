@@ -11,8 +11,9 @@ from typing import Any
 
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.signatures.annotations import is_device, is_dtype, is_unknown, members_of
-from fidgpt.graph.signatures.hints import can_be_typed, element_hint, fits, name_of
+from fidgpt.graph.signatures.hints import can_be_typed, element_hint, fits, key_hint, name_of
 from fidgpt.graph.typed.arithmetic import OPERATORS, UNREADABLE, calculate, finite, is_whole, parsed
+from fidgpt.graph.typed.items import entries_in, items_in
 from fidgpt.graph.typed.usual import NOT_USUAL, read_usual
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
@@ -38,6 +39,9 @@ def read_value(text: str, hint: Any) -> Any:
                 return value
     except OverflowError:
         raise ConfigError(f"{text!r:.60} is too large a number.") from None
+    collected = "" if _left_open(text) else _one_by_one(text, hint)
+    if collected and fits(collected, hint):
+        return collected
     raise ConfigError(_no_such_value(text, hint))
 
 
@@ -47,7 +51,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
     if word in choices:
         return [choices[word]]
     kind, _, name = word.rpartition(".")  # as Python code says it: Color.RED
-    if kind and name in choices and type(choices[name]).__qualname__.endswith(kind):
+    if kind and name in choices and _path_of(type(choices[name])).endswith(f".{kind}"):
         return [choices[name]]
     if any(map(is_device, members)) and (device := _device(word)):
         return [device]
@@ -55,7 +59,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
     if members == (str,) and not is_quoted:
         return [text]
     takes_path = any(inspect.isclass(one) and issubclass(one, pathlib.Path) for one in members)
-    others: list[Any] = [pathlib.Path(text)] if takes_path else []
+    others: list[Any] = [pathlib.Path(word)] if takes_path and word else []
     if float in members and word.lower() in ("inf", "+inf", "-inf"):
         return [float(word), text]
     try:
@@ -65,9 +69,41 @@ def _readings(text: str, hint: Any) -> list[Any]:
         if isinstance(error, OverflowError) and str not in members:
             raise
         return [text, *others]
-    if isinstance(value, str) and not is_quoted:
+    if isinstance(value, str) and is_quoted:
+        named = [choices[value]] if value in choices else []
+        return [value, *named, *([pathlib.Path(value)] if takes_path else [])]
+    if isinstance(value, str):
         return [text, *others]  # a bare word, of which Python would drop (), and what follows a #
     return [value, text, *others]
+
+
+def _one_by_one(text: str, hint: Any) -> Any:
+    """A list, tuple or dict whose items mean something by their own annotation; else empty.
+
+    Raises:
+      ConfigError: an item means nothing that fits.
+    """
+    if items := items_in(text, hint):
+        asked = [element_hint(hint, i) for i in range(len(items))]
+        if any(map(is_unknown, asked)):
+            return []
+        values = [read_value(item, one) for item, one in zip(items, asked, strict=True)]
+        return as_asked(tuple(values) if text.lstrip()[:1] == "(" else values, hint)
+    entries = {read_key(key, hint): one for key, one in entries_in(text, hint).items()}
+    if any(is_unknown(element_hint(hint, key)) for key in entries):
+        return {}
+    return {key: read_value(one, element_hint(hint, key)) for key, one in entries.items()}
+
+
+def read_key(text: str, hint: Any) -> Any:
+    """The key of a dict that is annotated `hint`: a bare word may be the name of one.
+
+    Raises:
+      ConfigError: the text means nothing that a key may be.
+    """
+    asked, key = key_hint(hint), read_value(text, Any)
+    key = as_asked(key, asked)
+    return read_value(text, asked) if isinstance(key, str) and not fits(key, asked) else key
 
 
 def _evaluate(node: ast.expr) -> Any:
@@ -95,7 +131,10 @@ def as_asked(value: Any, hint: Any) -> Any:
     if type(value) is int and float in members and int not in members:
         return float(value)
     if isinstance(value, dict):
-        return {key: as_asked(item, element_hint(hint, key)) for key, item in value.items()}
+        keys = {key: as_asked(key, key_hint(hint)) for key in value}
+        return {
+            keys[key]: as_asked(one, element_hint(hint, keys[key])) for key, one in value.items()
+        }
     if isinstance(value, list | tuple):
         items = [as_asked(item, element_hint(hint, i)) for i, item in enumerate(value)]
         origins = {typing.get_origin(member) or member for member in members}
@@ -125,6 +164,10 @@ def _choices(hint: Any) -> dict[str, Any]:
             named = {name: value for name, value in known.items() if isinstance(value, member)}
             choices |= named | {f"torch.{name}": value for name, value in named.items()}
     return choices
+
+
+def _path_of(kind: type) -> str:
+    return f".{kind.__module__}.{kind.__qualname__}"
 
 
 def _left_open(text: str) -> str:

@@ -1,5 +1,6 @@
 """A graph as text: an outline in which a shared part is written once and then named."""
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -77,7 +78,21 @@ def leaf_text(value: Any) -> str:
     """A value that is no part, as one would write it, on one line."""
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{home_of(value)}.{value.__qualname__}"
-    return " ".join(repr(value).splitlines())
+    text = repr(value)
+    return " ".join((_named(value) if "<" in text else text).splitlines())
+
+
+def _named(value: Any) -> str:
+    """As `repr`, with enums by their names, as one would write them."""
+    if isinstance(value, enum.Enum) and value.name:
+        return f"{type(value).__name__}.{value.name}"
+    if type(value) is list:
+        return f"[{', '.join(map(_named, value))}]"
+    if type(value) is tuple and value:
+        return f"({', '.join(map(_named, value))}{',' * (len(value) == 1)})"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_named(key)}: {_named(one)}' for key, one in value.items())}}}"
+    return repr(value)
 
 
 def _line(row: Row, color: bool) -> str:

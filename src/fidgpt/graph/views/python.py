@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import keyword
 import math
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.storage.codec import member_name
 from fidgpt.graph.structure.arguments import Key, every, given, parameter_of
 from fidgpt.graph.structure.walk import Node, children, is_node, nodes, title
 from fidgpt.graph.views.imports import Imports
@@ -99,7 +101,7 @@ class _Writer:
                 if isinstance(key, int) and len(items) != key + 1:
                     raise ConfigError(f"Python cannot say argument {key} without those before it.")
                 items.append(("", argument))
-            elif str(key).isidentifier():
+            elif str(key).isidentifier() and not keyword.iskeyword(str(key)):
                 items.append((f"{key}=", argument))
             else:
                 odd.append((f"{quoted(str(key)).text}: ", argument))
@@ -123,15 +125,14 @@ class _Writer:
     def _leaf(self, value: Any) -> Code:
         if id(value) in self._code and is_node(value):
             return self._code[id(value)]
-        if isinstance(value, enum.Enum):
-            return Code(f"{self._imports.name(type(value))}.{value.name}")
-        if isinstance(value, str):
+        kind = type(value)
+        if kind is str:
             return quoted(value)
-        if value is None or isinstance(value, bool | int):
+        if value is None or kind in (bool, int):
             return Code(repr(value))
-        if isinstance(value, float):
+        if kind is float:
             return Code(repr(value) if math.isfinite(value) else f'float("{value}")')
-        if isinstance(value, list | tuple | dict):
+        if kind in (list, tuple, dict) or (isinstance(value, tuple) and hasattr(value, "_fields")):
             return self._container(value)
         return self._other(value)
 
@@ -147,6 +148,10 @@ class _Writer:
 
     def _other(self, value: Any) -> Code:
         kind = type(value)
+        if isinstance(value, enum.Enum):
+            names = member_name(value).split("|")
+            known = [f"{self._imports.name(kind)}.{name}" for name in names if name]
+            return Code(" | ".join(known) or f"{self._imports.name(kind)}(0)")
         if isinstance(value, pathlib.PurePath):
             public = pathlib.Path if isinstance(value, pathlib.Path) else kind
             return Code(f"{self._imports.name(public)}({quoted(str(value)).text})")

@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fidgpt.graph import ConfigError
-from fidgpt.interop.hugging_face.scales import scaled, scales_of
+from fidgpt.interop.hugging_face.scales import coded_weights
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-_OTHERS = ("model*.safetensors", "pytorch_model*.bin")
+_OTHERS = ("*.safetensors", "pytorch_model*.bin", "*.pth", "*.gguf")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def has_weights(directory: Path) -> bool:
 class TensorFiles:
     """The tensors of model.safetensors, or of the shards of its index, each read when it is asked.
 
-    Weights in eight bits that have scales are given as what they stand for, in float32.
+    Weights in eight or four bits that have scales are given as what they stand for, in float32.
 
     Attributes:
       shapes: of every tensor in the files, by name.
@@ -78,10 +78,12 @@ class TensorFiles:
                     self.shapes[name] = tuple(tensor.get_shape())
                     self.formats[name] = tensor.get_dtype()
                     self._places[name] = path
-        self._scales = scales_of(self.formats, self.shapes)
-        for name, scales in self._scales.items():
-            self.formats[name] = "F32"
-            del self.formats[scales], self.shapes[scales]
+        self._coded = coded_weights(self.formats, self.shapes)
+        for name, weight in self._coded.items():
+            for part in (weight.codes, weight.scales):
+                del self.formats[part], self.shapes[part]
+            self.formats[name], self.shapes[name] = "F32", weight.shape
+            self._places[name] = self._places[weight.codes]
 
     def __getitem__(self, name: str) -> Tensor:
         with _opened(self._places[name]) as file:
@@ -98,8 +100,10 @@ class TensorFiles:
                     yield name, self._read(file, name)
 
     def _read(self, file: Any, name: str) -> Tensor:
-        tensor = file.get_tensor(name)
-        return scaled(tensor, self[self._scales[name]]) if name in self._scales else tensor
+        weight = self._coded.get(name)
+        if weight is None:
+            return file.get_tensor(name)
+        return weight.decode(file.get_tensor(weight.codes), self[weight.scales])
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

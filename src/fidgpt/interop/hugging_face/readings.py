@@ -5,7 +5,7 @@ from typing import Any
 
 from fidgpt.configs.hub import Family
 from fidgpt.graph import ConfigError
-from fidgpt.model import LanguageModel, LearnedPositions, Softcap
+from fidgpt.model import LanguageModel, LatentAttention, LearnedPositions, Softcap
 
 
 def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) -> dict[str, Any]:
@@ -29,9 +29,13 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
             found[name] = _learned_length(model) or seq_len
         elif name in readings:
             try:
-                found[name] = readings[name](model)
-            except (AttributeError, IndexError, StopIteration, TypeError) as error:
+                value = readings[name](model)
+            except StopIteration:
+                continue  # no layer has it, so that any value would do
+            except (AttributeError, IndexError, TypeError) as error:
                 raise ConfigError(f"the model has no {name}: {error}") from error
+            if name != "window" or value is not None or "layer_types" not in family.settings:
+                found[name] = value
     return found
 
 
@@ -46,16 +50,29 @@ def _attention(model: Any) -> Any:
 
 def _rope(model: Any) -> Any:
     """The RoPE of the first layer that looks back without end, else of the first that has one."""
-    attentions = [block.attention for block in model.blocks if block.attention.rope is not None]
-    return next((one for one in attentions if one.window is None), attentions[0]).rope
+    ropes = zip(_of_attentions(model, "window"), _of_attentions(model, "rope"), strict=True)
+    turning = [(window is not None, rope) for window, rope in ropes if rope is not None]
+    return next(rope for _, rope in sorted(turning, key=lambda one: one[0]))
+
+
+def _of_attentions(model: Any, name: str) -> list[Any]:
+    """What every layer's attention has under a name; None where it is one of somebody's own."""
+    return [getattr(block.attention, name, None) for block in model.blocks]
+
+
+def _num_kv_heads(model: Any) -> int:
+    """Latent attention has a key for every head."""
+    attention = _attention(model)
+    is_latent = isinstance(attention, LatentAttention)
+    return attention.num_heads if is_latent else attention.num_kv_heads
 
 
 def _window(model: Any) -> int | None:
-    return next(_given(block.attention.window for block in model.blocks), None)
+    return next(_given(_of_attentions(model, "window")), None)
 
 
 def _layer_types(model: Any) -> list[str]:
-    windows = [block.attention.window for block in model.blocks]
+    windows = _of_attentions(model, "window")
     return ["full_attention" if window is None else "sliding_attention" for window in windows]
 
 
@@ -67,7 +84,7 @@ def _dense_width(model: Any) -> int:
 
 
 def _mixture(model: Any) -> Any:
-    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "experts"))
+    return next((block.mlp for block in model.blocks if hasattr(block.mlp, "experts")), None)
 
 
 def _expert_width(model: Any) -> int:
@@ -96,7 +113,7 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
     "vocab_size": lambda model: model.embedding.weight.shape[0],
     "num_layers": lambda model: len(model.blocks),
     "num_heads": lambda model: _attention(model).num_heads,
-    "num_kv_heads": lambda model: _attention(model).num_kv_heads,
+    "num_kv_heads": _num_kv_heads,
     "head_dim": lambda model: _attention(model).head_dim,
     "ffn_dim": _dense_width,
     "eps": lambda model: model.norm.eps,

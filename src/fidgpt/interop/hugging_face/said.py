@@ -10,14 +10,17 @@ from fidgpt.interop.hugging_face.files import CONFIG, read_json
 Said = dict[str, Any]
 
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_LENGTH = "original_max_position_embeddings"
+_OF_TWO_ROPES = "gemma3_text"
 
 
 def read_said(directory: Path) -> Said:
     """The keys of a directory's config.json in the form that hub files had before transformers 5.
 
-    RoPE is `rope_theta` and `rope_scaling`, the latter None or a mapping with a `rope_type`; where
-    layers with a window turn otherwise, `rope_local_base_freq` is their theta. What stands in
-    `text_config` stands at the top. `layer_types` is there where the file says it in any way.
+    RoPE is `rope_theta` and `rope_scaling`, a mapping with a `rope_type`, or None where nothing is
+    said; where layers with a window turn otherwise, `rope_local_base_freq` is their theta. What
+    stands in `text_config` stands at the top. `layer_types` is there where the file says it in any
+    way.
 
     Raises:
       ConfigError: there is no such file, or it is no config.
@@ -51,26 +54,35 @@ def say(said: Said, key: str, value: Any) -> None:
 
 
 def _rope(said: Said, path: Path) -> Said:
-    rope = said.get("rope_scaling") or said.get("rope_parameters") or {}
-    if not isinstance(rope, dict):
-        raise ConfigError(f"{path} cannot be used: its RoPE is {rope!r:.60}, and no mapping.")
-    is_silent = said.keys().isdisjoint(("rope_theta", "rope_scaling", "rope_parameters"))
-    found: Said = {} if is_silent else {"rope_scaling": None}
-    if isinstance(rope.get(_GLOBAL), dict):
-        local, rope = rope.get(_LOCAL) or {}, rope[_GLOBAL]
-        if _kind(local) != "default":
-            raise ConfigError(
-                f"{path} cannot be used: layers with a window have RoPE of the type "
-                f"{_kind(local)!r}, and fidgpt knows it without scaling there."
-            )
-        if "rope_theta" in local:
-            found["rope_local_base_freq"] = local["rope_theta"]
+    scaling, rope = (said.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+    if wrong := [one for one in (scaling, rope) if not isinstance(one, dict)]:
+        raise ConfigError(f"{path} cannot be used: its RoPE is {wrong[0]!r:.60}, and no mapping.")
+    found: Said = {"rope_scaling": None}
+    if _GLOBAL in rope or _LOCAL in rope:
+        local, rope = (rope.get(kind) or {} for kind in (_LOCAL, _GLOBAL))
+        scaling, found = rope | scaling, _local_rope(local, path)
+    elif rope and said["model_type"] == _OF_TWO_ROPES:
+        raise ConfigError(
+            f"{path} cannot be used: rope_parameters says nothing of {_GLOBAL} or {_LOCAL}."
+        )
+    rope = scaling or rope
     if "rope_theta" in rope:
         found["rope_theta"] = rope["rope_theta"]
-    if _kind(rope) != "default":
+    if rope or said.get("rope_parameters") == {}:
         rest = {key: value for key, value in rope.items() if key not in ("rope_theta", "type")}
-        found["rope_scaling"] = rest | {"rope_type": _kind(rope)}
+        lengths = {_LENGTH: said[_LENGTH]} if _LENGTH in said else {}
+        found["rope_scaling"] = rest | lengths | {"rope_type": _kind(rope)}
     return found
+
+
+def _local_rope(rope: Mapping[str, Any], path: Path) -> Said:
+    """What the RoPE of layers with a window says."""
+    if _kind(rope) != "default":
+        raise ConfigError(
+            f"{path} cannot be used: layers with a window have RoPE of the type "
+            f"{_kind(rope)!r}, and fidgpt knows it without scaling there."
+        )
+    return {"rope_local_base_freq": rope["rope_theta"]} if "rope_theta" in rope else {}
 
 
 def _kind(rope: Mapping[str, Any]) -> str:
@@ -78,14 +90,18 @@ def _kind(rope: Mapping[str, Any]) -> str:
 
 
 def _experts(said: Said) -> Said:
-    """Of Qwen, whose files on the hub and those of transformers 5 have different words."""
-    one, other = "num_experts", "num_local_experts"
-    return {one: said[other]} if other in said and one not in said else {}
+    """Of mixtures whose files on the hub and those of transformers 5 have different words."""
+    words = ("num_experts", "num_local_experts")
+    known = [said[word] for word in words if word in said]
+    return {word: known[0] for word in words if known and word not in said}
 
 
 def _layer_types(said: Said) -> Said:
     """Of Gemma 3 before transformers 5: every so-many-th layer has no window."""
     every = said.get("sliding_window_pattern") or said.get("_sliding_window_pattern")
-    if not isinstance(every, int) or "layer_types" in said:
+    is_said = said.get("layer_types") is not None
+    if not isinstance(every, int) or is_said or said["model_type"] != _OF_TWO_ROPES:
         return {}
-    return {"layer_types": [_LOCAL] * (every - 1) + [_GLOBAL]}
+    layers = said.get("num_hidden_layers")
+    count = layers if isinstance(layers, int) else every
+    return {"layer_types": [_LOCAL if (i + 1) % every else _GLOBAL for i in range(count)]}

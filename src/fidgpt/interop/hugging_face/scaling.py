@@ -9,7 +9,7 @@ import fiddle as fdl
 from fidgpt.graph import ConfigError
 from fidgpt.model import LinearScaling, Llama3Scaling, RoPEScaling, YaRN
 
-_LENGTH = "original_max_position_embeddings"
+_LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
 _LLAMA3 = {
     "factor": "factor",
     "original_seq_len": _LENGTH,
@@ -27,7 +27,7 @@ _FACTORS = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_
 
 
 def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Config | None:
-    """The part that a mapping of config.json describes; None for none.
+    """The part that a mapping of config.json describes; None for none. Null says nothing in it.
 
     Args:
       rope: with a `rope_type`.
@@ -36,12 +36,14 @@ def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Confi
     Raises:
       ConfigError: it is of a type that we do not know, or says too little.
     """
-    if rope is None:
+    kind = None if rope is None else rope.get("rope_type")
+    if rope is None or kind == "default":
         return None
-    rope = dict[str, Any](rope)
+    rope = {key: value for key, value in rope.items() if value is not None}
     rope.setdefault(_LENGTH, seq_len)
     rope |= {key: float(rope[key]) for key in _FACTORS if type(rope.get(key)) is int}
-    kind = rope.get("rope_type")
+    if kind != "yarn" and rope.get(_SHARPNESS):
+        raise ConfigError(f"rope_scaling of type {kind!r} says {_SHARPNESS}, which is YaRN's alone")
     try:
         if kind == "linear":
             return fdl.Config(LinearScaling, factor=float(rope["factor"]))
@@ -49,7 +51,8 @@ def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Confi
             return fdl.Config(Llama3Scaling, **_arguments(_LLAMA3, rope, needed=_LLAMA3))
         if kind == "yarn":
             known = _arguments(_YARN, rope, needed=("factor", "original_seq_len"))
-            return fdl.Config(YaRN, **known, amplitude=_amplitude(rope))
+            sharpness = float(rope.get(_SHARPNESS, 0.0))
+            return fdl.Config(YaRN, **known, amplitude=_amplitude(rope), sharpness=sharpness)
     except KeyError as error:
         raise ConfigError(f"rope_scaling of type {kind!r} does not say {error}") from None
     raise ConfigError(f"rope_scaling is of type {kind!r}, and fidgpt knows linear, llama3 and yarn")
@@ -70,7 +73,12 @@ def mapping_of(scaling: RoPEScaling | None) -> dict[str, Any] | None:
         return {"rope_type": "llama3", **said}
     if type(scaling) is YaRN:
         said = {theirs: getattr(scaling, ours) for ours, theirs in _YARN.items()}
-        return {"rope_type": "yarn", **said, "attention_factor": scaling.amplitude}
+        return {
+            "rope_type": "yarn",
+            **said,
+            "attention_factor": scaling.amplitude,
+            **_sharpenings(scaling),
+        }
     raise ConfigError(f"config.json has no word for the RoPE scaling {type(scaling).__name__}")
 
 
@@ -91,8 +99,21 @@ def _amplitude(rope: Mapping[str, Any]) -> float | None:
     """As transformers reads it: said, or the ratio of two sharpenings; None by YaRN's formula."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
-    over, under = rope.get("mscale"), rope.get("mscale_all_dim")
+    over, under = rope.get("mscale"), rope.get(_SHARPNESS)
     if not over or not under:
         return None
-    growth = math.log(rope["factor"]) if rope["factor"] > 1 else 0.0
-    return (0.1 * over * growth + 1) / (0.1 * under * growth + 1)
+    growth = _growth(rope["factor"])
+    return (over * growth + 1) / (under * growth + 1)
+
+
+def _sharpenings(scaling: YaRN) -> dict[str, float]:
+    """Those of which DeepSeek's own code makes the amplitude, where there are any."""
+    growth = _growth(scaling.factor)
+    if not scaling.sharpness or not growth:
+        return {}
+    over = (scaling.amplitude * (scaling.sharpness * growth + 1) - 1) / growth
+    return {"mscale": round(over, 12), _SHARPNESS: scaling.sharpness}
+
+
+def _growth(factor: float) -> float:
+    return 0.1 * math.log(factor) if factor > 1 else 0.0

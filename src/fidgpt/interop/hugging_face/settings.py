@@ -19,8 +19,10 @@ Settings = dict[str, Any]
 _FIXED = {"partial_rotary_factor": (None, 1.0)}
 _SIZES = {
     *("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim"),
-    *("vocab_size", "seq_len"),
+    *("vocab_size", "seq_len", "every", "nope_every"),
 }
+# Lists that say something of every layer.
+_BY_LAYER = {"layer_types", "roped"}
 
 
 def settings_of(family: Family, said: Said) -> Settings:
@@ -61,8 +63,14 @@ def said_of(family: Family, settings: Mapping[str, Any]) -> Said:
     for name, key in sorted(family.settings.items(), key=lambda item: "." in item[1]):
         if name in settings:
             value = settings[name]
-            say(said, key, mapping_of(value) if name == "scaling" else value)
+            say(said, key, _scaling_said(family, value) if name == "scaling" else value)
     return said
+
+
+def _scaling_said(family: Family, scaling: Any) -> dict[str, Any] | None:
+    """Null says that there is none, unless it means a usual one."""
+    is_usual = scaling is None and "rope_scaling" in family.defaults
+    return {"rope_type": "default"} if is_usual else mapping_of(scaling)
 
 
 class _Reader:
@@ -85,10 +93,10 @@ class _Reader:
         return self._settings
 
     def _read_scaling(self) -> None:
-        usual = self._family.defaults.get("rope_scaling")
-        seq_len = self._said.get("max_position_embeddings")
+        said = self._said.get("rope_scaling")
+        rope = self._family.defaults.get("rope_scaling") if said is None else said
         try:
-            scaling = part_of(self._said.get("rope_scaling", usual), seq_len=seq_len)
+            scaling = part_of(rope, seq_len=self._said.get("max_position_embeddings"))
         except ConfigError as error:
             self.wrong.append(str(error))
         else:
@@ -116,7 +124,19 @@ class _Reader:
         elif kinds <= _PLAIN and type(value) not in kinds:
             wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
             self.wrong.append(f"{key} is {value!r}, and has to be of type {wanted}")
+        elif not kinds <= _PLAIN:
+            self._keep_list(name, key, value)
         else:
+            self._settings[name] = value
+
+    def _keep_list(self, name: str, key: str, value: Any) -> None:
+        """Null means what silence does."""
+        num_layers = self._settings.get("num_layers", 0)
+        if value is not None and not isinstance(value, list):
+            self.wrong.append(f"{key} is {value!r:.60}, and has to be a list")
+        elif value is not None and name in _BY_LAYER and len(value) < num_layers:
+            self.wrong.append(f"{key} tells of {len(value)} layers, and there are {num_layers}")
+        elif value is not None:
             self._settings[name] = value
 
     def _kinds(self, name: str) -> set[Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
 from fidgpt.cli.running.runs import load_run
-from fidgpt.graph import ConfigError, bind, fingerprint
+from fidgpt.graph import ConfigError, fingerprint
 from fidgpt.graph.spelling.repro import repro
 from fidgpt.sweep.bisect.bounds import Bounds, bounds_of
 from fidgpt.sweep.bisect.culprits import Culprits
@@ -22,10 +22,10 @@ from fidgpt.sweep.bisect.pieces import Difference, Pieces
 from fidgpt.sweep.bisect.probes import Measure, Probe, Probes
 from fidgpt.sweep.results.objective import (
     objective_of,
-    refuse_unknown,
     refuse_unreported_by,
     reported_by,
 )
+from fidgpt.sweep.results.reportable import refuse_unreportable
 
 
 class Bisection:
@@ -65,7 +65,7 @@ class Bisection:
         self._ends = [] if steps is None else [f"set:num_steps={steps}"]
         graphs = [load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
         for run, graph in zip((self.good, self.bad), graphs, strict=True):
-            refuse_unknown(self.objective, bind(graph))
+            refuse_unreportable(self.objective, graph)
             refuse_unreported_by(self.objective, run)
         self.difference = Difference(*graphs, allowed=self.allowed)
         self.directory = Path(directory or Path("runs") / self._default_name())
@@ -223,6 +223,7 @@ class _Search:
             self._bounds,
             self._said(found),
             self._said(rest.pieces) if rest.point and rest.pieces else None,
+            self._of.allowed,
         )
 
     def _said(self, pieces: Pieces) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """What a bisection found: the differences that are to blame, and how to run with them alone."""
 
 import math
-import shlex
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fidgpt.cli.running.saying import train_command
 from fidgpt.sweep.bisect.bounds import Bounds
 from fidgpt.sweep.bisect.pieces import Pieces
 
@@ -24,6 +24,7 @@ class Culprits:
       bounds: what the two ends came to.
       directives: what makes the good config with these differences and no others.
       cure: what makes the bad config without them; None where that does not check.
+      allowed: packages of the user's own that configs may name.
     """
 
     objective: str
@@ -34,6 +35,7 @@ class Culprits:
     bounds: Bounds
     directives: tuple[str, ...]
     cure: tuple[str, ...] | None
+    allowed: tuple[str, ...] = ()
 
     def text(self) -> str:
         """All of it, for a person."""
@@ -45,10 +47,11 @@ class Culprits:
             f"(the bad run {_number(self.bounds.bad)}{self._threshold()})",
             *(f"  {line}" for line in self.told),
             "the good run with nothing else changed:",
-            f"  {_command(self.directives)}",
+            f"  {train_command(self.directives, allowed=self.allowed)}",
         ]
         if self.cure:
-            lines += ["the bad run without it:", f"  {_command(self.cure)}"]
+            cure = train_command(self.cure, allowed=self.allowed)
+            lines += ["the bad run without it:", f"  {cure}"]
         return "\n".join(lines)
 
     def _threshold(self) -> str:
@@ -61,7 +64,3 @@ class Culprits:
 
 def _number(value: float) -> str:
     return "diverged" if math.isnan(value) else f"{value:.4f}"
-
-
-def _command(directives: tuple[str, ...]) -> str:
-    return shlex.join(["python", "train.py", *(f"--config={one}" for one in directives)])

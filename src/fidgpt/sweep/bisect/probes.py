@@ -11,8 +11,8 @@ from fidgpt.cli.directives.directives import compose
 from fidgpt.graph import ConfigError
 from fidgpt.model import StartError
 from fidgpt.sweep.bisect.pieces import Difference, Pieces
+from fidgpt.sweep.points.dry_runs import DryRuns
 from fidgpt.sweep.points.point import Point
-from fidgpt.sweep.points.trial import Trials
 
 # Trains points and reads their values: nan of one that diverged, None where there is none.
 Measure = Callable[[Sequence[Point]], Sequence[float | None]]
@@ -62,7 +62,7 @@ class Probes:
         self._catalogue = catalogue
         self._patches = patches
         self._measure = measure
-        self._trials = Trials()
+        self._dry_runs = DryRuns()
         self._made: dict[Pieces, Probe] = {}
 
     def probe(self, pieces: Pieces) -> Probe:
@@ -73,7 +73,7 @@ class Probes:
 
     def _new(self, pieces: Pieces) -> Probe:
         try:
-            identity, cost, _ = self._trials.of(self.graph(pieces))
+            identity, cost, _ = self._dry_runs.of(self.graph(pieces))
         except (ConfigError, StartError) as error:
             return Probe(pieces, None, str(error))
         directives = self.directives(pieces)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.directives.directives import KINDS, split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.points.values import expanded
@@ -106,6 +106,8 @@ def ablation(text: str) -> Axis:
       ConfigError: there is nothing to leave out.
     """
     every = tuple(one for piece in _pieces(text) for one in axis_values(piece, flag="--ablate"))
+    if not every:
+        raise ConfigError(f"--ablate={text} leaves nothing out: write --ablate=fiddler:A,B.")
     if len(set(every)) < len(every):
         raise ConfigError(f"--ablate={text} names one directive twice.")
     without = [
@@ -122,13 +124,18 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
       ConfigError: the axis has no values.
     """
     kind, rest = split_directive(text)
+    if kind not in KINDS:
+        raise ConfigError(
+            f"{flag}={text} says not which kind of directive it is: write, for example, "
+            "tag:LearningRate=1e-3,3e-3 or fiddler:use_rope,use_alibi."
+        )
     no_values = f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE."
     try:
         right = assignment(rest, text)[2] if kind in ASSIGNED else rest
     except ConfigError:
         raise ConfigError(no_values) from None
     values = [value.strip() for value in split_at_commas(right)]
-    if not kind or not values:
+    if not values:
         raise ConfigError(no_values)
     if kind in NUMBERS:
         values = [one for value in values for one in expanded(value)]

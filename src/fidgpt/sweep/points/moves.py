@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.directives.changes import assignment
@@ -28,17 +29,37 @@ def moves(samples: Sequence["Sample"], axes: Sequence[Axis]) -> list[str]:
 
 
 def overwritten(samples: Sequence["Sample"]) -> list[str]:
-    """A message for each directive outside of the axes that overwrites what an axis chose."""
+    """A message for each directive that overwrites what an axis chose.
+
+    A directive of another axis may do so as long as it leaves something of it, or changes what is
+    there.
+    """
     found: dict[str, str] = {}
     for sample in samples:
         for number, (directive, owner) in enumerate(sample.directives, start=1):
-            for path, axis in sample.lost(number) if owner is None else ():
-                found.setdefault(
-                    directive + axis.text,
-                    f"{directive} (directive {number}) overwrites what {axis.text} chose of {path}."
-                    "\n  Say it before the axis, or leave one of them out.",
-                )
+            for loss in sample.lost(number):
+                if owner is None:
+                    told = f"{directive} (directive {number})"
+                    found.setdefault(told + loss.axis.text, _overwrites(told, loss))
+                elif loss.is_whole and _is_absolute(directive):
+                    found.setdefault(owner.text + loss.axis.text, _says_again(owner, loss))
     return list(found.values())
+
+
+def _overwrites(told: str, loss: "Loss") -> str:
+    return (
+        f"{told} overwrites what {loss.axis.text} chose of {loss.path}.\n"
+        "  Say it before the axis, or leave one of them out."
+    )
+
+
+def _says_again(axis: Axis, loss: "Loss") -> str:
+    if axis is loss.axis:
+        return f"{axis.text} says {loss.path} twice: leave one of them out."
+    return (
+        f"{loss.axis.text} says {loss.path} in vain, as {axis.text} says it again: leave one of "
+        "them out."
+    )
 
 
 def vain(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], str]) -> list[str]:
@@ -61,6 +82,20 @@ def vain(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], str]) -> lis
     return mistakes
 
 
+class Loss(NamedTuple):
+    """What a directive takes away of what an axis had set.
+
+    Attributes:
+      axis: whose it was.
+      path: where, or the first of such places.
+      is_whole: whether nothing is left of the axis's directive.
+    """
+
+    axis: Axis
+    path: str
+    is_whole: bool
+
+
 class Sample:
     """One point, composed with what each of its directives changed.
 
@@ -79,14 +114,21 @@ class Sample:
         said = self._edits(number)
         return len(said) + sum(self._heard[edit.path] for edit in said)
 
-    def lost(self, number: int) -> Iterator[tuple[str, Axis]]:
-        """The paths at which a directive takes away what an axis before it had set."""
+    def lost(self, number: int) -> Iterator[Loss]:
+        """What a directive takes away of what those of axes before it had set."""
         mine = [edit.path for edit in self._edits(number)]
         for earlier, (_, axis) in enumerate(self.directives[: number - 1], start=1):
-            for edit in self._edits(earlier) if axis is not None and mine else ():
-                inside = any(edit.path.startswith((f"{path}.", f"{path}[")) for path in mine)
-                if axis and (edit.path in mine or (inside and not self._stands(edit))):
-                    yield edit.path, axis
+            if axis is None or not mine:
+                continue
+            theirs = self._edits(earlier)
+            gone = [edit.path for edit in theirs if self._is_gone(edit, mine)]
+            if gone:
+                yield Loss(axis, gone[0], is_whole=len(gone) == len(theirs))
+
+    def _is_gone(self, edit: Edit, later: Sequence[str]) -> bool:
+        """Whether what an edit had put somewhere is overwritten at some of the later paths."""
+        inside = any(edit.path.startswith((f"{path}.", f"{path}[")) for path in later)
+        return edit.path in later or (inside and not self._stands(edit))
 
     def _stands(self, edit: Edit) -> bool:
         """Whether the graph holds in the end what an edit had put there."""
@@ -131,6 +173,12 @@ def _most_different(axis: Axis) -> int:
     """How many choices to look at: where they differ in a number only, one may be what it was."""
     kinds = {split_directive(one)[0] for choice in axis.choices for one in choice.directives}
     return min(2, len(axis.choices)) if kinds <= set(NUMBERS) else len(axis.choices)
+
+
+def _is_absolute(directive: str) -> bool:
+    """Whether a directive says a value, whatever was there."""
+    kind, rest = split_directive(directive)
+    return kind in ASSIGNED and not assignment(rest, directive)[1]
 
 
 def _what(directive: str) -> str:

@@ -2,21 +2,17 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fidgpt.cli.app import without_collection
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.model import StartError
-from fidgpt.sweep.points.axes import Axis, Choice, Item
-from fidgpt.sweep.points.composing import Composer
+from fidgpt.sweep.points.axes import Choice, Item
+from fidgpt.sweep.points.making import Maker, varied
 from fidgpt.sweep.points.moves import moves, overwritten, samples_of, vain
-from fidgpt.sweep.points.naming import Names
 from fidgpt.sweep.points.point import Point
-from fidgpt.sweep.points.trial import Trials
-
-_Chosen = tuple[Choice, ...]
 
 
 @dataclass(frozen=True)
@@ -51,66 +47,40 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
         return _Planning(items, allowed).plan()
 
 
-@dataclass
 class _Planning:
-    """The work of planning, as far as it is.
+    """The work of planning, as far as it is."""
 
-    Attributes:
-      mistakes: by message, the points that it holds for; none where it names a directive itself.
-    """
-
-    items: Sequence[Item]
-    allowed: tuple[str, ...]
-    points: dict[str, Point] = field(default_factory=dict)
-    identities: dict[tuple[int, ...], str] = field(default_factory=dict)
-    mistakes: dict[str, list[str]] = field(default_factory=dict)
+    def __init__(self, items: Sequence[Item], allowed: tuple[str, ...]) -> None:
+        self._catalogue = own_catalogue(allowed)
+        self._maker = Maker(items, self._catalogue)
+        self._points: dict[str, Point] = {}
+        self._identities: dict[tuple[int, ...], str] = {}
+        # By message, the points that it holds for; none where it names a directive itself.
+        self._mistakes: dict[str, list[str]] = {}
 
     def plan(self) -> Plan:
-        catalogue = own_catalogue(self.allowed)
-        axes = [one for one in self.items if isinstance(one, Axis)]
-        self._names, self._trials, self._composer = Names(axes), Trials(), Composer(catalogue)
-        for indices in itertools.product(*(range(len(axis.choices)) for axis in axes)):
-            chosen = tuple(axis.choices[i] for axis, i in zip(axes, indices, strict=True))
-            self._add(indices, chosen)
-        raise_all([_told(message, points) for message, points in self.mistakes.items()])
-        samples = list(samples_of(self.items, catalogue))
-        raise_all(overwritten(samples) or vain(axes, self.identities))  # one may come of the other
-        points = list(self.points.values())
-        folded = len(self.identities) - len(points)
-        return Plan(points, self._names.labels, folded, moves(samples, axes))
+        items, axes = self._maker.items, self._maker.axes
+        for numbers in itertools.product(*(range(len(axis.choices)) for axis in axes)):
+            self._add(numbers, [axis.choices[i] for axis, i in zip(axes, numbers, strict=True)])
+        raise_all([_told(message, points) for message, points in self._mistakes.items()])
+        samples = list(samples_of(items, self._catalogue))
+        raise_all(overwritten(samples) or vain(axes, self._identities))  # one may come of the other
+        points = list(self._points.values())
+        folded = len(self._identities) - len(points)
+        return Plan(points, self._maker.labels, folded, moves(samples, axes))
 
-    def _add(self, indices: tuple[int, ...], chosen: _Chosen) -> None:
-        directives = directives_of(self.items, chosen)
-        varied = tuple(one for choice in chosen for one in choice.directives)
-        draft = self._composer.compose(directives)
+    def _add(self, numbers: tuple[int, ...], chosen: Sequence[Choice]) -> None:
+        draft = self._maker.draft(chosen)
         if draft.mistakes or draft.root is None:
-            self.mistakes.setdefault("\n\n".join(draft.mistakes), [])
+            self._mistakes.setdefault("\n\n".join(draft.mistakes), [])
             return
         try:
-            identity, cost, bound = self._trials.of(draft.root)
+            point = self._maker.point(chosen, draft.root)
         except (ConfigError, StartError) as error:
-            self.mistakes.setdefault(str(error), []).append(" ".join(varied))
+            self._mistakes.setdefault(str(error), []).append(" ".join(varied(chosen)))
             return
-        self.identities[indices] = identity
-        if identity not in self.points:
-            self.points[identity] = Point(
-                directives,
-                varied,
-                identity,
-                self._names.name(chosen, bound),
-                cost,
-                self._names.values(chosen, bound),
-            )
-
-
-def directives_of(items: Sequence[Item], chosen: Sequence[Choice]) -> tuple[str, ...]:
-    """All directives of a point, in order, when its axes chose so."""
-    choices = iter(chosen)
-    return tuple(
-        directive
-        for item in items
-        for directive in (next(choices).directives if isinstance(item, Axis) else (item,))
-    )
+        self._identities[numbers] = point.fingerprint
+        self._points.setdefault(point.fingerprint, point)
 
 
 def _told(message: str, points: list[str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fidgpt.sweep.points.trial import Cost
+from fidgpt.sweep.points.dry_runs import Cost
 
 
 @dataclass(frozen=True)

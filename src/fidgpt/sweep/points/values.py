@@ -19,8 +19,9 @@ def expanded(text: str) -> list[str]:
     """The texts that a value stands for: many for `lin`, `log` and `range`, else itself.
 
     `lin(0, 1, 5)` and `log(1e-4, 1e-2, 9)` hold both ends; `range(0, 10, 2)` ends before its
-    second number, as Python's does. Values of `log` are rounded to four digits and those of `lin`
-    to six, whole numbers never, so that one can read and say them again.
+    second number, as Python's does, and goes by ones without a third. Values of `log` are
+    rounded to four digits and those of `lin` to six, whole numbers never, so that one can read
+    and say them again.
 
     Raises:
       ConfigError: the numbers make no such values.
@@ -29,6 +30,8 @@ def expanded(text: str) -> list[str]:
     if match is None:
         return [text.strip()]
     kind, numbers = match[1], _numbers(match[2])
+    if kind == "range" and len(numbers) == 2:
+        numbers.append(Decimal(1))
     if len(numbers) != 3:
         raise ConfigError(f"{text.strip()} needs three numbers: {_FORMS[kind]}.")
     first, last, third = numbers

@@ -7,6 +7,7 @@ from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.directives import split_directive
 from fidgpt.cli.running.again import command_for
+from fidgpt.cli.running.saying import allow_flags, train_command
 from fidgpt.graph import ConfigError, load
 from fidgpt.sweep.points.axes import ASSIGNED
 from fidgpt.sweep.report.records import Record
@@ -35,7 +36,7 @@ def best_commands(report: Report, *, allowed: Sequence[str] = ()) -> list[str]:
             'pip install "fidgpt[search,ray]"'
         ) from error
     line = Lineage(report.directory).ancestors(report.best.row["fingerprint"])
-    return schedule(line, run_dir="runs/best", flags=[f"--allow={one}" for one in allowed])
+    return schedule(line, run_dir="runs/best", flags=allow_flags(allowed))
 
 
 def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
@@ -51,8 +52,7 @@ def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
         cfg = load(path.read_text(encoding="utf-8"), source=str(path), allowed=tuple(allowed))
         return command_for(cfg, own_catalogue(tuple(allowed)), directives=said, allowed=allowed)
     except (ConfigError, OSError):
-        flags = [f"--allow={one}" for one in allowed] + [f"--config={one}" for one in said]
-        return shlex.join(["python", "train.py", *flags])
+        return train_command(said, allowed=allowed)
 
 
 def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
@@ -73,9 +73,8 @@ def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None
     said = _both(first, second, every)
     if said is None:
         return None
-    flags = [f"--allow={one}" for one in allowed]
     where = f"--run_dir={report.directory}"
-    return shlex.join(["python", "sweep.py", *flags, *said, _SEEDS, where])
+    return shlex.join(["python", "sweep.py", *allow_flags(allowed), *said, _SEEDS, where])
 
 
 def _without_seeds(record: Record, report: Report) -> list[str]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from fidgpt.sweep.report.configs import Said, differing
 from fidgpt.sweep.report.importance import METHOD
-from fidgpt.sweep.report.objective import series
 from fidgpt.sweep.report.records import Record
 from fidgpt.sweep.report.report import Report
 from fidgpt.sweep.report.tables import by_rank, deviation, leaders_table, percent
@@ -50,13 +49,13 @@ def document(
 
 def _point(report: Report, at: int, config: Said | None) -> dict[str, Any]:
     record = report.records[at]
-    row, best, last = record.row, report.objective.best(record), report.objective.last(record)
+    row, best, last = record.row, record.best(report.objective), record.last(report.objective.name)
     return {
         "name": record.name,
         "short": row["fingerprint"][:12],
         "status": record.status,
         "values": dict(record.values),
-        "final": report.objective.final(record),
+        "final": record.final(report.objective.name),
         "last": None if last is None else last.value,
         "best": None if best is None else [best.value, best.step],
         "step": row["step"],
@@ -126,7 +125,7 @@ def _curves(report: Report) -> dict[str, list[list[list[float]]]]:
 
 def _curve(record: Record, metric: str, most: int) -> list[list[float]]:
     """Steps and numbers, no more than `most`: of neighbours that are too many, their mean."""
-    measured = series(record, metric)
+    measured = record.series(metric)
     width = math.ceil(len(measured) / most) or 1
     buckets = [measured[at : at + width] for at in range(0, len(measured), width)]
     return [

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fidgpt.sweep.report.columns import Column
-from fidgpt.sweep.report.objective import Objective
 from fidgpt.sweep.report.records import Record
+from fidgpt.sweep.results.objective import Objective
 
 _ALL = "all"
 _Key = tuple[tuple[str, str], ...]
@@ -46,7 +46,7 @@ def effects_of(
     finals = {
         tuple(sorted(record.values.items())): final
         for record in records
-        if (final := objective.final(record)) is not None
+        if (final := record.final(objective.name)) is not None
     }
     repeats = {column.label for column in columns if column.is_repeat}
     return [

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fidgpt.sweep.report.columns import Column
-from fidgpt.sweep.report.objective import Objective
 from fidgpt.sweep.report.records import Record
+from fidgpt.sweep.results.objective import Objective
 
 # Student's t, of which 95 % lie between minus and plus this, for 1, 2, ... degrees of freedom.
 _QUANTILES = (
@@ -109,5 +109,5 @@ def _by_repeat(
     return {
         tuple(text for label, text in record.values.items() if label in repeats): final
         for record in records
-        if (final := objective.final(record)) is not None
+        if (final := record.final(objective.name)) is not None
     }

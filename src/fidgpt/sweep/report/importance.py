@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Sequence
 
 from fidgpt.sweep.report.columns import Column
-from fidgpt.sweep.report.objective import Objective
 from fidgpt.sweep.report.records import Record
+from fidgpt.sweep.results.objective import Objective
 
 METHOD = (
     "One-way analysis of variance over the finished points, one axis at a time: the share of the "
@@ -20,14 +20,15 @@ _MOST_BINS = 8
 def importance(column: Column, records: Sequence[Record], objective: Objective) -> float | None:
     """Epsilon squared of an axis (Kelley 1935), from 0 to 1; None where points are too few.
 
-    Numbers that hardly any two points have in common, as of a search, are put in bins of equal
-    counts.
+    They are where some have no value on the axis, as of an earlier sweep without it: shares of
+    the variance of different points cannot be compared. Numbers that hardly any two points have
+    in common, as of a search, are put in bins of equal counts.
     """
-    found = [
-        (column.texts.index(record.values[column.label]), final)
-        for record in records
-        if column.label in record.values and (final := objective.final(record)) is not None
-    ]
+    finals = [(record, record.final(objective.name)) for record in records]
+    finished = [(record, final) for record, final in finals if final is not None]
+    if any(column.label not in record.values for record, _ in finished):
+        return None
+    found = [(column.texts.index(record.values[column.label]), final) for record, final in finished]
     levels = sorted({level for level, _ in found})
     if 2 * len(levels) > len(found) and column.numbers is not None:
         found = _binned(found)

@@ -1,14 +1,25 @@
 """A sweep as its files tell it: the row of each point, with what its run measured."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TypeGuard
 
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.sweep.results.files import TABLE, Result, num_damaged, read_table
+from fidgpt.sweep.results.neighbours import strangers
+from fidgpt.sweep.results.objective import Objective
 from fidgpt.train.tracking.trackers import Row, read_rows
 
 _MOST_NAMED = 5
+
+
+class Measured(NamedTuple):
+    """A number, and the step that it was measured at."""
+
+    value: float
+    step: int
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,40 @@ class Record:
     def is_finished(self) -> bool:
         return self.status == "finished"
 
+    def series(self, metric: str) -> list[Measured]:
+        """All that the run measured of a metric, where it is finite."""
+        return [
+            Measured(float(row[metric]), row["step"])
+            for row in self.rows
+            if is_number(row.get(metric))
+        ]
+
+    def last(self, metric: str) -> Measured | None:
+        """What was measured last of a metric, however far the run came."""
+        if series := self.series(metric):
+            return series[-1]
+        value = self.row["metrics"].get(metric)
+        return Measured(value, self.row["step"]) if is_number(value) else None
+
+    def final(self, metric: str) -> float | None:
+        """What the run came to; None unless it is finished."""
+        last = self.last(metric) if self.is_finished else None
+        return None if last is None else last.value
+
+    def best(self, objective: Objective) -> Measured | None:
+        """The best of the run, which may lie before its end."""
+        series = self.series(objective.name)
+        if not series:
+            return self.last(objective.name)
+        return min(series, key=lambda one: objective.sorted_by(one.value))
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value that was measured is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
+
 
 def read_records(directory: Path) -> list[Record]:
     """All points of a sweep, from its directory alone, also while it runs.
@@ -61,6 +106,18 @@ def read_records(directory: Path) -> list[Record]:
     if not table:
         raise ConfigError(f"{directory / TABLE} has no point in it.")
     return [_record(row, directory / row["directory"]) for row in table]
+
+
+def oddities(directory: Path) -> list[str]:
+    """What one should know of a sweep before one believes its report, a line each."""
+    lines = []
+    if count := num_damaged(directory):
+        lost = "1 line is no row, and is" if count == 1 else f"{count} lines are no rows, and are"
+        lines.append(f"{directory / TABLE}: {lost} left out; the command of the sweep mends it.")
+    if several := strangers(directory):
+        told = "; ".join(several)
+        lines.append(f"{directory} holds points of several sweeps, which are compared here: {told}")
+    return lines
 
 
 def _record(row: Result, directory: Path) -> Record:

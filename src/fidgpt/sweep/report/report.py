@@ -6,12 +6,13 @@ from functools import cached_property
 from pathlib import Path
 
 from fidgpt.sweep.report.columns import Column, columns_of
+from fidgpt.sweep.report.compared import choose_objective
 from fidgpt.sweep.report.effects import Effect, effects_of
 from fidgpt.sweep.report.groups import Group, group_name, groups_of, is_beyond_noise, ranked
 from fidgpt.sweep.report.importance import importance
 from fidgpt.sweep.report.leaders import Leader, leaders_of
-from fidgpt.sweep.report.objective import Objective, choose_objective
 from fidgpt.sweep.report.records import Record, read_records
+from fidgpt.sweep.results.objective import Objective
 
 _LINEAGE, _MEMBER = "lineage.jsonl", "member"  # of a population
 _ONCE = (
@@ -58,7 +59,7 @@ class Report:
     def best(self) -> Record:
         """The first finished point of the best group: not that with the luckiest seed."""
         members = [self.records[at] for at in self.ranking[0].members]
-        return next(one for one in members if self.objective.final(one) is not None)
+        return next(one for one in members if one.final(self.objective.name) is not None)
 
     @cached_property
     def leaders(self) -> dict[str, list[Leader]]:

@@ -25,10 +25,10 @@ def csv_text(report: Report) -> str:
     head = ["rank", "name", "status", "fingerprint", *labels, f"final {name}", f"best {name}"]
     writer.writerow([*head, *_REPEATED, *_OF_THE_RUN, "directives"])
     for at, record in enumerate(report.records):
-        row, group, best = record.row, _group(report, at), report.objective.best(record)
+        row, group, best = record.row, _group(report, at), record.best(report.objective)
         cells = [_rank(report, group), row["name"], row["status"], row["fingerprint"]]
         cells += [record.values.get(label) for label in labels]
-        cells += [report.objective.final(record), best and best.value, best and best.step]
+        cells += [record.final(report.objective.name), best and best.value, best and best.step]
         cells += [group.mean, group.spread, len(group.finals)]
         cells += [row[key] for key in _OF_THE_RUN]
         writer.writerow(_plain([*cells, " ".join(row["directives"])]))
@@ -99,9 +99,9 @@ def _points(report: Report) -> str:
     rows = []
     for at in sorted(order, key=order.__getitem__):
         record, group = report.records[at], _group(report, at)
-        best = report.objective.best(record)
+        best = record.best(report.objective)
         cells = [_rank(report, group), record.name, f"`{record.row['fingerprint'][:12]}`"]
-        cells += [_status(record), number(report.objective.final(record))]
+        cells += [_status(record), number(record.final(report.objective.name))]
         cells += ["-" if best is None else f"{number(best.value)} at step {best.step:,}"]
         cells += [_mean(group)] if report.has_repeats else []
         rows.append(cells + ([record.row["last_words"]] if has_words else []))
@@ -113,7 +113,7 @@ def by_rank(report: Report) -> list[int]:
     ranks = {at: place for place, group in enumerate(report.ranking) for at in group.members}
 
     def key(at: int) -> tuple[bool, int, int]:
-        is_done = report.objective.final(report.records[at]) is not None
+        is_done = report.records[at].final(report.objective.name) is not None
         return (not is_done, ranks.get(at, len(ranks)), at)
 
     return sorted(range(len(report.records)), key=key)

@@ -10,6 +10,8 @@ from fidgpt.sweep.results.versions import code_version
 from fidgpt.sweep.runners.job import Ending, Job
 
 _SECONDS = 2.0  # between two writings, while nothing ends
+# What an earlier process knew of a point.
+_KEPT = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status")
 
 
 class Book:
@@ -106,8 +108,29 @@ class Book:
 
 def _row(job: Job, old: Mapping[str, Result]) -> Result:
     """The row of a job before it is started, with what is known from before."""
+    known = old.get(job.point.fingerprint, {})
+    row = _fresh(job) | {key: known[key] for key in _KEPT if key in known} | _named(job, known)
+    if job.is_done:
+        metrics = {**row["metrics"], **job.result()}
+        done = {"status": "finished", "step": job.point.cost.num_steps, "last_words": ""}
+        return row | done | {"metrics": metrics}
+    if row["status"] in ("running", "finished", "waiting"):  # as somebody wrote who was killed
+        row["status"] = "stopped" if job.is_begun else "waiting"
+    return row
+
+
+def _named(job: Job, known: Mapping[str, Any]) -> Result:
+    """What a point is called, and what it has on each axis, those of earlier sweeps included."""
+    name, values, before = job.point.name, job.point.values, known.get("values", {})
+    if values.keys() < before.keys():
+        name = known["name"]
+    return {"name": name, "values": {**before, **values}}
+
+
+def _fresh(job: Job) -> Result:
+    """The row of a job of which nothing is known."""
     point = job.point
-    fresh: Result = {
+    return {
         "name": point.name,
         "fingerprint": point.fingerprint,
         "status": "waiting",
@@ -123,13 +146,3 @@ def _row(job: Job, old: Mapping[str, Result]) -> Result:
         "last_words": "",
         "code": None,
     }
-    known = old.get(point.fingerprint, {})
-    kept = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status")
-    row = fresh | {key: known[key] for key in kept if key in known}
-    if job.is_done:
-        metrics = {**row["metrics"], **job.result()}
-        done = {"status": "finished", "step": point.cost.num_steps, "last_words": ""}
-        return row | done | {"metrics": metrics}
-    if row["status"] in ("running", "finished", "waiting"):  # as somebody wrote who was killed
-        row["status"] = "stopped" if job.is_begun else "waiting"
-    return row

@@ -13,7 +13,6 @@ from fidgpt.train.tracking.trackers import read_rows
 
 FILE = "objective.json"  # in the directory of a sweep for which one was said
 USUAL = ("validation/loss", "loss")
-_OF_STEPS = ("grad_norm", "learning_rate", "moe", "mtp", "update_ratio")  # measured as one trains
 _WAYS = {"min": False, "max": True}
 # What harnesses call numbers of which nobody wants less: small ones are asked for by mistake.
 _LARGE = ("acc", "acc_norm", "accuracy", "bleu", "exact_match", "f1", "rouge1", "rougeL")
@@ -64,7 +63,7 @@ def objective_of(text: str) -> Objective:
     """
     way, colon, rest = text.partition(":")
     name = (rest if colon else text).strip()
-    if (colon and way not in _WAYS) or not name:
+    if (colon and way not in _WAYS) or not name or name in _WAYS:
         raise ConfigError(
             f"--objective={text} says no number: write --objective=validation/loss, which is to "
             "get small, or --objective=max:tasks/arc_easy/acc, which is to get large."
@@ -97,27 +96,6 @@ def kept(directory: Path) -> Objective | None:
         return objective_of(said["objective"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def refuse_unknown(objective: Objective, bound: Any) -> None:
-    """Refuses a number that no evaluator of a config measures, before anything runs.
-
-    Args:
-      objective: such as `validation/loss`.
-      bound: the graph of the run.
-
-    Raises:
-      ConfigError: there is no such evaluator.
-    """
-    evaluator, slash, _ = objective.name.partition("/")
-    evaluators = getattr(bound, "evaluators", None)
-    if not slash or evaluator in _OF_STEPS or not isinstance(evaluators, Mapping):
-        return
-    if evaluator not in evaluators:
-        raise ConfigError(
-            f"no run reports --objective={objective.text}: it has no evaluator {evaluator!r}. "
-            f"{suggest(evaluator, evaluators)}"
-        )
 
 
 def refuse_unreported(objective: Objective, reported: Iterable[str]) -> None:

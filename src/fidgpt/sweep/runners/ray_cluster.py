@@ -17,7 +17,7 @@ from fidgpt.sweep.runners.ray_attempt import RayAttempt
 from fidgpt.sweep.runners.work import Work
 
 _PAUSE = 0.2  # seconds between two looks at the processes
-_PATIENCE = 10.0  # seconds for a cluster to answer
+_PATIENCE = 5.0  # seconds for a cluster to answer
 _LOCAL = "local"
 _OBJECTS = 80 * 1024 * 1024  # bytes; nothing is stored, and Ray would take a third of the memory
 
@@ -99,13 +99,14 @@ class RayRunner:
         """While entered, Ray is connected to the cluster; what was connected before stays so.
 
         Args:
-          say: hears a warning where the cluster has no room for a point yet.
+          say: hears what is waited for, and a warning where the cluster has no room for a point
+            yet.
 
         Raises:
           ConfigError: Ray is not installed, does not answer, or has no room for a point.
         """
         address = self.address or os.environ.get("RAY_ADDRESS") or _LOCAL
-        with _connected(address) as ray:
+        with _connected(address, say) as ray:
             if too_much := self._too_much(ray):
                 if address == _LOCAL:
                     raise ConfigError(too_much)
@@ -160,7 +161,7 @@ class RayRunner:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[Any]:
+def _connected(address: str, say: Callable[[str], None]) -> Iterator[Any]:
     """Ray, connected to a cluster; what was connected before stays so.
 
     Raises:
@@ -178,6 +179,9 @@ def _connected(address: str) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    say(
+        "Starting Ray on this machine." if address == _LOCAL else f"Connecting to Ray at {address}."
+    )
     with _sigterm_kept():
         _connect(ray, address)
         try:
@@ -191,6 +195,8 @@ def _connect(ray: Any, address: str) -> None:
     if address == _LOCAL:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         alone = {"include_dashboard": False, "object_store_memory": _OBJECTS}
+    else:
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{_PATIENCE:.0f}")
     try:
         _require_answer(address)
         silence = contextlib.nullcontext() if address == _LOCAL else _silence()

@@ -111,6 +111,8 @@ class Desk:
             attempt.handed = handed
             self._follow(attempt)
         del self._waiting[: len(some)]
+        number, points = several[0].number.partition("_")[0], len(several)
+        self.events.say(f"In Slurm as job {number}: {points} point{'' if points == 1 else 's'}.")
         self.slurm.ask()
 
     def _tell_of_held(self) -> None:

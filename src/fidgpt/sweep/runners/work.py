@@ -88,8 +88,8 @@ class Work:
         with Signals(self._stop):
             try:
                 while self._running or (self._is_left and not self._stops):
-                    if told < self._stops:
-                        told = self._stops
+                    if told < self._stops:  # one a turn: at once, a process would hear them as one
+                        told += 1
                         self._obey(told, leave)
                     if not self._stops:
                         self._start()
@@ -101,11 +101,14 @@ class Work:
         return not self._is_left and not self._stopped
 
     def _obey(self, told: int, leave: Callable[[], None] | None) -> None:
-        """Does what the signals say, of which there were so many."""
+        """Does what a signal says, which is the first one, the second one, ..."""
         if told == 1 and leave is not None:
             leave()
             return
-        self._events.stops()
+        if told == (1 if leave is None else 2):
+            self._events.stops()
+        else:
+            self._events.say("Ending at once what still runs.")
         self._send(signal.SIGINT if told < 3 else signal.SIGKILL)
 
     def end_early(self, job: Job) -> None:

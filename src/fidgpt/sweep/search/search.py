@@ -1,7 +1,6 @@
 """A search: points that a sampler chooses by what came of those before, each trained once."""
 
 import hashlib
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +12,13 @@ from rich.text import Text
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.running.runs import name_of_base
+from fidgpt.cli.running.saying import allow_flags, train_command
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.points.point import Point
-from fidgpt.sweep.results.book import Book
 from fidgpt.sweep.results.files import Result
-from fidgpt.sweep.results.objective import Objective, keep, objective_of, refuse_unknown
+from fidgpt.sweep.results.objective import Objective, objective_of
+from fidgpt.sweep.results.reportable import refuse_unreportable
 from fidgpt.sweep.results.results import Results
-from fidgpt.sweep.results.versions import changed_code
 from fidgpt.sweep.runners.job import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.search.driver import Driver
@@ -29,6 +28,7 @@ from fidgpt.sweep.search.points import Points
 from fidgpt.sweep.search.sampling import ByTrial, pruner, seeded_sampler, size_of_grid
 from fidgpt.sweep.search.space import Space
 from fidgpt.sweep.search.study import Study
+from fidgpt.sweep.showing.opening import opened
 from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.showing.tables import results_table
 
@@ -46,6 +46,7 @@ class Found:
       num_trials: how often something was chosen.
       counts: what became of trials without a point of their own.
       is_whole: whether it came to its end, and no signal stopped it.
+      allowed: packages of the user's own that configs may name.
     """
 
     results: Results
@@ -53,6 +54,7 @@ class Found:
     num_trials: int
     counts: Counts
     is_whole: bool
+    allowed: tuple[str, ...] = ()
 
     @property
     def best(self) -> Result | None:
@@ -65,11 +67,10 @@ class Found:
             f"and {self.counts.known} were known"
         ]
         if (row := self.best) is not None:
-            said = [f"--config={one}" for one in row["directives"]]
             value = row["metrics"][self.objective.name]
             lines += [
                 f"best: {row['name']}, {self.objective.name} {value:.4f}",
-                f"  {shlex.join(['python', 'train.py', *said])}",
+                f"  {train_command(row['directives'], allowed=self.allowed)}",
             ]
         return Group(results_table(self.results, self.objective), *map(Text, lines))
 
@@ -109,8 +110,9 @@ class Search:
         self.seed = seed
         self.allowed = tuple(allowed)
         _refuse_none_or_two(self.spaces)
-        self.sampler, self.num_trials = _sampler_and_count(sampler, self.spaces)
+        self.sampler = sampler.partition(":")[0]
         seeded_sampler(self.sampler, self.spaces, side_by_side=False)
+        self.num_trials = _count(sampler, self.spaces)
         pruner(stop, num_steps=1)
         self.directory = Path(directory or Path("runs") / self._default_name())
 
@@ -129,7 +131,7 @@ class Search:
           ConfigError: there is such a mistake, or no run reports the objective.
         """
         made = Points(self.items, own_catalogue(self.allowed))
-        refuse_unknown(self.objective, made.check().root)
+        refuse_unreportable(self.objective, made.check())
         return made
 
     def run(
@@ -176,30 +178,31 @@ class Search:
         """
         points = self.points
         self.directory.mkdir(parents=True, exist_ok=True)
-        study = self._study(points, side_by_side=side_by_side)
-        keep(self.objective, self.directory)
-        book, counts = Book(self.directory, []), Counts()
-        with Screen(
-            book, console=console, num_jobs=self.num_trials, objective=self.objective
+        study, counts = self._study(points, side_by_side=side_by_side), Counts()
+        with opened(
+            self.directory,
+            [],
+            items=points.items,
+            objective=self.objective,
+            console=console,
+            num_jobs=self.num_trials,
         ) as screen:
-            for line in changed_code(book.rows.values(), self.directory):
-                screen.say(f"warning: {line}")
-            is_whole = drive(
-                study,
-                screen,
-                lambda told: Ledger(
-                    told, book, screen, self.objective, points.of, self._job, counts
-                ),
-            )
+            book = screen.book
+
+            def ledger_of(told: Any) -> Ledger[Any]:
+                return Ledger(told, book, screen, self.objective, points.of, self._job, counts)
+
+            is_whole = drive(study, screen, ledger_of)
         if counts.refused and not book.rows:
             raise ConfigError("no point of the search could be run: see what is said of each.")
         results = Results(list(book.rows.values()), self.objective)
-        return Found(results, self.objective, len(study.trials), counts, is_whole)
+        return Found(results, self.objective, len(study.trials), counts, is_whole, self.allowed)
 
     def _study(self, points: Points, *, side_by_side: bool) -> Study:
         make = seeded_sampler(self.sampler, self.spaces, side_by_side=side_by_side)
         return Study(
             self.directory,
+            directives=[item for item in self.items if isinstance(item, str)],
             spaces=self.spaces,
             objective=self.objective,
             sampler=ByTrial(make, seed=self.seed),
@@ -208,8 +211,7 @@ class Search:
         )
 
     def _job(self, point: Point) -> Job:
-        flags = [f"--allow={one}" for one in self.allowed]
-        return jobs_of([point], self.directory, flags)[0]
+        return jobs_of([point], self.directory, allow_flags(self.allowed))[0]
 
     def __rich__(self) -> RenderableType:
         lines = [
@@ -220,14 +222,14 @@ class Search:
         return Group(*map(Text, lines))
 
 
-def _sampler_and_count(text: str, spaces: Sequence[Space]) -> tuple[str, int]:
+def _count(text: str, spaces: Sequence[Space]) -> int:
+    """How many trials are asked for; a grid has all of its points unless said, and no more."""
     name, colon, count = text.partition(":")
     if name == "grid" and not colon:
-        return name, size_of_grid(spaces)
+        return size_of_grid(spaces)
     if not count.isdecimal() or int(count) < 1:
         raise ConfigError(f"--search={text} says not how many points: write --search={name}:50.")
-    most = size_of_grid(spaces) if name == "grid" else int(count)
-    return name, min(int(count), most)
+    return min(int(count), size_of_grid(spaces)) if name == "grid" else int(count)
 
 
 def _refuse_none_or_two(spaces: Sequence[Space]) -> None:

@@ -15,7 +15,7 @@ from fidgpt.sweep.search.journal import journal
 from fidgpt.sweep.search.space import Space
 
 NAME = "search"
-_SPACES, _OBJECTIVE = "spaces", "objective"
+_DIRECTIVES, _SPACES, _OBJECTIVE = "directives", "spaces", "objective"
 
 
 class Study:
@@ -23,6 +23,7 @@ class Study:
 
     Args:
       directory: where its file lies, which is made if there is none.
+      directives: what else makes each config.
       spaces: what is chosen.
       objective: what is to get small, or large.
       sampler: chooses.
@@ -35,13 +36,15 @@ class Study:
       distributions: what is chosen, in Optuna's words.
 
     Raises:
-      ConfigError: the file is of a search over other spaces, or for something else.
+      ConfigError: the file is of a search of other configs, over other spaces or for something
+        else.
     """
 
     def __init__(
         self,
         directory: Path,
         *,
+        directives: Sequence[str],
         spaces: Sequence[Space],
         objective: Objective,
         sampler: optuna.samplers.BaseSampler,
@@ -61,6 +64,7 @@ class Study:
             load_if_exists=True,
             direction="maximize" if objective.is_larger_better else "minimize",
         )
+        self._refuse_other(_DIRECTIVES, "of", list(directives), directory)
         self._refuse_other(_SPACES, "over", [space.said for space in spaces], directory)
         self._refuse_other(_OBJECTIVE, "for", objective.text, directory)
 

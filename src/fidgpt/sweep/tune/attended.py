@@ -10,7 +10,6 @@ from fidgpt.sweep.runners.ray_place import Place
 from fidgpt.sweep.runners.tail import Tail, last_words
 
 BEAT = 1.0  # seconds between two reports at most: what is trained is ended between two of them
-LOOK = 0.1  # seconds between two looks at what the process wrote
 
 
 @dataclass(frozen=True)

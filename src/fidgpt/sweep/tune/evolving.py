@@ -7,24 +7,24 @@ from functools import partial
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from fidgpt.cli.running.saying import allow_flags
 from fidgpt.sweep.points.point import Point
-from fidgpt.sweep.results.book import Book, Result
-from fidgpt.sweep.results.objective import Objective, keep
+from fidgpt.sweep.results.files import Result
+from fidgpt.sweep.results.objective import Objective
 from fidgpt.sweep.results.results import Results
-from fidgpt.sweep.results.versions import changed_code
 from fidgpt.sweep.runners.job import jobs_of
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.search.space import Space
-from fidgpt.sweep.showing.screen import Screen
+from fidgpt.sweep.showing.opening import opened
 from fidgpt.sweep.showing.tables import results_table
+from fidgpt.sweep.tune.callback import callback
 from fidgpt.sweep.tune.cloning import PINS
 from fidgpt.sweep.tune.evolution import distributions_of, first_values, scheduler_of
 from fidgpt.sweep.tune.fitting import Stop, driven_alone, fit, surroundings_of
-from fidgpt.sweep.tune.following import Following
 from fidgpt.sweep.tune.lineage import Lineage, schedule
 from fidgpt.sweep.tune.member import Plan, member_of
 from fidgpt.sweep.tune.population import Population
-from fidgpt.sweep.tune.telling import callback
+from fidgpt.sweep.tune.population_follower import PopulationFollower
 
 
 @dataclass(frozen=True)
@@ -88,19 +88,20 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
         or the first look shows that the objective is not measured.
     """
     directory, objective = population.directory, population.objective
-    first = _first_point(population)
-    flags = tuple(f"--allow={one}" for one in population.allowed)
+    first = population.points.first()  # in what it costs, all runs are alike
+    flags = tuple(allow_flags(population.allowed))
     plan = _plan(population, runner, first, flags)  # which refuses before anything is written
     population.refuse_other()
-    directory.mkdir(parents=True, exist_ok=True)
     population.keep()
-    keep(objective, directory)
-    book = Book(directory, [])
-    with Screen(book, console=console, num_jobs=population.size, objective=objective) as screen:
-        for line in changed_code(book.rows.values(), directory):
-            screen.say(f"warning: {line}")
-        following = Following(
-            book,
+    with opened(
+        directory,
+        [],
+        items=population.points.items,
+        objective=objective,
+        console=console,
+        num_jobs=population.size,
+    ) as screen:
+        follower = PopulationFollower(
             screen,
             population.lineage,
             objective=objective,
@@ -108,26 +109,21 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
             directory=directory,
             flags=flags,
         )
-        stop = Stop(screen.stops, lambda: following.mistake is not None)
+        stop = Stop(screen.stops, lambda: follower.mistake is not None)
         with driven_alone(directory), runner.connected(screen.say):
-            _fit(population, plan, runner, following, stop)
-            following.stopped()
-            if following.mistake is not None:
-                raise following.mistake
+            _fit(population, plan, runner, follower, stop)
+            follower.stopped()
+            if follower.mistake is not None:
+                raise follower.mistake
             if not stop.is_asked:
                 shutil.rmtree(directory / PINS, ignore_errors=True)
     return Evolved(
-        Results(list(book.rows.values()), objective),
+        Results(list(screen.book.rows.values()), objective),
         objective,
         population.lineage,
         flags,
         not stop.is_asked,
     )
-
-
-def _first_point(population: Population) -> Point:
-    """The point of all first values: in what it costs, all runs are alike."""
-    return population.points.of({one.name: one.range.ends()[0] for one in population.spaces})
 
 
 def _plan(population: Population, runner: RayRunner, first: Point, flags: tuple[str, ...]) -> Plan:
@@ -146,7 +142,7 @@ def _plan(population: Population, runner: RayRunner, first: Point, flags: tuple[
 
 
 def _fit(
-    population: Population, plan: Plan, runner: RayRunner, following: Following, stop: Stop
+    population: Population, plan: Plan, runner: RayRunner, follower: PopulationFollower, stop: Stop
 ) -> None:
     from ray.tune.search import BasicVariantGenerator
 
@@ -159,7 +155,7 @@ def _fit(
         searcher=BasicVariantGenerator(points_to_evaluate=begins),
         scheduler=scheduler_of(population.spaces, every=plan.every, seed=population.seed),
         max_concurrent=None,  # all of them exist at a time, and as many train as there is room for
-        callback=callback(following),
+        callback=callback(follower),
         stop=stop,
         num_samples=population.size,
         choices=distributions_of(population.spaces),

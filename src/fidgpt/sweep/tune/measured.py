@@ -1,53 +1,8 @@
-"""When a run measures an objective, and whether it does at all: known before it is trained."""
+"""When a run measures an objective: known before it is trained."""
 
-import torch
-
-from fidgpt.graph import ConfigError, suggest
-from fidgpt.model.cost.layers import first_of_each
-from fidgpt.model.reports import collecting
+from fidgpt.graph import ConfigError
 from fidgpt.sweep.results.objective import Objective
 from fidgpt.train import Trainer
-from fidgpt.train.losses.objective import NextToken
-
-# What the trainer itself tells of every step.
-_OF_STEPS = (
-    *("grad_norm", "learning_rate", "loss", "loss_scale", "memory", "skipped", "tokens"),
-    *("tokens_per_second", "utilisation"),
-)
-
-
-def refuse_unreported(trainer: Trainer, objective: Objective) -> None:
-    """Refuses a number without a slash that neither the trainer nor a part of the model tells.
-
-    What is measured under a name such as `moe/load_max`, the first look at a population shows.
-
-    Args:
-      trainer: as it is built without memory.
-      objective: what is to be compared.
-
-    Raises:
-      ConfigError: no step has such a number.
-    """
-    if "/" in objective.name or objective.name in _OF_STEPS:
-        return
-    told = _told_by_parts(trainer)
-    if told is not None and objective.name not in told:
-        names = [*_OF_STEPS, *told, *(f"{name}/loss" for name in trainer.evaluators)]
-        raise ConfigError(
-            f"no run reports --objective={objective.text}. {suggest(objective.name, names)}"
-        )
-
-
-def _told_by_parts(trainer: Trainer) -> list[str] | None:
-    """The names of what parts report of a step; None where that cannot be tried."""
-    window = torch.zeros(1, trainer.seq_len + 1, dtype=torch.int64, device="meta")
-    try:
-        with first_of_each(trainer.model), collecting() as reports:
-            NextToken(trainer.model, trainer.loss)(window)
-        settled = [part.settle(tally) for part, tally in reports.tallies.items()]
-    except Exception:  # whatever a part of somebody's own does without memory
-        return None
-    return [*reports.metrics, *reports.losses, *(name for row in settled for name in row)]
 
 
 def refuse_unmeasured(trainer: Trainer, objective: Objective, every: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.tune.attended import BEAT, LOOK, Attended, Surroundings
+from fidgpt.sweep.tune.attended import BEAT, Attended, Surroundings
 from fidgpt.sweep.tune.cloning import clone, pin, pinned
 from fidgpt.sweep.tune.descent import Descent, short
 from fidgpt.sweep.tune.stretches import Stretches
@@ -96,12 +96,8 @@ class Member:
             return self._looked(until, known["value"], known["words"])
         if self._attended is None:
             return self._begin(until)
-        end = time.monotonic() + BEAT
-        while time.monotonic() < end:
-            status = self._attended.wait(LOOK)
-            if status is not None:
-                return self._ended(until, status)
-        return self._report("runs")
+        status = self._attended.wait(BEAT)
+        return self._report("runs") if status is None else self._ended(until, status)
 
     def end(self) -> None:
         """Lets the process save where it is, and waits for its end."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -20,14 +19,13 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.checking.permissions import allowed_changes
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.typed.calls import Call, parse_call
-from fidgpt.sweep.points.axes import NUMBERS, Axis
-from fidgpt.sweep.points.composing import Composer
-from fidgpt.sweep.points.planning import directives_of
-from fidgpt.sweep.results.objective import objective_of, refuse_unknown
+from fidgpt.sweep.points.axes import NUMBERS
+from fidgpt.sweep.results.objective import objective_of
+from fidgpt.sweep.results.reportable import refuse_unreportable
 from fidgpt.sweep.search.points import Points
 from fidgpt.sweep.search.space import Space
 from fidgpt.sweep.tune.lineage import Lineage
-from fidgpt.sweep.tune.measured import refuse_unmeasured, refuse_unreported, unmeasured
+from fidgpt.sweep.tune.measured import refuse_unmeasured, unmeasured
 
 _LOOKS = 10  # at a population, unless said: a tenth of the run between two
 _FILE = "population.json"  # in the directory of one: what its choices depend on
@@ -127,26 +125,13 @@ class Population:
             go on with another value of a space.
         """
         made = Points(self.items, own_catalogue(self.allowed))
-        refuse_unknown(self.objective, made.check().root)
+        refuse_unreportable(self.objective, made.check())
         raise_all([_refusal(space) for space in self.spaces if not _is_plain(space)])
-        self._refuse_fixed()
-        return made
-
-    def _refuse_fixed(self) -> None:
-        first, last = (self._graph(end) for end in (0, -1))
         try:
-            allowed_changes(first, last)
+            allowed_changes(*made.ends())
         except ConfigError as error:
             raise ConfigError(f"--search=pbt goes on with other values:\n{error}") from None
-
-    def _graph(self, end: int) -> fdl.Config:
-        """The graph with all spaces at their first values, or at their last."""
-        axes = [item.axis() if isinstance(item, Space) else item for item in self.items]
-        chosen = [one.choices[end] for one in axes if isinstance(one, Axis)]
-        draft = Composer(own_catalogue(self.allowed)).compose(directives_of(axes, chosen))
-        raise_all(list(draft.mistakes))
-        assert draft.root is not None  # or there was a mistake
-        return draft.root
+        return made
 
     @cached_property
     def every(self) -> int:
@@ -155,8 +140,8 @@ class Population:
         Raises:
           ConfigError: the objective is not measured then.
         """
-        trainer = build_trainer(self._graph(0))
-        refuse_unreported(trainer, self.objective)
+        first, _ = self.points.ends()
+        trainer = build_trainer(first)
         if self._every is not None:
             refuse_unmeasured(trainer, self.objective, self._every)
             return self._every
@@ -178,6 +163,7 @@ class Population:
         """Takes down in the directory whose it is."""
         path = self.directory / _FILE
         if not path.exists():
+            self.directory.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(self.said) + "\n", encoding="utf-8")
 
     def refuse_other(self) -> None:

@@ -11,9 +11,10 @@ from fidgpt.sweep.search.sampling import HALVING, RUNGS
 from fidgpt.sweep.search.search import Found, LedgerOf, Search
 from fidgpt.sweep.search.study import Study
 from fidgpt.sweep.showing.screen import Screen
+from fidgpt.sweep.tune.callback import callback
 from fidgpt.sweep.tune.choices import Choices, searcher_of
 from fidgpt.sweep.tune.fitting import Stop, driven_alone, fit, surroundings_of
-from fidgpt.sweep.tune.telling import Telling, callback
+from fidgpt.sweep.tune.search_follower import SearchFollower
 from fidgpt.sweep.tune.trial import trial_of
 
 
@@ -46,7 +47,7 @@ def _drive(
     surroundings = surroundings_of(runner, search.directory)
     with driven_alone(search.directory), runner.connected(screen.say):
         choices = Choices(study, search.objective, ledger_of)
-        telling = Telling(choices, screen)
+        follower = SearchFollower(choices, screen)
         stop = Stop(screen.stops, lambda: choices.mistake is not None)
         fit(
             partial(
@@ -61,11 +62,11 @@ def _drive(
             objective=search.objective,
             searcher=searcher_of(choices, search.objective),
             scheduler=_scheduler(search),
-            callback=callback(telling),
+            callback=callback(follower),
             stop=stop,
             max_concurrent=runner.jobs,
         )
-        telling.stopped()
+        follower.stopped()
     if choices.mistake is not None:
         raise choices.mistake
     return not stop.is_asked

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fidgpt.sweep.tune.attended import BEAT, LOOK, Attended, Surroundings
+from fidgpt.sweep.tune.attended import BEAT, Attended, Surroundings
+
+_LOOK = 0.1  # seconds between two looks at what the process wrote
 
 
 class Task(TypedDict):
@@ -71,7 +73,7 @@ class Trial:
             return self._begin(run)
         end = time.monotonic() + BEAT
         while time.monotonic() < end:
-            status = self._attended.wait(LOOK)
+            status = self._attended.wait(_LOOK)
             self._read()
             if status is not None:
                 return self._ended(status)

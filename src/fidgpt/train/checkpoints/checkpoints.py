@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fidgpt.train.checkpoints import files, manifest, policy
-from fidgpt.train.checkpoints.contents import Tell, contents_of, restore_from
+from fidgpt.train.checkpoints.contents import Tell, contents_of, restore_chosen
 from fidgpt.train.checkpoints.files import CheckpointError
 from fidgpt.train.checkpoints.mirror import Mirror
 from fidgpt.train.checkpoints.peers import Peers
@@ -19,6 +18,7 @@ from fidgpt.train.checkpoints.policy import EveryMinutes, KeepBest, KeepEvery
 from fidgpt.train.checkpoints.saving import cannot_write, draft_of, save_draft
 from fidgpt.train.checkpoints.writers import WriteAtOnce, Writer
 from fidgpt.train.stateful import Stateful
+from fidgpt.train.telling import tell as say
 
 
 class Checkpoints:
@@ -102,7 +102,7 @@ class Checkpoints:
             if agree(self._is_best(directory, (row or {})[self.best.metric])):
                 reasons.append(policy.BEST)
         elif self.best is not None and (line := self.best.missing(row or {})):
-            self._joined().on_main(lambda: print(line, file=sys.stderr))
+            self._joined().on_main(lambda: say(line))
         if self.temporary is not None and agree(self.temporary.due()):
             reasons.append(policy.TEMPORARY)
         return reasons
@@ -181,9 +181,11 @@ class Checkpoints:
             try:
                 self.wait()
             except Exception as error:  # what ended the run says more
-                print(f"warning: {error}", file=sys.stderr)
+                say(f"warning: {error}")
             raise
         self.wait()
+        if (mirror := self.mirror) is not None:
+            self._joined().on_main(mirror.make_up)
 
     def restore(
         self,
@@ -214,9 +216,9 @@ class Checkpoints:
             not fit the model, the optimizer or the further parts.
         """
         self.wait()
-        needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
-        path = manifest.choose(directory, step, needed)
-        return restore_from(path, model=model, optimizer=optimizer, stateful=stateful, tell=tell)
+        return restore_chosen(
+            directory, step, model=model, optimizer=optimizer, stateful=stateful, tell=tell
+        )
 
     def begin(self) -> None:
         """Sees that a new run can have a mirror; all processes call this, before any `save`."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -56,6 +57,33 @@ def contents_of(
             memories, root="stateful"
         )
     return made
+
+
+def restore_chosen(
+    directory: Path,
+    step: int | None,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    stateful: Mapping[str, Stateful] | None,
+    tell: Tell | None,
+) -> tuple[int, dict[str, Any]]:
+    """`restore_from` of a step, or of the newest (None), of a run that may go on meanwhile.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it does not fit.
+    """
+    needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
+    while True:
+        path = manifest.choose(directory, step, needed)
+        try:
+            return restore_from(
+                path, model=model, optimizer=optimizer, stateful=stateful, tell=tell
+            )
+        except (OSError, SafetensorError) as error:
+            if path.exists():
+                raise CheckpointError(f"{path} cannot be read: {error}.") from error
+            # The run has dropped it meanwhile, as there is a newer one.
 
 
 def restore_from(

@@ -1,7 +1,6 @@
 """How a new run begins with the weights of another one, or with some of them."""
 
 import fnmatch
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.files import CheckpointError
 from fidgpt.train.checkpoints.tensors import misfits, model_tensors
+from fidgpt.train.telling import tell as say
 
 if TYPE_CHECKING:
     from fidgpt.train.checkpoints.stored import Stored
@@ -177,7 +177,7 @@ def _report(
 
 def _say(line: str) -> None:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
-        print(line, file=sys.stderr)
+        say(line)
 
 
 def _some(names: Iterable[str]) -> str:

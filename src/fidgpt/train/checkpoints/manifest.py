@@ -56,14 +56,16 @@ def write_manifest(path: Path, *, step: int, files: Seals, notes: Mapping[str, A
 def read_manifest(path: Path) -> dict[str, Any]:
     """What the manifest of a checkpoint says; nothing where it cannot be read."""
     try:
-        return json.loads((path / MANIFEST).read_bytes())
+        read: Any = json.loads((path / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return {}
+    return read if isinstance(read, dict) else {}
 
 
 def files_of(path: Path, section: str, *, suffix: str = ".safetensors") -> list[Path]:
     """The files of a section of a good checkpoint: one, or one for each process that wrote."""
-    names = [name for name in read_manifest(path)["files"] if name.endswith(suffix)]
+    written = json.loads((path / MANIFEST).read_bytes())
+    names = [name for name in written["files"] if name.endswith(suffix)]
     return [path / name for name in names if _section(name) == section]
 
 
@@ -123,6 +125,8 @@ def choose(
         path = found[max(found) if step is None else step]
         if (reason := damage(path, needed)) is None:
             return path
+        if not path.exists():  # a run that goes on has dropped it meanwhile
+            return choose(directory, step, needed, take=take)
         trouble = f"{path} {reason}"
     raise CheckpointError(f"{trouble}\n{_offer(directory, needed, take)}")
 
@@ -162,7 +166,14 @@ def _section(name: str) -> str:
 
 def _entries(directory: Path) -> dict[str, Path]:
     folder = folder_of(directory)
-    return present(folder) if folder.is_dir() else {}
+    try:
+        return present(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder} cannot be read ({error.strerror}): see to it that it can be."
+        ) from error
 
 
 def is_canonical(name: str) -> bool:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from fidgpt.train.checkpoints import files, manifest, storage
 from fidgpt.train.checkpoints.files import CheckpointError
 from fidgpt.train.run import RunDirectory, RunError
+from fidgpt.train.telling import tell as say
 
 
 class Mirror:
@@ -31,8 +31,10 @@ class Mirror:
     def __init__(self, url: str, *, tell: Callable[[str], object] | None = None) -> None:
         self.check_arguments(url=url)
         self.url = url
-        self._tell = tell or _say
+        self._tell = tell or say
         self._is_own = False  # known once somebody has looked
+        self._dropped: set[int] = set()  # here, and not yet there
+        self._missed: tuple[Path, int] | None = None  # what the last copy was to be of
 
     @staticmethod
     def check_arguments(*, url: str) -> None:
@@ -64,21 +66,33 @@ class Mirror:
             dropped: steps whose checkpoints are gone.
             step: the newest; later copies are of steps that the run has left behind.
         """
+        self._dropped.update(dropped)
         try:
             system, root = self._opened()
             there = storage.complete(system, root)
             self._require_own(system, root, there, directory)
-            gone = {*dropped, *(other for other in there if other > step)}
-            for other, path in manifest.find(directory).items():
+            here = manifest.find(directory)
+            gone = there & {*self._dropped, *(other for other in there if other > step)}
+            gone |= storage.cut_short(system, root) - here.keys()
+            for other, path in here.items():
                 if other not in there or other == step:
                     storage.send(system, path, f"{root}/{manifest.name_of(other)}", run=directory)
-            for other in sorted(gone & there):
+            for other in sorted(gone):
                 storage.remove(system, f"{root}/{manifest.name_of(other)}")
+            self._dropped.clear()
+            self._missed = None
         except Exception as error:  # every kind of storage has its own
             self._tell(
                 f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is whole "
                 f"in {directory}, and the next checkpoint tries again."
             )
+            self._missed = (directory, step)
+
+    def make_up(self) -> None:
+        """Tries once more where the last copy of a run failed, as no other checkpoint will come."""
+        if self._missed is not None:
+            directory, step = self._missed
+            self.follow(directory, dropped=[], step=step)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Brings a checkpoint, the newest unless said, where the run `directory` has none.
@@ -203,7 +217,3 @@ def _writing(contents: dict[str, bytes]) -> Callable[[Path], None]:
 
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -23,6 +23,14 @@ def complete(system: Any, root: str) -> set[int]:
     }
 
 
+def cut_short(system: Any, root: str) -> set[int]:
+    """Steps of which there is a part of a copy: what was being sent as something broke."""
+    if not system.exists(root):
+        return set()
+    names = filter(manifest.is_canonical, map(_name, system.ls(root, detail=False)))
+    return {int(name.removeprefix("step_")) for name in names} - complete(system, root)
+
+
 def send(system: Any, path: Path, target: str, *, run: Path) -> None:
     """Copies the checkpoint at `path` with the files of its run; its manifest comes last."""
     remove(system, target)

@@ -12,7 +12,7 @@ from fidgpt.model.cost import PlaceCost
 from fidgpt.train.facts.facts import tokens_text
 from fidgpt.train.facts.footprint import Footprint
 from fidgpt.train.facts.summary import CacheSize, Summary
-from fidgpt.train.tracking.screen import bytes_text, counted, magnitude
+from fidgpt.train.tracking.screen import bytes_text, counted, device_text, magnitude
 
 UTILISATION = 0.4  # of the peak: what a run reaches on GPUs that is set up well
 _SMALL = 0.001  # share below which a place is one of the others
@@ -182,17 +182,12 @@ def _gradients(memory: Footprint) -> str:
 def _run(summary: Summary) -> list[tuple[str, str]]:
     facts = summary.facts
     total = facts.tokens * facts.flops_per_token
-    devices = f"{facts.world_size} x " if facts.world_size > 1 else ""
     seconds = total / (UTILISATION * facts.peak_flops)
     return [
         ("tokens", tokens_text(facts)),
         ("tokens a parameter", f"{facts.tokens / max(facts.active_parameters, 1):.3g}"),
         ("FLOPs", f"{total:.3g} = {facts.flops_per_token:.3g} a token, forward and backward"),
-        (
-            "device",
-            f"{devices}{facts.device}, {facts.precision}, "
-            f"{facts.peak_flops / 1e12:.3g} TFLOP/s at best",
-        ),
+        ("device", device_text(facts)),
         ("time", f"{duration(seconds)} at {UTILISATION:.0%} of that"),
     ]
 

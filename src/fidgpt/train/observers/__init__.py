@@ -1,1 +1,1 @@
-"""What looks on while a run is under way: profilers, snapshots of memory, a watchdog."""
+"""What accompanies a run: profilers, snapshots of memory, a watchdog, repeatable algorithms."""

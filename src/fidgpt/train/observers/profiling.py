@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from fidgpt.parallel import DataParallel
 from fidgpt.train.run import RunDirectory, RunError
+from fidgpt.train.telling import tell
 
 _ROWS = 40  # of the table: what took the most time
 
@@ -17,7 +18,8 @@ _ROWS = 40  # of the table: what took the most time
 class SomeSteps(abc.ABC):
     """Records steps `begin` to `begin + num_steps - 1`, counted from 1, on every process.
 
-    A run that ends in between leaves what was recorded until then.
+    A run that ends in between leaves what was recorded until then. What cannot be written is said,
+    and the run goes on.
 
     Args:
       begin: the first step; the very first ones warm up and compile.
@@ -43,17 +45,37 @@ class SomeSteps(abc.ABC):
     @contextlib.contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:
         self._files = run.path / "profile" / f"rank{parallel.rank}"
-        with self._recording:
+        try:
             yield
+        finally:
+            self._end()
 
     @contextlib.contextmanager
     def stepping(self, step: int) -> Iterator[None]:
         if step == self.begin:
-            self._files.parent.mkdir(exist_ok=True)
-            self._recording.enter_context(self.recording(self._files))
+            self._start()
         yield
         if step == self.begin + self.num_steps - 1:
+            self._end()
+
+    def _start(self) -> None:
+        with self._said():
+            self._files.parent.mkdir(exist_ok=True)
+            self._recording.enter_context(self.recording(self._files))
+
+    def _end(self) -> None:
+        with self._said():
             self._recording.close()
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            tell(
+                f"warning: {type(self).__name__} cannot write {self._files}.* ({error.strerror}): "
+                "the run goes on without it."
+            )
 
     @abc.abstractmethod
     def recording(self, files: Path) -> contextlib.AbstractContextManager[None]:

@@ -2,11 +2,18 @@
 
 import contextlib
 import faulthandler
+import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, cast
 
 from fidgpt.parallel import DataParallel
 from fidgpt.train.run import RunDirectory
+from fidgpt.train.telling import tell
 
 
 class Watchdog:
@@ -16,7 +23,8 @@ class Watchdog:
     as evaluating and saving, counts. The stacks of all threads go to `stacks/rank0.txt` in the run
     directory, each process writing its own, and the process leaves at once with status 1: a
     scheduler, or `torchrun --max-restarts`, starts it again. It is a thread of the interpreter
-    below Python, so it wakes where all of Python waits for a lock too.
+    below Python, so it wakes where all of Python waits for a lock too. Time that the process was
+    stopped by Ctrl-Z, or a scheduler's SIGTSTP, does not count; nor does a machine's sleep.
 
     Args:
       seconds: the longest time from step to step.
@@ -32,6 +40,7 @@ class Watchdog:
         self.first_seconds = first_seconds
         self._file: Any = None
         self._begun = False
+        self._longest = first_seconds
 
     @staticmethod
     def check_arguments(*, seconds: float, first_seconds: float) -> None:
@@ -42,21 +51,61 @@ class Watchdog:
     @contextlib.contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:
         path = run.path / "stacks" / f"rank{parallel.rank}.txt"
-        path.parent.mkdir(exist_ok=True)
         self._begun = False
-        with path.open("a") as self._file:  # after those of an earlier process
+        with _opened(path) as self._file, self._pausing():
             try:
                 yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
-        if not path.stat().st_size:
-            path.unlink()
-            with contextlib.suppress(OSError):  # another rank still has its own there
+        # Another rank may still have its own there, or somebody has removed it all.
+        with contextlib.suppress(OSError):
+            if not path.stat().st_size:
+                path.unlink()
                 path.parent.rmdir()
 
     @contextlib.contextmanager
     def stepping(self, step: int) -> Iterator[None]:
-        longest = self.seconds if self._begun else self.first_seconds
+        self._longest = self.seconds if self._begun else self.first_seconds
         self._begun = True
-        faulthandler.dump_traceback_later(longest, file=self._file, exit=True)
+        self._watch()
         yield
+
+    def _watch(self) -> None:
+        faulthandler.dump_traceback_later(self._longest, file=self._file, exit=True)
+
+    @contextlib.contextmanager
+    def _pausing(self) -> Iterator[None]:
+        """Inside, whoever stops the process from a terminal stops this clock as well."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # signals are the main thread's
+            return
+        before = signal.signal(signal.SIGTSTP, self._pause)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTSTP, before)
+
+    def _pause(self, number: int, frame: FrameType | None) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        own = signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # it is here that the process stands until it goes on
+        signal.signal(number, own)
+        if self._begun:
+            self._watch()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    """The file for stacks, behind those of an earlier process; or standard error."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        tell(
+            f"warning: {path} cannot be written ({error.strerror}): the stacks of a run that hangs "
+            "would come here."
+        )
+        yield cast("IO[str]", sys.__stderr__)
+        return
+    with file:
+        yield file

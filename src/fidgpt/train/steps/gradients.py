@@ -15,6 +15,14 @@ class GradientTransform(Protocol):
     def __call__(self, parameters: Iterable[nn.Parameter], /) -> None: ...
 
 
+def require_bound(max_grad_norm: float | None) -> None:
+    """Raises ValueError where gradients of no such norm would be left, or ones turned round."""
+    if max_grad_norm is not None and not max_grad_norm > 0:
+        raise ValueError(
+            f"{max_grad_norm=} would leave no gradient: use one above 0, or None for no bound."
+        )
+
+
 class ClipByValue:
     """No number of a gradient is further from zero than `max_grad_value`.
 

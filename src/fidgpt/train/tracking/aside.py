@@ -119,6 +119,8 @@ class Aside(abc.ABC):
         self._closed()
 
     def _deliver(self, run: Described) -> None:
+        if not run.path.is_dir():  # a tracker may make it anew, where it is to be put back
+            raise FileNotFoundError("the run's directory is gone")
         if not self._is_open:
             place = self.open(run, self._journal)
             if not self._was_seen:

@@ -49,6 +49,8 @@ class Console:
         if values := {key: row[key] for key in row if self._is_evaluated(key)}:
             shown = "  ".join(f"{key.replace('_', ' ')} {values[key]:.4f}" for key in values)
             self.say(f"step {row['step']}: {shown}")
+        for text in row.get("samples", ()):
+            self.say(f"step {row['step']} writes: {text}")
         if row.get("skipped"):
             self.say(
                 f"step {row['step']} is left out: loss {row['loss']:.4f}, gradient norm "

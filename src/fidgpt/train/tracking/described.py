@@ -35,11 +35,11 @@ class Described:
 
 def described(run: RunDirectory, facts: Facts) -> Described:
     """Reads what the run directory holds; what is missing there is left out."""
-    environment = json.loads(_text(run, "environment.json") or "{}")
+    environment = _environment(_text(run, "environment.json"))
     whole: dict[str, Scalar] = {
         "run/directory": str(run.path.resolve()),
         "run/command": _text(run, "command.txt").strip(),
-        "run/git_commit": (environment.get("git") or {}).get("commit"),
+        "run/git_commit": environment.get("git", {}).get("commit"),
         "run/parameters": facts.parameters,
         "run/tokens": facts.tokens,
         "run/device": str(facts.device),
@@ -61,6 +61,19 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
         for key, value in row.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and key != "step"
     }
+
+
+def texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """What the model wrote at a step, each text by a name of its own."""
+    return {f"samples/{number}": text for number, text in enumerate(row.get("samples", ()))}
+
+
+def _environment(text: str) -> dict[str, Any]:
+    """What the file holds; nothing where it is damaged."""
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError):
+        return {}
 
 
 def _text(run: RunDirectory, name: str) -> str:

@@ -38,7 +38,6 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
 
 def _facts(run: RunDirectory, facts: Facts, step: int) -> list[tuple[str, str]]:
     shared = [" = ".join([name, *others]) for name, others in facts.shared.items()]
-    processes = f"{facts.world_size} x " if facts.world_size > 1 else ""
     idle = facts.parameters - facts.active_parameters
     active = f", {facts.active_parameters:,} of them for a token" if idle else ""
     frozen = facts.parameters - facts.trained_parameters
@@ -48,11 +47,7 @@ def _facts(run: RunDirectory, facts: Facts, step: int) -> list[tuple[str, str]]:
         ("shared parameters", ", ".join(shared) or "none"),
         ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
         ("tokens", tokens_text(facts)),
-        (
-            "device",
-            f"{processes}{facts.device}, {facts.precision}, "
-            f"{facts.peak_flops / 1e12:.3g} TFLOP/s at best",
-        ),
+        ("device", device_text(facts)),
         ("memory", memory_text(facts.memory)),
         ("writes to", str(run.path)),
     ]
@@ -61,6 +56,13 @@ def _facts(run: RunDirectory, facts: Facts, step: int) -> list[tuple[str, str]]:
     elif facts.weights:
         rows.append(("begins with", facts.weights))
     return rows
+
+
+def device_text(facts: Facts) -> str:
+    """What a run computes on: `8 x cuda, bfloat16, 7.91 PFLOP/s at best`."""
+    processes = f"{facts.world_size} x " if facts.world_size > 1 else ""
+    peak = magnitude(facts.peak_flops, ["", "k", "M", "G", "T", "P", "E"])
+    return f"{processes}{facts.device}, {facts.precision}, {peak}FLOP/s at best"
 
 
 def memory_text(memory: Footprint) -> str:

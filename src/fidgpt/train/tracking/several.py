@@ -66,7 +66,7 @@ class Trackers:
                 tell(tracker)
             except RunError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self._trackers.remove(tracker)
                 news.append(
                     f"warning: {type(tracker).__name__} broke ({type(error).__name__}: {error}): "

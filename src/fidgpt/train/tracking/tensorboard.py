@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fidgpt.train.tracking.aside import Aside
-from fidgpt.train.tracking.described import Described, numbers
+from fidgpt.train.tracking.described import Described, numbers, texts
 from fidgpt.train.tracking.journal import Journal
 from fidgpt.train.tracking.trackers import Row
 
@@ -35,12 +35,19 @@ class TensorBoard(Aside):
         for row in rows:
             for name, value in numbers(row).items():
                 self._writer.add_scalar(name, value, global_step=row["step"])
+            for name, text in texts(row).items():
+                self._writer.add_text(name, _as_it_is(text), global_step=row["step"])
         self._writer.flush()
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+
+
+def _as_it_is(text: str) -> str:
+    """Markdown that shows a text with its spaces and line breaks."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _table(config: Mapping[str, object]) -> str:

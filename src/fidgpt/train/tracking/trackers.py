@@ -1,6 +1,7 @@
 """Where the numbers of a run go: a protocol, and a file with one JSON object a step."""
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from fidgpt.data.preparing.atomic import sync
 from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory, RunError, resume_flag
+from fidgpt.train.telling import tell
 
 Row = dict[str, Any]
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -67,8 +69,10 @@ class JSONLines:
                 line = line[self._file.write(line) :]
 
     def _open(self, path: Path, *, after: int) -> None:
-        if path.exists():
-            _keep_until(path, after)
+        num_kept = _keep_until(path, after) if path.exists() else 0
+        if num_kept < after:
+            lost = f"{after - num_kept:,} of the {after:,} steps so far"
+            tell(f"warning: {path} has no rows of {lost}; the run itself is whole.")
         # Unbuffered: what could not be written is not tried again as the file is closed.
         self._file = path.open("ab", buffering=0)
         self._last = after
@@ -86,8 +90,10 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "make room" if is_full else "see to it that it can be"
         raise RunError(
-            f"{path} cannot be written ({error.strerror}): make room, then go on with "
+            f"{path} cannot be written ({error.strerror}): {remedy}, then go on with "
             f"{resume_flag(path.parent)}."
         ) from error
 
@@ -102,23 +108,24 @@ def reproducible(row: Row) -> Row:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics file up to the first that is none, as where a kill cut it short."""
-    rows: list[Row] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row: Any = json.loads(line, object_hook=_with_numbers)
-        except json.JSONDecodeError:
-            break
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            break
-        rows.append(row)
-    return rows
+    """The rows of a metrics file, but for lines that are none, as one that a kill cut short."""
+    rows = map(_row, path.read_bytes().split(b"\n"))
+    return [row for row in rows if row is not None]
 
 
 def _line(row: Row) -> str:
     """A row as strict JSON, which has no word for infinities and what is no number."""
     plain = {name: _NAMES.get(repr(value), value) for name, value in row.items()}
     return json.dumps(plain, allow_nan=False) + "\n"
+
+
+def _row(line: bytes) -> Row | None:
+    """What a line of a metrics file says; None where it is no row."""
+    try:
+        row: Any = json.loads(line, object_hook=_with_numbers)
+    except ValueError:  # no JSON, or no UTF-8
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def _with_numbers(row: Row) -> Row:
@@ -128,9 +135,31 @@ def _with_numbers(row: Row) -> Row:
     }
 
 
-def _keep_until(path: Path, step: int) -> None:
+def _keep_until(path: Path, step: int) -> int:
+    """Drops the rows of later steps; returns how many steps have one."""
     kept = [row for row in read_rows(path) if row["step"] <= step]
+    _set_aside_damaged(path)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(map(_line, kept)), encoding="utf-8")
-    sync(temporary)
-    os.replace(temporary, path)
+    try:
+        temporary.write_text("".join(map(_line, kept)), encoding="utf-8")
+        sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len({row["step"] for row in kept})
+
+
+def _set_aside_damaged(path: Path) -> None:
+    """Keeps lines that cannot be read in a file of their own; a cut end is what a kill leaves."""
+    *lines, _ = path.read_bytes().split(b"\n")
+    damaged = [number for number, line in enumerate(lines, start=1) if _row(line) is None]
+    if not damaged:
+        return
+    aside = path.with_suffix(f".damaged{path.suffix}")
+    with aside.open("ab") as file:
+        file.writelines(lines[number - 1] + b"\n" for number in damaged)
+    which = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
+    tell(
+        f"warning: {which} of {path} cannot be read, and was moved to {aside.name}; all other "
+        "rows are as they were."
+    )

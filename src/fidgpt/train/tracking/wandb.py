@@ -1,11 +1,12 @@
 """Weights & Biases: to its server, or offline into the run directory."""
 
+import logging
 import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from fidgpt.train.tracking.aside import PATIENCE, Aside
-from fidgpt.train.tracking.described import Described, numbers
+from fidgpt.train.tracking.described import Described, numbers, texts
 from fidgpt.train.tracking.journal import Journal
 from fidgpt.train.tracking.trackers import Row
 
@@ -40,6 +41,7 @@ class WandB(Aside):
     def open(self, run: Described, journal: Journal) -> str:
         import wandb  # pyright: ignore[reportMissingImports]
 
+        logging.raiseExceptions = False  # its own log, on a full disk, would print stacks
         mode = self._mode or _usual_mode()
         self._run = wandb.init(
             project=self._project,
@@ -60,7 +62,7 @@ class WandB(Aside):
 
     def write(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self._run.log(numbers(row), step=row["step"])
+            self._run.log({**numbers(row), **texts(row)}, step=row["step"])
 
     def close(self) -> None:
         run, self._run = self._run, None

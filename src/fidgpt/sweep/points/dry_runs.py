@@ -1,4 +1,4 @@
-"""Trying points: checked and bound, their models built without memory, each model once."""
+"""Dry runs of points: checked and bound, their models built without memory, each model once."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,17 +34,17 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _Known:
     model: Any
     parameters: int
     flops_per_token: int
 
 
-class Trials:
-    """Tries one point after another; those that have one model in common try it once."""
+class DryRuns:
+    """One point after another; the model that several of them have in common is built once."""
 
     def __init__(self) -> None:
-        self._models: dict[tuple[int, int], _Tried] = {}
+        self._models: dict[tuple[int, int], _Known] = {}
         self._table = Table()
         self._hashes = Hashes(self._table)
         self._resembling = Resembling(CONSTRAINTS)
@@ -82,17 +82,17 @@ class Trials:
             checked(cfg, constraints=CONSTRAINTS)
         return identity, merkle
 
-    def _known(self, cfg: fdl.Config, key: tuple[int, int]) -> _Tried:
+    def _known(self, cfg: fdl.Config, key: tuple[int, int]) -> _Known:
         if key not in self._models:
             self._models[key] = _counted(build_trainer(cfg))
         return self._models[key]
 
 
-def _counted(trainer: Trainer) -> _Tried:
+def _counted(trainer: Trainer) -> _Known:
     model, seq_len = trainer.model, trainer.seq_len
     unsaid = measured_flops(model, seq_len=seq_len) or {}
     forward = flops_per_token(model, seq_len=seq_len) + sum(unsaid.values())
-    return _Tried(model, count_parameters(model).total, TRAINING_PASSES * forward)
+    return _Known(model, count_parameters(model).total, TRAINING_PASSES * forward)
 
 
 def _around(model: Any, bound: fdl.Config) -> Trainer | None:
