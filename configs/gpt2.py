@@ -3,14 +3,21 @@
 The text is that of `base`, and so is the tokenizer, trained on it up to GPT-2's 50,257 tokens.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import fiddle as fdl
+from torch.nn import functional as F
 
 from fidgpt.configs.base import base
 from fidgpt.configs.hub import Family, Joined, Transposed
 from fidgpt.fiddlers import untie_embeddings, use_gelu, use_layer_norm, use_learned_positions
-from fidgpt.graph import find
-from fidgpt.model import GELU, Attention
+from fidgpt.graph import find, swapped
+from fidgpt.model import GELU, MLP, Activation, Attention, gelu
 from fidgpt.train import Trainer
+
+_TANH = ("gelu_new", "gelu_pytorch_tanh")  # two names of one function
+_OTHERS: Mapping[str, Activation] = {"gelu": gelu, "relu": F.relu, "silu": F.silu}
 
 
 def gpt2(
@@ -22,9 +29,16 @@ def gpt2(
     vocab_size: int = 50_257,
     seq_len: int = 1024,
     eps: float = 1e-5,
+    activation: str = "gelu_new",
     tied: bool = True,
 ) -> fdl.Config[Trainer]:
-    """A decoder like GPT-2, the smallest unless said; MLPs are four times as wide as the stream."""
+    """A decoder like GPT-2, the smallest unless said; MLPs are four times as wide as the stream.
+
+    Raises:
+      ValueError: the activation is none of those.
+    """
+    if activation not in (*_TANH, *_OTHERS):
+        raise ValueError(f"{activation=} is not known: use {', '.join((*_TANH, *_OTHERS))}.")
     cfg = base()
     cfg.model.hidden_dim, cfg.model.num_layers = hidden_dim, num_layers
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len
@@ -32,7 +46,11 @@ def gpt2(
     use_learned_positions(cfg)
     use_layer_norm(cfg, eps=eps)
     use_gelu(cfg)
-    for part in find(cfg, Attention, GELU):
+    if activation in _OTHERS:
+        mlp = swapped(cfg.model.blocks[0].mlp, MLP)
+        mlp.activation = _OTHERS[activation]
+        cfg.model.blocks[0].mlp = mlp
+    for part in find(cfg, Attention, GELU, MLP):
         part.bias = True
     cfg.model.blocks[0].attention.head_dim = hidden_dim // num_heads
     if ffn_dim not in (None, 4 * hidden_dim):
@@ -40,6 +58,12 @@ def gpt2(
     if not tied:
         untie_embeddings(cfg)
     return cfg
+
+
+def _activation(model: Any) -> str:
+    mlp = model.blocks[0].mlp
+    names = (name for name, function in _OTHERS.items() if function is mlp.activation)
+    return next(names, _TANH[0])
 
 
 _LAYER = "transformer.h.*"
@@ -55,6 +79,7 @@ HUB = Family(
         "vocab_size": "vocab_size",
         "seq_len": "n_positions",
         "eps": "layer_norm_epsilon",
+        "activation": "activation_function",
         "tied": "tie_word_embeddings",
     },
     tensors={
@@ -72,11 +97,11 @@ HUB = Family(
         "unembedding": "lm_head",
     },
     fixed={
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of one function
         "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False,),
     },
+    readings={"activation": _activation},
     says={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     spare=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
 )

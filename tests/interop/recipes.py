@@ -92,7 +92,12 @@ RECIPES = {
             eos_token_id=0,
         ),
     ),
+    "gpt2_relu": Recipe(
+        "gpt2",
+        _ALL | dict(n_positions=48, n_embd=64, n_layer=2, n_head=4, activation_function="relu"),
+    ),
     "llama": Recipe("llama", _LS | dict(rope_parameters=_rope(10000.0))),
+    "llama_biases": Recipe("llama", _LS | dict(attention_bias=True, mlp_bias=True)),
     "llama3_2": Recipe(
         "llama",
         _LS

@@ -216,9 +216,9 @@ def test_what_is_not_computed_is_refused(changed: dict[str, Any], message: str, 
 def test_all_that_does_not_fit_is_listed(tmp_path: Path):
     sizes = {key: value for key, value in LLAMA.items() if key != "vocab_size"}
     with pytest.raises(ConfigError) as error:
-        from_hf(said(tmp_path, **sizes | {"mlp_bias": True, "num_hidden_layers": 0}))
+        from_hf(said(tmp_path, **sizes | {"hidden_act": "gelu", "num_hidden_layers": 0}))
     assert str(error.value).splitlines()[1:] == [
-        "  mlp_bias is True, and fidgpt's llama computes False",
+        "  hidden_act is 'gelu', and fidgpt's llama computes 'silu'",
         "  num_hidden_layers is 0, and has to be a whole number above 0",
         "  vocab_size is not said, and has no usual value",
     ]
