@@ -13,7 +13,7 @@ Index = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "fidlab" / "ablations"
+    folder = tmp_path / "openlab" / "ablations"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("raise SystemExit('imported')")
     (folder / "__init__.py").touch()
@@ -31,20 +31,20 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--config=config:fidlab.ab", ["config:fidlab.ablations."]),
-        ("--config=config:fidlab.ablations.", ["config:fidlab.ablations.widths."]),
-        ("--config=config:fidlab.ablations.widths.n", ["config:fidlab.ablations.widths.narrow ",
-         "config:fidlab.ablations.widths.narrow("]),
-        ("--config='config:fidlab.ablations.widths.narrow(w",
-         ["config:fidlab.ablations.widths.narrow(width="]),
-        ("--config=fiddler:fidlab.ablations.widths.",
-         ["fiddler:fidlab.ablations.widths.paint("]),
-        ("--config=tag:fidlab.ablations.widths.H", ["tag:fidlab.ablations.widths.Heat="]),
-        ("--config='use:model.norm=fidlab.ablations.widths.Mixer(h",
-         ["use:model.norm=fidlab.ablations.widths.Mixer(hidden_dim=",
-          "use:model.norm=fidlab.ablations.widths.Mixer(hot="]),
-        ("--config=config:fidlabb.", []),
-        ("--config=config:fidlab.none.x", []),
+        ("--config=config:openlab.ab", ["config:openlab.ablations."]),
+        ("--config=config:openlab.ablations.", ["config:openlab.ablations.widths."]),
+        ("--config=config:openlab.ablations.widths.n", ["config:openlab.ablations.widths.narrow ",
+         "config:openlab.ablations.widths.narrow("]),
+        ("--config='config:openlab.ablations.widths.narrow(w",
+         ["config:openlab.ablations.widths.narrow(width="]),
+        ("--config=fiddler:openlab.ablations.widths.",
+         ["fiddler:openlab.ablations.widths.paint("]),
+        ("--config=tag:openlab.ablations.widths.H", ["tag:openlab.ablations.widths.Heat="]),
+        ("--config='use:model.norm=openlab.ablations.widths.Mixer(h",
+         ["use:model.norm=openlab.ablations.widths.Mixer(hidden_dim=",
+          "use:model.norm=openlab.ablations.widths.Mixer(hot="]),
+        ("--config=config:openlabb.", []),
+        ("--config=config:openlab.none.x", []),
         ("--config=config:.", []),
     ],
 )  # fmt: skip

@@ -173,21 +173,21 @@ class TestConfigsOnNoList:
     def test_of_a_module(
         self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "fidlab.py").write_text(FIDLAB)
+        (tmp_path / "pagelab.py").write_text(FIDLAB)
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setattr(chosen, "_built", build_chosen)  # without a process for each
-        narrow = "--config=config:fidlab.narrow"
+        narrow = "--config=config:pagelab.narrow"
         status, out, err = command(train.main, narrow, "--help")
         assert (status, err) == (0, "")
-        assert "As narrow as can be." in out and "What config:fidlab.narrow can be told" in out
+        assert "As narrow as can be." in out and "What config:pagelab.narrow can be told" in out
         told = {row[0]: row[1:] for row in rows(out.partition("What config:")[2])}
         assert told["model.hidden_dim"][:2] == ["int", "16"]
-        out = command(train.main, "--config=config:fidlab.narrow(48)", "--list=knobs:model").out
+        out = command(train.main, "--config=config:pagelab.narrow(48)", "--list=knobs:model").out
         assert ["model.hidden_dim", "int", "48", "width of the residual stream."] in rows(out)
         out = command(train.main, narrow, "--list=parts:model.norm").out
         assert "RMSNorm" in out
         out = command(train.main, narrow, "--list=tags").out
-        assert ["tag:fidlab.Heat", "model.dropout=0.0", "How hot it is, in kelvin."] in [
+        assert ["tag:pagelab.Heat", "model.dropout=0.0", "How hot it is, in kelvin."] in [
             [row[0], row[1], row[-1]] for row in rows(out) if len(row) > 2
         ]
 
