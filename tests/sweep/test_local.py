@@ -47,6 +47,13 @@ class Heard:
         pass
 
 
+class HeardOfJobs(Heard):
+    """Writes down what becomes of jobs, and nothing that a runner says of itself."""
+
+    def say(self, text: str) -> None:
+        pass
+
+
 def interrupt_when(condition: Any, *, times: int = 1) -> threading.Thread:
     """Sends this process Ctrl-C as soon as a condition holds."""
 

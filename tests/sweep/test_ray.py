@@ -25,7 +25,7 @@ from fidgpt.sweep.runners.ray_place import Claim
 from fidgpt.train.tracking.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
-from .test_local import Heard, interrupt_when
+from .test_local import Heard, HeardOfJobs, interrupt_when
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fidgpt[ray]'")
 pytestmark = pytest.mark.xdist_group("processes")
@@ -141,7 +141,7 @@ def test_points_run_side_by_side_and_their_failures_are_told_as_here(
     on_ray: Any, toys: Toys
 ) -> None:
     toys.seconds = 0.1
-    heard = Heard()
+    heard = HeardOfJobs()
     jobs = toys.jobs(["1", "2", "3"])
     toys.fail(jobs[0], times=1, words="error: the disk is on fire,\n  call somebody.")
     toys.fail(jobs[1], times=2, words="error: step 3 diverged: loss is nan.")
@@ -158,7 +158,7 @@ def test_points_run_side_by_side_and_their_failures_are_told_as_here(
 
 def test_an_interrupted_sweep_goes_on_where_it_was(on_ray: Any, toys: Toys) -> None:
     toys.seconds = 0.2
-    heard = Heard()
+    heard = HeardOfJobs()
     jobs = toys.jobs(["1", "2", "3", "4"])
     thread = interrupt_when(lambda: len(heard.steps) == 2)
     assert not on_ray(jobs=3).run(jobs, heard)  # one more than there is room for
@@ -173,7 +173,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(on_ray: Any, toys: Toys) -> N
 
 def test_who_insists_ends_all_at_once(on_ray: Any, toys: Toys) -> None:
     toys.seconds = 60
-    heard = Heard()
+    heard = HeardOfJobs()
     (job,) = toys.jobs(["1"])
     thread = interrupt_when(lambda: (job.directory / "pid").exists(), times=3)
     assert not on_ray().run([job], heard)
@@ -186,7 +186,7 @@ def test_a_point_whose_node_is_killed_goes_on_on_another(
     cluster: Any, on_ray: Any, toys: Toys
 ) -> None:
     toys.seconds = 0.5
-    heard = Heard()
+    heard = HeardOfJobs()
     jobs = toys.jobs(["1", "2"])
     node = cluster.add_node(**NODE | {"num_cpus": 2}, resources={"doomed": 1})
 
@@ -222,7 +222,7 @@ def test_runs_whose_driver_is_killed_end_and_the_same_command_goes_on(
     driver.wait()
     wait_until(lambda: not is_alive(jobs[0]) and not is_alive(jobs[1]))
     assert steps_of(jobs[0]) < NUM_STEPS
-    heard = Heard()
+    heard = HeardOfJobs()
     assert on_ray(jobs=2).run(jobs, heard)
     assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 3
     assert sorted(line[0] for line in heard.told if line[0] != "waits") == (
@@ -236,7 +236,7 @@ def test_what_another_process_runs_is_waited_for(
     first, second = toys.jobs(["1", "2"])
     other = contextlib.ExitStack()
 
-    class Releasing(Heard):
+    class Releasing(HeardOfJobs):
         def waits(self, job: Job) -> None:
             super().waits(job)
             other.close()
@@ -259,7 +259,7 @@ def test_what_ray_cannot_do_is_said(on_ray: Any) -> None:
         RayRunner(address="127.0.0.1:1").run([], Heard())
     heard = Heard()
     assert on_ray(cpus=2, processes=3).run([], heard)
-    assert "room for 0 processes with cpus=2" in heard.told[0][1]
+    assert "room for 0 processes with cpus=2" in heard.told[1][1]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from fidgpt.train.tracking.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
 from .slurm_here import NoSlurmError, SlurmHere
-from .test_local import Heard, interrupt_when
+from .test_local import Heard, HeardOfJobs, interrupt_when
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -83,7 +83,7 @@ def numbers(toys: Toys) -> list[str]:
 
 def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.1
-    heard, at_a_time = Heard(), [0]
+    heard, at_a_time = HeardOfJobs(), [0]
     jobs = toys.jobs(["1", "2", "3", "4"])
 
     def count() -> None:
@@ -110,7 +110,7 @@ def test_more_points_than_an_array_may_have_are_several(
 
 
 def test_one_that_fails_is_tried_again_and_says_why(here: SlurmHere, toys: Toys) -> None:
-    heard = Heard()
+    heard = HeardOfJobs()
     first, second = toys.jobs(["1", "2"])
     toys.fail(first, times=1, words="error: the disk is on fire,\n  call somebody.")
     toys.fail(second, times=9, words="Traceback\nerror: step 3 diverged: loss is nan.")
@@ -131,7 +131,7 @@ def test_one_that_fails_is_tried_again_and_says_why(here: SlurmHere, toys: Toys)
 def test_what_is_taken_from_its_node_goes_back_to_the_queue(here: SlurmHere, toys: Toys) -> None:
     """By the signal that comes before its time is over, by one before a preemption, by force."""
     toys.seconds = 0.3
-    heard = Heard()
+    heard = HeardOfJobs()
     jobs = toys.jobs(["1", "2", "3"])
 
     def take() -> None:
@@ -159,7 +159,7 @@ def records_of(toys: Toys) -> list[Path]:
 
 def test_a_job_that_somebody_cancels_is_not_tried_again(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.3
-    heard = Heard()
+    heard = HeardOfJobs()
     jobs = toys.jobs(["1", "2"])
     thread = when(
         lambda: "seed=1" in heard.steps, lambda: here.ask("scancel", f"{numbers(toys)[0]}_0")
@@ -177,7 +177,7 @@ def test_a_job_that_somebody_cancels_is_not_tried_again(here: SlurmHere, toys: T
 
 def test_a_node_that_dies_costs_no_point(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.3
-    heard = Heard()
+    heard = HeardOfJobs()
     killed: list[bool] = []
     jobs = toys.jobs(["1", "2"])
 
@@ -196,7 +196,7 @@ def test_a_node_that_dies_costs_no_point(here: SlurmHere, toys: Toys) -> None:
 
 
 def test_a_search_asks_for_jobs_as_places_are_free(here: SlurmHere, toys: Toys) -> None:
-    heard = Heard()
+    heard = HeardOfJobs()
     under_way: list[int] = []
     jobs = toys.jobs(["1", "2", "3", "4"])
 
@@ -212,7 +212,7 @@ def test_a_search_asks_for_jobs_as_places_are_free(here: SlurmHere, toys: Toys) 
 
 def test_one_that_is_not_worth_it_ends_early(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.2
-    heard, runner = Heard(), SlurmRunner(retries=1)
+    heard, runner = HeardOfJobs(), SlurmRunner(retries=1)
     (job,) = toys.jobs(["1"])
     heard.tick = lambda: runner.end_early(job) if heard.steps else None
     assert runner.run([job], heard)
