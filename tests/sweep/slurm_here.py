@@ -24,6 +24,7 @@ PROGRAMS = (
     "srun",
 )
 _PATIENCE = 20.0  # seconds
+_FORGETTING = 2.5  # seconds, of which a node counts whole ones
 _CONF = """
 ClusterName=here
 SlurmctldHost={host}(127.0.0.1)
@@ -158,6 +159,14 @@ class SlurmHere:
             command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         return said.stdout.strip()
+
+    def hurry(self, number: str) -> None:
+        """Starts what is in the queue again, which Slurm would do after two minutes.
+
+        Not at once: what starts in the second in which it was ended, a node takes for the old one.
+        """
+        time.sleep(_FORGETTING)
+        self.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
 
     def _wait(self, condition: Callable[[], bool], name: str) -> None:
         deadline = time.monotonic() + _PATIENCE

@@ -141,7 +141,7 @@ def test_what_is_taken_from_its_node_goes_back_to_the_queue(here: SlurmHere, toy
         here.ask("scontrol", "requeue", f"{number}_2")
         while here.ask("squeue", "--states=PENDING", "--array", "-h", "-o%i").count("_") < 3:
             time.sleep(0.05)
-        here.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
+        here.hurry(number)
 
     thread = when(lambda: len(heard.steps) == 3, take)
     assert SlurmRunner(jobs=3).run(jobs, heard)
@@ -151,6 +151,28 @@ def test_what_is_taken_from_its_node_goes_back_to_the_queue(here: SlurmHere, toy
     assert len(numbers(toys)) == 1
     records = [json.loads(path.read_text()) for path in records_of(toys)]
     assert [record["start"] for record in records] == [1, 1, 1]
+
+
+def test_what_does_not_come_back_from_the_queue_is_tried_again(
+    here: SlurmHere, toys: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it was put back, and could not be started there."""
+    toys.seconds = 0.3
+    heard = HeardOfJobs()
+    script = tmp_path / "bin" / "scontrol"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\n[ "$1" = requeue ] || exec {shutil.which("scontrol")} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
+    thread = when(lambda: heard.steps, lambda: here.ask("scancel", "--signal=USR1", *numbers(toys)))
+    (job,) = toys.jobs(["1"])
+    assert SlurmRunner(retries=0).run([job], heard)
+    thread.join()
+    assert steps_of(job) == [1, 2, 3, 4, 5]
+    told = [line for line in heard.told if line[0] != "started"]
+    words = "went back to the queue, from where Slurm did not start it again"
+    assert told == [("failed", "seed=1", words, "True"), ("finished", "seed=1", "", "False")]
+    assert len(numbers(toys)) == 2
 
 
 def records_of(toys: Toys) -> list[Path]:
@@ -187,7 +209,7 @@ def test_a_node_that_dies_costs_no_point(here: SlurmHere, toys: Toys) -> None:
             here.kill_node()
             here.start_node()
         if killed and "BeginTime" in here.ask("squeue", "-h", "-o%r"):
-            here.ask("scontrol", "update", f"JobId={numbers(toys)[0]}", "StartTime=now")
+            here.hurry(numbers(toys)[0])
 
     heard.tick = kill_once
     assert SlurmRunner(jobs=2, retries=3).run(jobs, heard)
@@ -281,13 +303,13 @@ def test_a_run_is_the_same_in_slurm_as_here(
         here.ask("scancel", "--signal=USR1", number)
         while "PENDING" not in here.ask("squeue", "--array", "-h", "-o%T"):
             time.sleep(0.05)
-        here.ask("scontrol", "update", f"JobId={number}", "StartTime=now")
+        here.hurry(number)
 
     thread = when(lambda: metrics.exists() and metrics.stat().st_size, take)
     console = Console(file=io.StringIO())
     results = there.run(runner=SlurmRunner(), console=console)
     thread.join()
-    assert [row["status"] for row in results] == ["finished"]
+    assert [row["status"] for row in results] == ["finished"], [*results]
     local.run(runner=LocalRunner(), console=console)
     for one, other in zip(local.jobs, there.jobs, strict=True):
         rows = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.preparing.atomic import sync, write_whole
+from fidgpt.data.preparing.atomic import TEMPORARY, sync, write_whole
 from fidgpt.data.preparing.encoders import Encode, encoded, encoding_processes
 from fidgpt.data.preparing.prepared import FORMAT_VERSION, INDEX, TOKENIZER
 from fidgpt.data.preparing.progress import PreparationProgress
@@ -59,8 +59,8 @@ def write_corpus(
             _tokenize(source, begun, writers, num_workers=num_workers, progress=progress)
         _check_unchanged(begun.survey, writers, directory)
         write_whole(directory / INDEX, json.dumps(begun.index(writers, key=key), indent=1) + "\n")
-    for name in (RECORD, f"{RECORD}.tmp"):
-        (directory / name).unlink(missing_ok=True)
+    for path in (directory / RECORD, *directory.glob(f".{RECORD}{TEMPORARY}*")):
+        path.unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """The files of a report: a page for a browser, and tables beside it."""
 
 import importlib.util
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fidgpt.data.preparing.atomic import write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.report.commands import best_commands, repeat_command
 from fidgpt.sweep.report.report import Report
@@ -63,7 +63,5 @@ def write_report(
     base.parent.mkdir(parents=True, exist_ok=True)
     paths = [base.with_name(base.name + suffix) for suffix in texts]
     for path, text in zip(paths, texts.values(), strict=True):
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        write_whole(path, text)
     return Written(paths, command, repeat)

@@ -10,7 +10,7 @@ from typing import IO, Any
 from fidgpt.sweep.runners.attempt import Exit, State
 from fidgpt.sweep.runners.job import Events, Job
 from fidgpt.sweep.runners.slurm_jobs import Handed, SlurmJobs, SlurmSilent, Standing
-from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, RUNNING, Task, read_record
+from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task, read_record
 from fidgpt.sweep.runners.tail import is_second_hand, last_words, of_rank
 
 _ASK = 10.0  # seconds between two questions to Slurm, which serves many
@@ -203,7 +203,7 @@ class SlurmAttempt:
         if _has_ended(record):
             return self._exit(record)
         if self._is_overdue(record):
-            return self._exit(record) if record.get("state") == ENDED else self._lost()
+            return self._exit(record) if record.get("state") == ENDED else self._lost(record)
         return "running" if record.get("state") == RUNNING else "placing"
 
     def send(self, number: signal.Signals) -> None:
@@ -242,10 +242,14 @@ class SlurmAttempt:
         self._over_since = self._over_since or now
         return now - self._over_since >= _GRACE
 
-    def _lost(self) -> Exit:
+    def _lost(self, record: Mapping[str, Any]) -> Exit:
         """What came of a task that could not say it."""
         assert self.handed is not None  # it was over
         match self.standing.state:
+            case "FAILED" | "COMPLETED" if record.get("state") == REQUEUED:
+                # So it is where Slurm starts it again before the node has forgotten the last start.
+                words = "went back to the queue, from where Slurm did not start it again"
+                return Exit(1, words, is_lost=True)
             case "CANCELLED":
                 return Exit(1, _CANCELLED, is_told=True)
             case "TIMEOUT":
