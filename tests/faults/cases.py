@@ -3,7 +3,6 @@
 import random
 import shutil
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from faults.results import Result, Wrong, refuse_difference, result_of
 from faults.variants import EVERY
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.tracking.trackers import read_rows
+from forked import variables_of_ranks
 
 Counts = Mapping[str, Mapping[str, Sequence[int]]]
 
@@ -145,7 +145,7 @@ class Case:
 
         self._num_started += 1
         command = [*self._command(by_resume=bool(flags)), *flags]
-        several = _rendezvous(self._num_processes) if self._num_processes > 1 else [{}]
+        several = variables_of_ranks(self._num_processes) if self._num_processes > 1 else [{}]
         return [
             Process(
                 command,
@@ -188,21 +188,3 @@ def nothing_is_lost(run: Path, *, margin: int = 0) -> None:
     done = (rows[-1]["step"] - 1 - margin) // EVERY * EVERY if rows else 0
     if done > 0 and max(manifest.find(run), default=0) < done:
         raise Wrong(f"step {rows[-1]['step']} was begun, and the checkpoint of {done} is not there")
-
-
-def _rendezvous(num_processes: int) -> list[dict[str, str]]:
-    """The variables that torchrun gives to each of several processes."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    return [
-        {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(num_processes),
-            "LOCAL_WORLD_SIZE": str(num_processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-        }
-        for rank in range(num_processes)
-    ]
