@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from forked import variables_of_ranks
+
 from faults import acts
 from faults.acts import Act
 from faults.moments import Place
@@ -15,7 +17,6 @@ from faults.results import Result, Wrong, refuse_difference, result_of
 from faults.variants import EVERY
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.tracking.trackers import read_rows
-from forked import variables_of_ranks
 
 Counts = Mapping[str, Mapping[str, Sequence[int]]]
 
