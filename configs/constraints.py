@@ -1,13 +1,15 @@
 """What must hold between parts of a run that do not know each other; asked before it is built."""
 
+import math
 import os
 
 import fiddle as fdl
+from torch import nn
 
-from fidgpt.graph import parts
+from fidgpt.graph import ConfigError, parts
 from fidgpt.model import LearnedPositions
 
-__all__ = ["batch_is_dealt_evenly", "sequences_fit_positions"]
+__all__ = ["batch_is_dealt_evenly", "norms_have_roots", "sequences_fit_positions"]
 
 
 def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
@@ -18,10 +20,26 @@ def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
     world_size = int(said)
     batch_size = getattr(cfg, "batch_size", None)
     if isinstance(batch_size, int) and batch_size % world_size:
-        raise ValueError(
+        raise ConfigError(
             f"{batch_size=} cannot be dealt out evenly to {world_size=} processes: choose a "
-            f"multiple of {world_size}, for example {-(-batch_size // world_size) * world_size}."
+            f"multiple of {world_size}, for example {-(-batch_size // world_size) * world_size}.",
+            place="batch_size",
         )
+
+
+def norms_have_roots(cfg: fdl.Config) -> None:
+    """Raises ValueError where a norm, torch's own as well, would take a root of what is below 0."""
+    for node in parts(cfg):
+        called, eps = fdl.get_callable(node.value), getattr(node.value, "eps", None)
+        is_module = isinstance(called, type) and issubclass(called, nn.Module)
+        if not is_module or hasattr(called, "check_arguments"):  # ours say it themselves
+            continue
+        if isinstance(eps, float) and not 0 <= eps < math.inf:
+            raise ConfigError(
+                f"{node.path} ({called.__name__}): {eps=} must be 0 or more, and finite.",
+                place=node.path,
+                sources=[f"{node.path}.eps"],
+            )
 
 
 def sequences_fit_positions(cfg: fdl.Config) -> None:
@@ -32,7 +50,9 @@ def sequences_fit_positions(cfg: fdl.Config) -> None:
             continue
         learned = node.value.seq_len
         if isinstance(seq_len, int) and isinstance(learned, int) and seq_len > learned:
-            raise ValueError(
+            raise ConfigError(
                 f"{seq_len=} is longer than the {learned} positions that {node.path} learns: "
-                f"leave {node.path}.seq_len open, so that it follows, or shorten the sequences."
+                f"leave {node.path}.seq_len open, so that it follows, or shorten the sequences.",
+                place="seq_len",
+                sources=["seq_len", f"{node.path}.seq_len"],
             )

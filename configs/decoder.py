@@ -1,19 +1,16 @@
 """What most published decoders have in common: the sizes that each of them says."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import fiddle as fdl
 
 from fidgpt.configs.base import base
+from fidgpt.configs.windows import SLIDING, look_back
 from fidgpt.fiddlers import untie_embeddings
-from fidgpt.fiddlers.patterns import repeated
 from fidgpt.graph import find
 from fidgpt.model import RMSNorm
-from fidgpt.tags import HeadDim, NumKVHeads, Window
+from fidgpt.tags import HeadDim, NumKVHeads
 from fidgpt.train import Trainer
-
-T = TypeVar("T")
 
 
 def decoder(
@@ -30,8 +27,12 @@ def decoder(
     scaling: fdl.Config | None = None,
     eps: float = 1e-5,
     tied: bool = False,
+    window: int | None = None,
+    layer_types: Sequence[str] | None = None,
+    attention_bias: bool = False,
+    mlp_bias: bool = False,
 ) -> fdl.Config[Trainer]:
-    """A decoder like Llama: RoPE, RMSNorm before each branch, SwiGLU, grouped queries, no biases.
+    """A decoder like Llama: RoPE, RMSNorm before each branch, SwiGLU, grouped queries.
 
     Args:
       hidden_dim: width of the residual stream.
@@ -46,6 +47,11 @@ def decoder(
       scaling: how RoPE reaches beyond its training.
       eps: of every norm.
       tied: one table both reads and scores tokens.
+      window: tokens that a layer looks back; None: all.
+      layer_types: which layers have the window, a pattern that repeats over the depth; all of
+        them unless said.
+      attention_bias: the projections of attention have biases.
+      mlp_bias: those of MLPs have.
     """
     cfg = base()
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len
@@ -56,28 +62,15 @@ def decoder(
     attention.head_dim = HeadDim.new(head_dim)
     attention.num_heads = None if num_heads * head_dim == hidden_dim else num_heads
     attention.num_kv_heads = NumKVHeads.new(num_heads if num_kv_heads is None else num_kv_heads)
-    attention.window = None
     attention.rope.theta, attention.rope.scaling = theta, scaling
-    cfg.model.blocks[0].mlp.ffn_dim = ffn_dim
+    mlp = cfg.model.blocks[0].mlp
+    mlp.ffn_dim = ffn_dim
+    for part, has_bias in ((attention, attention_bias), (mlp, mlp_bias)):
+        if has_bias:
+            part.bias = True
     for norm in find(cfg.model, RMSNorm):
         norm.eps = eps
     if not tied:
         untie_embeddings(cfg)
+    look_back(cfg, window, (SLIDING,) if layer_types is None else layer_types)
     return cfg
-
-
-def look_back(cfg: fdl.Config[Trainer], windows: Sequence[int | None]) -> None:
-    """Attention has these windows, a pattern that repeats over the depth; None: it sees all."""
-    windows = shortest(windows)
-    cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
-    for block, window in zip(cfg.model.blocks, windows, strict=True):
-        block.attention.window = None if window is None else Window.new(window)
-
-
-def shortest(pattern: Sequence[T]) -> Sequence[T]:
-    """The shortest beginning of a pattern that gives all of it when it repeats."""
-    return next(
-        pattern[:n]
-        for n in range(1, len(pattern) + 1)
-        if all(one == pattern[i % n] for i, one in enumerate(pattern))
-    )

@@ -50,6 +50,7 @@ def deepseek(
 
 SETTINGS: Mapping[str, str] = {
     **hub.SETTINGS,
+    "attention_bias": "attention_bias",
     "head_dim": "qk_nope_head_dim",
     "rope_head_dim": "qk_rope_head_dim",
     "value_head_dim": "v_head_dim",
@@ -66,7 +67,6 @@ SETTINGS: Mapping[str, str] = {
 }
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
-    "attention_bias": (False,),
     "moe_layer_freq": (1,),
 }
 

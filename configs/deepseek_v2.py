@@ -1,14 +1,12 @@
 """DeepSeek V2 (2024, arXiv:2405.04434): latent attention, and experts chosen by a softmax."""
 
-from typing import Any
-
 import fiddle as fdl
 
 from fidgpt.configs import deepseek
 from fidgpt.configs.hub import Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_expert_groups, use_sequence_balancing
-from fidgpt.model import YaRN
+from fidgpt.model import LanguageModel, Router, YaRN
 from fidgpt.train import Trainer
 
 _FREE, _LIMITED = "greedy", "group_limited_greedy"
@@ -34,8 +32,9 @@ def v2(
     use_sequence_balancing(cfg, weight=0.001)
 
 
-def _selection(model: Any) -> str:
-    return _LIMITED if model.blocks[-1].mlp.router.groups else _FREE
+def _selection(model: LanguageModel) -> str:
+    router = next(one for one in model.modules() if isinstance(one, Router))
+    return _LIMITED if router.groups else _FREE
 
 
 HUB = Family(
@@ -55,8 +54,10 @@ HUB = Family(
         "max_position_embeddings": 2048,
         "n_routed_experts": 64,
         "n_shared_experts": 2,
+        "moe_intermediate_size": 1407,
     },
     readings={"selection": _selection},
+    says={"num_experts_per_tok": 1},  # where no layer has experts, some number all the same
 )
 
 

@@ -5,27 +5,27 @@ import fiddle as fdl
 from fidgpt.configs import gemma
 from fidgpt.configs.hub import Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.fiddlers import use_softcap
 from fidgpt.train import Trainer
 
 
-@variant_of(gemma.gemma, vocab_size=256_000, seq_len=8192, layer_types=(gemma.SLIDING, gemma.FULL))
+@variant_of(
+    gemma.gemma, vocab_size=256_000, seq_len=8192, layer_types=(SLIDING, FULL), logit_cap=30.0
+)
 def gemma2(
-    cfg: fdl.Config[Trainer], *, score_cap: float = 50.0, logit_cap: float | None = 30.0
+    cfg: fdl.Config[Trainer], *, logit_cap: float | None, score_cap: float | None = 50.0
 ) -> None:
     """A decoder with Gemma's parts, whose scores stay within `score_cap`."""
-    use_softcap(cfg, cap=score_cap, logit_cap=logit_cap)
+    if score_cap is not None:
+        use_softcap(cfg, cap=score_cap, logit_cap=logit_cap)
 
 
 HUB = Family(
     model_type="gemma2",
     architecture="Gemma2ForCausalLM",
     config=gemma2,
-    settings={
-        **gemma.SETTINGS,
-        "score_cap": "attn_logit_softcapping",
-        "logit_cap": "final_logit_softcapping",
-    },
+    settings={**gemma.SETTINGS, "score_cap": "attn_logit_softcapping"},
     tensors=gemma.TENSORS,
     fixed=gemma.FIXED,
     readings=gemma.READINGS,

@@ -11,6 +11,7 @@ import fiddle as fdl
 from fidgpt.configs import gemma
 from fidgpt.configs.hub import QK_NORMS, Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.graph import swap_all
 from fidgpt.model import LinearScaling, OffsetRMSNorm, RMSNorm, RoPE
@@ -25,7 +26,7 @@ from fidgpt.train import Trainer
     ffn_dim=9216,
     vocab_size=262_208,
     seq_len=131_072,
-    layer_types=(*[gemma.SLIDING] * 5, gemma.FULL),
+    layer_types=(*[SLIDING] * 5, FULL),
     theta=1e6,
 )
 def gemma3(cfg: fdl.Config[Trainer], *, eps: float, local_theta: float = 10_000.0) -> None:
@@ -49,7 +50,7 @@ HUB = Family(
     config=gemma3,
     settings={**gemma.SETTINGS, "local_theta": "rope_local_base_freq"},
     tensors={**gemma.TENSORS, **QK_NORMS},
-    fixed={**gemma.FIXED, "attn_logit_softcapping": (None,), "final_logit_softcapping": (None,)},
+    fixed={**gemma.FIXED, "attn_logit_softcapping": (None,)},
     readings={**gemma.READINGS, "local_theta": _local_theta},
     spare=("*vision_tower.*", "*multi_modal_projector.*"),  # of the sizes that see
 )

@@ -3,6 +3,7 @@
 The text is that of `base`, and so is the tokenizer, trained on it up to GPT-2's 50,257 tokens.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from fidgpt.configs.base import base
 from fidgpt.configs.hub import Family, Joined, Transposed
 from fidgpt.fiddlers import untie_embeddings, use_gelu, use_layer_norm, use_learned_positions
+from fidgpt.fiddlers.patterns import repeated
 from fidgpt.graph import find, swapped
 from fidgpt.model import GELU, MLP, Activation, Attention, gelu
 from fidgpt.train import Trainer
@@ -31,8 +33,13 @@ def gpt2(
     eps: float = 1e-5,
     activation: str = "gelu_new",
     tied: bool = True,
+    scaled: bool = True,
+    scaled_by_layer: bool = False,
 ) -> fdl.Config[Trainer]:
     """A decoder like GPT-2, the smallest unless said; MLPs are four times as wide as the stream.
+
+    Scores are divided by the root of a head's size where they are `scaled`, and those of the n-th
+    layer by n where they are `scaled_by_layer` (Karamcheti et al., 2021, Mistral).
 
     Raises:
       ValueError: the activation is none of those.
@@ -57,7 +64,23 @@ def gpt2(
         cfg.model.blocks[0].mlp.ffn_dim = ffn_dim
     if not tied:
         untie_embeddings(cfg)
+    if scaled_by_layer:
+        cfg.model.blocks = repeated(cfg.model.blocks, num_layers)
+    if scaled_by_layer or not scaled:
+        scale = (hidden_dim // num_heads) ** -0.5 if scaled else 1.0
+        for i, block in enumerate(cfg.model.blocks):
+            block.attention.scale = scale / (i + 1)
     return cfg
+
+
+def _is_scaled(model: Any) -> bool:
+    first = model.blocks[0].attention
+    return math.isclose(first.scale, first.head_dim**-0.5)
+
+
+def _is_scaled_by_layer(model: Any) -> bool:
+    scales = [block.attention.scale for block in model.blocks]
+    return len(scales) > 1 and math.isclose(scales[1] * 2, scales[0])
 
 
 def _activation(model: Any) -> str:
@@ -81,6 +104,8 @@ HUB = Family(
         "eps": "layer_norm_epsilon",
         "activation": "activation_function",
         "tied": "tie_word_embeddings",
+        "scaled": "scale_attn_weights",
+        "scaled_by_layer": "scale_attn_by_inverse_layer_idx",
     },
     tensors={
         "embedding": "transformer.wte",
@@ -96,12 +121,12 @@ HUB = Family(
         "norm": "transformer.ln_f",
         "unembedding": "lm_head",
     },
-    fixed={
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-        "add_cross_attention": (False,),
+    fixed={"add_cross_attention": (False,)},
+    readings={
+        "activation": _activation,
+        "scaled": _is_scaled,
+        "scaled_by_layer": _is_scaled_by_layer,
     },
-    readings={"activation": _activation},
     says={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     spare=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
 )

@@ -1,18 +1,17 @@
 """gpt-oss (OpenAI, 2025, arXiv:2508.10925): experts with biases, a window in every second layer."""
 
-from collections.abc import Sequence
 from operator import attrgetter
 
 import fiddle as fdl
 
 from fidgpt.configs import mixtral
-from fidgpt.configs.decoder import decoder, look_back
-from fidgpt.configs.gemma import FULL, SLIDING, windows_of
-from fidgpt.configs.hub import TENSORS, Family, Interleaved, Transposed
+from fidgpt.configs.decoder import decoder
+from fidgpt.configs.hub import TENSORS, WINDOWS, Family, Interleaved, Transposed
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.fiddlers import use_moe, use_sinks
 from fidgpt.graph import find
-from fidgpt.model import Attention, ClampedSwiGLU, GatedExperts, Router, YaRN
+from fidgpt.model import ClampedSwiGLU, GatedExperts, Router, YaRN
 from fidgpt.train import Trainer
 
 
@@ -26,21 +25,17 @@ from fidgpt.train import Trainer
     vocab_size=201_088,
     seq_len=131_072,
     theta=150_000.0,
+    window=128,
+    layer_types=(SLIDING, FULL),
+    attention_bias=True,
 )
 def gpt_oss(
-    cfg: fdl.Config[Trainer],
-    *,
-    num_experts: int,
-    top_k: int = 4,
-    window: int | None = 128,
-    layer_types: Sequence[str] = (SLIDING, FULL),
-    limit: float = 7.0,
+    cfg: fdl.Config[Trainer], *, num_experts: int, top_k: int = 4, limit: float = 7.0
 ) -> None:
     """A decoder whose heads may look at nothing, and whose experts keep within `limit`."""
-    look_back(cfg, windows_of(layer_types, window))
     use_sinks(cfg)
     use_moe(cfg, num_experts=num_experts, top_k=top_k)
-    for part in find(cfg.model, Attention, Router, GatedExperts):
+    for part in find(cfg.model, Router, GatedExperts):
         part.bias = True
     for experts in find(cfg.model, GatedExperts):
         experts.gating = fdl.Config(ClampedSwiGLU, limit=limit)
@@ -54,7 +49,8 @@ HUB = Family(
     config=gpt_oss,
     settings={
         **mixtral.HUB.settings,
-        "layer_types": "layer_types",
+        **WINDOWS,
+        "attention_bias": "attention_bias",
         "limit": "swiglu_limit",
     },
     tensors={
@@ -68,7 +64,7 @@ HUB = Family(
         "blocks.*.mlp.experts.up_bias": Interleaved(f"{_UP}_bias", 1, 2),
         "blocks.*.mlp.experts.down_bias": f"{_DOWN}_bias",
     },
-    fixed={"hidden_act": ("silu",), "attention_bias": (True,), "swiglu_alpha": (1.702,)},
+    fixed={"hidden_act": ("silu",), "swiglu_alpha": (1.702,)},
     defaults={"rope_scaling": {"rope_type": "yarn", _OLD_LENGTH: 4096, **_YARN}},
     readings={"limit": attrgetter("blocks.0.mlp.experts.gating.limit")},
 )

@@ -19,10 +19,12 @@ from fidgpt.configs.tensor_forms import (
 from fidgpt.model import LanguageModel
 
 __all__ = [
+    "BIASES",
     "EXPERTS",
     "QK_NORMS",
     "SETTINGS",
     "TENSORS",
+    "WINDOWS",
     "Family",
     "Form",
     "Interleaved",
@@ -51,6 +53,7 @@ class Family:
       tensors: for each of our parameters its form in the files; `*` stands for the layer, and a
         name that ends before the parameter's own (`weight`, `bias`) for all that are there. Where
         forms know sizes: a function that gives all this for the settings, by our names.
+      switches: for keys of config.json those that have to be true for them to count.
       fixed: keys of config.json that may have one of these values only, the first where it is
         silent: what the parts compute in one way.
       defaults: what keys of config.json mean where it is silent, beside what Llama's do; for
@@ -66,6 +69,7 @@ class Family:
     config: Callable[..., fdl.Config]
     settings: Mapping[str, str]
     tensors: Tensors | Callable[[Mapping[str, Any]], Tensors]
+    switches: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
@@ -88,6 +92,12 @@ SETTINGS: Mapping[str, str] = {
     "theta": "rope_theta",
     "scaling": "rope_scaling",
 }
+
+# What those call them besides whose projections may have biases.
+BIASES: Mapping[str, str] = {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
+
+# What those call them of which some layers, or all, look back a window of tokens.
+WINDOWS: Mapping[str, str] = {"window": "sliding_window", "layer_types": "layer_types"}
 
 _LAYER = "model.layers.*"
 TENSORS: Mapping[str, str] = {

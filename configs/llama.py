@@ -5,41 +5,20 @@ from functools import partial
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family
-from fidgpt.configs.variant import variant_of
-from fidgpt.graph import find
-from fidgpt.model import Attention, LanguageModel, Llama3Scaling, SwiGLU
+from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, Family
+from fidgpt.model import Llama3Scaling
 from fidgpt.train import Trainer
-
-
-@variant_of(decoder)
-def llama(
-    cfg: fdl.Config[Trainer], *, attention_bias: bool = False, mlp_bias: bool = False
-) -> None:
-    """A decoder whose projections may have biases, as those of models after Llama."""
-    for kind, has_bias in ((Attention, attention_bias), (SwiGLU, mlp_bias)):
-        for part in find(cfg.model, kind) if has_bias else ():
-            part.bias = True
-
-
-def _has_bias(name: str, model: LanguageModel) -> bool:
-    return getattr(model.get_submodule(f"blocks.0.{name}"), "bias", None) is not None
-
 
 _llama2 = partial(decoder, vocab_size=32_000, seq_len=4096)
 _llama3 = partial(decoder, num_kv_heads=8, vocab_size=128_256, seq_len=8192, theta=500_000.0)
 HUB = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    config=llama,
-    settings={**SETTINGS, "attention_bias": "attention_bias", "mlp_bias": "mlp_bias"},
+    config=decoder,
+    settings={**SETTINGS, **BIASES},
     tensors=TENSORS,
     fixed={"hidden_act": ("silu",)},
     defaults={"rms_norm_eps": 1e-6},
-    readings={
-        "attention_bias": partial(_has_bias, "attention.out"),
-        "mlp_bias": partial(_has_bias, "mlp.down"),
-    },
 )
 
 

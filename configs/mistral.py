@@ -4,18 +4,11 @@ from functools import partial
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder, look_back
+from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import SETTINGS, TENSORS, Family
-from fidgpt.configs.variant import variant_of
 from fidgpt.train import Trainer
 
-
-@variant_of(decoder, num_heads=32, num_kv_heads=8, eps=1e-6)
-def mistral(cfg: fdl.Config[Trainer], *, window: int | None = 4096) -> None:
-    """A decoder whose layers all look back `window` tokens, or as far as there are any."""
-    look_back(cfg, [window])
-
-
+mistral = partial(decoder, num_heads=32, num_kv_heads=8, eps=1e-6, window=4096)
 HUB = Family(
     model_type="mistral",
     architecture="MistralForCausalLM",

@@ -38,7 +38,7 @@ HUB = Family(
     model_type="olmo2",
     architecture="Olmo2ForCausalLM",
     config=olmo2,
-    settings=SETTINGS,
+    settings={**SETTINGS, "attention_bias": "attention_bias"},
     tensors={
         **TENSORS,
         "blocks.*.attention_norm": f"{_LAYER}.post_attention_layernorm",
@@ -46,7 +46,7 @@ HUB = Family(
         "blocks.*.attention.query_norm.norm": f"{_LAYER}.self_attn.q_norm",
         "blocks.*.attention.key_norm.norm": f"{_LAYER}.self_attn.k_norm",
     },
-    fixed={"hidden_act": ("silu",), "attention_bias": (False,)},
+    fixed={"hidden_act": ("silu",)},
 )
 
 

@@ -1,32 +1,64 @@
 """Qwen 2.5 (Qwen Team, 2024, arXiv:2412.15115): Llama with biases on queries, keys and values."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import SETTINGS, TENSORS, WINDOWS, Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import look_back, sliding_from
 from fidgpt.graph import find
 from fidgpt.model import Attention
 from fidgpt.train import Trainer
 
 
 @variant_of(decoder, eps=1e-6)
+def windowed(
+    cfg: fdl.Config[Trainer],
+    *,
+    num_layers: int,
+    window: int | None,
+    layer_types: Sequence[str] | None,
+    num_full: int = 0,
+) -> None:
+    """A decoder of which `num_full` layers see all, and those after them what a window shows.
+
+    `layer_types`, where it is given, says instead which layers have one.
+    """
+    if layer_types is None:
+        look_back(cfg, window, sliding_from(num_full, num_layers))
+
+
+@variant_of(windowed)
 def qwen2(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with biases on queries, keys and values."""
     for attention in find(cfg.model, Attention):
         attention.bias, attention.out_bias = True, False
 
 
+# Files may tell of a window that is not used.
+SWITCHES: Mapping[str, str] = {"sliding_window": "use_sliding_window"}
+FIXED: Mapping[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "use_sliding_window": (False, True),
+}
+DEFAULTS: Mapping[str, Any] = {
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
 HUB = Family(
     model_type="qwen2",
     architecture="Qwen2ForCausalLM",
     config=qwen2,
-    settings=SETTINGS,
+    settings={**SETTINGS, **WINDOWS, "num_full": "max_window_layers"},
     tensors=TENSORS,
-    fixed={"hidden_act": ("silu",), "use_sliding_window": (False,)},
-    defaults={"num_key_value_heads": 32},
+    switches=SWITCHES,
+    fixed=FIXED,
+    defaults=DEFAULTS,
 )
 
 

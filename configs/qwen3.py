@@ -4,14 +4,14 @@ from functools import partial
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import QK_NORMS, SETTINGS, TENSORS, Family
+from fidgpt.configs import qwen2
+from fidgpt.configs.hub import QK_NORMS, TENSORS, Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.train import Trainer
 
 
-@variant_of(decoder, head_dim=128, eps=1e-6)
+@variant_of(qwen2.windowed, head_dim=128)
 def qwen3(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A decoder that normalises queries and keys head by head; heads need not fill the width."""
     use_qk_norm(cfg, eps=eps)
@@ -21,10 +21,11 @@ HUB = Family(
     model_type="qwen3",
     architecture="Qwen3ForCausalLM",
     config=qwen3,
-    settings=SETTINGS,
+    settings={**qwen2.HUB.settings, "attention_bias": "attention_bias"},
     tensors={**TENSORS, **QK_NORMS},
-    fixed={"hidden_act": ("silu",), "attention_bias": (False,), "use_sliding_window": (False,)},
-    defaults={"num_key_value_heads": 32},
+    switches=qwen2.SWITCHES,
+    fixed=qwen2.FIXED,
+    defaults=qwen2.DEFAULTS,
 )
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs import qwen3
-from fidgpt.configs.decoder import shortest
+from fidgpt.configs import qwen2, qwen3
 from fidgpt.configs.hub import EXPERTS, QK_NORMS, SETTINGS, TENSORS, Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import shortest
 from fidgpt.fiddlers import use_moe
 from fidgpt.graph import clone_part, find
 from fidgpt.model import Router
@@ -53,6 +53,8 @@ HUB = Family(
     config=qwen3_moe,
     settings={
         **SETTINGS,
+        "window": "sliding_window",
+        "attention_bias": "attention_bias",
         "expert_ffn_dim": "moe_intermediate_size",
         "num_experts": "num_experts",
         "top_k": "num_experts_per_tok",
@@ -61,8 +63,13 @@ HUB = Family(
         "dense_layers": "mlp_only_layers",
     },
     tensors={**TENSORS, **QK_NORMS, **EXPERTS},
-    fixed=qwen3.HUB.fixed,
-    defaults={"norm_topk_prob": False, "max_position_embeddings": 32_768},
+    switches=qwen2.SWITCHES,
+    fixed=qwen2.FIXED,
+    defaults={
+        "norm_topk_prob": False,
+        "max_position_embeddings": 32_768,
+        "sliding_window": 4096,
+    },
     readings={"dense_layers": _dense_layers, "every": lambda _: 1},
 )
 

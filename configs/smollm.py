@@ -9,9 +9,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder, shortest
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.decoder import decoder
+from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, WINDOWS, Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import FULL, SLIDING, look_back, shortest
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.train import Trainer
 
@@ -20,16 +21,24 @@ from fidgpt.train import Trainer
     decoder, num_heads=16, num_kv_heads=4, vocab_size=128_256, theta=2e6, eps=1e-6, tied=True
 )
 def smollm3(
-    cfg: fdl.Config[Trainer], *, nope_every: int = 4, roped: Sequence[int] | None = None
+    cfg: fdl.Config[Trainer],
+    *,
+    window: int | None,
+    layer_types: Sequence[str] | None,
+    nope_every: int = 4,
+    roped: Sequence[int] | None = None,
 ) -> None:
     """A decoder of which each `nope_every`-th layer has no RoPE (NoPE, arXiv:2501.18795).
 
-    `roped`, where it is given, says instead for each layer whether it has one.
+    `roped`, where it is given, says instead for each layer whether it has one. A window is for
+    layers without RoPE, unless `layer_types` says otherwise.
     """
     pattern = shortest([1] * (nope_every - 1) + [0] if roped is None else roped)
+    if layer_types is None:
+        look_back(cfg, window, [FULL if has_rope else SLIDING for has_rope in pattern])
     cfg.model.blocks = repeated(cfg.model.blocks, len(pattern))
-    for block, has_rope in zip(cfg.model.blocks, pattern, strict=True):
-        if not has_rope:
+    for i, block in enumerate(cfg.model.blocks):
+        if not pattern[i % len(pattern)]:
             block.attention.rope = None
 
 
@@ -41,14 +50,16 @@ HUB = Family(
     model_type="smollm3",
     architecture="SmolLM3ForCausalLM",
     config=smollm3,
-    settings={**SETTINGS, "roped": "no_rope_layers", "nope_every": "no_rope_layer_interval"},
-    tensors=TENSORS,
-    fixed={
-        "hidden_act": ("silu",),
-        "attention_bias": (False,),
-        "mlp_bias": (False,),
-        "use_sliding_window": (False,),
+    settings={
+        **SETTINGS,
+        **WINDOWS,
+        **BIASES,
+        "roped": "no_rope_layers",
+        "nope_every": "no_rope_layer_interval",
     },
+    tensors=TENSORS,
+    switches={"sliding_window": "use_sliding_window"},
+    fixed={"hidden_act": ("silu",), "use_sliding_window": (False, True)},
     readings={"roped": _roped},
 )
 

@@ -1,9 +1,12 @@
 """What must hold between parts of a run that do not know each other."""
 
+import math
+
 import pytest
 
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import base, constraints, gpt2_124m
+from fidgpt.fiddlers import use_layer_norm
 from fidgpt.graph import ConfigError
 
 
@@ -29,6 +32,18 @@ def test_a_batch_of_whole_shares_passes(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert base().batch_size == 8
     build_trainer(base())
+
+
+@pytest.mark.parametrize("eps", [-1.0, math.inf])
+def test_a_norm_of_torch_takes_a_root_of_what_has_one(eps: float) -> None:
+    cfg = base()
+    use_layer_norm(cfg)
+    build_trainer(cfg)
+    cfg.model.norm.eps = eps
+    with pytest.raises(
+        ConfigError, match=r"model.norm \(LayerNorm\): eps=.* 0 or more, and finite"
+    ):
+        build_trainer(cfg)
 
 
 def test_each_constraint_is_listed() -> None:

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from fidgpt import configs
-from fidgpt.configs.decoder import shortest
 from fidgpt.configs.deepseek_v2 import v2
-from fidgpt.configs.gemma import windows_of
 from fidgpt.configs.qwen3_moe import qwen3_moe
+from fidgpt.configs.windows import shortest, windows_of
 from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
 from fidgpt.graph import bind
 from fidgpt.model import MoE, RoPE, swiglu

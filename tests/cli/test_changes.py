@@ -58,6 +58,23 @@ def test_wildcards_classes_and_tags() -> None:
     assert attention(cfg).init.std == 0.01
 
 
+def test_items_are_added_to_lists_and_dicts() -> None:
+    cfg = made("set:trackers+=[TensorBoard, Console]", "set:samples.prompts+=[while, 'if x']")
+    names = [fdl.get_callable(one).__name__ for one in cfg.trackers]
+    assert names == ["Console", "JSONLines", "TensorBoard", "Console"]
+    assert cfg.samples.prompts == ["def ", "class ", "while", "if x"]
+    cfg = made("set:**.scores+=[Softcap(cap=30)]", "set:groups=ParameterGroups([])")
+    assert type(attention(cfg).scores[0]) is fdl.ArgFactory
+    more = "set:evaluators+={more: Validation(data=HeldOut(num_batches=1), every=5)}"
+    cfg = compose((DEBUG, more, "tie:evaluators['more'].data.corpus=data.corpus"), OWN)
+    assert set(build(bind(cfg)).evaluators) == {"validation", "more"}
+
+
+def test_a_class_by_a_name_that_exports_it() -> None:
+    for name in ("fidgpt.model.RMSNorm", "model.norm.RMSNorm"):
+        assert made(f"set::{name}.eps=1e-6").model.norm.eps == 1e-6
+
+
 def test_del_goes_back() -> None:
     cfg = made("set:optimizer.betas=(0.8,0.9)", "del:optimizer.betas")
     assert "betas" not in fdl.ordered_arguments(cfg.optimizer)
@@ -118,7 +135,18 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("set:model.norm=RMSNrm()", "model.norm: there is no part 'RMSNrm'. Did you mean RMSNorm?"),
         ("use:model.norm=RMSNrm", "there is no part 'RMSNrm'. Did you mean RMSNorm?"),
         ("use:model.norm=Constant", "there is no part 'Constant'. Did you mean"),
-        ("use:model.norm*=2", "*= is for numbers."),
+        ("use:model.norm*=2", "*= is for set: and tag:, for numbers and lists."),
+        ("use:trackers+=Console", "+= is for set: and tag:, for numbers and lists."),
+        ("use:model.norm=None", "None is a value, and no part. Name a part that fits, such as "),
+        ("use:samples=None", "None is a value, and no part: set:samples=None sets it."),
+        ("use:micro_batch_size=4", "4 is a value, and no part: set:micro_batch_size=4 sets it."),
+        ("use:schedule=4", "4 is a value, and no part. Name a part that fits, such as Warmup"),
+        ("use:trackers=[Console]", "[Console] is a value, and no part: set:trackers=[Console] "
+         "sets it."),
+        ("use:schedul=4", "Trainer has no parameter 'schedul'. Did you mean schedule"),
+        ("set:trackers+=[Consol]", "trackers[2]: 'Consol' is no Tracker. Name a part that fits"),
+        ("set:+trackers=[Console]", "'+trackers' is not a path: it goes wrong at '+trackers'. "
+         "Nothing stands before a path: += behind it adds items, and del: takes away."),
         ("use:model.norm=adamw(lr=1)", "model.norm takes Module, not the part adamw."),
         ("tie:model.norm", "there is no '=' with a name before it."),
         ("tie:model.norm=model.hidden_dim", "model.hidden_dim is 32 (int), and only a part"),

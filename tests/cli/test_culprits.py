@@ -10,7 +10,7 @@ from fidgpt.cli import train
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.culprits import Culprits, grouped
 from fidgpt.cli.directives.directives import composed
-from fidgpt.graph import ConfigError, checked
+from fidgpt.graph import ConfigError, ConfigErrors, checked
 
 OWN = own_catalogue()
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 is not a whole number of heads of "
@@ -23,8 +23,9 @@ def told(*directives: str) -> list[str]:
     return Culprits(root).told(caught.value)
 
 
-def behind(message: str, *directives: str) -> list[int]:
-    return [*Culprits(composed(["config:debug", *directives], OWN).root).behind(message)]
+def behind(sources: list[str], *directives: str) -> list[int]:
+    culprits = Culprits(composed(["config:debug", *directives], OWN).root)
+    return [*culprits.behind(ConfigError("it is wrong.", sources=sources))]
 
 
 def test_one_directive_is_shown_with_the_piece_that_is_wrong() -> None:
@@ -55,35 +56,64 @@ def test_several_do_not_go_together() -> None:
     ]
 
 
+WIDTH = "model.blocks[0].attention.hidden_dim"  # which hears it
+
+
 @pytest.mark.parametrize(
-    ("numbers", "message", "directives"),
+    ("numbers", "sources", "directives"),
     [
-        ([2], f"{HEADS}head_dim=16.", ["tag:HiddenDim=30", "set:seed=3"]),
-        ([3], f"{HEADS}head_dim=16.", ["set:model.hidden_dim=64", "set:model.hidden_dim=30"]),
-        ([2], "top_k=3 is more than model.norm has.", ["use:model.norm=LayerNorm"]),
-        ([2], "schedule.decay_steps is required.", ["use:schedule=WarmupStableDecay"]),
-        ([2], "seed is required by Trainer and not set.", ["del:seed"]),
-        ([2], "batch_size=7 cannot be dealt out to world_size=2.", ["set:batch_size=7"]),
-        ([2], "trackers[0] is wrong.", ["set:trackers=[JSONLines]"]),
-        ([2, 3], "model.norm.hidden_dim hears two values:\n  3, said by model.hidden_dim\n"
-         "  5, said by model.dropout", ["set:model.hidden_dim=3", "set:model.dropout=0.5"]),
-        ([2], "seed is {num_stps}: no 'hidden_dim'. It exists at model.hidden_dim.",
-         ["set:seed={num_steps}", "set:model.hidden_dim=3"]),
-        ([2], "the config: seed: no file says this.", ["set:seed=4"]),
-        ([], f"{HEADS}head_dim=16.", ["set:seed=3"]),
-        ([], "the model cannot be read.", ["set:model.hidden_dim=3"]),
+        ([2], [WIDTH], ["tag:HiddenDim=30", "set:seed=3"]),
+        ([3], [WIDTH], ["set:model.hidden_dim=64", "set:model.hidden_dim=30"]),
+        ([2], ["model.norm"], ["use:model.norm=LayerNorm"]),
+        ([2], ["model.norm.eps"], ["use:model.norm=LayerNorm"]),  # said by what holds it
+        ([2], ["model.norm.epps"], ["use:model.norm=LayerNorm"]),  # and holds no such thing
+        ([2], [f"{WIDTH}.of"], ["set:model.hidden_dim=30"]),  # which is there when it is bound
+        ([2], ["seed"], ["del:seed"]),
+        ([2], ["trackers[0]"], ["set:trackers=[JSONLines]"]),
+        ([2, 3], ["model.hidden_dim", "model.dropout"],
+         ["set:model.hidden_dim=3", "set:model.dropout=0.5"]),
+        ([2], ["seed", "num_stps", "{"], ["set:seed={num_steps}", "set:model.hidden_dim=3"]),
+        ([], [WIDTH], ["set:seed=3"]),
+        ([], [], ["set:model.hidden_dim=3"]),
     ],
 )  # fmt: skip
-def test_who_is_behind_a_message(numbers: list[int], message: str, directives: list[str]) -> None:
-    assert behind(message, *directives) == numbers
+def test_who_is_behind_a_mistake(
+    numbers: list[int], sources: list[str], directives: list[str]
+) -> None:
+    assert behind(sources, *directives) == numbers
+
+
+def test_a_quantity_that_a_formula_hears_is_behind_its_result() -> None:
+    ffn_dim = "set:model.blocks[0].mlp.ffn_dim={HiddenDim} / 7"
+    (message,) = told("set:model.hidden_dim=64", ffn_dim)
+    assert message.startswith("directives 2 and 3 do not go together:")
 
 
 def test_one_message_for_all_items_of_a_list() -> None:
-    message = "a.b[{}].c (C): d=3 is odd."
-    assert grouped([message.format(i) for i in range(4)] + ["e is f."]) == [
+    places = [f"a.b[{i}].c" for i in range(4)]
+    mistakes = [ConfigError(f"{one} (C): d=3 is odd.", place=one) for one in places]
+    assert grouped([*mistakes, ConfigError("e is f.", place="e")]) == [
         "a.b[0].c (C): d=3 is odd.\nThe same at a.b[1].c, a.b[2].c and 1 more.",
         "e is f.",
     ]
+
+
+def test_what_different_directives_said_of_items_is_told_apart() -> None:
+    said = [f"set:model.blocks[{i}].attention.hidden_dim=30" for i in range(2)]
+    messages = told("fiddler:unroll", *said)
+    assert [one.splitlines()[0] for one in messages] == [
+        "directive 3 is wrong:",
+        "directive 4 is wrong:",
+    ]
+
+
+def test_what_no_directive_said_stands_where_it_was_found() -> None:
+    places = ["a[0]", "b", "a[1]", "seed"]
+    error = ConfigErrors([ConfigError(f"{one} is odd.", place=one) for one in places])
+    root = composed(["config:debug", "set:seed=3"], OWN).root
+    first, second, third = Culprits(root).told(error)
+    assert (first, second) == ("a[0] is odd.\nThe same at a[1].", "b is odd.")
+    assert third.startswith("directive 2 is wrong:")
 
 
 class TestAtOnce:

@@ -294,7 +294,3 @@ def test_one_width_moves_all_that_follow_and_nothing_else() -> None:
 )
 def test_what_is_hardly_a_directive(directive: str, message: str) -> None:
     assert message in refused("config:debug", directive)[1]
-
-
-def test_a_place_that_nothing_reads_from() -> None:
-    assert "nothing here reads http://" in refused("config_file:http://x/y")[1]

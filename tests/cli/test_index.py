@@ -171,6 +171,12 @@ class TestFits:
         offered = parts_on_offer(own_catalogue().parts)
         assert sorted(fitting(kernel, offered)) == ["blockwise", "dense", "fastest", "flex", "sdpa"]
 
+    def test_what_has_no_signature_is_not_offered(self) -> None:
+        class Settings(dict[str, int]):
+            pass
+
+        assert [*parts_on_offer({"Settings": Settings, "Attention": Attention})] == ["Attention"]
+
 
 class TestKept:
     """The file: true until something changes, and whole at every moment."""

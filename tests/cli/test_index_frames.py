@@ -10,7 +10,7 @@ from fidgpt.cli.directives.directives import compose
 from fidgpt.cli.index.frames import frame_from, known_frames
 from fidgpt.cli.index.knobs import knobs_of
 from fidgpt.cli.index.store import Index
-from fidgpt.cli.running import again
+from fidgpt.cli.running import named
 from fidgpt.graph.spelling.nearness import frame_of, least_apart
 
 CATALOGUE = own_catalogue()
@@ -36,12 +36,12 @@ def test_few_configs_are_made_to_find_the_nearest(
 ) -> None:
     assert known_frames().keys() == {f"config:{name}" for name in kept_index["knobs"]}
     made: list[str] = []
-    find = again.NamedGraphs.__getitem__
+    find = named.NamedGraphs.__getitem__
     monkeypatch.setattr(
-        again.NamedGraphs,
+        named.NamedGraphs,
         "__getitem__",
         lambda self, name: made.append(name) or find(self, name),
     )
     cfg = compose(["config:base", "set:seed=5", "set:optimizer.lr=1e-3"], CATALOGUE)
-    assert again.nearest_named(cfg, CATALOGUE) == "config:base"
+    assert named.nearest_named(cfg, CATALOGUE) == "config:base"
     assert len(set(made)) < 9

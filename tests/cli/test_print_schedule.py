@@ -1,6 +1,7 @@
 """`--print=schedule`: a curve drawn in a terminal, and its values where it turns."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,4 +98,52 @@ def test_the_command_draws_what_the_run_would_do(command: Callable[..., Any]) ->
         ["5", "0.25"],
         ["40", "0.25"],
         ["50", "0"],
+    ]
+
+
+def test_a_curve_that_leaps_is_told_by_its_leaps() -> None:
+    assert turns_of([0.25, 0.25, 0.5, 0.5, 1.0]) == [
+        Turn(1, 0.25, "first step"),
+        Turn(3, 0.5, "from here"),
+        Turn(5, 1.0, "last step"),
+    ]
+
+
+def test_whatever_changes_over_a_run_is_drawn(command: Callable[..., Any], tmp_path: Path) -> None:
+    other = f'texts={{"other": "{tmp_path / "not looked at"}"}}'
+    done = command(
+        train.main,
+        *("--config=config:debug", "--config=set:num_steps=100", "--config=set:batch_size=8"),
+        f"--config=fiddler:use_mixture({other}, stages={{0.5: {{'other': 1}}}})",
+        "--config=fiddler:grow_batch(over=0.2, multiple_of=4)",
+        "--config=fiddler:grow_seq_len(over=0.2, min_seq_len=16)",
+        *("--config=fiddler:use_prefetch", "--config=fiddler:use_weight_decay_schedule"),
+        "--print=schedule",
+    )
+    assert (done.status, done.err) == (0, "")
+    tables = {}
+    for drawing in done.out.split("\n\n\n"):
+        title, *_, table = drawing.strip().split("\n\n")
+        tables[title] = [line.split() for line in table.strip().splitlines()]
+    names = ["learning rate of matrices", "weight decay of matrices", "sequence length"]
+    names += ["batch size", "share of other", "share of own"]
+    assert [*tables] == [f"{name} over 100 steps" for name in names]
+    of = {name: tables[f"{name} over 100 steps"] for name in names}
+    full = ["of", "the", "full"]
+    assert of["weight decay of matrices"][0] == ["step", "value", *full]
+    assert of["batch size"] == [
+        ["step", "sequences", *full],
+        ["1", "4", "0.5", "first", "step"],
+        ["20", "8", "1", "from", "here"],
+        ["100", "8", "1", "last", "step"],
+    ]
+    assert of["sequence length"][1:3] == [
+        ["1", "16", "0.5", "first", "step"],
+        ["20", "32", "1", "from", "here"],
+    ]
+    assert of["share of other"] == [
+        ["step", "share"],
+        ["1", "0.5", "first", "step"],
+        ["51", "1", "from", "here"],
+        ["100", "1", "last", "step"],
     ]

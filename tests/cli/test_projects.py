@@ -8,6 +8,7 @@ import pytest
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
+from fidgpt.cli.index import store
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigError, bind, dump, fingerprint
 
@@ -143,3 +144,39 @@ def test_a_module_that_ends_python_or_says_much() -> None:
     assert loud == "fidlab.loud cannot be imported for fiddler 'fidlab.loud.x': ValueError: line"
     assert "cannot be imported" in refused("fiddler:fidlab.leaves.x")
     assert refused("fiddler:..").endswith("'.' is no name of a module.")
+
+
+def test_what_the_parts_of_an_installed_project_offer_has_bare_names(lab: Path) -> None:
+    more = """
+from fidgpt.model import RMSNorm
+import fiddle, typing
+
+class Quiet(RMSNorm): pass
+class Loud(typing.Protocol): pass
+class Heat(fiddle.Tag): "Warmth."
+class _Hidden(RMSNorm): pass
+"""
+    (lab / "parts.py").write_text(PROJECT["parts.py"] + more)
+    (lab / "__init__.py").write_text("class Other: pass\n__all__ = ['Other']\n")
+    about = lab.parent / "fidlab-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fidlab\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[fidgpt.project]\nlab = fidlab\n")
+    catalogue = own_catalogue()
+    assert set(catalogue.parts) - set(OWN.parts) == {"Other", "Quiet", "Still"}
+    assert compose(["use:model.norm=Quiet"], catalogue).model.norm.__fn_or_cls__.__name__ == "Quiet"
+
+
+def test_projects_on_the_path_have_an_index_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    own = store.index_path()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:/nowhere:")
+    declared = tmp_path / "lab.egg-info" / "entry_points.txt"
+    declared.parent.mkdir()
+    assert store.index_path() == own
+    declared.write_text("[console_scripts]\nlab = lab:main\n")
+    assert store.index_path() == own
+    declared.write_text("[fidgpt.project]\nlab = lab\n")
+    assert store.index_path() != own

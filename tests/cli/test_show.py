@@ -160,7 +160,7 @@ class TestWhy:
         (run_directory / "provenance.json").unlink()
         (run_directory / "provenance.json").mkdir()
         err = command(train.main, f"--resume={run_directory}", "--why=seed").err
-        assert err == f"{run_directory}/provenance.json is left aside: Is a directory\n"
+        assert err == f"{run_directory}/provenance.json is left aside: Is a directory.\n"
 
     def test_a_damaged_history_is_said_aloud_and_left_aside(
         self, command: Command, run_directory: Path

@@ -107,7 +107,7 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
 ) -> None:
     def with_a_part_of_mine() -> Any:
         cfg = debug()
-        cfg.groups = with_a_part_of_mine
+        cfg.weights = with_a_part_of_mine
         return cfg
 
     monkeypatch.setattr("fidgpt.configs.debug", with_a_part_of_mine)

@@ -1,5 +1,6 @@
 """Parts of somebody's own that would fail in a run are named before it, with the remedy."""
 
+import fiddle as fdl
 import pytest
 import torch
 from torch import Tensor, nn
@@ -84,3 +85,43 @@ def test_a_mask_that_is_named_alone_is_no_mask() -> None:
     cfg = compose(["config:debug", "use:model.blocks[0].attention.mask=Window"], own_catalogue())
     with pytest.raises(ConfigError, match="size is required by Window"):
         build_trainer(cfg)
+
+
+class Growing(torch.optim.SGD):
+    """An optimizer of somebody's own that needs numbers to begin with."""
+
+    def __init__(self, params, *, lr: float = 0.1) -> None:
+        super().__init__(params, lr=lr)
+        self.begun = [p.sum().item() for group in self.param_groups for p in group["params"]]
+
+
+@pytest.mark.parametrize(
+    ("directives", "message", "sources"),
+    [
+        (["fiddler:use_sgd", "set:optimizer.lr=-1"], "Invalid learning rate: -1.0", ["lr"]),
+        (["use:optimizer=torch.optim.Adam(betas=(0.9, 1.5))"], "Invalid beta .*1.5", ["betas"]),
+        (["use:optimizer=torch.optim.Adam(eps=-1e-5)"], "Invalid epsilon value: -1e-05", ["eps"]),
+        (["fiddler:use_sgd", "set:optimizer.lr=inf"], "lr=inf is infinite", ["lr"]),
+        (["use:optimizer=Muon"], "no group of parameters is orthogonal", []),
+    ],
+)
+def test_what_an_optimizer_refuses_is_told_before_a_run(
+    directives: list[str], message: str, sources: list[str]
+) -> None:
+    cfg = compose(["config:debug", *directives], own_catalogue())
+    with pytest.raises(ConfigError, match=f"^optimizer: {message}") as caught:
+        build_trainer(cfg)
+    assert caught.value.place == "optimizer"
+    assert list(caught.value.sources) == [f"optimizer.{name}" for name in sources] or not sources
+
+
+def test_groups_that_cannot_be_dealt_are_told_too() -> None:
+    never = "use:groups=ParameterGroups([Rule(none, match=ByName('nothing'))])"
+    with pytest.raises(ConfigError, match="^groups: no parameter matches the rule 'none'"):
+        build_trainer(compose(["config:debug", never], own_catalogue()))
+
+
+def test_an_optimizer_that_needs_numbers_is_left_to_the_run() -> None:
+    cfg = compose(["config:debug"], own_catalogue())
+    cfg.optimizer = fdl.Partial(Growing)
+    build_trainer(cfg)

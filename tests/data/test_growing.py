@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidgpt.data import (
+    ByteTokenizer,
     GrowingBatch,
     GrowingSequence,
     IndexedStream,
@@ -33,7 +34,7 @@ class Counting(IndexedStream):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        raise NotImplementedError
+        return ByteTokenizer().build([])
 
     @property
     def checksum(self) -> str:
@@ -120,14 +121,28 @@ def test_what_does_not_fit_is_refused() -> None:
             GrowingSequence(Counting(), seq_len=8, schedule=rise(4), min_seq_len=length)
     with pytest.raises(ValueError, match=r"by 4 sequences.*\n.*multiple_of be a multiple of 8"):
         growing_batch().batch(50, rank=0, world_size=8)
-    staged = Mixture(
-        {"one": Counting()},
+
+
+def test_stages_begin_at_their_steps_while_batches_grow() -> None:
+    mixture = Mixture(
+        {"one": Counting(), "two": Counting()},
         batch_size=12,
         weights={"one": 1},
-        stages=[Stage(begin=5, weights={"one": 1})],
+        stages=[Stage(begin=5, weights={"two": 1}), Stage(begin=7, weights={"one": 1})],
     )
-    with pytest.raises(ValueError, match="stages"):
-        GrowingBatch(staged, batch_size=12, schedule=rise(4))
+    stream = GrowingBatch(mixture, batch_size=12, schedule=rise(6), multiple_of=4)
+    stream.prepare()
+    firsts = [stream.batch(step)[:, 0] // SEQ_LEN for step in range(8)]
+    read = 4 + 4 + 4 + 8 + 8
+    assert torch.equal(torch.cat(firsts[:5]), torch.arange(read))
+    assert torch.equal(torch.cat(firsts[5:7]), torch.arange(24))
+    assert torch.equal(firsts[7], torch.arange(read, read + 12))
+    begun = [(0, 0, {"one": 1}), (5, read, {"two": 1}), (7, read + 24, {"one": 1})]
+    assert [Prefetch(stream).stages_begun(steps) for steps in (5, 7, 8)] == [
+        begun[:1],
+        begun[:2],
+        begun,
+    ]
 
 
 def test_shares_move_along_the_schedule() -> None:

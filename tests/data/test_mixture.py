@@ -147,19 +147,35 @@ def test_mixtures_are_mixed(streams: dict[str, IndexedStream]) -> None:
     assert [drawn.count(letter) for letter in "xyz"] == [80, 80, 40]
 
 
-def test_the_checksum_is_that_of_texts_weights_and_stages(
+def test_the_checksum_is_that_of_the_texts(
     streams: dict[str, IndexedStream], stream_of: MakeStream
 ) -> None:
-    stage = Stage(begin=10, weights={"x": 1, "z": 1})
-    checksums = {
-        mixed(streams).checksum,
-        mixed(streams, weights={"x": 0.5, "y": 0.2, "z": 0.3}).checksum,
-        mixed(streams, stages=[stage]).checksum,
-        mixed(streams, stages=[Stage(begin=11, weights=stage.weights)]).checksum,
-        mixed({**streams, "z": stream_of(["zz" * 100])}).checksum,
-    }
-    assert len(checksums) == 5
-    assert mixed(streams).checksum == mixed(streams).checksum
+    assert mixed(streams).checksum == mixed(streams, weights={"x": 1}).checksum
+    other = {**streams, "z": stream_of(["zz" * 100])}
+    assert mixed(streams).checksum != mixed(other).checksum
+    renamed = {"w" if name == "z" else name: stream for name, stream in streams.items()}
+    assert mixed(streams).checksum != mixed(renamed, weights={"x": 1}).checksum
+
+
+def test_stages_that_are_begun_are_told_and_no_others(streams: dict[str, IndexedStream]) -> None:
+    weights = {"x": 1, "y": 1}
+    inner_stages = [Stage(begin=4, weights={"y": 1})]
+    inner = mixed({n: streams[n] for n in "xy"}, weights=weights, stages=inner_stages, batch_size=1)
+    later = Stage(begin=10, weights={"z": 1})
+    mixture = mixed(
+        {"inner": inner, "z": streams["z"]},
+        batch_size=4,
+        weights={"inner": 1, "z": 1},
+        stages=[Stage(begin=3, weights={"z": 3, "inner": 1}), later],
+    )
+    assert mixture.stages_begun(0) == []
+    first, own = (0, 0, {"inner": 1, "z": 1}), (0, 0, {"x": 1, "y": 1})
+    assert mixture.stages_begun(1) == [first, own]
+    second = (3, 12, {"inner": 1, "z": 3})
+    assert mixture.stages_begun(4) == [first, second, own, (4, 4, {"y": 1})]
+    mixture.batch(20)
+    assert mixture.stages_begun(10) == [first, second, own, (4, 4, {"y": 1})]
+    assert (10, 40, {"z": 1}) in mixture.stages_begun(11)
 
 
 def test_texts_with_other_tokens_are_refused(stream_of: MakeStream, modules: list[str]) -> None:

@@ -171,11 +171,9 @@ def test_options_out_of_range(documents: MakeSource, tmp_path: Path) -> None:
         ({"shard_tokens": 0}, "shard_tokens=0 must be at least 1"),
         ({"num_workers": 0}, "num_workers=0 must be at least 1"),
     ]:
-        corpus = Corpus(
-            documents(["a", "b"]), tokenizer=ByteTokenizer(), cache_dir=tmp_path, **options
-        )
+        source = documents(["a", "b"])
         with pytest.raises(DataError, match=message):
-            corpus.prepare(show_progress=False)
+            Corpus(source, tokenizer=ByteTokenizer(), cache_dir=tmp_path, **options)
     assert below(tmp_path) == []
 
 

@@ -183,6 +183,22 @@ def damaged_text(hurt: damage.Hurt) -> Kind:
     return kind
 
 
+def text_cut_in_a_step(case: Case) -> None:
+    """A shard of the prepared text is cut short while the run reads it; then it is whole again."""
+    cache, good = case.own_cache(), case.folder / "good"
+
+    def cut() -> None:
+        shutil.copytree(cache, good)
+        damage.truncate(case.draw.choice(sorted(cache.rglob("*.bin"))), case.draw)
+
+    ended = case.start(case.place(STEP), cut)
+    case.require(ended, 0, 2)
+    if ended.status == 2 and ".bin was whole" not in " ".join(ended.output.split()):
+        case.require(ended)
+    shutil.copytree(good, cache, dirs_exist_ok=True)
+    case.finish()
+
+
 def undisturbed_by(act: Callable[[Case], acts.Act]) -> Kind:
     """What must not matter: the run ends at once, as if it had not been."""
 
@@ -266,6 +282,7 @@ KINDS: dict[str, tuple[Kind, int]] = {
     "checkpoint without a file": (damaged(damage.remove), 2),
     "shard with a bit turned": (damaged_text(damage.flip), 2),
     "shard cut short": (damaged_text(damage.truncate), 2),
+    "shard cut short during the run": (text_cut_in_a_step, 2),
     "a clock that jumps": (undisturbed_by(lambda case: acts.jumping_clock(case.draw)), 3),
     "asleep and awake": (undisturbed_by(lambda case: acts.sleep_and_wake), 2),
     "a tracker that breaks": (undisturbed_by(lambda case: acts.broken_tracker), 2),

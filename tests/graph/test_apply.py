@@ -171,6 +171,19 @@ def test_to_take_away_is_not_to_say_none() -> None:
     assert "depth" not in merge(base, ours, clone(ours)).__arguments__
 
 
+def test_a_list_that_two_changed_is_told_by_the_places_of_its_parts() -> None:
+    base = fdl.Config(Outer, child=[fdl.Config(Part, width=1), fdl.Config(Part, width=2)])
+    ours, theirs = clone(base), clone(base)
+    ours.child.append(fdl.Config(Part, width=3))
+    theirs.child.insert(0, fdl.Config(Part, width=4))
+    with pytest.raises(ConfigError) as caught:
+        merge(base, ours, theirs)
+    assert str(caught.value) == (
+        "child: ours is [child[0], child[1], another part], "
+        "and theirs is [another part, child[0], child[1]]."
+    )
+
+
 def test_an_argument_called_part_is_no_part_of_a_patch() -> None:
     base = fdl.Config(pair, 1, {"part": "x"})
     ours, theirs = clone(base), clone(base)

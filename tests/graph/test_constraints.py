@@ -5,7 +5,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigErrors, build, checked
+from fidgpt.graph import ConfigError, ConfigErrors, build, checked
 from fidgpt.tags import HiddenDim
 
 
@@ -78,6 +78,19 @@ def test_a_constraint_of_the_whole_graph_is_reported_beside_the_others() -> None
     with pytest.raises(ConfigErrors, match="odd"):
         build(fdl.Config(Heads, width=6, count=3), constraints=[even])
     build(fdl.Config(Heads, width=6, count=2), constraints=[even])
+
+
+class Fewer(Heads):
+    """Chooses an argument that the check it inherits asks for."""
+
+    def __init__(self, *, width: int) -> None:
+        super().__init__(width=width, count=2)
+
+
+def test_a_subclass_that_chooses_an_argument_itself_is_asked_when_it_is_built() -> None:
+    assert build(fdl.Config(Fewer, width=6)).__class__ is Fewer
+    with pytest.raises(ConfigError, match=r"the root \(Fewer\): width=7 is not a multiple"):
+        build(fdl.Config(Fewer, width=7))
 
 
 class Odd:

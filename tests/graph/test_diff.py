@@ -18,6 +18,7 @@ from fidgpt.graph import (
 )
 from fidgpt.graph.typed.formula import make_formula
 
+from . import elsewhere
 from .differences import told
 from .parts import Depth, Outer, Part, Square, Wide, Width, pair, scaled
 
@@ -117,6 +118,14 @@ def test_parts_come_go_and_become_others() -> None:
     assert told_of(remove) == ["- child.first: Part(width=Width), now None"]
     assert told_of(replace) == ["~ child.first: Part -> Wide"]
     assert told_of(make_later) == ["~ child.first: Config of Part -> Partial of Part"]
+
+
+def test_parts_of_one_name_are_told_by_their_whole_names() -> None:
+    def replace(cfg: Any) -> None:
+        fdl.update_callable(cfg.child.first, elsewhere.Part)
+
+    here, there = Part.__module__, elsewhere.Part.__module__
+    assert told_of(replace)[0] == f"~ child.first: {here}.Part -> {there}.Part"
 
 
 def test_what_comes_with_another_call_is_not_told() -> None:

@@ -242,7 +242,12 @@ def test_a_key_said_twice_is_no_file() -> None:
 
 @pytest.mark.parametrize(
     ("number", "message"),
-    [("NaN", 'write {"float": "nan"}'), ("-Infinity", '"-inf"'), ("1e999", "is too large")],
+    [
+        ("NaN", 'write {"float": "nan"}'),
+        ("-Infinity", '"-inf"'),
+        ("1e999", "is too large"),
+        ("1e-999", "is too small"),
+    ],
 )
 def test_numbers_that_are_none_are_no_file(number: str, message: str) -> None:
     text = json.dumps(document(Config=f"{parts.__name__}:pair", set={"first": 12345}))

@@ -8,6 +8,7 @@ import pytest
 from fidgpt.graph import ConfigError
 from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
 
+from . import elsewhere
 from .parts import (
     Depth,
     InnerWidth,
@@ -72,6 +73,44 @@ def test_what_a_selector_names(selector: str, paths: list[str]) -> None:
         assert sorted(found) == sorted([*paths, "child[2].child.width", "child[3].child.width"])
     else:
         assert found == paths
+
+
+def two_of_one_name() -> fdl.Config[Outer]:
+    here = fdl.Config(Part, width=1)
+    return fdl.Config(Outer, child=here, other=[fdl.Config(elsewhere.Part, width=2)])
+
+
+@pytest.mark.parametrize(
+    ("selector", "paths"),
+    [
+        (f":{Part.__module__}.Part.width", ["child.width"]),
+        (f":{elsewhere.Part.__module__}.Part.width", ["other[0].width"]),
+        (f":{elsewhere.Part.__module__}.Part", ["other[0]"]),
+        (":elsewhere.Part.width", ["other[0].width"]),
+        ("other[*]:elsewhere.Part.width", ["other[0].width"]),
+        ("other:Part.width", ["other[0].width"]),
+    ],
+)
+def test_a_class_by_its_dotted_name(selector: str, paths: list[str]) -> None:
+    assert [place.path for place in places(two_of_one_name(), selector)] == paths
+
+
+def test_a_name_of_two_classes_says_nothing_unless_one_inherits_from_the_other() -> None:
+    with pytest.raises(ConfigError) as caught:
+        places(two_of_one_name(), ":Part.width")
+    here, there = f"{Part.__module__}.Part", f"{elsewhere.Part.__module__}.Part"
+    assert str(caught.value) == (
+        f"Part is the name of {here} and of {there}: write :{here} or :{there}."
+    )
+    cfg = fdl.Config(Outer, child=fdl.Config(Part), other=fdl.Config(elsewhere.Heir, width=1))
+    assert len(places(cfg, ":Part.width")) == 2
+
+
+def test_a_dotted_name_of_no_class_is_told_whole() -> None:
+    module = Part.__module__
+    with pytest.raises(ConfigError) as caught:
+        places(two_of_one_name(), f":{module}.Prt.width")
+    assert f"no part there is a {module}.Prt. Did you mean Part?" in str(caught.value)
 
 
 def test_places_know_what_is_asked_there_and_put_it() -> None:

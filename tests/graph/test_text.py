@@ -98,3 +98,16 @@ def test_a_bound_graph_hears_nothing() -> None:
     assert "<-" in outline(cfg)
     assert "<-" not in outline(bind(cfg))
     assert "    width: 3\n" in outline(bind(cfg))
+
+
+def test_a_part_of_a_graph_shows_what_it_hears_of_parts_around_it() -> None:
+    inner = fdl.Config(Part, width=Width.new(), child=[Depth.new(), Depth.new(2)])
+    cfg = fdl.Config(Outer, width=Width.new(3), depth=Depth.new(4), child=inner)
+    assert "      [0]: 4  <- depth" in outline(cfg).splitlines()
+    assert outline(cfg.child).splitlines() == [
+        "Part",
+        "  width: ?  <- Width",
+        "  child:",
+        "    [0]: ?  <- Depth",
+        "    [1]: 2",
+    ]

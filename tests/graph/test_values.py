@@ -209,6 +209,12 @@ def test_refused(text: str, hint: Any) -> None:
         ("9**9**9", int, "'9**9**9' is too large a number."),
         ("1e400", float, "'1e400' is too large a number."),
         ("1e400", Any, "'1e400' is too large a number."),
+        ("1e-400", float, "'1e-400' is too small a number: as a float it would be 0.0."),
+        ("-1e-400", Any, "'-1e-400' is too small a number: as a float it would be 0.0."),
+        ("10**-400", float, "'10**-400' is too small a number: as a float it would be 0.0."),
+        ("1e-200**2", float, "'1e-200**2' is too small a number: as a float it would be 0.0."),
+        ("1e-200/1e200", Any, "'1e-200/1e200' is too small a number: as a float it would be 0.0."),
+        ("[1e-400]", list[float], "'[1e-400]' is too small a number: as a float it would be 0.0."),
         (
             "Square",
             Square | None,
@@ -221,6 +227,16 @@ def test_what_a_refusal_says(text: str, hint: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_value(text, hint)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", "-0.0", "0e5", "0e-400", "0_0.0", "0*1e-9", "1-1.0"])
+def test_a_zero_that_is_written_as_one_is_read(text: str) -> None:
+    assert read_value(text, float) == 0
+
+
+def test_a_text_may_look_like_a_number_that_is_too_small() -> None:
+    assert read_value("1e-400", str) == "1e-400"
+    assert read_value("1e-400", int | str) == "1e-400"
 
 
 def test_a_quoted_text_may_have_several_lines() -> None:

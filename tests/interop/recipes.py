@@ -266,33 +266,3 @@ RECIPES = {
         by_kind=True,
     ),
 }
-
-RECIPES["olmo2_wide"] = Recipe(  # heads do not fill the width, and share keys
-    "olmo2", RECIPES["olmo2"].settings | dict(head_dim=24, num_key_value_heads=2)
-)
-RECIPES["gpt_oss_plain"] = Recipe(  # a RoPE that silence would stretch, and no window
-    "gpt_oss",
-    RECIPES["gpt_oss"].settings
-    | dict(rope_parameters=_rope(150000.0), layer_types=[_FULL] * 4, sliding_window=128),
-    by_kind=True,
-)
-RECIPES["smollm3_nope"] = Recipe(  # no layer turns
-    "smollm3", RECIPES["smollm3"].settings | dict(no_rope_layers=[0] * 4), by_kind=True
-)
-RECIPES["qwen3_moe_sparse"] = Recipe(
-    "qwen3_moe",
-    RECIPES["qwen3_moe"].settings
-    | dict(num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[], norm_topk_prob=False),
-)
-RECIPES["deepseek_v2_grouped"] = Recipe(
-    "deepseek_v2",
-    RECIPES["deepseek_v2"].settings
-    | dict(
-        q_lora_rank=36,
-        n_routed_experts=8,
-        topk_method="group_limited_greedy",
-        n_group=4,
-        topk_group=2,
-        routed_scaling_factor=1.6,
-    ),
-)

@@ -19,12 +19,14 @@ from fidgpt.model import LanguageModel, Layout, Places, padded
 from fidgpt.model.generation import sampling, write
 
 from .recipes import RECIPES, Recipe
+from .variants import VARIANTS
 
 pytestmark = pytest.mark.xdist_group("transformers")  # whose import takes seconds
 
 SEQ_LEN = 40
+MODELS = RECIPES | VARIANTS
 KNOWN = {family.model_type for family in FAMILIES}
-NAMES = [name for name, recipe in RECIPES.items() if recipe.family in KNOWN]
+NAMES = [name for name, recipe in MODELS.items() if recipe.family in KNOWN]
 
 
 class Pair(NamedTuple):
@@ -51,7 +53,7 @@ def pair(
     tmp_path_factory: pytest.TempPathFactory,
     load: Callable[[Path], LanguageModel],
 ) -> Pair:
-    recipe = RECIPES[request.param]
+    recipe = MODELS[request.param]
     directory = tmp_path_factory.mktemp(request.param)
     theirs = random_model(recipe)
     theirs.save_pretrained(directory)

@@ -195,7 +195,6 @@ def test_a_tokenizer_comes_along(directory):
     [
         ({"model_type": "gpt3"}, "model_type='gpt3' is none that fidgpt knows"),
         ({"activation_function": "tanh"}, "activation='tanh' is not known"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ({"n_embd": 50}, "n_embd=50 is no whole number of n_head=4 heads"),
         ({"n_layer": 0}, "n_layer is 0"),
         ({"n_layer": "3"}, "n_layer is '3'"),

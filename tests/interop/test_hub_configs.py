@@ -190,6 +190,34 @@ def test_null_means_as_large_as_fits(tmp_path: Path):
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "does not say 'low_freq_factor'"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale_all_dim": 1}}, "YaRN's alone"),
         ({"rope_scaling": "linear"}, "its RoPE is 'linear', and no mapping"),
+        ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor of rope_scaling is 'two'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0}}, "factor of rope_scaling is 0.0, and has"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": "no"}}, "truncate of rope_sc"),
+        ({"rope_scaling": SCALING | {"low_freq_factor": 4}}, "of rope_scaling are the same"),
+        ({"rope_theta": float("nan")}, "rope_theta is nan, and has to be a finite number above 0"),
+        ({"rope_theta": -1e4}, "rope_theta is -10000.0, and has to be a finite number above 0"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rope_theta is 0.0, and has to be a finite numb"),
+        (
+            {"model_type": "gemma3_text", "rope_local_base_freq": 0},
+            "rope_local_base_freq is 0.0, and has to be a finite number above 0",
+        ),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps is -1e-05, and has to be a finite number of at l"),
+        (
+            {"model_type": "gemma2", "attn_logit_softcapping": 0},
+            "attn_logit_softcapping is 0.0, and has to be a finite number above 0",
+        ),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 0},
+            "sliding_window is 0, and has to be a whole number above 0",
+        ),
+        (
+            {"model_type": "qwen2", "use_sliding_window": "yes"},
+            "use_sliding_window is 'yes', and fidgpt's qwen2 computes False or True",
+        ),
+        (
+            {"model_type": "qwen3", "layer_types": ["full_attention", 7] * 16},
+            "layer_types has 7, and all of it has to be str",
+        ),
         (
             {"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5.0}},
             "rope_parameters says nothing of full_attention or sliding_attention",

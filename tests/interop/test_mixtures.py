@@ -205,7 +205,6 @@ def test_what_the_hub_says_is_the_named_config(name: str, tmp_path: Path) -> Non
         ("deepseek_v3", {"rope_interleave": False}, "rope_interleave is False"),
         ("deepseek_v3", {"num_key_value_heads": 8}, "num_kv_heads=8, .* num_heads=128"),
         ("deepseek_v2_lite", {"norm_topk_prob": True}, "norm_topk_prob is True"),
-        ("gpt_oss_20b", {"attention_bias": False}, "attention_bias is False"),
         ("gpt_oss_20b", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ],
 )

@@ -1,6 +1,7 @@
 """Trees of calls that are wrong or mean harm: every mistake is named, and nothing is imported."""
 
 import importlib
+import pathlib
 import sys
 from typing import Any
 
@@ -136,6 +137,18 @@ def test_every_mistake_is_named_in_one_go() -> None:
 )
 def test_words_that_make_no_sense_are_refused(text: str, message: str) -> None:
     assert any(message in one for one in mistakes(text))
+
+
+def test_what_a_package_has_from_elsewhere_is_refused_and_its_origin_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "targets_that_borrow.py").write_text(
+        "import functools, os\nrun = os.system\nwhole = functools.partial(os.system, 'true')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("run", "whole"):
+        with pytest.raises(ConfigError, match="is refused: it comes from (posix|nt), a package"):
+            read_targets(f"_target_: targets_that_borrow.{name}", allowed=("targets_that_borrow",))
 
 
 def test_lists_that_repeat_each_other_without_end_are_refused() -> None:

@@ -191,7 +191,7 @@ def test_what_a_checkpoint_cannot_hold_is_named(value: Any, place: str, tmp_path
 
 def test_an_optimizer_state_that_is_no_data_is_named(tmp_path: Path) -> None:
     model, optimizer = make("sgd_momentum")
-    optimizer.param_groups[0]["hook"] = print
+    optimizer.param_groups[0]["hook"] = len
     checkpoints = Checkpoints(every=1, keep_last=1)
     with pytest.raises(CheckpointError, match=r"SGD\.param_groups\.0\.hook is a builtin_function"):
         checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, state={})

@@ -109,7 +109,7 @@ def test_an_error_reaches_the_run_once_in_the_same_words(
 def test_what_a_checkpoint_cannot_hold_is_told_at_once(tmp_path: Path) -> None:
     checkpoints, (model, optimizer) = beside(), make()
     with pytest.raises(CheckpointError, match=r"state\.hook is a builtin"):
-        checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, state={"hook": print})
+        checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, state={"hook": len})
 
 
 def test_the_end_of_a_run_waits(tmp_path: Path, gate: threading.Event) -> None:

@@ -1,12 +1,13 @@
-"""A run whose batches grow goes on with the sequence after its last one, or not at all."""
+"""A run whose batches grow, or whose texts have stages, goes on where it was, or not at all."""
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import fiddle as fdl
 import pytest
 
-from fidgpt.fiddlers import grow_batch, use_prefetch
+from fidgpt.fiddlers import grow_batch, use_mixture, use_prefetch
 from fidgpt.graph.checking.permissions import Permission, allowed_changes
 from fidgpt.train import RunError, Trainer
 from fidgpt.train.tracking.trackers import Row
@@ -30,3 +31,45 @@ def test_a_longer_run_that_would_read_sequences_again_is_refused(
     tokens = [row["tokens"] for row in train(longer, resume=True)]
     full = cfg.batch_size * cfg.seq_len
     assert tokens == [full * (number + 0.5) for number in range(8)]
+
+
+@pytest.fixture
+def staged(cfg: Config, tmp_path: Path) -> Config:
+    """Four steps over two texts, the last two of them over the second alone."""
+    text = tmp_path / "own.txt"
+    text.write_text("One fish, two fish, red fish, blue fish. " * 200, encoding="utf-8")
+    cfg.num_steps, cfg.batch_size, cfg.evaluators = 4, 4, {}
+    use_mixture(cfg, {"other": str(text)}, stages={0.5: {"other": 1}})
+    grow_batch(cfg, over=2)
+    return cfg
+
+
+def longer(cfg: Config) -> Config:
+    graph = copy.deepcopy(cfg)
+    graph.num_steps = 8
+    graph.schedule.num_steps = 4  # which is not what is looked at
+    return graph
+
+
+def test_stages_that_were_begun_stay_where_they_were(
+    staged: Config, train: Callable[..., list[Row]]
+) -> None:
+    train(staged)
+    extended = longer(staged)
+    with pytest.raises(
+        RunError, match=r"a stage from step 2 \(other 1\) on, .* has none there\. S"
+    ):
+        train(extended, resume=True)
+    extended.data.stream.stages[0].begin = 2
+    assert {one.permission for one in allowed_changes(staged, extended)} == {Permission.RESTART}
+    rows = train(extended, resume=True)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in train(extended, "at once")]
+
+
+def test_stages_that_were_not_begun_move_with_the_run(
+    staged: Config, train: Callable[..., list[Row]]
+) -> None:
+    train(staged, until_step=2)
+    extended = longer(staged)
+    rows = train(extended, resume=True)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in train(extended, "at once")]

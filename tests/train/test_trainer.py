@@ -12,7 +12,7 @@ import torch
 from fidgpt.cli.running.runs import build_trainer, load_run
 from fidgpt.data import DataError, TextFiles
 from fidgpt.fiddlers import use_float32, use_gqa, use_learned_positions, use_wsd
-from fidgpt.graph import fingerprint
+from fidgpt.graph import ConfigError, fingerprint
 from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError
@@ -172,7 +172,7 @@ def test_a_vocabulary_larger_than_the_table_is_refused(cfg, train, tmp_path):
 
 def test_what_the_optimizer_refuses_is_said(cfg, train, tmp_path):
     cfg.optimizer.lr = -1.0
-    with pytest.raises(RunError, match="learning rate"):
+    with pytest.raises(ConfigError, match=r"optimizer \(adamw\): lr=-1.0 must be 0 or more"):
         train(cfg)
     assert not (tmp_path / "run").exists()
 

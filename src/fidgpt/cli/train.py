@@ -2,13 +2,14 @@
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.flags import FLAGS, refuse_arguments
+from fidgpt.cli.running import earlier
+from fidgpt.cli.running.contradictions import refuse_contradictions
 from fidgpt.cli.showing import asked, show
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from fidgpt.cli.catalogue.catalogue import Catalogue
     from fidgpt.cli.directives.effects import Composed
+    from fidgpt.graph import ConfigError
     from fidgpt.train import RunDirectory, Trainer
 
 flags.DEFINE_bool("dry_run", False, "Build and count, and train nothing.")
@@ -47,67 +49,21 @@ def main(arguments: list[str]) -> int | None:
     if asked.answered():
         return None
     with app.without_collection():
-        _refuse_contradictions()
+        refuse_contradictions()
         _pretend_machine()
         # Late: --help, --list and completion load no torch.
         from fidgpt.cli.catalogue.catalogue import own_catalogue
         from fidgpt.cli.directives.directives import composed
 
         catalogue = own_catalogue(tuple(FLAGS.allow))
-        old = _resumed(catalogue) if FLAGS.resume else None
+        old = earlier.resumed(catalogue) if FLAGS.resume else None
         made = composed(FLAGS.config, catalogue, base=old, more=_wrong_beside)
-        if _is_there_already(made.root):
-            old = _same_run(made.root, catalogue)
+        if earlier.is_there_already(made.root):
+            old = earlier.same_run(made.root, catalogue)
             made = composed([], catalogue, base=old)
         if show.is_asked():
             return _show(made, catalogue)
     return _run(made, old, catalogue.packages)
-
-
-def _resumed(catalogue: "Catalogue") -> "fdl.Config":
-    from fidgpt.cli.running.lost import bring_back  # late: they know files and differences
-    from fidgpt.cli.running.runs import load_run
-
-    if FLAGS.run_dir:
-        bring_back(FLAGS.resume, Path(FLAGS.run_dir))
-    return load_run(_directory(), allowed=catalogue.packages)
-
-
-def _directory() -> Path:
-    """Where a run goes on: in --run_dir where --resume is where its copies are."""
-    return Path(FLAGS.run_dir or FLAGS.resume)
-
-
-def _is_there_already(cfg: "fdl.Config") -> bool:
-    """Whether --run_dir holds a run that this command is to go on with, or did on a lost disk."""
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if not (FLAGS.auto_resume or restarted) or FLAGS.run_dir is None or FLAGS.resume:
-        return False
-    directory = Path(FLAGS.run_dir)
-    if not directory.exists():
-        from fidgpt.cli.running.lost import bring_back_lost  # late: it knows torch
-
-        bring_back_lost(cfg, directory)
-    return (directory / "config.json").exists()
-
-
-def _same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
-    """The graph of the run in --run_dir.
-
-    Raises:
-      ConfigError: it is not the one that this command makes.
-    """
-    from fidgpt.cli.running.runs import load_run  # late: it knows files and differences
-    from fidgpt.graph import ConfigError, fingerprint
-
-    old = load_run(Path(FLAGS.run_dir), allowed=catalogue.packages)
-    if fingerprint(old) != fingerprint(cfg):
-        raise ConfigError(
-            f"{FLAGS.run_dir} holds a run of another config: see how they differ with "
-            f"--diff=config_file:{FLAGS.run_dir}/config.json, then go on with it by "
-            f"--resume={FLAGS.run_dir}, or name another --run_dir."
-        )
-    return old
 
 
 def _show(made: "Composed", catalogue: "Catalogue") -> None:
@@ -123,7 +79,7 @@ def _show(made: "Composed", catalogue: "Catalogue") -> None:
     show.show(made.root, catalogue, directives=None if FLAGS.resume else FLAGS.config)
 
 
-def _cannot_run(cfg: "fdl.Config") -> list[str]:
+def _cannot_run(cfg: "fdl.Config") -> "list[ConfigError]":
     """The constraints that a graph breaks, which may be looked at for that very reason.
 
     Raises:
@@ -139,7 +95,7 @@ def _cannot_run(cfg: "fdl.Config") -> list[str]:
             check(bind(check(cfg)))
         except ConfigError:
             raise errors from None
-        return errors.messages
+        return errors.mistakes
     return []
 
 
@@ -170,7 +126,7 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
                 made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
             )
             if old is None
-            else resumed_run(_directory(), old, made.root, allowed=allowed, flags=flags)
+            else resumed_run(earlier.directory(), old, made.root, allowed=allowed, flags=flags)
         )
     if FLAGS.dry_run:
         from rich.console import Console
@@ -194,37 +150,6 @@ def _tell(made: "Composed", *, all_of_it: bool) -> None:
 def _warn(lines: list[str]) -> None:
     for line in lines:
         print(f"warning: {line}", file=sys.stderr)
-
-
-def _refuse_contradictions() -> None:
-    from fidgpt.graph import ConfigError
-
-    for name in (
-        "resume",
-        "run_dir",
-        "hardware",
-        "diff",
-    ):  # such as --resume=$RUN where RUN is not set
-        said = FLAGS[name].value
-        if said is not None and not str(said).strip():
-            raise ConfigError(f"--{name}= names nothing: give it a value, or leave it out.")
-    if "://" in (FLAGS.resume or "") and not FLAGS.run_dir:
-        raise ConfigError(
-            f"--resume={FLAGS.resume} is a copy of a run: say with --run_dir where the run is to "
-            "go on."
-        )
-    if FLAGS.auto_resume and not FLAGS.run_dir:
-        raise ConfigError("--auto_resume goes on with the run in --run_dir: name that directory.")
-    may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
-    if may_restart and not (FLAGS.resume or FLAGS.run_dir):
-        raise ConfigError(
-            "torchrun may start this command again, and it must know which run is meant: name its "
-            "directory with --run_dir."
-        )
-    if FLAGS["diff_form"].present and FLAGS.diff is None:
-        raise ConfigError("--diff_form says how --diff is shown: name with --diff what to compare.")
-    if FLAGS.resume_step is not None and not FLAGS.resume:
-        raise ConfigError("--resume_step says where to go on: it needs --resume=RUN_DIRECTORY.")
 
 
 def _pretend_machine() -> None:

@@ -19,7 +19,13 @@ from fidgpt.data.streams.held_out import HeldOut
 from fidgpt.data.streams.mixture import Mixture, Stage
 from fidgpt.data.streams.prefetch import Prefetch
 from fidgpt.data.streams.stream import TokenStream
-from fidgpt.data.streams.streams import EvaluationStream, IndexedStream, TrainingStream
+from fidgpt.data.streams.streams import (
+    BegunStage,
+    Course,
+    EvaluationStream,
+    IndexedStream,
+    TrainingStream,
+)
 from fidgpt.data.tokenizers.bpe import BPETokenizer
 from fidgpt.data.tokenizers.byte_level import ByteLevelTokenizer
 from fidgpt.data.tokenizers.byte_tokenizer import ByteTokenizer
@@ -35,11 +41,13 @@ from fidgpt.data.tokenizers.tokenizer_files import TokenizerFile, load_tokenizer
 
 __all__ = [
     "BPETokenizer",
+    "BegunStage",
     "ByteLevelTokenizer",
     "ByteTokenizer",
     "Corpus",
     "CorpusDirectory",
     "CorpusTokenizer",
+    "Course",
     "DataError",
     "EvaluationStream",
     "FillInTheMiddle",

@@ -6,6 +6,7 @@ from fidgpt.data.cache import cache_directory
 from fidgpt.data.preparing.preparation import (
     DEFAULT_SHARD_TOKENS,
     DEFAULT_VALIDATION_FRACTION,
+    check_options,
     preparation_key,
     prepare_corpus,
 )
@@ -32,6 +33,11 @@ class Corpus:
         shard_tokens: int = DEFAULT_SHARD_TOKENS,
         num_workers: int | None = None,
     ) -> None:
+        self.check_arguments(
+            validation_fraction=validation_fraction,
+            shard_tokens=shard_tokens,
+            num_workers=num_workers,
+        )
         self.source = source
         self.tokenizer = tokenizer
         self.validation_fraction = validation_fraction
@@ -39,6 +45,17 @@ class Corpus:
         self.shard_tokens = shard_tokens
         self.num_workers = num_workers
         self._prepared: PreparedCorpus | None = None
+
+    @staticmethod
+    def check_arguments(
+        *, validation_fraction: float, shard_tokens: int, num_workers: int | None
+    ) -> None:
+        """Raises DataError as `prepare_corpus` does."""
+        check_options(
+            validation_fraction=validation_fraction,
+            shard_tokens=shard_tokens,
+            num_workers=num_workers,
+        )
 
     def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
         """Open the prepared corpus, writing it first if it is missing; again, it costs nothing.

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from fidgpt.graph.checking.check import checked, is_plain
-from fidgpt.graph.checking.constraints import Constraint
-from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.checking.constraints import Constraint, refused
 from fidgpt.graph.structure.arguments import given, named_defaults
-from fidgpt.graph.structure.walk import IS_NODE, IS_PART, nodes, title
+from fidgpt.graph.structure.walk import IS_NODE, IS_PART, nodes
 
 
 def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
@@ -67,8 +66,8 @@ def _built(value: Any, built: dict[int, Any], root: Any) -> Any:
         return value.__build__(*args, **keywords)
     except Exception as error:  # a division by head_dim=0 is the user's mistake too
         kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
-        place = next(node.path for node in nodes(root) if node.value is value) or "the root"
-        raise ConfigError(f"{place} ({title(value)}): {kind}{error}") from error
+        path = next(node.path for node in nodes(root) if node.value is value)
+        raise refused(path, value, f"{kind}{error}") from error
 
 
 def _container(value: Any, built: dict[int, Any]) -> Any:

@@ -8,38 +8,77 @@ _LISTED = 24  # names in a message; more would bury what it says
 
 
 class ConfigError(ValueError):
-    """A mistake in a config: a message of a few lines that names the place and the remedy."""
+    """A mistake in a config: a message of a few lines that names the place and the remedy.
+
+    Attributes:
+      place: the path of the parameter or part that is wrong; "" for the root, or for none.
+      sources: the paths of the values that make it wrong, wherever they stand; the place itself
+        unless others are known.
+    """
+
+    def __init__(self, message: str, *, place: str = "", sources: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.place = place
+        self.sources = tuple(dict.fromkeys(sources)) or ((place,) if place else ())
+
+    @property
+    def mistakes(self) -> "list[ConfigError]":
+        """Each mistake by itself."""
+        return [self]
 
 
 class ConfigErrors(ConfigError):
-    """Several mistakes, found in one go."""
+    """Several mistakes, found in one go.
 
-    def __init__(self, messages: Iterable[str]) -> None:
-        self.messages = list(messages)
-        super().__init__("\n\n".join(self.messages))
+    Args:
+      mistakes: errors, or their texts where no place of a graph is meant.
+    """
+
+    def __init__(self, mistakes: Iterable[ConfigError | str]) -> None:
+        self._mistakes = [
+            one if isinstance(one, ConfigError) else ConfigError(one) for one in mistakes
+        ]
+        sources = (path for one in self._mistakes for path in one.sources)
+        super().__init__("\n\n".join(self.messages), sources=sources)
+
+    @property
+    def mistakes(self) -> list[ConfigError]:
+        """Each mistake by itself."""
+        return self._mistakes
+
+    @property
+    def messages(self) -> list[str]:
+        """The text of each mistake."""
+        return [str(one) for one in self._mistakes]
 
 
-def raise_all(messages: list[str]) -> None:
+def raise_all(mistakes: Sequence[ConfigError | str]) -> None:
     """Raises what was collected, if anything was.
 
     Raises:
-      ConfigErrors: there is at least one message.
+      ConfigErrors: there is at least one mistake.
     """
-    if messages:
-        raise ConfigErrors(messages)
+    if mistakes:
+        raise ConfigErrors(mistakes)
 
 
 @contextlib.contextmanager
-def at(place: str) -> Iterator[None]:
-    """Puts the name of a place before the message of a mistake that is found inside.
+def at(name: str, *, place: str = "") -> Iterator[None]:
+    """Puts a name before the message of a mistake that is found inside.
+
+    Args:
+      name: of a file, a flag or a place.
+      place: the path in the graph that is meant, where it is one and nothing inside knows better.
 
     Raises:
-      ConfigError: what was raised, with its place.
+      ConfigError: what was raised, with its name.
     """
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from error
+        raise ConfigError(
+            f"{name}: {error}", place=error.place or place, sources=error.sources
+        ) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

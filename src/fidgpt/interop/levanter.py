@@ -1,18 +1,17 @@
 """Training files of Levanter (Draccus YAML) as directives for our parts."""
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.interop.directives_from import bring_about
+from fidgpt.interop.levanter_data import map_data
 from fidgpt.interop.levanter_model import map_model
 from fidgpt.interop.levanter_section import Plan, Section
 from fidgpt.interop.levanter_training import map_optimizer, map_trainer
 from fidgpt.interop.yaml_in import read_yaml
 
-_PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
 _OFF: dict[str, Any] = {
     "initialize_from_hf": False,
     "use_hf_model_config": False,
@@ -60,22 +59,11 @@ def read_levanter(text: str) -> Mapped:
     num_steps = map_trainer(top.section("trainer"))
     map_optimizer(top.section("optimizer"), num_steps)
     map_model(top.section("model"), top.take("train_seq_len", None, int))
-    _map_data(top.section("data"))
+    map_data(top.section("data"))
     if weight := top.take("z_loss_weight", 0.0, float):
         plan.changes.append(f"fiddler:use_z_loss(weight={weight!r})")
     top.neutral(_OFF)
     top.close()
     raise_all(plan.mistakes)
     directives = bring_about([plan.config, *plan.changes], plan.wanted)
-    return Mapped(directives, plan.unmapped)
-
-
-def _map_data(section: Section) -> None:
-    """Of the data only a single file or folder on this machine can be said here."""
-    urls = section.left.get("train_urls")
-    url = urls[0] if isinstance(urls, list) and len(urls) == 1 else None
-    if isinstance(url, str) and _PLAIN_PATH.fullmatch(url):
-        del section.left["train_urls"]
-        section.plan.changes.append(f"fiddler:use_text(path={url!r})")
-    section.neutral({"shuffle": True, "cache_dir": None})
-    section.close()
+    return Mapped([*directives, *plan.last], plan.unmapped)

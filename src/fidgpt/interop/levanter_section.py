@@ -5,6 +5,7 @@ from typing import Any
 
 from fidgpt.interop.yaml_in import Foreign
 
+BLOCK = "model.blocks[0]"  # what all layers are like
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -16,6 +17,7 @@ class Plan:
       config: the named config to begin with.
       changes: directives that bring in other parts.
       wanted: values for paths of the graph.
+      last: directives that come when those values are there.
       unmapped: paths of the file for which fidgpt has nothing, each with its value and why.
       mistakes: what is wrong with the file.
     """
@@ -23,8 +25,13 @@ class Plan:
     config: str = "config:base"
     changes: list[str] = field(default_factory=list)
     wanted: list[tuple[str, Any]] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)
     unmapped: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
+
+    def said(self, path: str, otherwise: Any = 0) -> Any:
+        """The value that is wanted for a path so far."""
+        return dict(self.wanted).get(path, otherwise)
 
 
 class Section:
@@ -44,6 +51,10 @@ class Section:
     def section(self, key: str) -> "Section":
         """The section inside of this one; empty where nothing is said."""
         return Section(self.plan, self._at(key), self.left.pop(key, None))
+
+    def inside(self, key: str, written: Any) -> "Section":
+        """What was found at a place of this one, as a section."""
+        return Section(self.plan, self._at(key), written)
 
     def take(self, key: str, default: Any, kind: type) -> Any:
         """A value of a kind, or the default where nothing is said, or null."""

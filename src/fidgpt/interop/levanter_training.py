@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fidgpt.interop.levanter_running import map_mesh, map_precision, map_profiler, map_trackers
 from fidgpt.interop.levanter_schedule import map_schedule
 from fidgpt.interop.levanter_section import Section
 from fidgpt.interop.levanter_steps import map_average, map_checkpoints, map_skipped_steps
@@ -19,25 +20,18 @@ _OPTIMIZER_OFF: dict[str, Any] = {
 }
 _TRAINER_OFF: dict[str, Any] = {
     "quantization": None,
-    "profiler": False,
+    "crash_on_nan": True,
+    "crash_on_inf": True,
     "per_device_parallelism": -1,
+    "per_device_eval_parallelism": -1,
     "allow_nondivisible_batch_size": False,
-    "model_axis_size": 1,
-    "replica_ici_axis_size": 1,
-    "replica_dcn_axis_size": 1,
-    "tensor_parallel_axes": None,
-    "axis_resources": {},
-    "parameter_axis_resources": {},
     "load_checkpoint": None,
     "load_checkpoint_path": None,
     "initialize_from": None,
     "allow_partial_checkpoint": False,
     "shutdown_at_exit": False,
-    "wandb": None,
     "id": None,
 }
-_FLOAT32 = ("f32", "float32", "full")
-_BFLOAT16 = ("bf16", "bfloat16")
 
 
 def map_trainer(section: Section) -> int:
@@ -47,6 +41,8 @@ def map_trainer(section: Section) -> int:
     plan.wanted.append(("num_steps", num_steps))
     if section.takes("train_batch_size", list, dict):
         section.unmap("train_batch_size", section.left.pop("train_batch_size"), "one size for all")
+    elif section.left.get("train_batch_size") == -1:
+        section.unmap("train_batch_size", section.left.pop("train_batch_size"), "devices decide")
     else:
         plan.wanted.append(("batch_size", section.take("train_batch_size", 512, int)))
     plan.wanted.append(("seed", section.take("seed", 0, int)))
@@ -56,7 +52,10 @@ def map_trainer(section: Section) -> int:
     plan.wanted.append(("evaluators.validation.every", section.take("steps_per_eval", 1000, int)))
     batches = section.take("max_eval_batches", None, int)
     plan.wanted.append(("evaluators.validation.data.num_batches", batches))
-    _map_precision(section)
+    map_precision(section)
+    map_mesh(section)
+    map_profiler(section)
+    map_trackers(section)
     map_checkpoints(section.section("checkpointer"), num_steps)
     map_average(section.section("model_averaging"))
     section.close()
@@ -64,23 +63,31 @@ def map_trainer(section: Section) -> int:
 
 
 def map_optimizer(section: Section, num_steps: int) -> None:
-    """Adds to the plan what `optimizer:` says of AdamW or Muon, and of the learning rate."""
+    """Adds to the plan what `optimizer:` says of AdamW, Muon or Lion, and of the learning rate.
+
+    Of any other optimizer AdamW takes the learning rate and the decay alone.
+    """
     plan = section.plan
     kind = section.take("type", "adam", str)
     rate = section.take("learning_rate", 6e-4, float)
     if kind == "muon":
         rate = _map_muon(section, rate)
+    elif kind == "lion":
+        plan.changes.append("fiddler:use_lion")
+        section.left.pop("epsilon", None)  # of which Lion has no use
     elif kind != "adam":
         section.unmap("type", kind, "AdamW stays")
     decay = section.take("weight_decay", 0.0 if kind == "muon" else 0.1, float)
-    betas = section.take("beta1", 0.9, float), section.take("beta2", 0.95, float)
     plan.wanted += [
         ("optimizer.lr", rate),
         ("optimizer.weight_decay", decay),
-        ("optimizer.betas", betas),
-        ("optimizer.eps", section.take("epsilon", 1e-8, float)),
         ("max_grad_norm", _max_grad_norm(section)),
     ]
+    if kind in ("adam", "muon", "lion"):
+        betas = section.take("beta1", 0.9, float), section.take("beta2", 0.95, float)
+        plan.wanted.append(("optimizer.betas", betas))
+    if kind in ("adam", "muon"):
+        plan.wanted.append(("optimizer.eps", section.take("epsilon", 1e-8, float)))
     map_schedule(section, num_steps)
     map_skipped_steps(section)
     mask = section.left.pop("default_weight_decay_mask", None)
@@ -110,19 +117,3 @@ def _max_grad_norm(section: Section) -> float | None:
         del section.left["max_grad_norm"]
         return None
     return section.take("max_grad_norm", 1.0, float) or None
-
-
-def _map_precision(section: Section) -> None:
-    text = section.take("mp", "f32", str)
-    parts = (part.partition("=") for part in text.replace(" ", "").split(","))
-    said = {name: value for name, _, value in parts}
-    if len(said) == 1 and "" in said.values():
-        said = {"params": next(iter(said))}
-    params = said.get("params", said.get("p", ""))
-    compute = said.get("compute", said.get("c", params))
-    if params in _FLOAT32 and compute in _FLOAT32:
-        section.plan.changes.append("use:precision=Float32")
-    elif params in _FLOAT32 and compute in _BFLOAT16:
-        section.plan.changes.append("use:precision=BFloat16")
-    else:
-        section.unmap("mp", text, "weights are float32, and computed with as the machine can")

@@ -1,5 +1,6 @@
 """Trees of Hydra's `_target_` and torchtune's `_component_` as graphs."""
 
+import functools
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,8 +11,9 @@ from fidgpt.graph import ConfigError, nodes, read_value, suggest
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.selecting.paths import describe
 from fidgpt.graph.signatures.annotations import members_of
-from fidgpt.graph.signatures.hints import element_hint, fits, hint_of, is_protocol, name_of
-from fidgpt.graph.structure.arguments import assign, every, parameter_of
+from fidgpt.graph.signatures.hints import element_hint, fits, hint_of, name_of
+from fidgpt.graph.signatures.protocols import is_protocol
+from fidgpt.graph.structure.arguments import assign, default_of, every, parameter_of
 from fidgpt.graph.structure.walk import join, step_to
 from fidgpt.graph.typed.values import as_asked
 from fidgpt.interop.target_names import find_constructor, find_target, refusal
@@ -96,7 +98,7 @@ class _Maker:
             if call.is_lookup:
                 return find_target(call.name, allowed=self.allowed)
             function = find_constructor(call.name, allowed=self.allowed)
-            return (fdl.Partial if call.is_partial else fdl.Config)(function)
+            return _part(fdl.Partial if call.is_partial else fdl.Config, function)
         except ConfigError as error:
             self.mistakes.append(f"{call.place}: {error}")
         except (TypeError, ValueError) as error:  # what has no signature
@@ -135,6 +137,7 @@ class _Maker:
         if not isinstance(part, fdl.Buildable):
             return
         names = [str(key) for key in every(part)]
+        usual = {*part.__arguments__}  # of a partial
         for key, _ in call.arguments:
             if parameter_of(part, key) is None:
                 self.mistakes.append(
@@ -143,11 +146,30 @@ class _Maker:
                 )
         for path, key, value in self._known_arguments(call):
             try:
-                if isinstance(key, str) and key in part.__arguments__:
+                if isinstance(key, str) and key in part.__arguments__.keys() - usual:
                     raise ConfigError("it is said twice, by name and in _args_.")
-                assign(part, key, fitting(self._made(value), hint_of(part, key)))
+                assign(part, key, _fitting(part, key, self._made(value)))
             except (ConfigError, AttributeError, IndexError, TypeError) as error:
                 self.mistakes.append(f"{path}: {error}")
+
+
+def _part(kind: type[fdl.Buildable], function: Any) -> fdl.Buildable:
+    """A part for what a name stands for; where that is a partial itself, for what it calls."""
+    if isinstance(function, functools.partial):
+        return kind(function.func, *function.args, **function.keywords)
+    return kind(function)
+
+
+def _fitting(part: fdl.Buildable, key: str | int, value: Any) -> Any:
+    """A value for a parameter: by its annotation, or None where that is the default anyway."""
+    if value is not None:
+        return fitting(value, hint_of(part, key))
+    default = default_of(part, key)
+    try:
+        return None if default is None else fitting(None, hint_of(part, key))
+    except ConfigError as error:
+        remedy = "" if default is fdl.NO_VALUE else f" Leave the line out for {default!r:.60}."
+        raise ConfigError(f"{error}{remedy}") from None
 
 
 def inside(value: Any, hint: Any, contents: Callable[[Any], Any]) -> Iterator[tuple[Any, Any]]:

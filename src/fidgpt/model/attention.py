@@ -11,6 +11,7 @@ from fidgpt.model.kernels import Kernel, Scoring, fastest
 from fidgpt.model.layout import Layout, Places, counted
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, causal, within
+from fidgpt.model.ranges import require_factor, require_share, require_size
 from fidgpt.model.scores import ScoreChange
 
 
@@ -103,6 +104,8 @@ class Attention(nn.Module):
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             window=window,
+            scale=scale,
+            dropout=dropout,
         )
         num_heads = hidden_dim // head_dim if num_heads is None else num_heads
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -134,8 +137,13 @@ class Attention(nn.Module):
         num_heads: int | None,
         num_kv_heads: int | None,
         window: int | None,
+        scale: float | None,
+        dropout: float,
     ) -> None:
-        """Raises ValueError unless heads divide the width, and groups the heads."""
+        """Raises ValueError unless heads divide the width, groups the heads, and some is left."""
+        require_size("num_heads", num_heads)
+        require_factor("scale", scale)
+        require_share("dropout", dropout)
         if num_heads is None:
             if head_dim < 1 or hidden_dim % head_dim:
                 raise ValueError(

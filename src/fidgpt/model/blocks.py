@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.layout import Layout
+from fidgpt.model.ranges import require_factor, require_share
 
 Stream = Float[Tensor, "batch seq hidden"]
 BlockFactory = Callable[[], nn.Module]
@@ -36,6 +37,9 @@ class Block(nn.Module):
       mlp: works on each token alone.
       dropout: probability of dropping an element of either branch in training.
       branch_scale: of what either branch adds to the stream.
+
+    Raises:
+      ValueError: all would be dropped, or nothing be added.
     """
 
     def __init__(
@@ -49,12 +53,19 @@ class Block(nn.Module):
         branch_scale: float = 1.0,
     ) -> None:
         super().__init__()
+        self.check_arguments(dropout=dropout, branch_scale=branch_scale)
         self.attention_norm = attention_norm
         self.attention = attention
         self.mlp_norm = mlp_norm
         self.mlp = mlp
         self.dropout = dropout
         self.branch_scale = branch_scale
+
+    @staticmethod
+    def check_arguments(*, dropout: float, branch_scale: float) -> None:
+        """Raises ValueError unless something is left of what a branch gives."""
+        require_share("dropout", dropout)
+        require_factor("branch_scale", branch_scale)
 
     def forward(self, x: Stream, layout: Layout | None = None) -> Stream:
         """The stream after this layer; its tokens stand as `layout` says, from 0 on unless said."""

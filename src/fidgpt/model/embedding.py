@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, carry
 from fidgpt.model.layout import Layout, one_document
+from fidgpt.model.ranges import require_factor, require_positive, require_size
 
 HALF = Constant(0.5)
 
@@ -18,7 +19,12 @@ def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -
 
     It is a part of its own so that `Embedding` and `Unembedding` can hold the same one (Press and
     Wolf, 2017, arXiv:1608.05859): weights are tied by sharing, never by a flag.
+
+    Raises:
+      ValueError: a size is below 1.
     """
+    require_size("vocab_size", vocab_size)
+    require_size("hidden_dim", hidden_dim)
     return carry(nn.Parameter(torch.empty(vocab_size, hidden_dim)), init)
 
 
@@ -34,15 +40,24 @@ class Embedding(nn.Module):
       weight: the token table [vocab_size, hidden_dim].
       positions: adds where a token stands; None adds nothing.
       scale: of the token's vector; Gemma's is the square root of hidden_dim.
+
+    Raises:
+      ValueError: the scale leaves nothing of a vector, or no number.
     """
 
     def __init__(
         self, weight: nn.Parameter, *, positions: nn.Module | None = None, scale: float = 1.0
     ) -> None:
         super().__init__()
+        self.check_arguments(scale=scale)
         self.weight = weight
         self.positions = positions
         self.scale = scale
+
+    @staticmethod
+    def check_arguments(*, scale: float) -> None:
+        """Raises ValueError unless something is left of a token's vector."""
+        require_factor("scale", scale)
 
     def forward(
         self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
@@ -70,6 +85,9 @@ class ValueEmbedding(nn.Module):
       head_dim: size of one.
       init: start of the table.
       gate_init: start of the number.
+
+    Raises:
+      ValueError: a size is below 1.
     """
 
     def __init__(
@@ -82,8 +100,16 @@ class ValueEmbedding(nn.Module):
         gate_init: Init = HALF,
     ) -> None:
         super().__init__()
+        self.check_arguments(vocab_size=vocab_size, num_kv_heads=num_kv_heads, head_dim=head_dim)
         self.weight = carry(nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim)), init)
         self.gate = carry(nn.Parameter(torch.empty(1)), gate_init)
+
+    @staticmethod
+    def check_arguments(*, vocab_size: int, num_kv_heads: int, head_dim: int) -> None:
+        """Raises ValueError unless every size is 1 or more."""
+        require_size("vocab_size", vocab_size)
+        require_size("num_kv_heads", num_kv_heads)
+        require_size("head_dim", head_dim)
 
     def forward(self, tokens: Int[Tensor, "batch seq"] | None) -> Float[Tensor, "batch seq values"]:
         """What is added to the values of all heads, side by side.
@@ -106,15 +132,25 @@ class Unembedding(nn.Module):
       weight: the token table [vocab_size, hidden_dim].
       scale: of the logits.
       softcap: logits become `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118).
+
+    Raises:
+      ValueError: the scale leaves nothing of the logits, or the cap is not above 0.
     """
 
     def __init__(
         self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None
     ) -> None:
         super().__init__()
+        self.check_arguments(scale=scale, softcap=softcap)
         self.weight = weight
         self.scale = scale
         self.softcap = softcap
+
+    @staticmethod
+    def check_arguments(*, scale: float, softcap: float | None) -> None:
+        """Raises ValueError unless something is left of the logits."""
+        require_factor("scale", scale)
+        require_positive("softcap", softcap)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
         return self.finished(F.linear(x, self.weight))

@@ -7,6 +7,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fidgpt.model.ranges import require_not_negative, require_positive, require_size
+
 P = TypeVar("P", bound=Tensor)
 
 
@@ -36,6 +38,14 @@ class Normal:
 
     std: float = 0.02
 
+    def __post_init__(self) -> None:
+        self.check_arguments(std=self.std)
+
+    @staticmethod
+    def check_arguments(*, std: float) -> None:
+        """Raises ValueError unless it is a deviation."""
+        require_not_negative("std", std)
+
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.normal_(tensor, std=self.std, generator=generator)
 
@@ -55,6 +65,15 @@ class TruncatedNormal:
 
     std: float = 0.02
     limit: float = 3.0
+
+    def __post_init__(self) -> None:
+        self.check_arguments(std=self.std, limit=self.limit)
+
+    @staticmethod
+    def check_arguments(*, std: float, limit: float) -> None:
+        """Raises ValueError unless it is a deviation, and values are left within the limit."""
+        require_not_negative("std", std)
+        require_positive("limit", limit)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         end = self.limit * self.std
@@ -77,6 +96,14 @@ class FanIn:
     """
 
     gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.check_arguments(gain=self.gain)
+
+    @staticmethod
+    def check_arguments(*, gain: float) -> None:
+        """Raises ValueError unless a deviation can be made with it."""
+        require_not_negative("gain", gain)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.normal_(tensor, std=self.gain / math.sqrt(_fan_in(tensor)), generator=generator)
@@ -104,6 +131,18 @@ class MuP:
     base_dim: int
     base_std: float = 0.02
 
+    def __post_init__(self) -> None:
+        self.check_arguments(
+            hidden_dim=self.hidden_dim, base_dim=self.base_dim, base_std=self.base_std
+        )
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, base_dim: int, base_std: float) -> None:
+        """Raises ValueError unless widths are 1 or more, and the deviation is one."""
+        require_size("hidden_dim", hidden_dim)
+        require_size("base_dim", base_dim)
+        require_not_negative("base_std", base_std)
+
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         std = self.base_std * math.sqrt(self.base_dim / self.hidden_dim)
         nn.init.normal_(tensor, std=std, generator=generator)
@@ -126,6 +165,14 @@ class DepthScaled:
 
     init: RandomInit
     num_layers: int
+
+    def __post_init__(self) -> None:
+        self.check_arguments(num_layers=self.num_layers)
+
+    @staticmethod
+    def check_arguments(*, num_layers: int) -> None:
+        """Raises ValueError unless there is a layer."""
+        require_size("num_layers", num_layers)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         self.init.narrowed(by=math.sqrt(2 * self.num_layers))(tensor, generator)

@@ -6,6 +6,7 @@ from torch import Tensor, empty, nn
 
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, carry
 from fidgpt.model.linear import Linear
+from fidgpt.model.ranges import require_positive
 
 
 class LoRALinear(Linear):
@@ -41,7 +42,7 @@ class LoRALinear(Linear):
         init: Init = GPT2_NORMAL,
         adapter_init: Init = LECUN_NORMAL,
     ) -> None:
-        self.check_arguments(rank=rank, dropout=dropout)
+        self.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
         super().__init__(in_features, out_features, bias=bias, init=init)
         self.scale = 1.0 if alpha is None else alpha / rank
         self.dropout = dropout
@@ -49,8 +50,9 @@ class LoRALinear(Linear):
         self.lora_b = carry(nn.Parameter(empty(out_features, rank)), ZEROS)
 
     @staticmethod
-    def check_arguments(*, rank: int, dropout: float) -> None:
+    def check_arguments(*, rank: int, alpha: int | float | None, dropout: float) -> None:
         """Raises ValueError unless the adapters have a width and keep some of their input."""
+        require_positive("alpha", alpha)
         if rank < 1:
             raise ValueError(f"{rank=} leaves no room for adapters; use a rank of 1 or more.")
         if not 0 <= dropout < 1:

@@ -93,6 +93,8 @@ class LatentAttention(nn.Module):
             value_head_dim=value_head_dim,
             num_heads=num_heads,
             window=window,
+            scale=scale,
+            dropout=dropout,
         )
         rope_head_dim = _turning(rope, rope_head_dim, rotary_share(head_dim=head_dim))
         num_heads = hidden_dim // head_dim if num_heads is None else num_heads
@@ -137,6 +139,8 @@ class LatentAttention(nn.Module):
         value_head_dim: int | None,
         num_heads: int | None,
         window: int | None,
+        scale: float | None,
+        dropout: float,
     ) -> None:
         """Raises ValueError unless heads divide the width and every size is one."""
         Attention.check_arguments(
@@ -145,6 +149,8 @@ class LatentAttention(nn.Module):
             num_heads=num_heads,
             num_kv_heads=None,
             window=window,
+            scale=scale,
+            dropout=dropout,
         )
         sizes = {"kv_rank": kv_rank, "query_rank": query_rank, "rope_head_dim": rope_head_dim}
         sizes |= {"value_head_dim": value_head_dim, "num_heads": num_heads}

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from fidgpt.model.activations import Activation, gelu_tanh, squared_relu
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.model.ranges import require_size
 
 
 def multiple_of(*, multiple: int, value: int | float) -> int:
@@ -48,9 +49,16 @@ class _Plain(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
+        self.check_arguments(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
+        """Raises ValueError unless there is something inside."""
+        require_size("hidden_dim", hidden_dim)
+        require_size("ffn_dim", ffn_dim)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return self.down(self.activation(self.up(x)))
@@ -131,10 +139,17 @@ class _Gated(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
+        self.check_arguments(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
         ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
         self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
+        """Raises ValueError unless there is something inside."""
+        require_size("hidden_dim", hidden_dim)
+        require_size("ffn_dim", ffn_dim)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return self.down(self.activation(self.gate(x)) * self.up(x))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fidgpt.model.init import ZEROS, Constant, carry
+from fidgpt.model.ranges import require_not_negative
 
 
 @runtime_checkable
@@ -28,12 +29,21 @@ class RMSNorm(nn.Module):
     Args:
       hidden_dim: width of what is normalised.
       eps: added to the mean of squares.
+
+    Raises:
+      ValueError: eps is negative, or infinite.
     """
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()
+        self.check_arguments(eps=eps)
         self.eps = eps
         self.weight = carry(nn.Parameter(torch.empty(hidden_dim)), Constant(1.0))
+
+    @staticmethod
+    def check_arguments(*, eps: float) -> None:
+        """Raises ValueError where a root would be none."""
+        require_not_negative("eps", eps)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return _rms_norm(x, self.weight, self.eps)
@@ -65,12 +75,21 @@ class WeightlessRMSNorm(nn.Module):
     Args:
       hidden_dim: width of what is normalised.
       eps: added to the mean of squares.
+
+    Raises:
+      ValueError: eps is negative, or infinite.
     """
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()
+        self.check_arguments(eps=eps)
         self.hidden_dim = hidden_dim
         self.eps = eps
+
+    @staticmethod
+    def check_arguments(*, eps: float) -> None:
+        """Raises ValueError where a root would be none."""
+        require_not_negative("eps", eps)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return F.rms_norm(x, (self.hidden_dim,), None, self.eps)

@@ -5,6 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, Init, carry
+from fidgpt.model.ranges import require_positive
 
 
 class LearnedPositions(nn.Module):
@@ -47,18 +48,19 @@ class SinusoidalPositions(nn.Module):
       theta: the base of the wavelengths.
 
     Raises:
-      ValueError: the width is odd.
+      ValueError: the width is odd, or theta no base.
     """
 
     def __init__(self, *, hidden_dim: int, theta: float = 10_000.0) -> None:
         super().__init__()
-        self.check_arguments(hidden_dim=hidden_dim)
+        self.check_arguments(hidden_dim=hidden_dim, theta=theta)
         self.hidden_dim = hidden_dim
         self.theta = theta
 
     @staticmethod
-    def check_arguments(*, hidden_dim: int) -> None:
-        """Raises ValueError unless every sine has its cosine."""
+    def check_arguments(*, hidden_dim: int, theta: float) -> None:
+        """Raises ValueError unless every sine has its cosine, and the wavelengths a base."""
+        require_positive("theta", theta)
         if hidden_dim % 2:
             raise ValueError(f"{hidden_dim=} is odd, and each sine has a cosine: use an even one.")
 

@@ -13,8 +13,11 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.layout import Layout, LayoutMaker, Places, one_document
 from fidgpt.model.linear import Linear
 from fidgpt.model.norm import NormFactory, RMSNorm
+from fidgpt.model.ranges import require_not_negative
 from fidgpt.model.reports import report_loss, report_metric
 from fidgpt.model.transformer import Transformer
+
+_FURTHEST = 1000  # tokens ahead, each with a block of its own
 
 
 @runtime_checkable
@@ -134,6 +137,13 @@ class MultiTokenTransformer(Transformer):
         layout: LayoutMaker = one_document,
         dropout: float = 0.0,
     ) -> None:
+        self.check_arguments(
+            hidden_dim=hidden_dim,
+            num_layers=num_layers,
+            num_predictions=num_predictions,
+            weight=weight,
+            dropout=dropout,
+        )
         super().__init__(
             hidden_dim=hidden_dim,
             num_layers=num_layers,
@@ -145,7 +155,6 @@ class MultiTokenTransformer(Transformer):
             layout=layout,
             dropout=dropout,
         )
-        self.check_arguments(num_predictions=num_predictions)
         in_pattern = num_layers > len(first_blocks)
         last = (
             blocks[(num_layers - 1) % len(blocks)] if in_pattern else first_blocks[num_layers - 1]
@@ -157,10 +166,16 @@ class MultiTokenTransformer(Transformer):
         self.weight = weight
 
     @staticmethod
-    def check_arguments(*, num_predictions: int) -> None:
-        """Raises ValueError unless there is a prediction."""
-        if num_predictions < 1:
-            raise ValueError(f"{num_predictions=} learns no further token: use 1 or more.")
+    def check_arguments(  # pyright: ignore[reportIncompatibleMethodOverride]
+        *, hidden_dim: int, num_layers: int, num_predictions: int, weight: float, dropout: float
+    ) -> None:
+        """Raises ValueError unless there is a prediction, which counts, on a model that can be."""
+        Transformer.check_arguments(hidden_dim=hidden_dim, num_layers=num_layers, dropout=dropout)
+        if not 1 <= num_predictions <= _FURTHEST:
+            raise ValueError(
+                f"{num_predictions=} learns no further token, or too many: use 1 to {_FURTHEST}."
+            )
+        require_not_negative("weight", weight)
 
     def features(
         self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None

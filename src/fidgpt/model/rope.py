@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.layout import Layout, counted
+from fidgpt.model.ranges import require_positive, require_size
 from fidgpt.model.rope_scaling import RoPEScaling
 
 Heads = Float[Tensor, "batch heads seq head_dim"]
@@ -28,7 +29,8 @@ class RoPE(nn.Module):
       scaling: changes how fast pairs turn, to reach beyond the lengths seen in training.
 
     Raises:
-      ValueError: a dimension would have no partner, or rotary_dim is more than there are.
+      ValueError: a dimension would have no partner, rotary_dim is more than there are, or theta is
+        no base.
     """
 
     def __init__(
@@ -40,15 +42,17 @@ class RoPE(nn.Module):
         scaling: RoPEScaling | None = None,
     ) -> None:
         super().__init__()
-        self.check_arguments(head_dim=head_dim, rotary_dim=rotary_dim)
+        self.check_arguments(head_dim=head_dim, theta=theta, rotary_dim=rotary_dim)
         self.head_dim = head_dim
         self.theta = theta
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         self.scaling = scaling
 
     @staticmethod
-    def check_arguments(*, head_dim: int, rotary_dim: int | None) -> None:
+    def check_arguments(*, head_dim: int, theta: float, rotary_dim: int | None) -> None:
         """Raises ValueError unless an even number of the dimensions that there are is turned."""
+        require_size("head_dim", head_dim)
+        require_positive("theta", theta)
         if rotary_dim is None and head_dim % 2:
             raise ValueError(f"{head_dim=} is odd, and RoPE turns pairs: use an even head_dim.")
         if rotary_dim is not None and (rotary_dim % 2 or not 0 < rotary_dim <= head_dim):

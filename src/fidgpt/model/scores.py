@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import ZEROS, Init, carry
 from fidgpt.model.masks import Token
+from fidgpt.model.ranges import require_positive, require_size
 
 
 @runtime_checkable
@@ -27,6 +28,14 @@ class Softcap:
     """`cap * tanh(score / cap)`: scores stay between -cap and cap (Gemma 2, arXiv:2408.00118)."""
 
     cap: float = 50.0
+
+    def __post_init__(self) -> None:
+        self.check_arguments(cap=self.cap)
+
+    @staticmethod
+    def check_arguments(*, cap: float) -> None:
+        """Raises ValueError unless scores are left below it."""
+        require_positive("cap", cap)
 
     def __call__(
         self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
@@ -62,5 +71,9 @@ def attention_sinks(*, num_heads: int, init: Init = ZEROS) -> nn.Parameter:
     """A learned score for each head that is no token's: a head may look at nothing.
 
     (Xiao et al., 2024, arXiv:2309.17453; in this form gpt-oss, and Miller, 2023.)
+
+    Raises:
+      ValueError: there is no head.
     """
+    require_size("num_heads", num_heads)
     return carry(nn.Parameter(torch.empty(num_heads)), init)

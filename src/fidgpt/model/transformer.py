@@ -10,6 +10,9 @@ from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.model.layout import Layout, LayoutMaker, one_document
+from fidgpt.model.ranges import require_share, require_size
+
+_DEEPEST = 100_000  # each layer is made, on whatever device: a slip of the pen would never end
 
 
 class Transformer(LanguageModel):
@@ -31,7 +34,7 @@ class Transformer(LanguageModel):
       dropout: probability of dropping an element of the embedding in training.
 
     Raises:
-      ValueError: there is no block, or the embedding has another width.
+      ValueError: there is no block, or too many, or the embedding has another width.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Transformer(LanguageModel):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        Transformer.check_arguments(hidden_dim=hidden_dim, num_layers=num_layers, dropout=dropout)
         if num_layers < 1 or not blocks:
             raise ValueError(f"{num_layers=} with {len(blocks)} kinds of block: both are needed.")
         if embedding.weight.shape[1] != hidden_dim:
@@ -63,6 +67,14 @@ class Transformer(LanguageModel):
         self.norm = norm
         self.unembedding = unembedding
         self.layout = layout
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, num_layers: int, dropout: float) -> None:
+        """Raises ValueError unless there is a width, and a depth that can be built."""
+        require_size("hidden_dim", hidden_dim)
+        require_share("dropout", dropout)
+        if num_layers > _DEEPEST:
+            raise ValueError(f"{num_layers=} are more than {_DEEPEST}: no machine holds them all.")
 
     def features(
         self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None

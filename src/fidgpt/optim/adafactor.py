@@ -1,12 +1,15 @@
 """Adafactor, which remembers a row and a column for each matrix."""
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fidgpt.optim.ranges import require_rates
 
 _step = inspect.unwrap(torch.optim.Adafactor.step)
 
@@ -17,6 +20,15 @@ class Adafactor(torch.optim.Adafactor):
     Rows, columns and sizes are those of a whole matrix: a parameter that is dealt over processes is
     gathered while it steps, one after the other, and what is remembered of it is on each of them.
     """
+
+    @staticmethod
+    def check_arguments(*, lr: float, weight_decay: float, beta2_decay: float, d: float) -> None:
+        """Raises ValueError where torch's own constructor would, and for what is infinite."""
+        require_rates(lr=lr, weight_decay=weight_decay)
+        if not -math.inf < beta2_decay <= 0:
+            raise ValueError(f"{beta2_decay=} must be 0 or less, and finite: -0.8 is usual.")
+        if not 1 <= d < math.inf:
+            raise ValueError(f"{d=} must be 1 or more, and finite: it bounds the size of a step.")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fidgpt.optim.ranges import require_adam
+
 _FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 _step = inspect.unwrap(torch.optim.AdamW.step)
 
@@ -47,7 +49,11 @@ def adamw(
       betas: decay rates of the running means of the gradient and of its square.
       eps: added to the denominator.
       weight_decay: lr * weight_decay is the share of a weight that each step takes away.
+
+    Raises:
+      ValueError: a rate, decay or share is out of range.
     """
+    require_adam(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
     groups: list[Any] = [
         {**given, "params": list(given["params"])} if isinstance(given, Mapping) else given
         for given in params
@@ -60,6 +66,10 @@ def adamw(
         weight_decay=weight_decay,
         fused=_fusible(groups) or None,
     )
+
+
+# A function says of its arguments what a class does; nobody else could set an attribute of one.
+setattr(adamw, "check_arguments", require_adam)  # noqa: B010
 
 
 def _fusible(groups: list[Any]) -> bool:

@@ -83,8 +83,8 @@ class PolynomialDecay:
     @staticmethod
     def check_arguments(*, power: float) -> None:
         """Raises ValueError unless the power is above 0."""
-        if power <= 0:
-            raise ValueError(f"{power=} does not fall: use one above 0.")
+        if not 0 < power < math.inf:
+            raise ValueError(f"{power=} does not fall: use one above 0, and finite.")
 
     def __call__(self, fall: Fall) -> float:
         left = (1 - fall.step / fall.num_steps) ** self.power

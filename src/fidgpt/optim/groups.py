@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from fidgpt.optim.predicates import Predicate, is_hidden_matrix, is_matrix
+from fidgpt.optim.ranges import require_rate
 
 
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
@@ -32,7 +33,12 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     Args:
       model: a decoder; what is not in its `embedding` or `unembedding` is hidden.
       base_dim: width at which the learning rate was tuned.
+
+    Raises:
+      ValueError: that width is below 1.
     """
+    if base_dim < 1:
+        raise ValueError(f"{base_dim=} is no width: use 1 or more.")
     width = model.get_parameter("embedding.weight").shape[1]
     outside = [
         parameter
@@ -65,7 +71,11 @@ def split_hidden_matrices(
       groups: deals the parameters first; each group keeps its settings.
       match: which parameters Muon steps.
       lr_scale: their learning rate, as a multiple of what it would be.
+
+    Raises:
+      ValueError: the multiple is negative, or infinite.
     """
+    require_rate("lr_scale", lr_scale)
     chosen = {id(p) for name, p in model.named_parameters() if match(name, p)}
     split = []
     for group in groups(model):

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fidgpt.optim.ranges import require_betas, require_rates
+
 
 class Lion(Optimizer):
     """Steps by the sign of a mean of gradients (Chen et al., 2023, arXiv:2302.06675).
@@ -38,10 +40,8 @@ class Lion(Optimizer):
     @staticmethod
     def check_arguments(*, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
         """Raises ValueError unless rates are 0 or more and shares below 1."""
-        if lr < 0 or weight_decay < 0:
-            raise ValueError(f"{lr=}, {weight_decay=}: use 0 or more.")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"{betas=} must be from 0 to less than 1.")
+        require_rates(lr=lr, weight_decay=weight_decay)
+        require_betas(betas)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

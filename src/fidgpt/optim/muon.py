@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fidgpt.optim.adamw import adamw
+from fidgpt.optim.ranges import require_adam
 
 Group = dict[str, Any]
+_MOST_ITERATIONS = 100  # of torch's own Muon
 
 
 class Muon(Optimizer):
@@ -33,7 +35,8 @@ class Muon(Optimizer):
       eps: AdamW's, added to the denominator.
 
     Raises:
-      ValueError: no group is `orthogonal`, or one holds what is no matrix.
+      ValueError: no group is `orthogonal`, one holds what is no matrix, or a number is out of
+        range.
     """
 
     def __init__(
@@ -49,6 +52,14 @@ class Muon(Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
     ) -> None:
+        self.check_arguments(
+            lr=lr,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            ns_steps=ns_steps,
+            betas=betas,
+            eps=eps,
+        )
         super().__init__(
             [dict(group) for group in groups],
             {"lr": lr, "weight_decay": weight_decay, "orthogonal": False},
@@ -69,6 +80,23 @@ class Muon(Optimizer):
             self._adamw = adamw(others, lr=lr, betas=betas, eps=eps)
             for group, complete in zip(others, self._adamw.param_groups, strict=True):
                 _say(group, complete)
+
+    @staticmethod
+    def check_arguments(
+        *,
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        ns_steps: int,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        """Raises ValueError unless these are numbers that Muon and AdamW can step with."""
+        require_adam(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"{momentum=} must be from 0 to below 1.")
+        if not 1 <= ns_steps < _MOST_ITERATIONS:
+            raise ValueError(f"{ns_steps=} must be from 1 to below {_MOST_ITERATIONS}: 5 is usual.")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

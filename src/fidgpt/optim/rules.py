@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from fidgpt.optim.predicates import Predicate
+from fidgpt.optim.ranges import require_rate
 
 _LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
@@ -57,6 +58,9 @@ class Rule:
       lr_scale: their learning rate, as a multiple of the optimizer's.
       weight_decay: in place of the optimizer's.
       settings: anything else that the optimizer knows of a group, such as `betas`.
+
+    Raises:
+      ValueError: the multiple or the decay is negative, or infinite.
     """
 
     def __init__(
@@ -68,12 +72,21 @@ class Rule:
         weight_decay: float | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        self.check_arguments(lr_scale=lr_scale, weight_decay=weight_decay)
         self.name = name
         self.match = match
         self.lr_scale = lr_scale
         self.settings = dict(settings or {})
         if weight_decay is not None:
             self.settings["weight_decay"] = weight_decay
+
+    @staticmethod
+    def check_arguments(*, lr_scale: float | RateScale, weight_decay: float | None) -> None:
+        """Raises ValueError unless weights move down the gradient, and decay, if at all."""
+        if not callable(lr_scale):
+            require_rate("lr_scale", lr_scale)
+        if weight_decay is not None:
+            require_rate("weight_decay", weight_decay)
 
     def scale_of(self, name: str, model: nn.Module) -> float:
         """The multiple for one parameter."""

@@ -100,8 +100,7 @@ class DataParallel:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         joined = self._joined.pop()
-        if kind is None and dist.is_initialized():
-            dist.barrier()  # nobody leaves while another still writes
+        lost = _wait_for_all() if kind is None else error
         if joined:
             # Torch ends a group whose last owner is a DistributedDataParallel without letting go of
             # the GIL, while a thread of the group may want it: a deadlock, one run in seven on a
@@ -110,9 +109,11 @@ class DataParallel:
             dist.destroy_process_group()
         if not self._joined:
             self.rank, self.world_size = 0, 1
-        if isinstance(error, dist.DistError) or _GLOO in str(error):
-            reason = str(error).splitlines()[0]
-            raise ParallelError(f"another process of the run is gone: {reason:.200}") from error
+        if isinstance(lost, dist.DistError) or _GLOO in str(lost):
+            reason = str(lost).splitlines()[0]
+            raise ParallelError(f"another process of the run is gone: {reason:.200}") from lost
+        if kind is None and lost is not None:
+            raise lost
 
     def shards_of(self, world_size: int) -> int:
         """How many of so many processes share one copy of the model: each has its own."""
@@ -212,6 +213,16 @@ class DataParallel:
         holder = [value]
         dist.broadcast_object_list(holder, src=0)
         return holder[0]
+
+
+def _wait_for_all() -> RuntimeError | None:
+    """Leaves nobody while another still writes; returns how it failed where one is gone."""
+    try:
+        if dist.is_initialized():
+            dist.barrier()
+    except RuntimeError as error:
+        return error
+    return None
 
 
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:

@@ -11,7 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose, split_directive
+from fidgpt.cli.directives.directives import compose
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.cli.running.runs import name_of_base
 from fidgpt.cli.running.saying import allow_flags
 from fidgpt.graph import ConfigError, dump, fingerprint

@@ -1,9 +1,10 @@
 """How a run begins or goes on: its text, its directory, its model and optimizer."""
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fidgpt.data import check_vocab_size
+from fidgpt.data import BegunStage, check_vocab_size
 from fidgpt.model.materialize import materialize
 from fidgpt.train.checkpoints import has_checkpoints
 from fidgpt.train.learner import Learner
@@ -93,6 +94,7 @@ def progress(trainer: "Trainer", learner: Learner, step: int) -> dict[str, Any]:
     return {
         "data": trainer.data.checksum,
         "full_batches": trainer.data.full_batches(step),
+        "stages": [list(one) for one in trainer.data.stages_begun(step + learner.shift)],
         "settings": learner.settings,
     }
 
@@ -109,9 +111,8 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
     )
     if state["data"] != trainer.data.checksum:
         raise RunError(
-            f"the text of {run.path}, or what mixes and packs it, is not what it was when the run "
-            "began: bring the old one back (stages said as parts of a run move with num_steps), or "
-            "begin a new run."
+            f"the text of {run.path}, or what packs it, is not what it was when the run began: "
+            "bring the old one back, or begin a new run."
         )
     read = trainer.data.full_batches(step)
     if state.get("full_batches", read) != read:
@@ -120,6 +121,11 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
             f"by this config would be {read:g}: its batches grew otherwise. Let them grow over as "
             "many steps as they did, said as a count and not as a part of the run."
         )
+    _require_stages(
+        [BegunStage(*one) for one in state.get("stages", [])],
+        trainer.data.stages_begun(step + learner.shift),
+        run=run,
+    )
     if step > trainer.num_steps:
         raise RunError(
             f"{run.path} has done {step} steps already, and num_steps={trainer.num_steps}: say "
@@ -127,6 +133,19 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
         )
     learner.restored(state["settings"])
     return step
+
+
+def _require_stages(olds: list[BegunStage], news: list[BegunStage], *, run: RunDirectory) -> None:
+    """Raises RunError where what a run has read would be of other shares by its config now."""
+    for old, new in itertools.zip_longest(olds, news):
+        if old != new:
+            raise RunError(
+                f"{run.path} has read its texts in other shares: its mixture had "
+                f"{f'a stage from {old} on' if old else 'no stage more'}, and by this config has "
+                f"{f'one from {new} on' if new else 'none there'}. Say the stages that it has "
+                "begun as they were, from a step on: those said as parts of a run move with "
+                "num_steps."
+            )
 
 
 def _tell(speak: bool) -> Callable[[str], None]:

@@ -28,6 +28,7 @@ from fidgpt.train.steps.group_schedules import GroupSchedules
 from fidgpt.train.steps.guards import Guard, Verdict
 from fidgpt.train.steps.step_meters import StepMeters
 from fidgpt.train.steps.step_reports import StepReports
+from fidgpt.train.steps.trial_step import require_steps
 from fidgpt.train.stopwatch import Stopwatch
 
 Groups = Callable[[nn.Module], list[dict[str, Any]]]
@@ -85,7 +86,9 @@ class Learner:
         self.model = model
         self.clock = Stopwatch(parallel.device)
         self.replica = parallel.replica(model, precision)
-        self.optimizer = _made(optimizer, groups(model))
+        dealt = groups(model)
+        require_steps(optimizer, dealt)
+        self.optimizer = _made(optimizer, dealt)
         self.settings = [_settings(group) for group in self.optimizer.param_groups]
         self.divergence = copy.deepcopy(divergence)
         self.average = copy.deepcopy(average)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from fidgpt.data import StreamDecoder, Tokenizer
 from fidgpt.model.generation import Choice, UntilString, sampling, write
 from fidgpt.model.language_model import LanguageModel
+from fidgpt.model.ranges import require_not_negative, require_size
 from fidgpt.train.rng import derive_seed
 
 
@@ -19,7 +20,7 @@ class Samples:
       every: steps from one writing to the next while the model learns; None waits for the end.
 
     Raises:
-      ValueError: `every` is below 1.
+      ValueError: a count is below 1, or the temperature below 0.
     """
 
     def __init__(
@@ -31,7 +32,9 @@ class Samples:
         top_k: int | None = 50,
         every: int | None = None,
     ) -> None:
-        self.check_arguments(every=every)
+        self.check_arguments(
+            num_tokens=num_tokens, temperature=temperature, top_k=top_k, every=every
+        )
         self.prompts = prompts
         self.num_tokens = num_tokens
         self.temperature = temperature
@@ -39,8 +42,13 @@ class Samples:
         self.every = every
 
     @staticmethod
-    def check_arguments(*, every: int | None) -> None:
-        """Raises ValueError unless `every` is at least 1."""
+    def check_arguments(
+        *, num_tokens: int, temperature: float, top_k: int | None, every: int | None
+    ) -> None:
+        """Raises ValueError unless there is something to write, drawn by a temperature."""
+        require_size("num_tokens", num_tokens)
+        require_not_negative("temperature", temperature)
+        require_size("top_k", top_k)
         if every is not None and every < 1:
             raise ValueError(f"{every=} must be 1 or more steps, or None for the end alone.")
 

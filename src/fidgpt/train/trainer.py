@@ -181,8 +181,8 @@ class Trainer:
         counts = {**locals()}
         require_bound(counts.pop("max_grad_norm"))
         for name, count in counts.items():
-            if count is not None and count < 1:
-                raise ValueError(f"{name}={count} must be at least 1.")
+            if count is not None and not 1 <= count < 2**63:
+                raise ValueError(f"{name}={count} must be {'at least 1' if count < 1 else 'less'}.")
 
     def facts(self) -> Facts:
         """What will run; on the meta device too, so that any size can be looked at anywhere."""

@@ -9,6 +9,8 @@ from fidgpt.graph.errors import at
 from fidgpt.graph.signatures.annotations import hints_of
 from fidgpt.graph.typed.calls import Call
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 
 def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
     """What `function` returns for what is `given` and the typed arguments that come after it.
@@ -22,6 +24,12 @@ def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
     nameless = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY][len(given) :]
     first = [values.pop(name) for name in nameless if name in values]
     return guarded(call.name, function, *given, *first, **values)
+
+
+def needs_arguments(function: Callable[..., Any], *, given: int = 0) -> bool:
+    """Whether a function cannot be called without arguments, past the first that it is `given`."""
+    parameters = list(inspect.signature(function).parameters.values())[given:]
+    return any(one.default is one.empty and one.kind not in _VARIADIC for one in parameters)
 
 
 def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
@@ -47,9 +55,8 @@ def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: An
 
 def _read_arguments(function: Callable[..., Any], call: Call, *, skip: int) -> dict[str, Any]:
     """The values of a function's parameters past the first `skip`, by name; defaults left out."""
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = list(inspect.signature(function).parameters.values())[skip:]
-    names = [parameter.name for parameter in parameters if parameter.kind not in variadic]
+    names = [parameter.name for parameter in parameters if parameter.kind not in _VARIADIC]
     if len(call.positional) > len(names):
         raise ConfigError(
             f"{call.name} takes {_count(names)}, and is given {len(call.positional)}."

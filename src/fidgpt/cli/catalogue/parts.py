@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fidgpt.cli.catalogue.projects import find_dotted
+from fidgpt.cli.catalogue.projects import find_dotted, module_in, offered
 from fidgpt.graph import ConfigError
-from fidgpt.graph.storage.names import TORCH_MODULES, find_name
+from fidgpt.graph.storage.names import TORCH_MODULES, find_name, is_tag
 
 _WRITTEN_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
 _LIMITED = ("fidgpt", "torch")  # of which not all is for configs
@@ -31,7 +31,8 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
     installed and neither declares itself nor is allowed.
 
     Args:
-      packages: installed projects, whose own exports have bare names too.
+      packages: installed projects; what they export, and what their modules `parts` offer, has
+        bare names too.
       allowed: more packages whose callables a file may name.
     """
 
@@ -83,12 +84,9 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
     @cached_property
     def _rooms(self) -> dict[str, dict[str, Any]]:
         """What each room offers; imported when the first name is asked for, for it takes torch."""
-        modules = {room: f"fidgpt.{room}" for room in _ROOMS} | {
-            package: package for package in self._packages
-        }
-        return {
-            room: _constructors(importlib.import_module(module)) for room, module in modules.items()
-        }
+        own = {room: importlib.import_module(f"fidgpt.{room}") for room in _ROOMS}
+        exported = {room: _constructors(module) for room, module in own.items()}
+        return exported | {package: _parts_of(package) for package in self._packages}
 
     @cached_property
     def _listed(self) -> dict[str, Callable[..., Any]]:
@@ -113,11 +111,20 @@ def _constructors(module: Any) -> dict[str, Any]:
     return {name: value for name, value in listed.items() if _is_constructor(value)}
 
 
+def _parts_of(package: str) -> dict[str, Any]:
+    """What a project exports, and what its module `parts` offers."""
+    module = module_in(package, "parts")
+    found = offered(module) if module else {}
+    return _constructors(importlib.import_module(package)) | {
+        name: value for name, value in found.items() if _is_constructor(value)
+    }
+
+
 def _is_constructor(value: Any) -> bool:
     if not inspect.isclass(value):
         return inspect.isroutine(value)
     is_shape = getattr(value, "_is_protocol", False)
-    return not is_shape and not issubclass(value, BaseException | enum.Enum)
+    return not is_shape and not is_tag(value) and not issubclass(value, BaseException | enum.Enum)
 
 
 def _class_of_torch(module: str, name: str) -> Callable[..., Any] | None:

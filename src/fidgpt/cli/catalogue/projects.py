@@ -1,7 +1,7 @@
 """A user's own project: modules found by dotted name, and packages that are installed for fidgpt.
 
-A package declares itself in its `pyproject.toml`; its modules `configs`, `fiddlers` and `tags` are
-then known by name:
+A package declares itself in its `pyproject.toml`; its modules `configs`, `fiddlers`, `tags` and
+`parts` are then known by name:
 
     [project.entry-points."fidgpt.project"]
     lab = "lab"
@@ -105,14 +105,25 @@ def _imported(name: str, wanted: str) -> ModuleType:
         raise ConfigError(f"{name} cannot be imported for {wanted}: {told}") from error
 
 
+def module_in(package: str, room: str) -> ModuleType | None:
+    """A module of an installed project, such as its `configs`; None where it has none.
+
+    Raises:
+      ConfigError: it cannot be imported.
+    """
+    wanted, full = f"the installed project {package!r}", f"{package}.{room}"
+    top = _imported(package, wanted)
+    has_room = hasattr(top, "__path__") and importlib.util.find_spec(full) is not None
+    return _imported(full, wanted) if has_room else None
+
+
 def _project(package: str) -> Project:
     rooms = {}
-    top = _imported(package, f"the installed project {package!r}")
     for room, kind in (("configs", "config"), ("fiddlers", "fiddler"), ("tags", "tag")):
-        full = f"{package}.{room}"
-        has_room = hasattr(top, "__path__") and importlib.util.find_spec(full) is not None
-        found = offered(_imported(full, f"the installed project {package!r}")) if has_room else {}
+        module = module_in(package, room)
         rooms[room] = {
-            f"{full}.{name}": value for name, value in found.items() if _is_kind(value, kind)
+            f"{package}.{room}.{name}": value
+            for name, value in (offered(module) if module else {}).items()
+            if _is_kind(value, kind)
         }
     return Project(package, **rooms)

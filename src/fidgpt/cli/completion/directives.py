@@ -34,8 +34,7 @@ def complete_directive(text: str, earlier: Sequence[str], index: Index) -> list[
 
 def _complete(kind: str, rest: str, earlier: Sequence[str], index: Index) -> list[Candidate]:
     if kind in ("config", "fiddler"):
-        known = index.get(f"{kind}s", {}) | _offered(rest, kind)
-        return [*complete_call(rest, known), *_modules(rest)]
+        return complete_name(rest, kind, index)
     if kind in ("config_file", "patch"):
         return complete_file(rest)
     knobs = knobs_for(earlier, index)
@@ -51,6 +50,12 @@ def _complete(kind: str, rest: str, earlier: Sequence[str], index: Index) -> lis
             return complete_path(left, knobs, end="=", parts_end=True)
         return _behind(f"{left}=", complete_path(right, knobs, end="", parts_end=True))
     return complete_path(rest, knobs, end="", parts_end=True) if kind in ("del", "untie") else []
+
+
+def complete_name(text: str, kind: str, index: Index) -> list[Candidate]:
+    """What the name of a `config` or `fiddler` may become, with its arguments."""
+    known = _with_bare(text, index.get(f"{kind}s", {})) | _offered(text, kind)
+    return [*complete_call(text, known), *_modules(text)]
 
 
 def knobs_for(directives: Sequence[str], index: Index) -> list[dict]:
@@ -121,7 +126,8 @@ def _fitting(path: str, knobs: list[dict], index: Index) -> list[str]:
 def _tag(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
     name, equals, _ = rest.partition("=")
     if not equals:
-        return [*_tag_names(index["tags"] | _offered(rest, "tag")), *_modules(rest)]
+        known = _with_bare(rest, index["tags"]) | _offered(rest, "tag")
+        return [*_tag_names(known), *_modules(rest)]
     said = [one for one in knobs if name in one.get("tags", []) and "heard" not in one]
     words = {word: None for one in said for word in one.get("choices") or [one["value"]] if word}
     return _behind(f"{name}=", [Candidate(word) for word in words])
@@ -129,6 +135,18 @@ def _tag(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
 
 def _tag_names(tags: Mapping[str, dict]) -> list[Candidate]:
     return [Candidate(f"{name}=", False, tag["doc"]) for name, tag in tags.items()]
+
+
+def _with_bare(typed: str, known: Mapping[str, dict]) -> dict[str, dict]:
+    """The names, and those of projects without their modules once one is begun, if unmistakable."""
+    begun = typed.partition("(")[0].strip()
+    bare = [name.rpartition(".")[2] for name in known if "." in name] if begun else []
+    lone = {
+        name.rpartition(".")[2]: entry
+        for name, entry in known.items()
+        if "." not in begun and bare.count(name.rpartition(".")[2]) == 1
+    }
+    return lone | dict(known)
 
 
 def _offered(typed: str, kind: str) -> dict[str, dict]:

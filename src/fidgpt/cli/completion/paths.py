@@ -1,11 +1,12 @@
 """Completing a path one segment at a time, among the knobs of a config."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fidgpt.cli.completion.word import Candidate
 
 Knob = dict
+_PLAIN = {"bool", "int", "float", "str"}
 _SEGMENT = re.compile(r"\.?[A-Za-z_]\w*|\[[^\]]*\]")
 
 
@@ -16,6 +17,8 @@ def complete_path(
 
     A part is on the way to its parameters; with `parts_end` the path may end at it, too.
     """
+    if typed.startswith(":"):
+        return list(_by_class(knobs, end, parts_end))
     if typed.startswith("**."):
         names = {knob["path"].rpartition(".")[2]: knob for knob in reversed(knobs)}
         found = [Candidate(f"**.{name}{end}", not end, told(one)) for name, one in names.items()]
@@ -32,14 +35,36 @@ def complete_path(
 
 
 def knob_at(path: str, knobs: Sequence[Knob]) -> Knob | None:
-    """The knob that a path names."""
+    """The knob that a path names; of several the first."""
     path = path.replace('"', "'")
+    if path.startswith(":"):
+        called, dot, name = path[1:].partition(".")
+        places = [one["path"] for one in knobs if one.get("part") == called]
+        path = next((f"{place}{dot}{name}" for place in places), path)
+    elif path.startswith("**."):
+        ends = [one["path"] for one in knobs if f".{one['path']}".endswith(path[2:])]
+        path = next(iter(ends), path)
     return next((knob for knob in _with_shared(path, knobs) if knob["path"] == path), None)
 
 
 def told(knob: Knob) -> str:
     """What is said beside a path: its value and its doc."""
     return " ".join(f"{knob['type']} {knob['value']} {knob.get('doc', '')}".split())
+
+
+def _by_class(knobs: Sequence[Knob], end: str, parts_end: bool) -> Iterator[Candidate]:
+    """What parts of a class are, wherever they stand, and their parameters, each once."""
+    called = {one["path"]: one["part"] for one in knobs if "part" in one and "same" not in one}
+    found: dict[str, Candidate] = {}
+    for knob in knobs:
+        holder, _, name = knob["path"].rpartition(".")
+        if parts_end and knob["path"] in called:
+            text = f":{called[knob['path']]}{end}"
+            found.setdefault(text, Candidate(text, not end))
+        if holder in called and "[" not in name and (parts_end or _can_be_typed(knob)):
+            text = f":{called[holder]}.{name}{end}"
+            found.setdefault(text, Candidate(text, not end, told(knob)))
+    yield from found.values()
 
 
 def _next_segments(typed: str, knobs: Sequence[Knob], end: str, parts_end: bool) -> list[Candidate]:
@@ -55,7 +80,7 @@ def _next_segments(typed: str, knobs: Sequence[Knob], end: str, parts_end: bool)
             continue
         if "same" in knob:
             found.setdefault(f"{path}.", Candidate(f"{path}.", False, told(knob)))
-        if parts_end or "choices" in knob or not _leads_on(knob):
+        if parts_end or _can_be_typed(knob):
             found[path + end] = Candidate(path + end, not end, told(knob))
     return list(found.values())
 
@@ -67,8 +92,10 @@ def _end_of_segment(path: str, at_least: int) -> int:
     return len(path)
 
 
-def _leads_on(knob: Knob) -> bool:
-    return "part" in knob or "holds" in knob
+def _can_be_typed(knob: Knob) -> bool:
+    """Whether a text can say it: no part, and no list of parts; a number that one computes may."""
+    is_plain = not _PLAIN.isdisjoint(knob["type"].split(" or "))
+    return is_plain or "choices" in knob or not ("part" in knob or "holds" in knob)
 
 
 def _with_shared(typed: str, knobs: Sequence[Knob]) -> list[Knob]:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from fidgpt.cli.completion.directives import complete_directive, knobs_for
+from fidgpt.cli.completion.directives import complete_directive, complete_name, knobs_for
 from fidgpt.cli.completion.files import complete_file
 from fidgpt.cli.completion.line import Line
 from fidgpt.cli.completion.paths import complete_path
@@ -81,6 +81,8 @@ def _values(
         return _lists(typed, earlier, index)
     if flag == "why":
         return complete_path(typed, knobs_for(earlier, index), end="", parts_end=True)
+    if flag == "diff":
+        return [*complete_name(typed, "config", index), *complete_file(typed)]
     if flag in ("resume", "run_dir"):
         return complete_file(typed, folders_only=True)
     return [Candidate(word) for word in flags.get(flag, {}).get("choices", [])]

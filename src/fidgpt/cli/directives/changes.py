@@ -9,7 +9,7 @@ import fiddle as fdl
 
 from fidgpt.cli.catalogue.calls import call_with, guarded
 from fidgpt.cli.catalogue.catalogue import Catalogue
-from fidgpt.cli.directives.bases import read_text
+from fidgpt.cli.running.reading import read_text
 from fidgpt.graph import ConfigError, edits
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.typed.calls import parse_call
@@ -24,12 +24,14 @@ Change = Callable[[str, fdl.Config, Catalogue], list[Edit]]
 def change_set(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
     """Sets values: `set:model.num_layers=6`, `set:**.dropout=0.1`, `set:seq_len*=2`.
 
+    To a list, tuple or dict, `+=` adds items: `set:trackers+=[JSONLines]`.
+
     Raises:
       ConfigError: the text is wrong, or nothing can be set so.
     """
     selector, sign, value = assignment(text, "set:model.num_layers=6")
     if sign:
-        return edits.change_by(root, selector, sign, value)
+        return edits.change_by(root, selector, sign, value, parts=catalogue.parts)
     with _sign_before(f"set:{selector}", value):
         return edits.set_text(root, selector, value, parts=catalogue.parts)
 
@@ -43,7 +45,7 @@ def change_tag(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
     name, sign, value = assignment(text, "tag:LearningRate=3e-4")
     tag = catalogue.find("tag", name)
     if sign:
-        return edits.change_tag_by(root, tag, sign, value)
+        return edits.change_tag_by(root, tag, sign, value, parts=catalogue.parts)
     with _sign_before(f"tag:{name}", value):
         return edits.tag_text(root, tag, value, parts=catalogue.parts)
 
@@ -140,7 +142,9 @@ def _require_none(name: str, returned: Any) -> None:
 def _plain_assignment(text: str, example: str) -> tuple[str, str]:
     left, sign, right = assignment(text, example)
     if sign:
-        raise ConfigError(f"{sign}= is for numbers. Write, for example, {example}.")
+        raise ConfigError(
+            f"{sign}= is for set: and tag:, for numbers and lists. Write, for example, {example}."
+        )
     return left, right
 
 

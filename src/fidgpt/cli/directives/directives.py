@@ -16,12 +16,12 @@ import fiddle as fdl
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.directives import bases, changes
 from fidgpt.cli.directives.blame import blamed
-from fidgpt.cli.directives.effects import Composed, Effect, edits_between, speaker
+from fidgpt.cli.directives.effects import Composed, Effect, edits_between
+from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, is_base, speaker, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, clone, suggest
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.history.provenance import said_by
 
-DEFAULT_CONFIG = "base"
 _BASES: dict[str, Callable[[str, Catalogue], fdl.Config]] = {
     "config": bases.from_function,
     "config_file": bases.from_file,
@@ -40,7 +40,6 @@ _CHANGES: dict[str, changes.Change] = {
     "tie": changes.change_tie,
     "untie": changes.change_untie,
 }
-_BY_MACHINE = "for_hardware"  # what it does elsewhere, nobody knows here
 KINDS = (*_BASES, *_CODE, *_CHANGES)
 
 
@@ -81,7 +80,7 @@ def composed(
       ConfigErrors: as `compose` does.
     """
     graph = _Graph(catalogue, base)
-    if base is None and (not directives or split_directive(directives[0])[0] not in _BASES):
+    if base is None and not (directives and is_base(directives[0])):
         graph.begin(0, f"config:{DEFAULT_CONFIG}")
     mistakes: list[tuple[str, ConfigError]] = []
     for number, directive in enumerate(directives, start=first):
@@ -114,18 +113,6 @@ def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
         with said_by(f"fiddler {number}: {changes.name_of(fiddler)}"):
             changes.run(fiddler, changed)
     return changed
-
-
-def split_directive(directive: str) -> tuple[str, str]:
-    """The kind of a directive, "" where it has none, and the rest."""
-    kind, colon, rest = directive.partition(":")
-    return (kind.strip(), rest) if colon else ("", directive)
-
-
-def is_by_machine(directive: str) -> bool:
-    """Whether a directive is a fiddler that does, on each machine, what that machine needs."""
-    kind, rest = split_directive(directive)
-    return kind == "fiddler" and rest.partition("(")[0].strip().split(".")[-1] == _BY_MACHINE
 
 
 class _Graph:

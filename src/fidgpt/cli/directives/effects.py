@@ -61,11 +61,6 @@ class Composed:
     effects: list[Effect]
 
 
-def speaker(number: int, directive: str) -> str:
-    """On whose behalf a directive's assignments are recorded."""
-    return f"directive {number}: {directive}"
-
-
 def edits_between(before: Any, after: Any) -> list[Edit]:
     """The differences of two graphs as edits, one for each place.
 

@@ -7,8 +7,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.directives import split_directive
-from fidgpt.cli.directives.effects import Composed, Effect, edits_between, speaker
+from fidgpt.cli.directives.effects import Composed, Effect, edits_between
+from fidgpt.cli.directives.spelling import speaker, split_directive
 from fidgpt.graph import ConfigError, clone
 from fidgpt.graph.edits.edit import carry_out
 from fidgpt.graph.history.sayings import Saying

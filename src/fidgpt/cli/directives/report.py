@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import fiddle as fdl
 
 from fidgpt.cli.directives.culprits import Culprits
-from fidgpt.cli.directives.directives import is_by_machine, split_directive
 from fidgpt.cli.directives.effects import Composed, Effect
 from fidgpt.cli.directives.overruled import overruled
+from fidgpt.cli.directives.spelling import BASES, is_base, is_by_machine, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, checked, resolve
 from fidgpt.graph.checking.constraints import Constraint
 from fidgpt.graph.errors import raise_all
@@ -18,7 +18,6 @@ from fidgpt.graph.views.outline import leaf_text
 
 # Directives that name a value may name the one that stands; the others ask for a change.
 _VALUES = ("set", "tag", "del")
-_BASES = ("config", "config_file", "config_str")
 
 
 @contextlib.contextmanager
@@ -66,7 +65,7 @@ def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -
     Raises:
       ConfigErrors: a directive that asks for a change made none; all of them are named.
     """
-    changes = [one for one in made.effects if _kind(one) not in _BASES]
+    changes = [one for one in made.effects if not is_base(one.directive)]
     if not changes:
         return []
     raise_all([] if allow_noop else in_vain(made))
@@ -101,7 +100,7 @@ def _told(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[s
 
 
 def _asks_in_vain(effect: Effect) -> bool:
-    is_asked = _kind(effect) not in (*_VALUES, *_BASES) and not is_by_machine(effect.directive)
+    is_asked = _kind(effect) not in (*_VALUES, *BASES) and not is_by_machine(effect.directive)
     return is_asked and not effect.edits
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.cli.catalogue.catalogue import Catalogue, own_catalogue
-from fidgpt.cli.directives.directives import compose, split_directive
+from fidgpt.cli.directives.directives import compose
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.cli.index.command_flags import command_flags
 from fidgpt.cli.index.knobs import Knob, knobs_of
 from fidgpt.cli.index.names import Entry, function_entry, names, tag_entry

@@ -27,7 +27,8 @@ def names_of_projects() -> dict[str, dict[str, Entry]]:
 
     found: dict[str, dict[str, Entry]] = {"configs": {}, "fiddlers": {}, "tags": {}}
     for package, rooms in rooms_of_projects().items():
-        for room, entries in _entries(rooms).items():
+        told = {room: path for room, path in rooms.items() if room in found}  # parts take imports
+        for room, entries in _entries(told).items():
             named = {f"{package}.{room}.{name}": entry for name, entry in entries.items()}
             found[room] |= named
     return found

@@ -11,7 +11,8 @@ import fiddle as fdl
 
 from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
 from fidgpt.graph.signatures.docs import doc_of
-from fidgpt.graph.signatures.hints import fits, methods_of, name_of, own_method
+from fidgpt.graph.signatures.hints import fits, name_of
+from fidgpt.graph.signatures.protocols import methods_of, own_method
 
 
 def parts_on_offer(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +141,11 @@ def _call_shape(method: Any) -> tuple[int, set[str]]:
 
 
 def _builds(made: Any) -> bool:
-    """Whether calling it makes something that a graph could hold."""
+    """Whether calling it makes something that a graph could hold, by arguments that are known."""
+    try:
+        inspect.signature(made)
+    except ValueError:  # such as a heir of dict
+        return False
     if inspect.isclass(made):
         is_shape = getattr(made, "_is_protocol", False) or inspect.isabstract(made)
         return not is_shape and not issubclass(made, BaseException | enum.Enum)

@@ -4,12 +4,13 @@ import importlib.util
 from importlib.metadata import entry_points
 from pathlib import Path
 
-GROUP = "fidgpt.project"  # as in fidgpt.cli.catalogue.projects, which imports what it finds
-ROOMS = ("configs", "fiddlers", "tags")
+from fidgpt.cli.index.store import GROUP
+
+ROOMS = ("configs", "fiddlers", "tags", "parts")
 
 
 def rooms_of_projects() -> dict[str, dict[str, Path]]:
-    """For each package in the group its modules `configs`, `fiddlers` and `tags`, as files."""
+    """For each package in the group its modules that have names to offer, as files."""
     packages = sorted({point.value for point in entry_points(group=GROUP)})
     folders = {package: _folder(package) for package in packages}
     return {package: _rooms(folder) for package, folder in folders.items() if folder}

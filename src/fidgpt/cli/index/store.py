@@ -18,15 +18,18 @@ VERSION = 1
 PACKAGE = Path(__file__).parents[2]
 BEHIND = "--behind"
 BUILD = [sys.executable, "-P", "-m", "fidgpt.cli.index"]
+GROUP = "fidgpt.project"  # as in fidgpt.cli.catalogue.projects, which imports what it finds
 _ABUILD = 120  # seconds after which a build that has not ended is taken for dead
 
 
 def index_path() -> Path | None:
     """The file of this installation and Python, beside the corpora; None where nobody has a home.
 
+    Who has other projects on PYTHONPATH has another one.
+
     `fidgpt.data` has the same rule for the folder, and cannot be imported without torch.
     """
-    this = f"{PACKAGE} {sys.prefix} {sys.version}".encode()
+    this = " ".join([str(PACKAGE), sys.prefix, sys.version, *_declared_on_path()]).encode()
     if own := os.environ.get("FIDGPT_CACHE"):
         folder = Path(os.path.expanduser(own))
     else:
@@ -34,6 +37,25 @@ def index_path() -> Path | None:
         folder = Path(os.path.expanduser(common)) / "fidgpt"
     is_known = folder.parts[:1] != ("~",)
     return folder / f"index-{zlib.crc32(this):08x}.json" if is_known else None
+
+
+def _declared_on_path() -> list[str]:
+    """What is said of packages on PYTHONPATH that declare a project of fidgpt."""
+    folders = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    said = [
+        file
+        for folder in map(Path, folders)
+        for kind in ("dist-info", "egg-info")
+        for file in folder.glob(f"*.{kind}/entry_points.txt")
+    ]
+    return sorted(str(one.absolute()) for one in said if f"[{GROUP}]" in _text(one))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def read(path: Path | None = None) -> tuple[Index | None, bool]:

@@ -1,28 +1,22 @@
-"""How to make a graph again, and which graph somebody means: between directives and names."""
+"""How to make a graph again: the directives, or the whole command, that say it."""
 
-import contextlib
-import inspect
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.cli.catalogue.calls import needs_arguments
 from fidgpt.cli.catalogue.catalogue import Catalogue
-from fidgpt.cli.directives.directives import DEFAULT_CONFIG, compose, is_by_machine, split_directive
+from fidgpt.cli.directives.directives import compose
+from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, is_by_machine, split_directive
 from fidgpt.cli.index.frames import known_frames
+from fidgpt.cli.running.named import NamedGraphs
+from fidgpt.cli.running.remembered import FILES, own_base, remembered
 from fidgpt.cli.running.saying import train_command
-from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
-from fidgpt.graph.errors import at
-from fidgpt.graph.history.sayings import speakers
-from fidgpt.graph.spelling.repro import Repro, nearest, repro
+from fidgpt.graph import ConfigError, diff_text, fingerprint
+from fidgpt.graph.spelling.repro import Repro, repro
 from fidgpt.graph.views.imports import shortest
-
-_NOTHING: Mapping[str, Any] = {}
-_FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else may have
-_TOLD = re.compile(r"(.*: )?directive (\d+): (.+)", re.DOTALL)
 
 
 def command_for(
@@ -44,9 +38,9 @@ def command_for(
     Raises:
       ConfigError: the graph holds what has no name.
     """
-    begins_with_file = not directives or split_directive(directives[0])[0] in _FILES
-    said = _remembered(cfg) if begins_with_file else list(directives)
-    bases = NamedGraphs(catalogue, made=_own_base(said, catalogue))
+    begins_with_file = not directives or split_directive(directives[0])[0] in FILES
+    said = remembered(cfg) if begins_with_file else list(directives)
+    bases = NamedGraphs(catalogue, made=own_base(said, catalogue))
     found = _found(cfg, bases, catalogue, said=said)
     if found.is_same:
         return f"{train_command(found.directives, allowed=allowed)}\n"
@@ -55,37 +49,6 @@ def command_for(
         said = train_command(directives, allowed=allowed)
         text += f"# As it was said, the very same:\n#   {said}\n"
     return text
-
-
-def _remembered(cfg: fdl.Config) -> list[str]:
-    """The directives that a graph remembers, in order, as far as something of each is left."""
-    told = [_TOLD.fullmatch(one) for one in speakers(node.value for node in parts(cfg))]
-    said: dict[tuple[bool, int], list[str]] = {}
-    for found in filter(None, told):
-        said.setdefault((not found[1], int(found[2])), []).append(found[3])
-    # What was said of an earlier run, which has its name before it, goes before what is new; and
-    # a run that went on with directives counts them from 1 again.
-    ordered = sorted(
-        (is_new, nth, number, one)
-        for (is_new, number), all_of_it in said.items()
-        for nth, one in enumerate(all_of_it)
-    )
-    return [one for *_, one in ordered if split_directive(one)[0] not in _FILES]
-
-
-def begun_with(cfg: fdl.Config, catalogue: Catalogue) -> str | None:
-    """The config that a graph remembers to have begun with, as a directive; None: it knows none."""
-    return next(iter(_own_base(_remembered(cfg), catalogue)), None)
-
-
-def _own_base(said: list[str], catalogue: Catalogue) -> dict[str, Any]:
-    """The graph that some directives begin with, where a config's name makes it."""
-    if not said or split_directive(said[0])[0] != "config":
-        return {}
-    try:
-        return {said[0]: compose(said[:1], catalogue)}
-    except ConfigError:  # of an old run, whose config has another name today
-        return {}
 
 
 def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
@@ -100,89 +63,10 @@ def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
     return lines + rest if lines or rest else "no difference\n"
 
 
-def nearest_named(cfg: fdl.Config, catalogue: Catalogue) -> str:
-    """The directive of the config that differs least from a graph.
-
-    Raises:
-      ConfigError: the graph cannot be bound.
-    """
-    return nearest(cfg, NamedGraphs(catalogue), known_frames())
-
-
-class NamedGraphs(Mapping[str, Any]):
-    """The graph of each config that takes no arguments, by its directive, made when asked for.
-
-    To ask for one raises a ConfigError where somebody's config is wrong.
-    """
-
-    def __init__(self, catalogue: Catalogue, *, made: Mapping[str, Any] = _NOTHING) -> None:
-        """Knows those of a catalogue, and besides some that are `made` already."""
-        self._catalogue = catalogue
-        self._made = dict(made)
-        self._directives: list[str] = []
-        seen: set[int] = set()
-        for name in sorted(catalogue.configs, key=lambda one: "." in one):  # bare names first
-            function = catalogue.configs[name]
-            if id(function) not in seen and not _required(function, skip=0):
-                seen.add(id(function))
-                self._directives.append(f"config:{name}")
-        self._directives += made.keys() - set(self._directives)
-
-    def __getitem__(self, directive: str) -> Any:
-        if directive not in self._directives:
-            raise KeyError(directive)
-        if directive not in self._made:
-            self._made[directive] = compose([directive], self._catalogue)
-        return self._made[directive]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._directives)
-
-    def __len__(self) -> int:
-        return len(self._directives)
-
-
-def other_directive(text: str, catalogue: Catalogue) -> str:
-    """The directive that makes the graph that somebody means by a name or a path.
-
-    Args:
-      text: a directive such as `config:debug`, the name of a config, a file, or the directory of
-        a run.
-      catalogue: what has a name.
-
-    Raises:
-      ConfigError: it is none of these.
-    """
-    if split_directive(text)[0] in ("config", "config_file", "config_str"):
-        return text
-    path = Path(text).expanduser()
-    if (path / "config.json").is_file():
-        return f"config_file:{path / 'config.json'}"
-    if path.is_file():
-        return f"config_file:{path}"
-    name = text.partition("(")[0].strip()
-    if name in catalogue.configs or _is_dotted(name, catalogue):
-        return f"config:{text}"
-    with at(f"--diff={text}"):
-        if path.is_dir():
-            raise ConfigError("this directory holds no run: there is no config.json in it.")
-        raise ConfigError(
-            f"there is no config, file or run directory of that name. "
-            f"{suggest(name, catalogue.configs)}"
-        )
-
-
-def _is_dotted(name: str, catalogue: Catalogue) -> bool:
-    """Whether a dotted name is that of a config in a module of somebody's own."""
-    with contextlib.suppress(ConfigError):
-        return "." in name and bool(catalogue.find("config", name))
-    return False
-
-
 def _found(
     cfg: fdl.Config, bases: Mapping[str, Any], catalogue: Catalogue, *, said: Sequence[str] = ()
 ) -> Repro:
-    portable = [one for one in said if split_directive(one)[0] not in _FILES]
+    portable = [one for one in said if split_directive(one)[0] not in FILES]
     portable = [one for one in portable if not is_by_machine(one)]
     own = [one for one in portable if split_directive(one)[0] == "fiddler"]
     return repro(
@@ -222,6 +106,14 @@ def _with_base(said: list[str]) -> list[str]:
     return said if is_said else [f"config:{DEFAULT_CONFIG}", *said]
 
 
+def _plain_fiddlers(catalogue: Catalogue) -> list[str]:
+    return [
+        f"fiddler:{name}"
+        for name, function in catalogue.fiddlers.items()
+        if not is_by_machine(f"fiddler:{name}") and not needs_arguments(function, given=1)
+    ]
+
+
 def part_name(function: Any, catalogue: Catalogue) -> str:
     """The shortest name under which the catalogue has a constructor; its own where it has none."""
     name = getattr(function, "__qualname__", repr(function))
@@ -235,21 +127,6 @@ def _stands_for(name: str, function: Any, catalogue: Catalogue) -> bool:
         return catalogue.parts[name] is function
     except (KeyError, ConfigError):
         return False
-
-
-def _plain_fiddlers(catalogue: Catalogue) -> list[str]:
-    return [
-        f"fiddler:{name}"
-        for name, function in catalogue.fiddlers.items()
-        if not is_by_machine(f"fiddler:{name}") and not _required(function, skip=1)
-    ]
-
-
-def _required(function: Any, *, skip: int) -> bool:
-    """Whether a function cannot be called without arguments, past those that it is given."""
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = list(inspect.signature(function).parameters.values())[skip:]
-    return any(one.default is one.empty and one.kind not in variadic for one in parameters)
 
 
 def _rest(found: Repro) -> str:

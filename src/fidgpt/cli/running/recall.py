@@ -1,12 +1,11 @@
 """What is known of a saved graph beside its content: who said what, before it was saved."""
 
-import os
 import sys
-from pathlib import Path
 from typing import Any, TypeVar
 
 import fiddle as fdl
 
+from fidgpt.cli.running.reading import is_there, read_text
 from fidgpt.graph import ConfigError, load_with_changes
 from fidgpt.graph.history.provenance import restore_provenance
 
@@ -25,17 +24,18 @@ def load_told(text: str, *, source: str, allowed: tuple[str, ...]) -> Any:
     return cfg
 
 
-def recall(cfg: B, file: Path) -> B:
+def recall(cfg: B, file: str) -> B:
     """The graph of a run's `config.json`, with the history that lies beside the file, if it does.
 
     A history that cannot be read is said aloud, and keeps nobody from the graph.
     """
-    beside = file.parent / "provenance.json"
-    if file.name != "config.json" or not os.path.lexists(beside):
+    folder, _, name = file.rpartition("/")
+    beside = f"{file.removesuffix(name)}provenance.json"
+    if name != "config.json" or not is_there(beside):
         return cfg
     try:
-        restore_provenance(cfg, beside.read_text(encoding="utf-8"), source=str(file.parent))
-    except (ConfigError, OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
+        restore_provenance(cfg, read_text(beside)[1], source=folder or ".")
+    except ConfigError as error:
+        reason = str(error).removeprefix(f"{beside} cannot be read: ")
         print(f"{beside} is left aside: {reason}", file=sys.stderr)
     return cfg

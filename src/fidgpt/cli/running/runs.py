@@ -10,10 +10,10 @@ from pathlib import Path
 import fiddle as fdl
 import torch
 
-from fidgpt.cli.directives.directives import DEFAULT_CONFIG, split_directive
+from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, split_directive
 from fidgpt.cli.running.recall import load_told, recall
 from fidgpt.cli.running.surroundings import patch, surroundings
-from fidgpt.cli.running.trial import try_model
+from fidgpt.cli.running.trial import try_model, try_optimizer
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
 from fidgpt.graph.checking.permissions import allowed_changes
@@ -29,13 +29,15 @@ def build_trainer(cfg: fdl.Config) -> Trainer:
     """Builds a graph without giving its tensors memory: any size takes seconds anywhere.
 
     Raises:
-      ConfigError: the graph is wrong, or is no trainer's, or its model cannot read or start.
+      ConfigError: the graph is wrong, or is no trainer's, or its model cannot read or start, or
+        its optimizer cannot be made.
     """
     with torch.device("meta"):
         trainer = build(cfg, constraints=CONSTRAINTS)
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
     try_model(trainer)
+    try_optimizer(trainer)
     return trainer
 
 
@@ -65,7 +67,7 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
         if _is_json_object(text):
             raise
         raise ConfigError(f"{error}{_anew(path)}") from None
-    return recall(cfg, file)
+    return recall(cfg, str(file))
 
 
 def _is_json_object(text: str) -> bool:

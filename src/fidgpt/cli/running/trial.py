@@ -1,8 +1,12 @@
-"""A model tried without memory, before anything is opened or written: what would fail is told."""
+"""A run tried without memory, before anything is opened or written: what would fail is told."""
 
+import math
+import re
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +16,7 @@ from fidgpt.model.cost import AsWithoutMemory, with_zeros
 from fidgpt.model.cost.layers import first_of_each
 from fidgpt.model.materialize import check_starts
 from fidgpt.train import Trainer
+from fidgpt.train.facts.group_facts import trained
 
 
 def try_model(trainer: Trainer) -> None:
@@ -35,6 +40,52 @@ def try_model(trainer: Trainer) -> None:
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
             f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_remedy(line)}"
         ) from error
+
+
+def try_optimizer(trainer: Trainer) -> None:
+    """Deals the parameters of a model into groups and makes the optimizer, as the run will.
+
+    Raises:
+      ConfigError: there are no such groups, or the optimizer refuses its arguments, or one of them
+        is infinite, which no optimizer can step by.
+    """
+    model = trainer.model if trainer.trainable is None else trained(trainer)
+    groups = _made("groups", trainer.groups, model)
+    optimizer = _made("optimizer", trainer.optimizer, groups) if groups else None
+    for group in optimizer.param_groups if optimizer is not None else ():
+        for name, value in group.items():
+            if name != "params" and math.inf in map(abs, _numbers(value)):
+                raise ConfigError(
+                    f"optimizer: {name}={value!r} is infinite, and no step is.",
+                    place="optimizer",
+                    sources=[f"optimizer.{name}"],
+                )
+
+
+def _made(place: str, make: Callable[[Any], Any], argument: Any) -> Any:
+    """What somebody's function makes of a model without memory; None where it needs numbers."""
+    try:
+        return make(argument)
+    except RuntimeError:  # as of tensors that have none
+        return None
+    except (TypeError, ValueError) as error:
+        given = getattr(make, "keywords", {})
+        shown = [name for name, value in given.items() if _is_shown(value, str(error))]
+        sources = [f"{place}.{name}" for name in shown]
+        raise ConfigError(f"{place}: {error}", place=place, sources=sources) from error
+
+
+def _is_shown(value: Any, text: str) -> bool:
+    """Whether a text, as torch's refusals do, shows a number."""
+    shown = re.findall(r"-?[\w.]+(?:-\d+)?", text)
+    return any(repr(number) in shown for number in _numbers(value))
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The numbers that a setting of a group is, or holds."""
+    for one in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(one, int | float):
+            yield one
 
 
 def _runs_small(trainer: Trainer) -> bool:

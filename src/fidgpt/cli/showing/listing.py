@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from fidgpt.cli.directives.spelling import is_base
 from fidgpt.cli.index.ask import at_hand, of_chosen, whole
 from fidgpt.cli.index.store import Index
 from fidgpt.cli.showing.chosen import chosen_config, directive_for, knobs_of_chosen
 from fidgpt.cli.showing.tables import print_table
 
-_BASES = ("config", "config_file", "config_str")
 KINDS = ("configs", "fiddlers", "tags", "parts", "knobs")
 
 
@@ -115,7 +115,7 @@ def _knobs(path: str, directives: Sequence[str], index: Index) -> None:
 
 def tell_what_is_left_out(directives: Sequence[str]) -> None:
     """Says that values are those of the config alone, where directives would change it."""
-    if any(one.partition(":")[0].strip() not in _BASES for one in directives):
+    if not all(map(is_base, directives)):
         print("These are the values before the directives that follow; --print shows them after.")
 
 

@@ -145,20 +145,19 @@ def _summary(cfg: "fdl.Config") -> str:
 
 
 def _schedule(cfg: "fdl.Config") -> str:
-    """How the learning rate rises and falls, of all groups of parameters."""
+    """How the learning rate rises and falls, and what else changes over the run."""
     from fidgpt.cli.running.runs import build_trainer
-    from fidgpt.train.facts.group_facts import groups_of
-    from fidgpt.train.facts.schedule_text import schedule_text
+    from fidgpt.train.facts.schedule_text import schedules_text
 
-    trainer = build_trainer(cfg)
-    peaks = [(group.name, group.learning_rate or 1.0) for group in groups_of(trainer)]
-    return schedule_text(trainer.schedule, num_steps=trainer.num_steps, peaks=peaks)
+    return schedules_text(build_trainer(cfg))
 
 
 def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:
     """What differs from the config that it began with; of a file that knows none, the nearest."""
-    from fidgpt.cli.directives.directives import DEFAULT_CONFIG, compose, split_directive
-    from fidgpt.cli.running.again import begun_with, nearest_named
+    from fidgpt.cli.directives.directives import compose
+    from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, split_directive
+    from fidgpt.cli.running.named import nearest_named
+    from fidgpt.cli.running.remembered import begun_with
     from fidgpt.graph.views.base import since
 
     kind = split_directive(directives[0])[0] if directives else ""
@@ -172,7 +171,8 @@ def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[
 
 def _difference(cfg: "fdl.Config", catalogue: "Catalogue") -> str:
     from fidgpt.cli.directives.directives import compose
-    from fidgpt.cli.running.again import directives_from, other_directive
+    from fidgpt.cli.running.again import directives_from
+    from fidgpt.cli.running.named import other_directive
     from fidgpt.graph import ConfigError, ConfigErrors, diff, diff_text, draw
 
     first = other_directive(FLAGS.diff, catalogue)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
+from fidgpt.data.preparing.array_file import ArrayFile
 from fidgpt.data.preparing.atomic import new_directory, only_one
 from fidgpt.data.preparing.prepared import VERIFIED_BELOW_BYTES, PreparedCorpus, Split
 
@@ -44,14 +45,25 @@ class Pieces:
             raise _damaged(directory, f"{_PIECES} has not the {size} bytes that {_INDEX} says")
         if size < VERIFIED_BELOW_BYTES and _sha256(path) != index["sha256"]:
             raise _damaged(directory, f"{_PIECES} was altered")
-        self._pieces = np.asarray(np.memmap(path, dtype=_KIND, mode="r"))
+        self._pieces = ArrayFile(path, _KIND)
+        self._num_tokens = corpus.train.num_tokens
 
     def find(
         self, lengths: NDArray[np.int64], ranks: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The offset of a piece by its length and its rank in it, and whether it goes on a text."""
-        found = self._pieces[self._firsts[lengths] + ranks].astype(np.int64)
-        return found >> 1, (found & 1).astype(bool)
+        """The offset of a piece by its length and its rank in it, and whether it goes on a text.
+
+        Raises:
+          DataError: what was written was cut short or altered since, or cannot be read.
+        """
+        found = np.empty((len(lengths), 1), dtype=_KIND)
+        for piece, place in zip(found, (self._firsts[lengths] + ranks).tolist(), strict=True):
+            self._pieces.read_into(piece, begin=place)
+        values = found[:, 0].astype(np.int64)
+        starts, goes_on = values >> 1, (values & 1).astype(bool)
+        if (starts + lengths > self._num_tokens).any() or (starts < 0).any():
+            raise _damaged(self._pieces.path.parent, f"{_PIECES} was altered")
+        return starts, goes_on
 
 
 def prepare_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> Pieces:
@@ -75,17 +87,16 @@ def _write(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> None:
     for lengths, _ in _cut(corpus.train, capacity=capacity):
         counts += np.bincount(lengths, minlength=capacity + 1)
     path = directory / _PIECES
-    path.touch()
-    if counts.sum():
-        file = np.memmap(path, dtype=_KIND, mode="r+", shape=(int(counts.sum()),))
-        free = np.cumsum(counts) - counts
+    free = np.cumsum(counts) - counts
+    # Not through a memory map: where the disk is full, that one ends the process by SIGBUS.
+    with path.open("wb") as file:
         for lengths, values in _cut(corpus.train, capacity=capacity):
             order = np.argsort(lengths, kind="stable")
-            kinds, firsts, many = np.unique(lengths[order], return_index=True, return_counts=True)
-            within = np.arange(len(order)) - np.repeat(firsts, many)
-            file[np.repeat(free[kinds], many) + within] = values[order]
-            free[kinds] += many
-        file.flush()
+            kinds, firsts = np.unique(lengths[order], return_index=True)
+            for kind, some in zip(kinds, np.split(values[order], firsts[1:]), strict=True):
+                file.seek(int(free[kind]) * _KIND.itemsize)
+                file.write(some.astype(_KIND).tobytes())
+                free[kind] += len(some)
     index = {
         "version": _FORMAT_VERSION,
         "corpus": corpus.checksum,

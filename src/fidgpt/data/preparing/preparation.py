@@ -20,6 +20,18 @@ DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024
 
 
+def check_options(
+    *, validation_fraction: float, shard_tokens: int, num_workers: int | None
+) -> None:
+    """Raises DataError unless a share is held out, and there are shards and processes."""
+    if not 0 <= validation_fraction < 1:
+        raise DataError(f"validation_fraction={validation_fraction} must be from 0 to below 1.")
+    if shard_tokens < 1:
+        raise DataError(f"shard_tokens={shard_tokens} must be at least 1.")
+    if num_workers is not None and num_workers < 1:
+        raise DataError(f"num_workers={num_workers} must be at least 1.")
+
+
 def preparation_key(
     source: Source, *, tokenizer: TokenizerSpec, validation_fraction: float, shard_tokens: int
 ) -> str:
@@ -49,12 +61,9 @@ def prepare_corpus(
     finished beside `directory`, and the same call goes on from there. `key` is for who has the
     `preparation_key` of the same already. Raises DataError.
     """
-    if not 0 <= validation_fraction < 1:
-        raise DataError(f"validation_fraction={validation_fraction} must be from 0 to below 1.")
-    if shard_tokens < 1:
-        raise DataError(f"shard_tokens={shard_tokens} must be at least 1.")
-    if num_workers is not None and num_workers < 1:
-        raise DataError(f"num_workers={num_workers} must be at least 1.")
+    check_options(
+        validation_fraction=validation_fraction, shard_tokens=shard_tokens, num_workers=num_workers
+    )
     directory = Path(directory).expanduser()
     if key is None:
         key = preparation_key(

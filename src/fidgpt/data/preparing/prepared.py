@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
+from fidgpt.data.preparing.array_file import ArrayFile
 from fidgpt.data.preparing.shards import Shard
 from fidgpt.data.tokenizers.tokenizer_files import load_tokenizer
 
@@ -22,57 +23,72 @@ INDEX = "index.json"
 TOKENIZER = "tokenizer.json"
 # Hashing runs at 0.5 to 2 GB/s, so a corpus below this is checked whole in a fraction of a second.
 VERIFIED_BELOW_BYTES = 256 * 1024 * 1024
+_ENDS = np.dtype("<u8")
 
 
 class Split:
-    """The documents of one side, one after the other, read through the memory map.
+    """The documents of one side, one after the other, read from the disk as they are asked for.
 
     `num_documents`, `num_tokens` (an end of text after each document included) and `num_bytes`
     of their text.
     """
 
-    def __init__(self, directory: Path, *, entry: dict[str, Any], dtype: str) -> None:
+    def __init__(
+        self, directory: Path, *, entry: dict[str, Any], dtype: str, vocab_size: int
+    ) -> None:
         self.shards = [Shard(**shard) for shard in entry["shards"]]
         self.num_documents: int = entry["documents"]
         self.num_tokens: int = entry["tokens"]
         self.num_bytes: int = entry["bytes"]
-        kind = np.dtype(dtype).newbyteorder("<")
+        self._kind = kind = np.dtype(dtype).newbyteorder("<")
+        self._vocab_size = vocab_size
+        self._directory = directory
         if self.num_tokens != sum(shard.tokens for shard in self.shards):
             raise ValueError(f"the shards do not add up to {self.num_tokens} tokens")
         for shard in self.shards:
             _check_size(directory, shard.file, size=shard.tokens * kind.itemsize)
             _check_size(directory, shard.ends_file, size=shard.documents * 8)
-        # A plain array over the map: slicing a np.memmap costs several times as much.
-        self._tokens = [_map(directory / shard.file, kind) for shard in self.shards]
-        self._ends = [_map(directory / shard.ends_file, np.dtype("<u8")) for shard in self.shards]
+        self._tokens = [ArrayFile(directory / shard.file, kind) for shard in self.shards]
+        self._ends = [ArrayFile(directory / shard.ends_file, _ENDS) for shard in self.shards]
         self._starts = np.cumsum([0, *(shard.tokens for shard in self.shards)])
         self._first_documents = np.cumsum([0, *(shard.documents for shard in self.shards)])
 
     def read(self, starts: NDArray[np.int64], *, length: int) -> NDArray[np.int64]:
-        """Rows of `length` tokens that begin at these offsets; a row may cross shards."""
-        rows = np.empty((len(starts), length), dtype=np.int64)
+        """Rows of `length` tokens that begin at these offsets; a row may cross shards.
+
+        Raises:
+          DataError: a shard was cut short or altered since it was opened, or cannot be read.
+        """
+        rows = np.empty((len(starts), length), dtype=self._kind)
         numbers = np.searchsorted(self._starts, starts, side="right") - 1
-        for row, start, number in zip(rows, starts.tolist(), numbers.tolist(), strict=True):
-            filled = 0
-            while filled < length:
-                begin = start + filled - int(self._starts[number])
-                piece = self._tokens[number][begin : begin + length - filled]
-                row[filled : filled + len(piece)] = piece
-                filled += len(piece)
-                number += 1
-        return rows
+        begins = starts - self._starts[numbers]
+        for row, begin, number in zip(rows, begins.tolist(), numbers.tolist(), strict=True):
+            while (rest := self.shards[number].tokens - begin) < len(row):
+                self._tokens[number].read_into(row[:rest], begin=begin)
+                row, begin, number = row[rest:], 0, number + 1
+            self._tokens[number].read_into(row, begin=begin)
+        self._refuse_unknown(rows, starts=starts)
+        return rows.astype(np.int64)
 
     def document_bounds(self, *, at_once: int) -> Iterator[NDArray[np.int64]]:
         """The offsets between documents in order, [documents + 1] of at most `at_once` documents.
 
         Those of a shard begin with the offset at which it begins.
+
+        Raises:
+          DataError: a file of offsets was cut short or altered, or cannot be read.
         """
-        for start, ends in zip(self._starts.tolist(), self._ends, strict=False):
-            before = start
-            for first in range(0, len(ends), at_once):
-                behind = ends[first : first + at_once].astype(np.int64) + start
-                yield np.concatenate([[before], behind])
+        for start, shard, ends in zip(self._starts.tolist(), self.shards, self._ends, strict=False):
+            before = 0
+            for first in range(0, shard.documents, at_once):
+                last = min(first + at_once, shard.documents)
+                behind = ends.read(first, last).astype(np.int64)
+                bounds = np.concatenate([[before], behind])
                 before = int(behind[-1])
+                if (np.diff(bounds) < 1).any() or before > shard.tokens:
+                    reason = f"{shard.ends_file} was altered: its documents do not follow another"
+                    raise _damaged(self._directory, reason)
+                yield bounds + start
 
     def document(self, number: int) -> NDArray[np.int64]:
         """The tokens of a document, its end of text included."""
@@ -80,8 +96,22 @@ class Split:
             raise IndexError(f"document {number} of {self.num_documents}")
         shard = int(np.searchsorted(self._first_documents, number, side="right")) - 1
         within = number - int(self._first_documents[shard])
-        begin = int(self._ends[shard][within - 1]) if within else 0
-        return self._tokens[shard][begin : int(self._ends[shard][within])].astype(np.int64)
+        begin = int(self._ends[shard].read(within - 1, within)[0]) if within else 0
+        stop = int(self._ends[shard].read(within, within + 1)[0])
+        start = int(self._starts[shard]) + begin
+        return self.read(np.array([start]), length=stop - begin)[0]
+
+    def _refuse_unknown(self, rows: NDArray[Any], *, starts: NDArray[np.int64]) -> None:
+        """Raises DataError where there is a token that the tokenizer has not."""
+        if not rows.size or int(rows.max()) < self._vocab_size:
+            return
+        row, column = divmod(int(rows.argmax()), rows.shape[1])
+        shard = int(np.searchsorted(self._starts, starts[row] + column, side="right")) - 1
+        raise _damaged(
+            self._directory,
+            f"{self.shards[shard].file} was altered: it has a token {rows[row, column]}, and the "
+            f"tokenizer only {self._vocab_size} tokens",
+        )
 
 
 class PreparedCorpus:
@@ -97,10 +127,11 @@ class PreparedCorpus:
         try:
             self.key: str = self._index["key"]
             self.dtype: str = self._index["dtype"]
-            self.train = self._split("train")
-            self.validation = self._split("validation")
             for file, sha256 in self._index["tokenizer_files"].items():
                 _check_hash(self.directory, file, sha256=sha256)
+            self.tokenizer = load_tokenizer(self.directory / TOKENIZER)
+            self.train = self._split("train")
+            self.validation = self._split("validation")
             if self.num_bytes_on_disk < VERIFIED_BELOW_BYTES:
                 self.verify()
         except DataError:
@@ -108,7 +139,6 @@ class PreparedCorpus:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"its {INDEX} lacks an entry or has a wrong one ({error})"
             raise _damaged(self.directory, reason) from error
-        self.tokenizer = load_tokenizer(self.directory / TOKENIZER)
 
     @property
     def num_bytes_on_disk(self) -> int:
@@ -137,7 +167,12 @@ class PreparedCorpus:
 
     def _split(self, name: str) -> Split:
         entry = self._index["splits"][name]
-        return Split(self.directory, entry=entry, dtype=self._index["dtype"])
+        return Split(
+            self.directory,
+            entry=entry,
+            dtype=self._index["dtype"],
+            vocab_size=self.tokenizer.vocab_size,
+        )
 
 
 def is_prepared(directory: Path) -> bool:
@@ -190,7 +225,3 @@ def _damaged(directory: Path, reason: str) -> DataError:
         f"The prepared corpus in {directory} cannot be used: {reason}.\n"
         f"Delete it (rm -r {directory}) and start again; it is prepared anew from the source."
     )
-
-
-def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))

@@ -1,5 +1,6 @@
 """Batches and sequences that grow during a run, by the schedules that learning rates have."""
 
+import abc
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -9,8 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.streams.mixture import Mixture
-from fidgpt.data.streams.streams import IndexedStream, TrainingStream
+from fidgpt.data.streams.streams import BegunStage, Course, IndexedStream, TrainingStream
 from fidgpt.data.streams.windows import check_positive, rows_of_rank
 from fidgpt.data.tokenizers.tokenizer import Tokenizer
 from fidgpt.optim.schedules import Schedule
@@ -37,6 +37,16 @@ class Growing(TrainingStream):
     def checksum(self) -> str:
         return self.stream.checksum
 
+    def stages_begun(self, steps: int) -> list[BegunStage]:
+        return self.stream.stages_begun(steps)
+
+    def courses(self, num_steps: int) -> list[Course]:
+        return [self._course(num_steps), *self.stream.courses(num_steps)]
+
+    @abc.abstractmethod
+    def _course(self, num_steps: int) -> Course:
+        """What this one lets grow."""
+
 
 class GrowingBatch(Growing):
     """Batches of fewer sequences where the schedule is below 1 (Smith et al., 2018, 1711.00489).
@@ -52,8 +62,7 @@ class GrowingBatch(Growing):
       multiple_of: what every size is a multiple of; the processes of a run, or a multiple of them.
 
     Raises:
-      ValueError: `multiple_of` does not fit into the batch, or the stream counts its own stages in
-        full batches.
+      ValueError: `multiple_of` does not fit into the batch.
     """
 
     # What was read so far is compared when a run goes on.
@@ -64,13 +73,8 @@ class GrowingBatch(Growing):
     def __init__(
         self, stream: IndexedStream, *, batch_size: int, schedule: Schedule, multiple_of: int = 1
     ) -> None:
-        super().__init__(stream)
+        super().__init__(stream.in_steps(self._before))
         self.check_arguments(batch_size=batch_size, multiple_of=multiple_of)
-        if isinstance(stream, Mixture) and len(stream.stages) > 1:
-            raise ValueError(
-                "A mixture with stages counts them in batches of one size, and these grow: leave "
-                "one of the two out."
-            )
         self.batch_size = batch_size
         self.schedule = schedule
         self.multiple_of = multiple_of
@@ -105,7 +109,15 @@ class GrowingBatch(Growing):
     def full_batches(self, steps: int) -> float:
         return self._before(steps) / self.batch_size
 
+    def stages_begun(self, steps: int) -> list[BegunStage]:
+        return self.stream.begun(self._before(steps))
+
+    def _course(self, num_steps: int) -> Course:
+        sizes = [float(self.size(step)) for step in range(num_steps)]
+        return Course("batch size", "sequences", sizes, float(self.batch_size))
+
     def _before(self, step: int) -> int:
+        """How many sequences are read before a step."""
         ends = self._ends  # threads that make batches ahead may replace it meanwhile
         known = len(ends) - 1
         if step > known:
@@ -170,3 +182,7 @@ class GrowingSequence(Growing):
 
     def full_batches(self, steps: int) -> float:
         return self.stream.full_batches(steps)
+
+    def _course(self, num_steps: int) -> Course:
+        lengths = [float(self.length(step)) for step in range(num_steps)]
+        return Course("sequence length", "tokens", lengths, float(self.seq_len))

@@ -1,16 +1,17 @@
 """Several texts in exact shares, which may be others later in the run."""
 
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
 from fidgpt.data.streams.interleaving import Interleaving, Weights, exact_counts
-from fidgpt.data.streams.streams import IndexedStream
+from fidgpt.data.streams.streams import BegunStage, Course, IndexedStream
 from fidgpt.data.streams.windows import check_positive
 from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
@@ -47,7 +48,8 @@ class Mixture(IndexedStream):
     n times its share, less than one more or less: see `Interleaving`. Weights are relative; those
     of up to five decimals that add up to 1 are exact, and `shares` says what the others become.
     Where a stage ends, each stream goes on in the next one with the sequence after its last. A
-    stream that ends begins its next epoch.
+    stream that ends begins its next epoch. Stages that a run has not begun may be others when it
+    goes on.
 
     Args:
       streams: by name, in whatever order; a mixture may be one of them.
@@ -58,6 +60,9 @@ class Mixture(IndexedStream):
     Raises:
       ValueError: a weight names no stream, is negative, or all are zero; stages out of order.
     """
+
+    # What was read so far is compared when a run goes on.
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {"stages": "restart"}
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class Mixture(IndexedStream):
         self.weights = weights
         self.stages = [Stage(begin=0, weights=weights), *stages]
         _check_stages(self.stages, names=list(streams))
-        self._begins = np.array([stage.begin for stage in self.stages]) * batch_size
+        self._before: Callable[[int], int] = lambda step: step * batch_size
         self._counts = [exact_counts(stage.weights) for stage in self.stages]
         self._dealt: list[_Dealt] = []
 
@@ -85,7 +90,7 @@ class Mixture(IndexedStream):
 
     def shares(self, step: int) -> dict[str, Fraction]:
         """The share of each stream that the batch of a step is drawn by, exactly."""
-        counts = self._counts[self._stage(np.array([step * self.batch_size]))[0]]
+        counts = self._counts[self._stage(np.array([self._before(step)]))[0]]
         return {name: Fraction(counts.get(name, 0), sum(counts.values())) for name in self.streams}
 
     def prepare(self, *, show_progress: bool = True) -> None:
@@ -128,6 +133,40 @@ class Mixture(IndexedStream):
             sources[chosen], numbers[chosen] = source, dealt[stage].before[source] + rank
         return sources, numbers
 
+    def courses(self, num_steps: int) -> list[Course]:
+        if len(self.stages) < 2:
+            return []
+        begins = [stage.begin for stage in self.stages]
+        stages = (np.searchsorted(begins, np.arange(num_steps), side="right") - 1).tolist()
+        shares = [
+            {name: count / sum(counts.values()) for name, count in counts.items()}
+            for counts in self._counts
+        ]
+        return [
+            Course(f"share of {name}", "share", [shares[at].get(name, 0.0) for at in stages], 1.0)
+            for name in self.streams
+        ]
+
+    def begun(self, count: int) -> list[BegunStage]:
+        rows = zip(self.stages, self._begins.tolist(), self._counts, strict=True)
+        met = [BegunStage(one.begin, at, counts) for one, at, counts in rows if at < count]
+        if met:
+            last = self._dealt_to(len(met) - 1)[len(met) - 1]
+            many = last.before + last.order.before(count - met[-1].sequence)
+            for stream, own in zip(self.streams.values(), many.tolist(), strict=True):
+                met += stream.begun(own)
+        return met
+
+    def in_steps(self, before: Callable[[int], int]) -> "Mixture":
+        mixture = Mixture(
+            self.streams,
+            batch_size=self.batch_size,
+            weights=self.weights,
+            stages=self.stages[1:],
+        )
+        mixture._before = before
+        return mixture
+
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that all streams share."""
@@ -135,10 +174,8 @@ class Mixture(IndexedStream):
 
     @property
     def checksum(self) -> str:
-        """A hash of the texts, of the weights and of the stages, as 64 hexadecimal digits."""
+        """A hash of the texts and their names, as 64 hexadecimal digits; see `stages_begun` too."""
         words = [f"{name} {stream.checksum}" for name, stream in self.streams.items()]
-        for stage, counts in zip(self.stages, self._counts, strict=True):
-            words.append(f"{stage.begin} {sorted(counts.items())}")
         return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
     def _dealt_to(self, stage: int) -> "list[_Dealt]":
@@ -160,6 +197,11 @@ class Mixture(IndexedStream):
         counts = [self._counts[number].get(name, 0) for name in self.streams]
         length = lengths[number] if number < len(lengths) else None
         return _Dealt(Interleaving(counts, num_places=length), before)
+
+    @functools.cached_property
+    def _begins(self) -> NDArray[np.int64]:
+        """The first sequence of each stage."""
+        return np.array([self._before(stage.begin) for stage in self.stages], dtype=np.int64)
 
     def _stage(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._begins, indices, side="right") - 1

@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.streams.streams import TrainingStream
+from fidgpt.data.streams.streams import BegunStage, Course, TrainingStream
 from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 _Ask = tuple[int, int, int]
@@ -82,6 +82,12 @@ class Prefetch(TrainingStream):
 
     def full_batches(self, steps: int) -> float:
         return self.stream.full_batches(steps)
+
+    def stages_begun(self, steps: int) -> list[BegunStage]:
+        return self.stream.stages_begun(steps)
+
+    def courses(self, num_steps: int) -> list[Course]:
+        return self.stream.courses(num_steps)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -1,6 +1,8 @@
 """What a trainer asks of data: batches as a function of a number, and the tokenizer behind them."""
 
 import abc
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +12,40 @@ from torch import Tensor
 
 from fidgpt.data.streams.windows import rows_of_rank
 from fidgpt.data.tokenizers.tokenizer import Tokenizer
+
+
+class BegunStage(NamedTuple):
+    """Shares that a run has read its texts in, which it must not say otherwise when it goes on.
+
+    Attributes:
+      begin: the step from which on, as the stage says it.
+      sequence: the first sequence, counted in the order of the mixture.
+      counts: of a period of sequences, how many each text has.
+    """
+
+    begin: int
+    sequence: int
+    counts: dict[str, int]
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{name} {count}" for name, count in self.counts.items())
+        return f"step {self.begin} ({shares})"
+
+
+class Course(NamedTuple):
+    """Something that is another number from step to step, as a person would look at it.
+
+    Attributes:
+      name: of it.
+      unit: of its values.
+      values: at each step of a run.
+      full: what they are a part of.
+    """
+
+    name: str
+    unit: str
+    values: list[float]
+    full: float
 
 
 class TrainingStream(abc.ABC):
@@ -31,6 +67,14 @@ class TrainingStream(abc.ABC):
     def full_batches(self, steps: int) -> float:
         """How many full batches the first `steps` amount to: fewer where batches grow."""
         return float(steps)
+
+    def stages_begun(self, steps: int) -> "list[BegunStage]":
+        """The stages that the first `steps` have begun, of a stream whose texts have shares."""
+        return []
+
+    def courses(self, num_steps: int) -> "list[Course]":
+        """What changes over a run of so many steps by schedules and stages; it needs no text."""
+        return []
 
     @property
     @abc.abstractmethod
@@ -55,6 +99,17 @@ class IndexedStream(TrainingStream):
     @abc.abstractmethod
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sequences with these numbers, from 0: [len(indices), seq_len + 1] token ids."""
+
+    def begun(self, count: int) -> list[BegunStage]:
+        """The stages in which the first `count` sequences were dealt; see `stages_begun`."""
+        return []
+
+    def in_steps(self, before: Callable[[int], int]) -> "IndexedStream":
+        """This stream where `before(step)` sequences come before a step, and not equally many."""
+        return self
+
+    def stages_begun(self, steps: int) -> list[BegunStage]:
+        return self.begun(steps * self.batch_size)
 
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1

@@ -6,13 +6,14 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.binding.mistakes import hearing, nobody_says, two_values
 from fidgpt.graph.binding.scope import Conflict, Said, Scope, Scopes, Tag, look_up
-from fidgpt.graph.binding.unsaid import asked_in_vain, formula_of
-from fidgpt.graph.errors import ConfigError, listed, raise_all
+from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.structure.arguments import Key, assign, default_of, every
 from fidgpt.graph.structure.clone import copies_of
 from fidgpt.graph.structure.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
-from fidgpt.graph.typed.formula import is_formula, look_up_names
+from fidgpt.graph.typed.formula import is_formula
+from fidgpt.graph.typed.lookup import look_up_names
 
 
 @dataclass(eq=False, slots=True)
@@ -109,8 +110,12 @@ def resolve(root: Any) -> list[Heard]:
     return hear(nodes(root))
 
 
-def hear(found: Iterable[Node]) -> list[Heard]:
+def hear(found: Iterable[Node], *, is_whole: bool = True) -> list[Heard]:
     """What each open parameter of some nodes, parents first, hears.
+
+    Args:
+      found: the nodes.
+      is_whole: whether nothing is around them, so that it is a mistake to hear of nobody.
 
     Raises:
       ConfigErrors: as `bind` does.
@@ -128,11 +133,11 @@ def hear(found: Iterable[Node]) -> list[Heard]:
                 sides = (tags, word.first[0], word.second[0])
                 place = join(node.path, step_to(key))
                 conflicts.setdefault(sides, (word, []))[1].append(place)
-            elif default_of(node.value, key) is fdl.NO_VALUE:
+            elif is_whole and default_of(node.value, key) is fdl.NO_VALUE:
                 unsaid.setdefault(tags, []).append((node, join(node.path, step_to(key))))
     raise_all(
-        [text for tags, hearers in unsaid.items() for text in _nobody_says(tags, hearers)]
-        + [_two_values(sides[0], *conflict) for sides, conflict in conflicts.items()]
+        [one for tags, hearers in unsaid.items() for one in nobody_says(tags, hearers)]
+        + [two_values(sides[0], *conflict) for sides, conflict in conflicts.items()]
     )
     return heard
 
@@ -153,7 +158,7 @@ def listen(part: fdl.Buildable, scope: Scope) -> dict[Key, Said]:
         if isinstance(word, Said):
             heard[key] = word
         elif word is not None or default_of(part, key) is fdl.NO_VALUE:
-            raise ConfigError(f"{_hear([f'{title(part)}.{key}'], tags)}, which is not said.")
+            raise ConfigError(f"{hearing([f'{title(part)}.{key}'], tags)}, which is not said.")
     return heard
 
 
@@ -187,63 +192,3 @@ def _listen(part: Any, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | 
             return Conflict(Node(part), (first.path, first), (found.path, found))
         first = first or found
     return first
-
-
-def _names(tags: frozenset[Tag]) -> str:
-    return " and ".join(sorted(tag.__name__ for tag in tags))
-
-
-def _nobody_says(tags: frozenset[Tag], hearers: list[tuple[Node, str]]) -> Iterator[str]:
-    name = sorted(tag.__name__ for tag in tags)[0]
-    formulas = [found for node, _ in hearers if (found := formula_of(node))]
-    yield from (asked_in_vain(name, one) for one in formulas)
-    hearers = [one for one in hearers if formula_of(one[0]) is None]
-    if not hearers:
-        return
-    paths = [path for _, path in hearers]
-    them = "it" if len(paths) == 1 else "them"
-    around = f"cfg.{_enclosing(hearers[0][0], paths)}".rstrip(".")
-    yield (
-        f"{_hear(paths, tags)}, and no part around {them} says {name}.\n"
-        f"  Say it for one part alone:  set:{paths[0]}=...\n"
-        f"  or for all that is inside:  {around}.<parameter> = {name}.new(...)"
-    )
-
-
-def _enclosing(node: Node, paths: list[str]) -> str:
-    """The path of the nearest part above a node that is above all of some paths."""
-    while node.parents:
-        node = node.parents[0][0]
-        inside = (join(node.path, "."), node.path + "[")
-        is_part = isinstance(node.value, fdl.Buildable)
-        if is_part and all(path.startswith(inside) for path in paths):
-            break
-    return node.path
-
-
-def _two_values(tags: frozenset[Tag], conflict: Conflict, paths: list[str]) -> str:
-    sides = (conflict.first, conflict.second)
-    is_shared = any(said is None or said.path != through for through, said in sides)
-    remedy = f"Say it there:  set:{paths[0]}=..."
-    if is_shared:
-        place = title(conflict.node.value)
-        remedy = f"Both reach one {place}. {remedy}, or give each place its own {place}."
-    return "\n".join(
-        [
-            f"{_hear(paths, tags)}, of which there are two values:",
-            *(f"  {_one_side(*side)}" for side in sides),
-            f"  {remedy}",
-        ]
-    )
-
-
-def _hear(paths: list[str], tags: frozenset[Tag]) -> str:
-    return f"{listed(paths, most=2)} {'hears' if len(paths) == 1 else 'hear'} {_names(tags)}"
-
-
-def _one_side(path: str, said: Said | None) -> str:
-    if said is None:
-        return f"through {path}: nobody says it"
-    value = f"{title(said.value)}(...)" if isinstance(said.value, fdl.Buildable) else said.value
-    through = "" if path == said.path else f"through {path}: "
-    return f"{through}{value!s:.60}, said by {said.path}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import fiddle as fdl
 
+from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.structure.walk import Node, join, parts, step_to
 from fidgpt.graph.typed.formula import is_formula
 
@@ -15,23 +16,27 @@ def formula_of(node: Node) -> Node | None:
     return holder if is_formula(holder.value) and above.value is not holder.value else None
 
 
-def asked_in_vain(name: str, formula: Node) -> str:
+def asked_in_vain(name: str, formula: Node) -> ConfigError:
     """That a formula asks for a tag where it cannot be heard, and what to write instead."""
     root = formula
     while root.parents:
         root = root.parents[0][0]
     said = list(_said(root, name))
     if any(place == formula.path for _, place in said):
-        return (
+        return ConfigError(
             f"{formula.path} is {formula.value.text}, and says {name} itself: it cannot be "
             "computed from itself.\n"
-            f"  To change what it is now, write for example {formula.path}*=2."
+            f"  To change what it is now, write for example {formula.path}*=2.",
+            place=formula.path,
         )
     remedy = "No part of this graph does: write the path of a number in its place."
     if said:
         holder, place = said[0]
         remedy = f"{place} says it for what is inside of {holder}: write {{{place}}}."
-    return f"{formula.path} is {formula.value.text}, and no part around it says {name}.\n  {remedy}"
+    return ConfigError(
+        f"{formula.path} is {formula.value.text}, and no part around it says {name}.\n  {remedy}",
+        place=formula.path,
+    )
 
 
 def _said(root: Node, name: str) -> Iterator[tuple[str, str]]:

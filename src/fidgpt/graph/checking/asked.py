@@ -7,13 +7,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
-from fidgpt.graph.signatures.hints import (
-    can_be_called_as,
-    is_protocol,
-    methods_of,
-    name_of,
-    own_method,
-)
+from fidgpt.graph.signatures.hints import name_of
+from fidgpt.graph.signatures.protocols import is_protocol, methods_of, own_method
+from fidgpt.graph.signatures.returns import can_be_called_as
 
 
 def asked(value: Any, hint: Any) -> str:

@@ -10,13 +10,14 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.binding.bind import open_parameters
+from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.signatures.annotations import members_of
 from fidgpt.graph.signatures.hints import element_hint, fits, hint_of
 from fidgpt.graph.structure.arguments import every, given
 from fidgpt.graph.structure.walk import Node, join, title
 
 
-def wrong_calls(node: Node) -> Iterator[str]:
+def wrong_calls(node: Node) -> Iterator[ConfigError]:
     """What is wrong with a Partial, by the annotation of each place that holds it.
 
     A place annotated `Callable[[], Block]` calls without arguments; `Callable[..., Block]` says
@@ -31,7 +32,8 @@ def wrong_calls(node: Node) -> Iterator[str]:
             continue
         wrong = [(_with(count), _misfit(part, count)) for count in counts if count is not None]
         if wrong and all(message for _, message in wrong):
-            yield f"{join(parent.path, step)} is called {wrong[0][0]}, and {wrong[0][1]}"
+            path = join(parent.path, step)
+            yield ConfigError(f"{path} is called {wrong[0][0]}, and {wrong[0][1]}", place=path)
 
 
 def _hints(parent: Node, step: str) -> list[Any]:

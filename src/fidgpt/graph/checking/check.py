@@ -11,7 +11,8 @@ from fidgpt.graph.binding.bind import Heard, bind_nodes, open_parameters
 from fidgpt.graph.checking.asked import asked
 from fidgpt.graph.checking.called import wrong_calls
 from fidgpt.graph.checking.constraints import Constraint, broken, broken_of_whole
-from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
+from fidgpt.graph.checking.misfit import misfit_in, shown
+from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.signatures.annotations import hints_of
 from fidgpt.graph.signatures.hints import can_be_typed, fits, hint_of, name_of
 from fidgpt.graph.structure.arguments import Key, default_of, every, given, named_defaults
@@ -26,7 +27,8 @@ from fidgpt.graph.structure.walk import (
     step_to,
     title,
 )
-from fidgpt.graph.typed.formula import is_formula, wrong_formulas
+from fidgpt.graph.typed.formula import is_formula
+from fidgpt.graph.typed.lookup import wrong_formulas
 
 _HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
@@ -59,34 +61,34 @@ def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
       ConfigErrors: every mistake, in one go.
     """
     found = nodes(root)
-    messages = mistakes_of(found, within=found)
+    mistakes = mistakes_of(found, within=found)
     try:
         bound, heard = bind_nodes(root, found)
     except ConfigError as error:
-        raise_all(messages + (error.messages if isinstance(error, ConfigErrors) else [str(error)]))
+        raise_all(mistakes + error.mistakes)
         raise
     copies = nodes(bound)
-    if not messages:  # a value wrong where it is said is wrong all over
-        messages += _mistakes_of_binding(copies, heard)
-    raise_all([*messages, *broken(copies), *broken_of_whole(bound, constraints)])
+    if not mistakes:  # a value wrong where it is said is wrong all over
+        mistakes += _mistakes_of_binding(copies, heard)
+    raise_all([*mistakes, *broken(copies), *broken_of_whole(bound, constraints)])
     return bound
 
 
-def mistakes_of(some: list[Node], *, within: list[Node]) -> list[str]:
+def mistakes_of(some: list[Node], *, within: list[Node]) -> list[ConfigError]:
     """What is wrong with some nodes, and with the formulas of the graph that they are of."""
-    mistakes = [message for node in some for message in _mistakes(node)]
+    mistakes = [mistake for node in some for mistake in _mistakes(node)]
     return mistakes + list(wrong_formulas(within))
 
 
-def _mistakes_of_binding(found: list[Node], heard: list[Heard]) -> list[str]:
+def _mistakes_of_binding(found: list[Node], heard: list[Heard]) -> list[ConfigError]:
     """What is wrong with a bound graph that was right before: only what was heard is new."""
     if any(is_node(one.said.value) for one in heard) or any(is_formula(n.value) for n in found):
         return mistakes_of(found, within=found)
     hearing = {one.node.path for one in heard if _is_misfit(one.part, one.key, one.said.value)}
-    return [text for node in found if hearing and node.path in hearing for text in _misfits(node)]
+    return [one for node in found if hearing and node.path in hearing for one in _misfits(node)]
 
 
-def _mistakes(node: Node) -> Iterator[str]:
+def _mistakes(node: Node) -> Iterator[ConfigError]:
     value = node.value
     if IS_PART[type(value)]:
         if isinstance(value, fdl.ArgFactory):
@@ -100,7 +102,7 @@ def _mistakes(node: Node) -> Iterator[str]:
             yield _not_built(join(node.path, step), child)
 
 
-def _missing(node: Node) -> Iterator[str]:
+def _missing(node: Node) -> Iterator[ConfigError]:
     """Required arguments that nobody gave."""
     part = node.value
     arguments = every(part)
@@ -112,26 +114,32 @@ def _missing(node: Node) -> Iterator[str]:
             path = join(node.path, step_to(key))
             hint = hint_of(part, key)
             how = f": set:{path}=<{name_of(hint)}>." if can_be_typed(hint) else "."
-            yield f"{path} is required by {title(part)} and not set{how}"
+            yield ConfigError(f"{path} is required by {title(part)} and not set{how}", place=path)
 
 
-def _misfits(node: Node) -> Iterator[str]:
+def _misfits(node: Node) -> Iterator[ConfigError]:
     part = node.value
     hints = {} if named_defaults(part) is None else hints_of(fdl.get_callable(part))
     sure = {
         key
         for key, value in part.__arguments__.items()
-        if type(value) is hints.get(key) and type(value) in LEAVES
+        if type(value) is hints.get(key) and type(value) in LEAVES and value == value
     }
     if len(sure) == len(part.__arguments__):
         return
     for key, value in given(part).items():
         if key in sure or not _is_misfit(part, key, value):
             continue
-        hint, path = hint_of(part, key), join(node.path, step_to(key))
-        text = f"the part {title(value)}" if isinstance(value, fdl.Buildable) else f"{value!r:.60}"
-        how = f"\n  Set something that fits:  set:{path}=..." if can_be_typed(hint) else ""
-        yield f"{path} is {text}, and {title(part)} takes {name_of(hint)}.{asked(value, hint)}{how}"
+        path = join(node.path, step_to(key))
+        wrong = misfit_in(path, value, hint_of(part, key))
+        where = "" if wrong.path == path else " there"
+        others = f" {wrong.num_others} more do not fit either." if wrong.num_others else ""
+        how = f"\n  Set something that fits:  set:{path}=..." if can_be_typed(wrong.hint) else ""
+        yield ConfigError(
+            f"{wrong.path} is {shown(wrong.value)}, and {title(part)} takes "
+            f"{name_of(wrong.hint)}{where}.{others}{asked(wrong.value, wrong.hint)}{how}",
+            place=path,
+        )
 
 
 def _is_misfit(part: fdl.Buildable, key: Key, value: Any) -> bool:
@@ -139,14 +147,18 @@ def _is_misfit(part: fdl.Buildable, key: Key, value: Any) -> bool:
     return not fits(value, hint_of(part, key)) and value is not default_of(part, key)
 
 
-def _outside_a_factory(node: Node) -> Iterator[str]:
+def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
     if not node.parents:
-        yield f"the root is an ArgFactory of {title(node.value)}: make it a fdl.Config."
+        yield ConfigError(
+            f"the root is an ArgFactory of {title(node.value)}: make it a fdl.Config."
+        )
     for parent, step in node.parents:
         if not all(isinstance(one, fdl.Partial | fdl.ArgFactory) for one in _part_holders(parent)):
-            yield (
-                f"{join(parent.path, step)} is an ArgFactory of {title(node.value)}, which only a "
-                "Partial or another ArgFactory calls: make it a fdl.Config."
+            path = join(parent.path, step)
+            yield ConfigError(
+                f"{path} is an ArgFactory of {title(node.value)}, which only a Partial or another "
+                "ArgFactory calls: make it a fdl.Config.",
+                place=path,
             )
 
 
@@ -157,10 +169,11 @@ def _part_holders(node: Node) -> list[Any]:
     return [holder for parent, _ in node.parents for holder in _part_holders(parent)]
 
 
-def _not_built(path: str, value: Any) -> str:
-    return (
+def _not_built(path: str, value: Any) -> ConfigError:
+    return ConfigError(
         f"{path or 'the root'} is of type {type(value).__name__}, inside which parts are not "
-        "built: use a plain list, tuple or dict, or make it a fdl.Config too."
+        "built: use a plain list, tuple or dict, or make it a fdl.Config too.",
+        place=path,
     )
 
 

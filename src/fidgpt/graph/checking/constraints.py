@@ -2,21 +2,24 @@
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.structure.arguments import every, parameter_of
 from fidgpt.graph.structure.quantities import computed
-from fidgpt.graph.structure.walk import Node, title
+from fidgpt.graph.structure.walk import IS_PART, Node, join, title
 
 _OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _MOST_LINES = 5  # of a message that somebody else wrote
+_SHOWN = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)=")  # an argument, as f"{name=}" writes it
 Constraint = Callable[[Any], None]
 
 
-def broken(nodes: Iterable[Node]) -> Iterator[str]:
+def broken(nodes: Iterable[Node]) -> Iterator[ConfigError]:
     """What the constructors of a graph's parts refuse, each with its place.
 
     A constructor says what must hold between its arguments in a static method `check_arguments`,
@@ -27,7 +30,9 @@ def broken(nodes: Iterable[Node]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node.value, fdl.Buildable) and (ask := _check_of(node.value)):
             if strange := [name for name in _names(ask) if parameter_of(node.value, name) is None]:
-                yield (
+                if not _is_own(node.value):  # a subclass may choose some of the arguments itself
+                    continue
+                yield ConfigError(
                     f"{title(node.value)}.check_arguments asks for {', '.join(strange)}, which "
                     f"{title(node.value)} does not take: it is a static method that takes some of "
                     "the constructor's arguments by name."
@@ -38,21 +43,52 @@ def broken(nodes: Iterable[Node]) -> Iterator[str]:
                 yield from _refusal(node, ask, known)
 
 
-def broken_of_whole(root: Any, constraints: Iterable[Constraint]) -> Iterator[str]:
-    """What functions that look at the whole bound graph refuse, by raising ValueError."""
+def broken_of_whole(root: Any, constraints: Iterable[Constraint]) -> Iterator[ConfigError]:
+    """What functions that look at the whole bound graph refuse, by raising ValueError.
+
+    A ConfigError says by its `sources` which values it is about, wherever they stand.
+    """
     for constraint in constraints:
         try:
             constraint(root)
+        except ConfigError as error:
+            yield from error.mistakes
         except ValueError as error:
-            yield str(error)
+            yield ConfigError(str(error), sources=_shown(root, "", str(error)))
         except Exception as error:  # whatever somebody's own function does
             name = getattr(constraint, "__name__", repr(constraint))
-            yield f"the constraint {name} failed: {type(error).__name__}: {_told(error)}"
+            yield ConfigError(
+                f"the constraint {name} failed: {type(error).__name__}: {_told(error)}"
+            )
+
+
+def refused(path: str, part: fdl.Buildable, told: str) -> ConfigError:
+    """What a constructor says against its arguments, as a mistake of its part.
+
+    Args:
+      path: of the part.
+      part: the part.
+      told: the constructor's words. What they show as `name=value` is what they are about; where
+        they show no argument, it is the whole part.
+    """
+    message = f"{path or 'the root'} ({title(part)}): {told}"
+    return ConfigError(message, place=path, sources=_shown(part, path, told))
+
+
+def _shown(part: Any, path: str, told: str) -> list[str]:
+    """The paths of a part's arguments that somebody's words show."""
+    names = _SHOWN.findall(told) if IS_PART[type(part)] else []
+    return [join(path, f".{name}") for name in names if parameter_of(part, name) is not None]
 
 
 def _check_of(part: fdl.Buildable) -> Callable[..., Any] | None:
     ask = getattr(fdl.get_callable(part), "check_arguments", None)
     return ask if callable(ask) else None
+
+
+def _is_own(part: fdl.Buildable) -> bool:
+    """Whether a constructor has the check itself, rather than from a class it inherits from."""
+    return "check_arguments" in vars(fdl.get_callable(part))
 
 
 def _arguments_of(part: fdl.Buildable, names: tuple[str, ...]) -> dict[str, Any] | None:
@@ -62,16 +98,15 @@ def _arguments_of(part: fdl.Buildable, names: tuple[str, ...]) -> dict[str, Any]
     return None if fdl.NO_VALUE in known.values() else known
 
 
-def _refusal(node: Node, ask: Callable[..., Any], known: dict[str, Any]) -> Iterator[str]:
+def _refusal(node: Node, ask: Callable[..., Any], known: dict[str, Any]) -> Iterator[ConfigError]:
     try:
         ask(**known)
     except ValueError as error:
-        yield f"{node.path or 'the root'} ({title(node.value)}): {_told(error)}"
+        yield refused(node.path, node.value, _told(error))
     except TypeError:  # a value of another type, which is reported as such
         return
     except Exception as error:  # a mistake in the check, or an assertion
-        kind = type(error).__name__
-        yield f"{node.path or 'the root'} ({title(node.value)}): {kind}: {_told(error)}"
+        yield refused(node.path, node.value, f"{type(error).__name__}: {_told(error)}")
 
 
 def _told(error: Exception) -> str:

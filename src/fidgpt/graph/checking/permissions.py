@@ -10,7 +10,7 @@ import fiddle as fdl
 from fidgpt.graph.checking.around import those_around, without_those_around
 from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.difference.diff import diff
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.selecting.paths import parse_path
 from fidgpt.graph.structure.arguments import Key, given, parameter_of
 
@@ -96,9 +96,11 @@ def _of_change(old: Any, new: Any, change: Change) -> Permission:
     return min(permission_of(root, path) for root, path in sides if path is not None)
 
 
-def _refusal(change: Change) -> str:
-    where = change.path or "the root"
-    return (
-        f"{where} may not change while a run goes on: {change.detail}.\n"
-        "  Leave it as it is, or begin a new run."
+def _refusal(change: Change) -> ConfigError:
+    sources = (change.path, change.new.said_by, change.new.shared_with)
+    return ConfigError(
+        f"{change.path or 'the root'} may not change while a run goes on: {change.detail}.\n"
+        "  Leave it as it is, or begin a new run.",
+        place=change.path,
+        sources=filter(None, sources),
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.selecting.naming import path_of
 from fidgpt.graph.structure.arguments import every, given
 from fidgpt.graph.structure.walk import title
 from fidgpt.graph.typed.formula import is_formula
@@ -125,6 +126,9 @@ class PartReplaced(Change):
     def detail(self) -> str:
         old, new = title(self.old.value), title(self.new.value)
         both_parts = all(isinstance(one.value, fdl.Buildable) for one in (self.old, self.new))
+        if old == new and both_parts:  # two of one name, or one in another kind of part
+            paths = [path_of(fdl.get_callable(one.value)) for one in (self.old, self.new)]
+            old, new = paths if paths[0] != paths[1] else (old, new)
         if type(self.old.value) is type(self.new.value) or not both_parts:
             return f"{old} -> {new}"
         kinds = type(self.old.value).__name__, type(self.new.value).__name__

@@ -179,4 +179,13 @@ def _short(value: Any, aspect: str) -> str:
         return "not set"
     if isinstance(value, dict) and [*value] in (["part"], ["keep"]):
         return f"the part of {next(iter(value.values()))}"
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        return f"[{', '.join(map(_item, value)):.100}]"
     return f"{value!r:.60}"
+
+
+def _item(value: Any) -> str:
+    """An item of a list in which parts stand: one that was there by its place, and new ones."""
+    if isinstance(value, dict) and [*value] == ["keep"]:
+        return str(value["keep"])
+    return "another part" if isinstance(value, dict) else f"{value!r:.60}"

@@ -12,7 +12,8 @@ from fidgpt.graph.edits.calling import with_arguments
 from fidgpt.graph.errors import ConfigError, at, listed, suggest
 from fidgpt.graph.selecting.place import Place, inside_of
 from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
-from fidgpt.graph.signatures.hints import can_be_typed, element_hint, fits, is_protocol, name_of
+from fidgpt.graph.signatures.hints import can_be_typed, element_hint, fits, name_of
+from fidgpt.graph.signatures.protocols import is_protocol
 from fidgpt.graph.structure.arguments import Key, default_of, every
 from fidgpt.graph.typed.calls import parse_call
 from fidgpt.graph.typed.formula import make_formula, says_formula
@@ -67,7 +68,7 @@ class Reader:
             return self._named(place)
 
     def _read(self, place: Place) -> Any:
-        if says_formula(self._text, place.hint):
+        if says_formula(self._text, place.hint) and not self._calls_part():
             return make_formula(self._root, self._text, place=place)
         takes_part = any(one not in _PLAIN for one in members_of(place.hint))
         name = self._name_of_part(place.hint) if takes_part else ""
@@ -83,6 +84,11 @@ class Reader:
                     texts = {read_key(key, place.hint): one for key, one in entries.items()}
                     return self._filled(place, dict.fromkeys(texts), texts.items())
             raise ConfigError(self._why_not(place, takes_part) or str(error)) from None
+
+    def _calls_part(self) -> bool:
+        """Whether the text is a call of a known part, whatever its arguments name in braces."""
+        call = _CALL.fullmatch(self._text)
+        return call is not None and call[2] is not None and call[1] in self._parts
 
     def _name_of_part(self, hint: Any) -> str:
         """The part that the text names; "" where it means something else."""

@@ -1,4 +1,4 @@
-"""Values said by what they are now: `*=2`, `+=1`, `-=1`."""
+"""Values said by what they are now: `*=2`, `+=1`, `-=1`, and `+=[Console]` of a list."""
 
 import contextlib
 import operator
@@ -9,14 +9,16 @@ from fiddle.tagging import TaggedValue
 
 from fidgpt.graph.binding.bind import hears, resolve
 from fidgpt.graph.edits.edit import Edit, carry_out
-from fidgpt.graph.edits.setting import carriers
+from fidgpt.graph.edits.extending import can_be_extended, extended
+from fidgpt.graph.edits.reading import Parts
+from fidgpt.graph.edits.setting import NO_PARTS, carriers
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.selectors import places
 from fidgpt.graph.signatures.annotations import members_of
 from fidgpt.graph.signatures.hints import fits, name_of
-from fidgpt.graph.structure.arguments import Key, default_of, given
+from fidgpt.graph.structure.arguments import Key, default_container_of, default_of, given
 from fidgpt.graph.structure.clone import clone_part
 from fidgpt.graph.structure.quantities import is_quantity
 from fidgpt.graph.structure.walk import parts
@@ -27,30 +29,36 @@ from fidgpt.graph.typed.values import as_asked
 SIGNS = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
-def change_by(root: Any, selector: str, sign: str, text: str) -> list[Edit]:
+def change_by(
+    root: Any, selector: str, sign: str, text: str, *, parts: Parts = NO_PARTS
+) -> list[Edit]:
     """Multiplies, adds to or subtracts from the number at every place that a selector names.
 
     A number that is set, or a default, becomes another number; what is heard or computed becomes
     a formula of what it was. What hears, or is a formula of, another selected place follows that
-    one, and is not changed a second time.
+    one, and is not changed a second time. To a list, tuple or dict, `+` adds items.
 
     Args:
       root: the graph.
       selector: a path or a selector of many places.
       sign: `*`, `+` or `-`.
-      text: by how much: a number, arithmetic, or a formula.
+      text: by how much: a number, arithmetic, or a formula; or what is added: `[1, 2]`.
+      parts: constructors that items may name.
 
     Returns:
       What changed.
 
     Raises:
-      ConfigError: there is no number, or the result does not fit; the graph is as it was.
+      ConfigError: there is no number and no list, or the result does not fit; the graph is as it
+        was.
     """
     found = places(root, selector)
-    return _change(root, _leading(root, found) or found, sign, text)
+    return _change(root, _leading(root, found) or found, sign, text.strip(), parts)
 
 
-def change_tag_by(root: Any, tag: type[fdl.Tag], sign: str, text: str) -> list[Edit]:
+def change_tag_by(
+    root: Any, tag: type[fdl.Tag], sign: str, text: str, *, parts: Parts = NO_PARTS
+) -> list[Edit]:
     """Does the same wherever a quantity is said.
 
     What is computed from the same quantity around it follows, and is not changed a second time.
@@ -63,15 +71,27 @@ def change_tag_by(root: Any, tag: type[fdl.Tag], sign: str, text: str) -> list[E
     """
     found = carriers(root, tag)
     leading = [place for place in found if not _follows(place.value, tag)]
-    return _change(root, leading or found, sign, text)
+    return _change(root, leading or found, sign, text.strip(), parts)
 
 
-def _change(root: Any, found: list[Place], sign: str, text: str) -> list[Edit]:
+def _change(root: Any, found: list[Place], sign: str, text: str, parts: Parts) -> list[Edit]:
     planned = []
     for place in found:
-        with at(f"{place.path}{sign}={text.strip()}"):
-            planned.append((place, _changed(root, place, sign, text.strip())))
+        now = _set_or_default(place)
+        if sign == "+" and can_be_extended(now):
+            planned.append((place, extended(root, place, now, text, parts)))
+            continue
+        with at(f"{place.path}{sign}={text}"):
+            planned.append((place, _changed(root, place, sign, text)))
     return carry_out(planned)
+
+
+def _set_or_default(place: Place) -> Any:
+    part, key = place.container, place.key
+    if place.value is not fdl.NO_VALUE or not isinstance(part, fdl.Buildable):
+        return place.value
+    made = default_container_of(part, key)
+    return default_of(part, key) if made is None else made
 
 
 def _changed(root: Any, place: Place, sign: str, text: str) -> Any:
@@ -84,6 +104,13 @@ def _changed(root: Any, place: Place, sign: str, text: str) -> Any:
         now = default_of(place.container, place.key)
     if now is fdl.NO_VALUE:
         raise ConfigError("it has no value that could be changed.")
+    if can_be_extended(now):
+        raise ConfigError(
+            f"it is {describe(now)}, and {sign}= is for numbers. += adds items to it, and "
+            f"set:{place.path}=... sets it whole."
+        )
+    if now is None:
+        raise ConfigError(f"it is None, and no number: set:{place.path}=... sets it.")
     if isinstance(now, bool) or not isinstance(now, int | float):
         raise ConfigError(f"it is {describe(now)}, and no number.")
     if says_formula(text, place.hint):
@@ -97,7 +124,8 @@ def _number(place: Place, now: int | float, sign: str, text: str) -> Any:
     except UNREADABLE as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError("the result is too large a number.") from None
+        size = "small" if isinstance(error, FloatingPointError) else "large"
+        raise ConfigError(f"the result is too {size} a number.") from None
     asked = as_asked(result, place.hint)
     stays_whole = type(now) is int and float not in members_of(place.hint)
     if stays_whole and type(asked) is float and asked.is_integer():

@@ -22,6 +22,7 @@ from fidgpt.graph.signatures.hints import hint_of
 from fidgpt.graph.structure.arguments import given
 from fidgpt.graph.structure.walk import Node, nodes
 from fidgpt.graph.typed.calls import Call, parse_call
+from fidgpt.graph.typed.values import read_value
 
 
 def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
@@ -68,8 +69,21 @@ def _function(root: Any, selector: str, text: str, parts: Parts) -> Callable[...
         if found := part_named(name, places(root, selector)[0].hint, parts):
             return found
     if name not in parts:
-        raise ConfigError(f"there is no part {name!r}. {_likely(root, selector, text, parts)}")
+        raise ConfigError(_no_part(root, selector, text, parts))
     return parts[name]
+
+
+def _no_part(root: Any, selector: str, text: str, parts: Parts) -> str:
+    """Why a text names no part, and what to write in place of it."""
+    likely = _likely(root, selector, text, parts)
+    with contextlib.suppress(ConfigError):  # what means nothing anywhere
+        if not isinstance(read_value(text, Any), str):
+            value = f"{text.strip():.60} is a value, and no part"
+            with contextlib.suppress(ConfigError):  # one that does not fit, or has no place
+                Reader(root, text, parts).read(places(root, selector)[0])
+                return f"{value}: set:{selector}={text.strip()} sets it."
+            return f"{value}. {likely}"
+    return f"there is no part {parse_call(text).name!r}. {likely}"
 
 
 def _likely(root: Any, selector: str, text: str, parts: Parts) -> str:

@@ -20,7 +20,8 @@ from fidgpt.graph.history.sayings import (
     said_by,
     sayings_of,
 )
-from fidgpt.graph.history.story import Source, Story, short_text, story, why_text
+from fidgpt.graph.history.story import Source, Story, story
+from fidgpt.graph.history.telling import short_text, why_text
 from fidgpt.graph.structure.arguments import Key
 from fidgpt.graph.structure.walk import join, parts, step_to
 

@@ -4,7 +4,7 @@ import functools
 import inspect
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fiddle as fdl
@@ -15,11 +15,8 @@ from fidgpt.graph.history.sayings import Saying, left_open_by, sayings_of
 from fidgpt.graph.selecting.paths import Place, find_place
 from fidgpt.graph.structure.arguments import Key, default_of, every, given, parameter_of
 from fidgpt.graph.structure.quantities import computed, is_quantity
-from fidgpt.graph.structure.walk import is_node, join, step_to, title
+from fidgpt.graph.structure.walk import join, step_to, title
 from fidgpt.graph.typed.formula import is_formula
-from fidgpt.graph.views.outline import leaf_text
-
-_MOST = 5  # sayings and sources in a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +91,24 @@ class _Teller:
         self._heard = {(id(one.part), one.key): one for one in resolve(root)}
 
     def tell(self, place: Place) -> Story:
-        part, key = place.container, place.key
+        part, key, said = place.container, place.key, place.value
         if not isinstance(part, fdl.Buildable):
             return self._of_item(place)
-        heard = self._heard.get((id(part), key))
-        said, fallback = place.value, default_of(part, key)
-        stands = said is fdl.NO_VALUE and heard is None and fallback is not fdl.NO_VALUE
-        value = heard.said.value if heard else fallback if stands else said
-        return Story(
-            place.path,
-            value,
-            sayings_of(part, key),
-            through=_tag_names(part, key) if heard else (),
-            left_open=left_open_by(part, key) if heard else None,
-            source=self._of_source(heard) if heard else None,
-            result=self._result(place) if is_quantity(said) else fdl.NO_VALUE,
-            computed_from=self._sources(said, place.path) if is_quantity(said) else [],
-            default_of=_definition(part) if stands else None,
-            doc=_doc(part, key),
-        )
+        told = Story(place.path, said, sayings_of(part, key), doc=_doc(part, key))
+        if heard := self._heard.get((id(part), key)):
+            return replace(
+                told,
+                value=heard.said.value,
+                through=_tag_names(part, key),
+                left_open=left_open_by(part, key),
+                source=self._of_source(heard),
+            )
+        if said is fdl.NO_VALUE and (default := default_of(part, key)) is not fdl.NO_VALUE:
+            return replace(told, value=default, default_of=_definition(part))
+        if is_quantity(said):
+            sources = list(self._sources(said, place.path))
+            return replace(told, result=self._result(place), computed_from=sources)
+        return told
 
     def _of_item(self, place: Place) -> Story:
         """An item's own sayings are kept by the part that holds the list or dict."""
@@ -128,10 +124,7 @@ class _Teller:
         path = join(said.node.path, step_to(said.key))
         return self.tell(Place(said.node.value, said.key, Any, path, said.node.path))
 
-    def _sources(self, part: fdl.Buildable, path: str) -> list[Source]:
-        return list(self._each_source(part, path))
-
-    def _each_source(self, part: fdl.Buildable, path: str) -> Iterator[Source]:
+    def _sources(self, part: fdl.Buildable, path: str) -> Iterator[Source]:
         if is_formula(part):
             yield from self._named_in_formula(path)
             return
@@ -158,79 +151,6 @@ class _Teller:
     @functools.cached_property
     def _bound(self) -> Any:
         return bind(self._root)
-
-
-def why_text(root: Any, path: str) -> str:
-    """The story of a path in a few lines.
-
-    Raises:
-      ConfigError, ConfigErrors: as `story` does.
-    """
-    told = story(root, path)
-    lines = [f"{told.path} = {_value_text(told)}", *(f"  {line}" for line in _chain(told))]
-    doc = told.doc or (told.source.doc if told.source else "")
-    return "\n".join([*lines, *([f"  {doc}"] if doc else [])]) + "\n"
-
-
-def _chain(told: Story) -> Iterator[str]:
-    if told.source is not None:
-        yield f"heard through {' and '.join(told.through)} from {told.source.path}"
-        if told.left_open is not None:
-            yield f"  left open by {told.left_open.who}"
-        yield f"{told.source.path} = {_value_text(told.source)}"
-        yield from (f"  {line}" for line in _chain(told.source))
-        yield from _sayings(told, is_over=True)
-    elif told.default_of is not None:
-        yield f"the default of {told.default_of}"
-        yield from _sayings(told, is_over=True)
-    elif told.holder is not None:
-        yield from _sayings(told, is_over=False)
-        yield f"in {told.holder.path}:"
-        yield from (f"  {line}" for line in _chain(told.holder))
-    else:
-        yield from _sayings(told, is_over=False)
-    for source in told.computed_from[:_MOST]:
-        heard = f"  <- {source.heard_from}" if source.heard_from else ""
-        yield f"computed from {source.path} = {short_text(source.value)}{heard}"
-
-
-def _sayings(told: Story, *, is_over: bool) -> Iterator[str]:
-    """What was said, newest first; all of it has lost where the place hears, or its default stands.
-
-    A value taken away that was never there tells nothing.
-    """
-    for number, saying in enumerate(told.sayings[:_MOST]):
-        if saying.value is fdl.NO_VALUE:
-            yield f"taken away by {saying.who}"
-        else:
-            verb = "before, said by" if is_over or number else "said by"
-            yield f"{short_text(saying.value)}  {verb} {saying.who}"
-    if not told.sayings and not is_over and told.holder is None:
-        yield "nobody recorded who said it"
-    if len(told.sayings) > _MOST:
-        yield f"and {len(told.sayings) - _MOST} times before"
-
-
-def _value_text(told: Story) -> str:
-    source = told
-    while source.source is not None:
-        source = source.source
-    text = short_text(source.value)
-    return text if source.result is fdl.NO_VALUE else f"{text} = {source.result!r:.60}"
-
-
-def short_text(value: Any) -> str:
-    """A value in a few words: a part by its name, a list of parts by theirs."""
-    if value is fdl.NO_VALUE:
-        return "not set"
-    if isinstance(value, fdl.Buildable):
-        return given(value)["text"] if is_formula(value) else title(value)
-    if isinstance(value, dict) and any(map(is_node, value.values())):
-        return f"a dict of {', '.join(map(str, value))}"
-    if isinstance(value, list | tuple) and any(isinstance(one, fdl.Buildable) for one in value):
-        return f"[{', '.join(map(short_text, value))}]"
-    text = leaf_text(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _tag_names(part: fdl.Buildable, key: Key) -> tuple[str, ...]:

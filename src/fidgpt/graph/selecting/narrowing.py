@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 
 from fidgpt.graph.errors import suggest
+from fidgpt.graph.selecting.naming import meant
 from fidgpt.graph.selecting.paths import own_key
 from fidgpt.graph.selecting.place import describe
 from fidgpt.graph.selecting.spots import Spot, below, inside
@@ -76,17 +77,19 @@ def _sliced(spots: list[Spot], text: str) -> list[Spot]:
 
 
 def _calling(spots: list[Spot], name: str) -> list[Spot]:
-    parts = [spot for spot in below(spots) if isinstance(spot.value, fdl.Buildable)]
-    functions = {id(f): f for f in (fdl.get_callable(spot.value) for spot in parts)}
-    wanted = {key for key, function in functions.items() if name in _names_of(function)}
-    return [spot for spot in parts if id(fdl.get_callable(spot.value)) in wanted]
+    found = [spot for spot in below(spots) if isinstance(spot.value, fdl.Buildable)]
+    wanted = {id(function) for function in meant(functions_of(found), name)}
+    return [spot for spot in found if id(fdl.get_callable(spot.value)) in wanted]
 
 
-def _names_of(function: Any) -> set[str]:
-    """The name of a function; of a class also those of the classes that it inherits from."""
-    if isinstance(function, type):
-        return {one.__name__ for one in function.__mro__ if one is not object}
-    return {getattr(function, "__name__", "")}
+def functions_of(spots: Iterable[Spot]) -> list[Any]:
+    """What the parts at or below some spots call, each once."""
+    called = [
+        fdl.get_callable(spot.value)
+        for spot in below(spots)
+        if isinstance(spot.value, fdl.Buildable)
+    ]
+    return list({id(function): function for function in called}.values())
 
 
 def _tagged(spots: list[Spot], name: str) -> list[Spot]:
@@ -137,7 +140,8 @@ def _no_entries(spots: list[Spot], text: str) -> str:
 def _no_call(spots: list[Spot], name: str) -> str:
     parts = [spot.value for spot in below(spots) if isinstance(spot.value, fdl.Buildable)]
     functions = {id(fdl.get_callable(part)): part for part in parts}.values()
-    return f"no part there is a {name}. {suggest(name, map(title, functions))}"
+    bare = name.rpartition(".")[2]
+    return f"no part there is a {name}. {suggest(bare, map(title, functions))}"
 
 
 def _no_tag(spots: list[Spot], name: str) -> str:

@@ -31,6 +31,7 @@ _REMEDIES = (  # for what is found where a step should begin
     (r"[/\\]", " Steps are joined by dots."),
     (r"[A-Za-z_]", " A dot is missing."),
     (r"\.$", " A name is missing."),
+    (r"[+~]", " Nothing stands before a path: += behind it adds items, and del: takes away."),
     (r"\*\*|\.\*\*", " Any depth is written **.name, with a name after it."),
     (r"\.?\*", " All items are written [*], all depths **.name."),
 )

@@ -4,16 +4,20 @@ model.hidden_dim        a path names one place
 blocks[*]  blocks[1::2] every entry, or a slice of them
 **.dropout              a name at any depth; `model.**.window` below the model
 :RMSNorm.eps            in every part that calls RMSNorm or a subclass of it
+:lab.parts.RMSNorm.eps  the same, where two classes have one name
 @LearningRate           where the quantity is said; where nobody says it, where it is heard
 """
 
+import itertools
 import re
+import sys
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.selecting.narrowing import KINDS, carriers, tags_of
+from fidgpt.graph.selecting.naming import is_named
+from fidgpt.graph.selecting.narrowing import KINDS, carriers, functions_of, tags_of
 from fidgpt.graph.selecting.paths import find_place, follow, key_at
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.spots import Spot
@@ -45,13 +49,35 @@ def places(root: Any, selector: str) -> list[Place]:
     if first is None:
         return [follow(root, [key for _, key in steps], selector)]
     spots = [_beginning(root, [key for _, key in steps[:first]], selector)]
-    for kind, named in steps[first:]:
+    left = steps[first:]
+    while left:
+        (kind, named), *left = left
+        if kind == "called":
+            named, left = _whole_name(spots, named, left)
         found = KINDS[kind].take(spots, named)
         if not found:
             why = KINDS[kind].nothing(spots, named)
             raise ConfigError(f"{selector} selects nothing: {why}")
         spots = found
     return _places_of(spots, selector)
+
+
+def _whole_name(spots: list[Spot], name: str, left: list[Step]) -> tuple[str, list[Step]]:
+    """The longest name of a class that begins with a word and goes on with steps; what is left."""
+    words = [str(key) for _, key in itertools.takewhile(_is_name, left)]
+    functions = functions_of(spots)
+    for count in range(len(words), 0, -1):
+        if is_named(functions, dotted := ".".join([name, *words[:count]])):
+            return dotted, left[count:]
+    if name in sys.modules and not is_named(functions, name):  # a class that there is not
+        count = max(0, len(words) - 1)
+        return ".".join([name, *words[:count]]), left[count:]
+    return name, left
+
+
+def _is_name(step: Step) -> bool:
+    kind, key = step
+    return kind == "key" and isinstance(key, str) and key.isidentifier()
 
 
 def parse_selector(selector: str) -> list[Step]:

@@ -2,7 +2,6 @@
 
 import collections.abc
 import enum
-import functools
 import inspect
 import pathlib
 import re
@@ -20,12 +19,13 @@ from fidgpt.graph.signatures.annotations import (
     is_unknown,
     members_of,
 )
+from fidgpt.graph.signatures.protocols import is_protocol
+from fidgpt.graph.signatures.returns import TOWER, has_methods, may_return, part_fits
 from fidgpt.graph.structure.arguments import Key, given, named_defaults, parameter_of
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
 _LEAVES = (int, float, bool, str)
 _WRITTEN = (*_LEAVES, list, tuple, dict)  # what a text may say
-_TOWER = {float: (int,), complex: (int, float)}
 
 
 def hint_of(part: fdl.Buildable, key: Key) -> Any:
@@ -40,10 +40,11 @@ def fits(value: Any, hint: Any) -> bool:
     """Whether a value of a graph, parts inside it included, may be passed where `hint` is asked.
 
     A part stands for what it builds: a `Config` for what its constructor returns, a `Partial` for
-    a callable. True is no number, an int is a float, and a text is no sequence of its letters.
+    a callable. True is no number, nan is none, an int is a float, and a text is no sequence of its
+    letters.
     """
     if type(value) is hint and hint in _LEAVES:  # most are
-        return True
+        return value == value
     members = members_of(hint)
     if len(members) != 1:
         return any(fits(value, member) for member in members)
@@ -53,20 +54,64 @@ def fits(value: Any, hint: Any) -> bool:
     if isinstance(value, TaggedValueCls):
         return "value" not in given(value) or fits(given(value)["value"], hint)
     if isinstance(value, fdl.Buildable):
-        return _part_fits(value, hint)
-    if typing.get_origin(hint) is collections.abc.Callable and not _may_return(value, hint):
+        return part_fits(value, hint)
+    return _plain_fits(value, hint)
+
+
+def _plain_fits(value: Any, hint: Any) -> bool:
+    """Whether a value that is no part fits a hint of one member."""
+    if typing.get_origin(hint) is collections.abc.Callable and not may_return(value, hint):
         return False
     if isinstance(value, bool) and hint in (int, float, complex):
         return False
     protocol = typing.get_origin(hint) or hint
     if isinstance(value, _WRITTEN) and is_protocol(protocol):
-        return _has_methods(type(value), protocol) and _is_bearable(value, hint)
+        return has_methods(type(value), protocol) and _is_bearable(value, hint)
     if isinstance(value, list | tuple | dict) or _is_container(typing.get_origin(hint)):
         return _container_fits(value, hint)
     is_plain = inspect.isclass(hint) and not (typing.get_args(hint) or typing.is_typeddict(hint))
     if is_plain and not is_protocol(hint):
-        return isinstance(value, (hint, *_TOWER.get(hint, ())))
+        return isinstance(value, (hint, *TOWER.get(hint, ())))
     return _is_bearable(value, hint)
+
+
+def _container_fits(value: Any, hint: Any) -> bool:
+    origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if typing.is_typeddict(origin):
+        fields = typing.get_type_hints(origin)
+        is_whole = isinstance(value, dict) and origin.__required_keys__ <= value.keys()
+        return is_whole and all(key in fields and fits(value[key], fields[key]) for key in value)
+    if not inspect.isclass(origin) or is_protocol(origin):
+        return _is_bearable(value, hint)
+    if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
+        return False
+    if isinstance(value, Mapping):
+        if len(args) != 2:
+            return True
+        return all(fits(key, args[0]) and fits(item, args[1]) for key, item in value.items())
+    if not isinstance(value, Collection):
+        return True
+    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(value):
+        return False
+    return all(fits(item, element_hint(hint, i)) for i, item in enumerate(value))
+
+
+def _is_container(origin: Any) -> bool:
+    """Whether a generic is one of Python's own containers, whose elements can be looked at."""
+    is_own = getattr(origin, "__module__", "") in ("builtins", "collections", "collections.abc")
+    return is_own and inspect.isclass(origin) and issubclass(origin, Iterable)
+
+
+def _is_bearable(value: Any, hint: Any) -> bool:
+    """A hint that the checker does not know refuses nothing."""
+    from beartype import BeartypeConf  # late: most values are of plain classes
+    from beartype.door import is_bearable
+    from beartype.roar import BeartypeException
+
+    try:  # an int is welcome where a float is expected
+        return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
+    except BeartypeException:
+        return True
 
 
 def element_hint(hint: Any, key: Any) -> Any:
@@ -117,180 +162,3 @@ def name_of(hint: Any) -> str:
     if members := members_of(hint)[1:]:
         return " or ".join(name_of(member) for member in (members_of(hint)[0], *members))
     return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
-
-
-def _is_container(origin: Any) -> bool:
-    """Whether a generic is one of Python's own containers, whose elements can be looked at."""
-    is_own = getattr(origin, "__module__", "") in ("builtins", "collections", "collections.abc")
-    return is_own and inspect.isclass(origin) and issubclass(origin, Iterable)
-
-
-def _container_fits(value: Any, hint: Any) -> bool:
-    origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if typing.is_typeddict(origin):
-        fields = typing.get_type_hints(origin)
-        is_whole = isinstance(value, dict) and origin.__required_keys__ <= value.keys()
-        return is_whole and all(key in fields and fits(value[key], fields[key]) for key in value)
-    if not inspect.isclass(origin) or is_protocol(origin):
-        return _is_bearable(value, hint)
-    if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
-        return False
-    if isinstance(value, Mapping):
-        if len(args) != 2:
-            return True
-        return all(fits(key, args[0]) and fits(item, args[1]) for key, item in value.items())
-    if not isinstance(value, Collection):
-        return True
-    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(value):
-        return False
-    return all(fits(item, element_hint(hint, i)) for i, item in enumerate(value))
-
-
-def _part_fits(part: fdl.Buildable, hint: Any) -> bool:
-    try:
-        return _cached_call_fits(type(part), fdl.get_callable(part), hint)
-    except TypeError:  # what cannot be hashed
-        return _call_fits(type(part), fdl.get_callable(part), hint)
-
-
-def _call_fits(kind: type, function: Any, hint: Any) -> bool:
-    built = hints_of(function).get("return", Any)
-    if not issubclass(kind, fdl.Partial):
-        return _may_be(built, hint, exactly=inspect.isclass(function))
-    origin = _runtime_kind(typing.get_origin(hint) or hint)
-    if origin is collections.abc.Callable:
-        return _may_return(function, hint)
-    if not inspect.isclass(origin):
-        return True
-    if is_protocol(origin):
-        return _has_methods(functools.partial, origin)
-    return issubclass(functools.partial, origin)
-
-
-_cached_call_fits = functools.lru_cache(maxsize=4096)(_call_fits)
-
-
-def _may_return(function: Any, hint: Any) -> bool:
-    """Whether a function or class, where it is one, may return what a Callable shall."""
-    if not (inspect.isfunction(function) or inspect.isclass(function)):
-        return True
-    returns, built = typing.get_args(hint)[1:] or (Any,), hints_of(function).get("return", Any)
-    return _may_be(built, returns[0], exactly=inspect.isclass(function))
-
-
-def _method(kind: type) -> Any:
-    """What is run when an instance of a class is called, as far as it was written for that."""
-    called = inspect.getattr_static(kind, "__call__", None)
-    return called if inspect.isfunction(called) and "return" in hints_of(called) else None
-
-
-def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
-    """Whether a call annotated to return `built` may return what `hint` asks.
-
-    A class returns its own instances `exactly`; a function may return something narrower than its
-    annotation, so that only what neither contains the other is known to be wrong.
-    """
-    pairs = [(one, asked) for one in members_of(built) for asked in members_of(hint)]
-    return any(_one_may_be(one, asked, exactly) for one, asked in pairs)
-
-
-def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
-    if is_unknown(built) or is_unknown(hint):
-        return True
-    have, want = (_runtime_kind(typing.get_origin(side) or side) for side in (built, hint))
-    if not (inspect.isclass(have) and inspect.isclass(want)) or is_protocol(have):
-        return True
-    if is_protocol(want):
-        return _has_methods(have, want)
-    if want is collections.abc.Callable and exactly and callable(called := _method(have)):
-        return _may_return(called, hint)
-    if issubclass(have, (want, *_TOWER.get(want, ()))):
-        return True
-    return not exactly and issubclass(want, have)
-
-
-def _runtime_kind(hint: Any) -> Any:
-    """What is made where a hint is asked: a tensor of any shape, or a dict for a TypedDict."""
-    return dict if typing.is_typeddict(hint) else getattr(hint, "array_type", hint)
-
-
-def is_protocol(hint: Any) -> bool:
-    """Whether a hint is a Protocol; of an object not yet built only its methods can be asked."""
-    return getattr(hint, "_is_protocol", False)
-
-
-def methods_of(protocol: Any) -> dict[str, Any]:
-    """The methods that a Protocol asks for, by name."""
-    return {
-        name: member
-        for one in reversed(protocol.__mro__)
-        if is_protocol(one)
-        for name, member in vars(one).items()
-        if inspect.isfunction(member) and (name == "__call__" or name[0] != "_")
-    }
-
-
-def _has_methods(kind: type, protocol: Any) -> bool:
-    """Whether instances of a class have the methods of a Protocol, as far as anybody can know."""
-    asked = methods_of(protocol)
-    looked_up = getattr(kind, "__getattr__", None)
-    is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
-    if not is_anything and not all(_has(kind, name) or _sets(kind, name) for name in asked):
-        return False
-    return all(can_be_called_as(own_method(kind, name), asked[name]) for name in asked)
-
-
-def own_method(kind: type, name: str) -> Any:
-    """A method as a class has it, None where it has none; a torch module is called by `forward`."""
-    own = next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
-    is_torchs = name == "__call__" and getattr(own, "__module__", "").startswith("torch.nn.")
-    return own_method(kind, "forward") if is_torchs else own
-
-
-def _has(kind: type, name: str) -> bool:
-    """Whether instances of a class have an attribute; `hasattr` finds those of the class too."""
-    return any(name in vars(one) for one in kind.__mro__)
-
-
-def can_be_called_as(own: Any, asked: Any) -> bool:
-    """Whether a method takes what the one of a Protocol does, and may return what that returns."""
-    parameters = inspect.signature(asked).parameters.values()
-    kinds = {one.kind for one in parameters}
-    if not inspect.isfunction(own) or kinds & {
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.VAR_KEYWORD,
-    }:
-        return True
-    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    try:
-        in_order = [None] * (len(parameters) - len(by_name))
-        inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
-    except TypeError:
-        return False
-    built, wanted = (_returned(one) for one in (own, asked))
-    # A method may return another of its own kind, so that to ask for its methods would never end.
-    return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
-
-
-def _returned(method: Any) -> Any:
-    """What a method is annotated to return; of a decorated one, as a context manager, unknown."""
-    return Any if hasattr(method, "__wrapped__") else hints_of(method).get("return", Any)
-
-
-def _sets(kind: type, name: str) -> bool:
-    """Whether a constructor of a class gives its instances an attribute."""
-    codes = [getattr(vars(one).get("__init__"), "__code__", None) for one in kind.__mro__]
-    is_declared = any(name in vars(one).get("__annotations__", {}) for one in kind.__mro__)
-    return is_declared or any(name in code.co_names + code.co_consts for code in codes if code)
-
-
-def _is_bearable(value: Any, hint: Any) -> bool:
-    """A hint that the checker does not know refuses nothing."""
-    from beartype import BeartypeConf  # late: most values are of plain classes
-    from beartype.door import is_bearable
-    from beartype.roar import BeartypeException
-
-    try:  # an int is welcome where a float is expected
-        return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
-    except BeartypeException:
-        return True

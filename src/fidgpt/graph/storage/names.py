@@ -1,5 +1,6 @@
 """Names of callables in files: how one is written, and which ones a file may ask for."""
 
+import functools
 import importlib
 import inspect
 import sys
@@ -129,8 +130,14 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
         found = getattr(found, part, None)
         if found is None or isinstance(found, types.ModuleType):
             raise ConfigError(f"there is no {name!r:.80}. {suggest(qualname, known)}")
-    if not _is_within(getattr(found, "__module__", None) or "", allowed):
-        raise ConfigError(f"{name!r:.80} is refused: it comes from elsewhere.")
+    made = found
+    while isinstance(made, functools.partial):
+        made = made.func
+    origin = getattr(made, "__module__", None) or "a place that it does not name"
+    if not _is_within(origin, allowed):
+        raise ConfigError(
+            f"{name!r:.80} is refused: it comes from {origin:.80}, a package to be allowed itself."
+        )
     return found
 
 

@@ -2,10 +2,13 @@
 
 import json
 import math
+import re
 from collections import Counter
 from typing import Any
 
 from fidgpt.graph.errors import ConfigError
+
+_ZERO = re.compile(r"[-+]?[0.]*([eE].*)?")
 
 
 def read_json(text: str) -> Any:
@@ -16,7 +19,7 @@ def read_json(text: str) -> Any:
       ValueError, RecursionError: it is no JSON.
     """
     return json.loads(
-        text, object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=_finite
+        text, object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=read_float
     )
 
 
@@ -33,8 +36,15 @@ def _no_number(word: str) -> Any:
     raise ConfigError(f'{word} is no number of JSON: write {{"float": "{float(word)}"}}.')
 
 
-def _finite(text: str) -> float:
+def read_float(text: str) -> float:
+    """The float that a text is.
+
+    Raises:
+      ConfigError: it is so large, or so small, that an infinity, or a zero, would be left of it.
+    """
     value = float(text)
     if math.isinf(value):
         raise ConfigError(f"{text:.40} is too large a number.")
+    if not value and not _ZERO.fullmatch(text):
+        raise ConfigError(f"{text:.40} is too small a number: as a float it would be 0.0.")
     return value

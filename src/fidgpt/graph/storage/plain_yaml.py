@@ -1,12 +1,12 @@
 """YAML as data: what JSON could say too, and nothing else."""
 
-import math
 import re
 from typing import Any
 
 import yaml
 
-from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.storage.plain_json import read_float
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser where it is there
 _INT = re.compile(r"[-+]?[0-9]{1,4000}")
@@ -105,10 +105,10 @@ def _scalar(event: Any) -> Any:
         return _WORDS[text]
     if _INT.fullmatch(text):
         return int(text)
-    value = float(text) if _FLOAT.fullmatch(text) else text
-    if value in (math.inf, -math.inf):
-        raise ConfigError(f"line {_line(event)}: {text:.40} is too large a number.")
-    return value
+    if not _FLOAT.fullmatch(text):
+        return text
+    with at(f"line {_line(event)}"):
+        return read_float(text)
 
 
 def _refused(event: Any, what: str) -> ConfigError:

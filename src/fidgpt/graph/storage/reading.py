@@ -74,7 +74,7 @@ class Reading:
         self._times, owners = plan(self._written)
         with _one_location():
             for path, entry in self._written.items():
-                with at(path[:80] or "the root"):
+                with at(path[:80] or "the root", place=path):
                     self._models[path] = self._model(path, entry, path in owners)
             return self._make()
 
@@ -87,7 +87,7 @@ class Reading:
                 "part": functools.partial(self._copy, owned=owned),
                 "shared": functools.partial(self._shared, owned=owned),
             }
-            with at(path[:80] or "the root"):
+            with at(path[:80] or "the root", place=path):
                 for key, written in model.own.items():
                     value = part.__arguments__[key] = decode(written, self._find, refer)
                     if isinstance(value, TaggedValueCls):

@@ -20,6 +20,7 @@ _NOT_BARE = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 # What YAML takes for the end of a line, or does not take as it is; only texts in quotes have any.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _NO_YAML = re.compile("[\ud800-\udfff]")
+_LONGEST_KEY = 1000  # characters; what is longer, YAML takes for a key only behind a question mark
 
 
 def to_json(document: dict[str, Any]) -> str:
@@ -37,7 +38,7 @@ def to_yaml(document: dict[str, Any]) -> str:
     """
     lines: list[str] = []
     _write_yaml(lines, document, "", 0)
-    text = _ESCAPED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", "\n".join(lines) + "\n")
+    text = _escaped("\n".join(lines) + "\n")
     if found := _NO_YAML.search(text):
         raise ConfigError(f"{found[0]!r} has no form in YAML: save it as JSON.")
     return text
@@ -88,7 +89,9 @@ def _write_yaml(lines: list[str], value: Any, indent: str, depth: int) -> None:
     """Appends the lines of a list or dict that takes more than one."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
-        label = f"{indent}{_yaml_text(str(key))}:" if isinstance(value, dict) else f"{indent}-"
+        label = (
+            f"{indent}{_yaml_key(str(key), indent)}:" if isinstance(value, dict) else f"{indent}-"
+        )
         if isinstance(item, str):
             lines.append(f"{label} {_yaml_text(item)}")
         elif _is_short(item, depth + 1):
@@ -96,6 +99,15 @@ def _write_yaml(lines: list[str], value: Any, indent: str, depth: int) -> None:
         else:
             lines.append(label)
             _write_yaml(lines, item, f"{indent}  ", depth + 1)
+
+
+def _yaml_key(text: str, indent: str) -> str:
+    key = _yaml_text(text)
+    return f"? {key}\n{indent}" if len(_escaped(key)) > _LONGEST_KEY else key
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def _yaml_text(text: str) -> str:

@@ -135,7 +135,7 @@ class _Writing:
             }
             head = self._head(part)
         except ConfigError:
-            with at(path or "the root"):
+            with at(path or "the root", place=path):
                 raise
         return head | {name: section for name, section in sections.items() if section}
 

@@ -88,13 +88,22 @@ def default_of(part: fdl.Buildable, key: Key) -> Any:
 def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
     """The class or function that makes the default of a dataclass' field anew; None for others."""
     factory = _factory_of(part, key)
-    is_container = isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
-    return None if is_container else factory
+    return None if _makes_container(factory) else factory
+
+
+def default_container_of(part: fdl.Buildable, key: Key) -> Any:
+    """The empty list or dict that a dataclass' field makes anew as its default; None for others."""
+    factory = _factory_of(part, key)
+    return factory() if _makes_container(factory) else None
 
 
 def has_factory(part: fdl.Buildable, key: Key) -> bool:
     """Whether the default of a parameter is made anew, be it by a class, a list or a function."""
     return _factory_of(part, key) is not None
+
+
+def _makes_container(factory: Any) -> bool:
+    return isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
 
 
 def _factory_of(part: fdl.Buildable, key: Key) -> Any:

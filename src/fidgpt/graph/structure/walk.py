@@ -167,7 +167,7 @@ def _parents_first(root: Any, held: dict[int, list[tuple[str, Any]]]) -> list[An
         while pending:
             child = pending.pop()
             if state.get(id(child)) == "entered":
-                raise ConfigError(_first_loop(root))
+                raise _first_loop(root)
             if id(child) not in state:
                 stack += [(value, pending), (child, None)]
                 break
@@ -177,8 +177,8 @@ def _parents_first(root: Any, held: dict[int, list[tuple[str, Any]]]) -> list[An
     return left[::-1]
 
 
-def _first_loop(root: Any) -> str:
-    """The message for the first way down, as one reads, that comes to a node that it passed."""
+def _first_loop(root: Any) -> ConfigError:
+    """The mistake of the first way down, as one reads, that comes to a node that it passed."""
     way, steps, left = [root], [""], [_steps_to_nodes(root)]
     done: set[int] = set()
     while True:
@@ -190,11 +190,13 @@ def _first_loop(root: Any) -> str:
         _, step, child = found
         passed = [i for i, value in enumerate(way) if value is child]
         if passed:
-            outer = "".join(steps[: passed[0] + 1]).removeprefix(".") or "the root"
+            outer = "".join(steps[: passed[0] + 1]).removeprefix(".")
             inner = "".join([*steps, step]).removeprefix(".")
-            return (
-                f"{outer} ({title(child)}) contains itself, at {inner}: "
-                "a part cannot be built, nor a quantity computed, from itself."
+            return ConfigError(
+                f"{outer or 'the root'} ({title(child)}) contains itself, at {inner}: "
+                "a part cannot be built, nor a quantity computed, from itself.",
+                place=outer,
+                sources=[outer, inner],
             )
         if id(child) not in done:
             way, steps, left = [*way, child], [*steps, step], [*left, _steps_to_nodes(child)]

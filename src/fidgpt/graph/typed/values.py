@@ -39,6 +39,10 @@ def read_value(text: str, hint: Any) -> Any:
                 return value
     except OverflowError:
         raise ConfigError(f"{text!r:.60} is too large a number.") from None
+    except FloatingPointError:
+        raise ConfigError(
+            f"{text!r:.60} is too small a number: as a float it would be 0.0."
+        ) from None
     collected = "" if _left_open(text) else _one_by_one(text, hint)
     if collected and fits(collected, hint):
         return collected
@@ -66,7 +70,8 @@ def _readings(text: str, hint: Any) -> list[Any]:
         # Python ends a quoted text at the end of a line; on a command line it may have several.
         value = _evaluate(parsed(word.replace("\n", "\\n") if is_quoted else word))
     except UNREADABLE as error:
-        if isinstance(error, OverflowError) and str not in members:
+        is_out_of_range = isinstance(error, OverflowError | FloatingPointError)
+        if is_out_of_range and str not in members:
             raise
         return [text, *others]
     if isinstance(value, str) and is_quoted:

@@ -1,14 +1,14 @@
 """A graph as text: an outline in which a shared part is written once and then named."""
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.binding.bind import Heard, hear
+from fidgpt.graph.binding.bind import Heard, hear, open_parameters
 from fidgpt.graph.storage.names import home_of
 from fidgpt.graph.structure.arguments import default_of, every, given
 from fidgpt.graph.structure.walk import (
@@ -52,15 +52,16 @@ def outline(root: Any, *, defaults: bool = False, color: bool = False) -> str:
     """One line for every argument that is set or heard; defaults are left out unless asked for.
 
     A part that several places hold is written out at its first path, marked `&path`, and is
-    `*path` in the other places. A value that is heard from another place shows it after `<-`.
+    `*path` in the other places. A value that is heard from another place shows it after `<-`; what
+    nobody says, as in a part of a larger graph, shows the tag there.
 
     Args:
-      root: the graph.
+      root: the graph, or a part of one.
       defaults: whether defaults are written too; each is marked, or dim on a terminal.
       color: whether the text is for a terminal.
 
     Raises:
-      ConfigErrors: the graph cannot be bound.
+      ConfigErrors: a quantity is said in two ways, or a part contains itself.
     """
     return "".join(f"{_line(row, color)}\n" for row in rows(root, defaults=defaults))
 
@@ -69,7 +70,7 @@ def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
     """The lines of a graph, top to bottom, as `outline` writes them.
 
     Raises:
-      ConfigErrors: the graph cannot be bound.
+      ConfigErrors: as `outline` does.
     """
     return _Outline(root, defaults).rows(root)
 
@@ -111,13 +112,20 @@ class _Leaf:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class _Unsaid:
+    """Stands where a parameter hears what no part here says."""
+
+    tags: str
+
+
 class _Outline:
     """Knows what is heard in a graph, and the names of what is shared."""
 
     def __init__(self, root: Any, defaults: bool) -> None:
         self._with_defaults = defaults
         found = nodes(root)
-        every_heard = hear(found)
+        every_heard = hear(found, is_whole=False)
         self._heard = {(id(heard.part), heard.key): heard for heard in every_heard}
         is_heard = {id(heard.said.value) for heard in every_heard}
         self._holders = _holders(found)
@@ -138,12 +146,15 @@ class _Outline:
                 yield Row(depth, name, path, self._title(value), "part")
                 left += [(depth + 1, *one) for one in self._inside(value, path)[::-1]]
             else:
-                yield Row(depth, name, path, text, "heard" if isinstance(value, Heard) else kind)
+                is_heard = isinstance(value, Heard | _Unsaid)
+                yield Row(depth, name, path, text, "heard" if is_heard else kind)
 
     def _text(self, value: Any, path: str) -> str | None:
         """A value that takes one line; None for one that is written out below its title."""
         if type(value) in LEAVES:
             return leaf_text(value)
+        if isinstance(value, _Unsaid):
+            return f"?  <- {value.tags}"
         if isinstance(value, Heard):
             said = value.said
             name = self._names.get(id(said.value))
@@ -175,7 +186,7 @@ class _Outline:
         return list(self._arguments(value, path))
 
     def _arguments(self, part: fdl.Buildable, path: str) -> Iterator[tuple[str, str, Any]]:
-        known = part.__arguments__
+        known, unsaid = part.__arguments__, open_parameters(part)
         for key, value in every(part).items():
             heard = None if key in known else self._heard.get((id(part), key))
             place = join(path, step_to(key))
@@ -184,6 +195,8 @@ class _Outline:
                 yield str(key), place, _Leaf("same", value) if is_same else value
             elif heard is not None:
                 yield str(key), place, heard
+            elif value is fdl.NO_VALUE and key in unsaid:
+                yield str(key), place, _unsaid(unsaid[key])
             elif self._with_defaults and value is not fdl.NO_VALUE:
                 yield str(key), place, _Leaf("default", value)
 
@@ -191,13 +204,17 @@ class _Outline:
         """A quantity that stands in a list is a part of its own, and reads like an argument."""
         if not isinstance(item, TaggedValueCls):
             return name, path, item
-        value = given(item).get("value", self._heard.get((id(item), "value")))
-        return name, f"{path}.value", value
+        heard = self._heard.get((id(item), "value")) or _unsaid(item.tags)
+        return name, f"{path}.value", given(item).get("value", heard)
 
 
 def is_default(value: Any, default: Any) -> bool:
     """Whether a plain value is what stands anyway; 1 and 1.0 are not the same."""
     return value is default or (type(value) is type(default) and repr(value) == repr(default))
+
+
+def _unsaid(tags: Iterable[Any]) -> _Unsaid:
+    return _Unsaid(" and ".join(sorted(tag.__name__ for tag in tags)))
 
 
 def _is_part(value: Any) -> bool:

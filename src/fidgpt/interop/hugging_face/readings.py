@@ -84,7 +84,7 @@ def _dense_width(model: Any) -> int:
 
 
 def _mixture(model: Any) -> Any:
-    return next((block.mlp for block in model.blocks if hasattr(block.mlp, "experts")), None)
+    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "experts"))
 
 
 def _expert_width(model: Any) -> int:
@@ -96,7 +96,8 @@ def _num_shared(model: Any) -> int:
 
 
 def _first_dense(model: Any) -> int:
-    return next(i for i, block in enumerate(model.blocks) if hasattr(block.mlp, "experts"))
+    mixtures = (i for i, block in enumerate(model.blocks) if hasattr(block.mlp, "experts"))
+    return next(mixtures, len(model.blocks))
 
 
 def _score_cap(model: Any) -> float | None:
@@ -120,6 +121,8 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
     "tied": lambda model: model.unembedding.weight is model.embedding.weight,
     "theta": lambda model: float(_rope(model).theta),
     "scaling": lambda model: _rope(model).scaling,
+    "attention_bias": lambda model: _attention(model).out.bias is not None,
+    "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
     "window": _window,
     "layer_types": _layer_types,
     "score_cap": _score_cap,

@@ -24,6 +24,8 @@ _YARN = {
     "truncate": "truncate",
 }
 _FACTORS = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
+_NUMBERS = (*_FACTORS, "attention_factor", "mscale", _SHARPNESS)
+_ABOVE_0 = (*_FACTORS, "attention_factor", _LENGTH)
 
 
 def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Config | None:
@@ -34,24 +36,25 @@ def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Confi
       seq_len: stands for the old length where the mapping does not say it.
 
     Raises:
-      ConfigError: it is of a type that we do not know, or says too little.
+      ConfigError: it is of a type that we do not know, says too little, or what is no number.
     """
     kind = None if rope is None else rope.get("rope_type")
     if rope is None or kind == "default":
         return None
     rope = {key: value for key, value in rope.items() if value is not None}
     rope.setdefault(_LENGTH, seq_len)
-    rope |= {key: float(rope[key]) for key in _FACTORS if type(rope.get(key)) is int}
+    rope |= {key: float(rope[key]) for key in _NUMBERS if type(rope.get(key)) is int}
+    _require_numbers(rope)
     if kind != "yarn" and rope.get(_SHARPNESS):
         raise ConfigError(f"rope_scaling of type {kind!r} says {_SHARPNESS}, which is YaRN's alone")
     try:
         if kind == "linear":
-            return fdl.Config(LinearScaling, factor=float(rope["factor"]))
+            return fdl.Config(LinearScaling, factor=rope["factor"])
         if kind == "llama3":
             return fdl.Config(Llama3Scaling, **_arguments(_LLAMA3, rope, needed=_LLAMA3))
         if kind == "yarn":
             known = _arguments(_YARN, rope, needed=("factor", "original_seq_len"))
-            sharpness = float(rope.get(_SHARPNESS, 0.0))
+            sharpness = rope.get(_SHARPNESS, 0.0)
             return fdl.Config(YaRN, **known, amplitude=_amplitude(rope), sharpness=sharpness)
     except KeyError as error:
         raise ConfigError(f"rope_scaling of type {kind!r} does not say {error}") from None
@@ -85,20 +88,33 @@ def mapping_of(scaling: RoPEScaling | None) -> dict[str, Any] | None:
 def _arguments(
     names: Mapping[str, str], rope: Mapping[str, Any], *, needed: Container[str]
 ) -> dict[str, Any]:
-    """By our names; factors are whole numbers in many files, and lengths are never others."""
-    said = {
+    """By our names."""
+    return {
         ours: rope[theirs] for ours, theirs in names.items() if theirs in rope or ours in needed
     }
-    return {
-        ours: float(value) if type(value) is int and ours != "original_seq_len" else value
-        for ours, value in said.items()
-    }
+
+
+def _require_numbers(rope: Mapping[str, Any]) -> None:
+    """Raises ConfigError where a number is none, or none that waves can have."""
+    for key in (*_NUMBERS, _LENGTH):
+        value = rope.get(key)
+        is_number = type(value) is (int if key == _LENGTH else float) and math.isfinite(value)
+        if value is not None and not (is_number and (value > 0 or key not in _ABOVE_0)):
+            kind = "a whole number" if key == _LENGTH else "a finite number"
+            least = " above 0" if key in _ABOVE_0 else ""
+            raise ConfigError(
+                f"{key} of rope_scaling is {value!r:.60}, and has to be {kind}{least}"
+            )
+    if type(rope.get("truncate", True)) is not bool:
+        raise ConfigError(f"truncate of rope_scaling is {rope['truncate']!r:.60}, and no bool")
+    if rope.get("low_freq_factor", 0.0) == rope.get("high_freq_factor"):
+        raise ConfigError("low_freq_factor and high_freq_factor of rope_scaling are the same")
 
 
 def _amplitude(rope: Mapping[str, Any]) -> float | None:
     """As transformers reads it: said, or the ratio of two sharpenings; None by YaRN's formula."""
     if rope.get("attention_factor") is not None:
-        return float(rope["attention_factor"])
+        return rope["attention_factor"]
     over, under = rope.get("mscale"), rope.get(_SHARPNESS)
     if not over or not under:
         return None

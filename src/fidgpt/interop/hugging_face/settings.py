@@ -1,8 +1,9 @@
 """Between what a config.json says and the arguments of a family's config."""
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import fiddle as fdl
 
@@ -19,8 +20,11 @@ Settings = dict[str, Any]
 _FIXED = {"partial_rotary_factor": (None, 1.0)}
 _SIZES = {
     *("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim"),
-    *("vocab_size", "seq_len", "every", "nope_every"),
+    *("vocab_size", "seq_len", "every", "nope_every", "window", "query_scalar"),
+    *("num_experts", "num_shared", "top_k", "expert_ffn_dim", "num_groups", "top_groups"),
+    *("kv_rank", "query_rank", "rope_head_dim", "value_head_dim"),
 }
+_ABOVE_0 = {"theta", "local_theta", "score_cap", "logit_cap", "limit"}
 # Lists that say something of every layer.
 _BY_LAYER = {"layer_types", "roped"}
 
@@ -64,7 +68,7 @@ def said_of(family: Family, settings: Mapping[str, Any]) -> Said:
         if name in settings:
             value = settings[name]
             say(said, key, _scaling_said(family, value) if name == "scaling" else value)
-    return said
+    return said | {on: said.get(key) is not None for key, on in family.switches.items()}
 
 
 def _scaling_said(family: Family, scaling: Any) -> dict[str, Any] | None:
@@ -104,6 +108,9 @@ class _Reader:
 
     def _read(self, name: str, key: str) -> None:
         is_said, value = nested(self._said, key)
+        switch = self._family.switches.get(key)
+        if switch is not None and not self._said.get(switch):
+            is_said, value = True, None
         if not is_said and key in self._family.defaults:
             is_said, value = True, self._family.defaults[key]
         has_default = self._parameters[name].default is not inspect.Parameter.empty
@@ -120,10 +127,13 @@ class _Reader:
             value = float(value)
         is_size = name in _SIZES and not (value is None and type(None) in kinds)
         if is_size and (type(value) is not int or value < 1):
-            self.wrong.append(f"{key} is {value!r}, and has to be a whole number above 0")
+            self.wrong.append(f"{key} is {value!r:.60}, and has to be a whole number above 0")
         elif kinds <= _PLAIN and type(value) not in kinds:
             wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
-            self.wrong.append(f"{key} is {value!r}, and has to be of type {wanted}")
+            self.wrong.append(f"{key} is {value!r:.60}, and has to be of type {wanted}")
+        elif type(value) is float and not _is_meant(name, value):
+            least = "above 0" if name in _ABOVE_0 else "of at least 0"
+            self.wrong.append(f"{key} is {value!r}, and has to be a finite number {least}")
         elif not kinds <= _PLAIN:
             self._keep_list(name, key, value)
         else:
@@ -131,11 +141,15 @@ class _Reader:
 
     def _keep_list(self, name: str, key: str, value: Any) -> None:
         """Null means what silence does."""
+        kinds = {kind for one in self._kinds(name) for kind in get_args(one)}
         num_layers = self._settings.get("num_layers", 0)
         if value is not None and not isinstance(value, list):
             self.wrong.append(f"{key} is {value!r:.60}, and has to be a list")
         elif value is not None and name in _BY_LAYER and len(value) < num_layers:
             self.wrong.append(f"{key} tells of {len(value)} layers, and there are {num_layers}")
+        elif value is not None and (strange := [one for one in value if type(one) not in kinds]):
+            wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
+            self.wrong.append(f"{key} has {strange[0]!r:.60}, and all of it has to be {wanted}")
         elif value is not None:
             self._settings[name] = value
 
@@ -144,6 +158,10 @@ class _Reader:
 
 
 _PLAIN = {bool, int, float, str, type(None)}
+
+
+def _is_meant(name: str, value: float) -> bool:
+    return math.isfinite(value) and (value > 0 or (value == 0 and name not in _ABOVE_0))
 
 
 def _not_fixed(family: Family, said: Said) -> Iterator[str]:

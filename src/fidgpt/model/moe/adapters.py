@@ -43,16 +43,16 @@ class StackedLoRA(nn.Module):
         adapter_init: Init = LECUN_NORMAL,
     ) -> None:
         super().__init__()
-        self.check_arguments(rank=rank, dropout=dropout)
+        self.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
         self.scale = 1.0 if alpha is None else alpha / rank
         self.dropout = dropout
         self.lora_a = carry(nn.Parameter(torch.empty(num_experts, rank, inside)), adapter_init)
         self.lora_b = carry(nn.Parameter(torch.empty(num_experts, outside, rank)), ZEROS)
 
     @staticmethod
-    def check_arguments(*, rank: int, dropout: float) -> None:
+    def check_arguments(*, rank: int, alpha: int | float | None, dropout: float) -> None:
         """Raises ValueError unless the adapters have a width and keep some of their input."""
-        LoRALinear.check_arguments(rank=rank, dropout=dropout)
+        LoRALinear.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
 
     def forward(
         self, rows: Float[Tensor, "rows inside"], groups: Groups

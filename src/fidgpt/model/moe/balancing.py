@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fidgpt.model.moe.routing import Routing
+from fidgpt.model.ranges import require_not_negative
 from fidgpt.model.reports import report_loss
 
 
@@ -30,7 +31,13 @@ class LoadBalancingLoss:
     """
 
     def __init__(self, *, weight: float = 0.01) -> None:
+        self.check_arguments(weight=weight)
         self.weight = weight
+
+    @staticmethod
+    def check_arguments(*, weight: float) -> None:
+        """Raises ValueError unless the loss counts as one."""
+        require_not_negative("weight", weight)
 
     def __call__(self, routing: Routing) -> None:
         load = routing.load()
@@ -50,7 +57,13 @@ class SequenceBalancingLoss:
     """
 
     def __init__(self, *, weight: float = 0.0001) -> None:
+        self.check_arguments(weight=weight)
         self.weight = weight
+
+    @staticmethod
+    def check_arguments(*, weight: float) -> None:
+        """Raises ValueError unless the loss counts as one."""
+        require_not_negative("weight", weight)
 
     def __call__(self, routing: Routing) -> None:
         """Sequences are the dimension before the last of the routing, [..., seq, experts]."""
@@ -73,7 +86,13 @@ class RouterZLoss:
     """
 
     def __init__(self, *, weight: float = 0.001) -> None:
+        self.check_arguments(weight=weight)
         self.weight = weight
+
+    @staticmethod
+    def check_arguments(*, weight: float) -> None:
+        """Raises ValueError unless the loss counts as one."""
+        require_not_negative("weight", weight)
 
     def __call__(self, routing: Routing) -> None:
         squares: Float[Tensor, "*batch"] = routing.logits.logsumexp(dim=-1).square()

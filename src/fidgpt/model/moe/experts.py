@@ -14,6 +14,7 @@ from fidgpt.model.mlp import gated_ffn_dim
 from fidgpt.model.moe.adapters import AdapterFactory
 from fidgpt.model.moe.grouped import Groups
 from fidgpt.model.moe.stacked import Experts, StackedExperts
+from fidgpt.model.ranges import require_size
 
 Gating = Callable[[Tensor, Tensor], Tensor]
 
@@ -88,6 +89,7 @@ class PlainExperts(StackedExperts):
         out_init: Init | None = None,
     ) -> None:
         super().__init__(num_experts=num_experts)
+        self.check_arguments(hidden_dim=hidden_dim, num_experts=num_experts, ffn_dim=ffn_dim)
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
         self.activation = activation
         self.up = self._stacked(ffn_dim, hidden_dim, init)
@@ -95,6 +97,13 @@ class PlainExperts(StackedExperts):
         self.up_bias = self._biases(ffn_dim, bias)
         self.down_bias = self._biases(hidden_dim, bias)
         self._adapt(adapter, "up", "down")
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
+        """Raises ValueError unless there are experts, and something inside of them."""
+        require_size("hidden_dim", hidden_dim)
+        require_size("num_experts", num_experts)
+        require_size("ffn_dim", ffn_dim)
 
     def forward(
         self, rows: Float[Tensor, "rows hidden"], groups: Groups
@@ -130,6 +139,7 @@ class GatedExperts(StackedExperts):
         out_init: Init | None = None,
     ) -> None:
         super().__init__(num_experts=num_experts)
+        self.check_arguments(hidden_dim=hidden_dim, num_experts=num_experts, ffn_dim=ffn_dim)
         ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
         self.gating = gating
         self.gate = self._stacked(ffn_dim, hidden_dim, init)
@@ -139,6 +149,13 @@ class GatedExperts(StackedExperts):
         self.up_bias = self._biases(ffn_dim, bias)
         self.down_bias = self._biases(hidden_dim, bias)
         self._adapt(adapter, "gate", "up", "down")
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
+        """Raises ValueError unless there are experts, and something inside of them."""
+        require_size("hidden_dim", hidden_dim)
+        require_size("num_experts", num_experts)
+        require_size("ffn_dim", ffn_dim)
 
     def forward(
         self, rows: Float[Tensor, "rows hidden"], groups: Groups

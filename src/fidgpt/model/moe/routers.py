@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, carry
 from fidgpt.model.moe.routing import GroupLimit, Routing, SelectionBias
+from fidgpt.model.ranges import require_factor
 
 
 class Router(nn.Module):
@@ -47,7 +48,7 @@ class Router(nn.Module):
         init: Init = GPT2_NORMAL,
     ) -> None:
         super().__init__()
-        self.check_arguments(num_experts=num_experts, top_k=top_k)
+        self.check_arguments(num_experts=num_experts, top_k=top_k, scale=scale)
         if groups is not None:
             groups.check(num_experts=num_experts, top_k=top_k)
         self.num_experts = num_experts
@@ -60,8 +61,9 @@ class Router(nn.Module):
         self.bias = carry(nn.Parameter(torch.empty(num_experts)), ZEROS) if bias else None
 
     @staticmethod
-    def check_arguments(*, num_experts: int, top_k: int) -> None:
-        """Raises ValueError unless a token can go to top_k different experts."""
+    def check_arguments(*, num_experts: int, top_k: int, scale: float) -> None:
+        """Raises ValueError unless a token can go to top_k different experts, and get anything."""
+        require_factor("scale", scale)
         if not 1 <= top_k <= num_experts:
             raise ValueError(
                 f"{top_k=} of {num_experts=} cannot be chosen: use at least 1 and at most "

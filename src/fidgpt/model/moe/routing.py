@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from fidgpt.model.ranges import require_not_negative
+
 
 class Routing(NamedTuple):
     """Which experts each token goes to.
@@ -113,8 +115,14 @@ class SelectionBias(nn.Module):
 
     def __init__(self, *, num_experts: int, rate: float = 0.001) -> None:
         super().__init__()
+        self.check_arguments(rate=rate)
         self.rate = rate
         self.register_buffer("bias", torch.zeros(num_experts))
+
+    @staticmethod
+    def check_arguments(*, rate: float) -> None:
+        """Raises ValueError unless a number moves against the load, if at all."""
+        require_not_negative("rate", rate)
 
     def reset_parameters(self) -> None:
         """No expert is preferred."""

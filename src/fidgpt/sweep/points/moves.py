@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.directives import composed, split_directive
+from fidgpt.cli.directives.directives import composed
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.graph import ConfigError, places, resolve
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.structure.walk import is_node

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.graph import ConfigError, places
 from fidgpt.graph.views.outline import leaf_text
 from fidgpt.sweep.points.axes import ASSIGNED, Axis, Choice

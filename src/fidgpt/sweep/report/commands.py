@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.cli.running.again import command_for
 from fidgpt.cli.running.saying import allow_flags, train_command
 from fidgpt.graph import ConfigError, load

@@ -13,7 +13,7 @@ from optuna.distributions import (
 )
 
 from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.points.axes import ASSIGNED, NUMBERS, Axis, Choice, axis_values

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fidgpt.cli.catalogue.calls import call_with
 from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import split_directive
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.cli.running.runs import build_trainer, name_of_base
 from fidgpt.graph import ConfigError
 from fidgpt.graph.checking.permissions import allowed_changes

@@ -6,6 +6,7 @@ from pathlib import Path
 from fidgpt.data import Tokenizer
 from fidgpt.data.streams.windows import CorpusPart
 from fidgpt.model.language_model import LanguageModel
+from fidgpt.model.ranges import require_size
 from fidgpt.parallel import DataParallel
 from fidgpt.train.evaluation.answers import Answers
 from fidgpt.train.evaluation.evaluator import Periodic
@@ -46,6 +47,8 @@ class TaskEvaluation(Periodic):
         every: int | None = None,
     ) -> None:
         super().__init__(every=every)
+        require_size("seq_len", seq_len)
+        require_size("batch_size", batch_size)
         Tasks.check_arguments(names=tasks, num_fewshot=num_fewshot, limit=limit)
         self.tasks = tasks
         self.corpus = corpus

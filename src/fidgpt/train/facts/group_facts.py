@@ -28,6 +28,7 @@ class GroupFacts:
       name: what it is called; its number where it has no name.
       learning_rate: at the peak of the schedule; None where the optimizer has none.
       weight_decay: None where the optimizer has none.
+      settings: every other one that is a number, too.
       num_tensors: parameters.
       num_parameters: numbers in them.
       holds: the parameters' names, those that differ in a layer or in one module as one.
@@ -36,17 +37,24 @@ class GroupFacts:
     name: str
     learning_rate: float | None
     weight_decay: float | None
+    settings: Mapping[str, float]
     num_tensors: int
     num_parameters: int
     holds: str
 
 
-def groups_of(trainer: "Trainer") -> list[GroupFacts]:
-    """The groups of a run; its model may be on the meta device, and is left as it is."""
+def trained(trainer: "Trainer") -> nn.Module:
+    """A model like that of a run, without memory, of which the same parameters learn."""
     model = without_memory(trainer.model)
     if trainer.trainable is not None:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(trainer.trainable(name, parameter))
+    return model
+
+
+def groups_of(trainer: "Trainer") -> list[GroupFacts]:
+    """The groups of a run; its model may be on the meta device, and is left as it is."""
+    model = trained(trainer)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     layers = _layers_by_pattern(names.values())
     groups = trainer.groups(model)
@@ -57,6 +65,7 @@ def groups_of(trainer: "Trainer") -> list[GroupFacts]:
             name=str(group.get("name", number)),
             learning_rate=peak_rate(group) if "lr" in group else None,
             weight_decay=group.get("weight_decay"),
+            settings={name: value for name, value in group.items() if _is_number(value)},
             num_tensors=len(group["params"]),
             num_parameters=_size(group["params"]),
             holds=in_short([names[id(p)] for p in group["params"]], layers),
@@ -103,6 +112,10 @@ def _ranges(numbers: list[int]) -> str:
             runs.append([number])
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
     return texts[0] if len(numbers) == 1 else f"{{{','.join(texts)}}}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:

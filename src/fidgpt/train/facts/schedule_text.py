@@ -1,10 +1,15 @@
-"""A schedule drawn for a terminal, with its values where it turns."""
+"""Schedules drawn for a terminal, with their values where they turn."""
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from fidgpt.data import Course
 from fidgpt.optim.schedules import Schedule
+from fidgpt.train.facts.group_facts import GroupFacts, groups_of
+
+if TYPE_CHECKING:
+    from fidgpt.train.trainer import Trainer
 
 _HEIGHT = 10
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -28,6 +33,40 @@ class Turn(NamedTuple):
     what: str
 
 
+def schedules_text(trainer: "Trainer", *, width: int = 80) -> str:
+    """Everything that changes over a run by a schedule or a stage: one drawing after the other."""
+    groups = groups_of(trainer)
+    peaks = [(group.name, group.learning_rate or 1.0) for group in groups]
+    num_steps = trainer.num_steps
+    rates = schedule_text(trainer.schedule, num_steps=num_steps, peaks=peaks, width=width)
+    others = [
+        _course_of_setting(name, schedule, groups=groups, num_steps=num_steps)
+        for name, schedule in (trainer.schedules or {}).items()
+    ]
+    others += trainer.data.courses(num_steps)
+    return "\n\n".join([rates, *(course_text(course, width=width) for course in others)])
+
+
+def _course_of_setting(
+    name: str, schedule: Schedule, *, groups: Sequence[GroupFacts], num_steps: int
+) -> Course:
+    """What becomes of a setting in the first group where there is something to change."""
+    held = [(group.name, group.settings[name]) for group in groups if group.settings.get(name)]
+    where, peak = held[0] if held else ("every group", 1.0)
+    values = [schedule(step) * peak for step in range(num_steps)]
+    return Course(f"{name.replace('_', ' ')} of {where}", "value", values, peak)
+
+
+def course_text(course: Course, *, width: int = 80) -> str:
+    """A course as a drawing, and as numbers where it turns, or where it leaps."""
+    title = f"{course.name} over {len(course.values):,} steps"
+    parts = [value / course.full for value in course.values]
+    whole = None if course.full == 1 else "of the full"
+    table = _table(turns_of(parts), course.full, unit=course.unit, whole=whole)
+    lines = [title, "", *_drawing(course.values, width), "", *table]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
 def schedule_text(
     schedule: Schedule, *, num_steps: int, peaks: Sequence[tuple[str, float]], width: int = 80
 ) -> str:
@@ -43,7 +82,7 @@ def schedule_text(
     name, peak = peaks[0]
     title = f"learning rate of {name} over {num_steps:,} steps"
     lines = [title, "", *_drawing([value * peak for value in values], width), ""]
-    lines += _table(turns_of(values), peak)
+    lines += _table(turns_of(values), peak, unit="rate", whole="of the peak")
     others = [(other, rate) for other, rate in peaks[1:] if rate != peak]
     lines += [""] * bool(others)
     lines += [f"{other}: {rate / peak:.3g} times as much" for other, rate in others]
@@ -51,9 +90,16 @@ def schedule_text(
 
 
 def turns_of(values: Sequence[float]) -> list[Turn]:
-    """The first step, the last one, and those between after which a curve goes another way."""
+    """The first step, the last one, and those between after which a curve goes another way.
+
+    Of a curve that only leaps, the steps to which it does.
+    """
     slopes = [_sign(after - before) for before, after in itertools.pairwise(values)]
     found = [Turn(1, values[0], "first step")]
+    if any(slopes) and not any(one and other for one, other in itertools.pairwise(slopes)):
+        leaps = [i + 1 for i, slope in enumerate(slopes) if slope]
+        found += [Turn(i + 1, values[i], "from here") for i in leaps if i + 1 < len(values)]
+        return [*found, Turn(len(values), values[-1], "last step")]
     for i, (before, after) in enumerate(itertools.pairwise(slopes), start=1):
         if before != after:
             found.append(Turn(i + 1, values[i], _TURNS[before, after]))
@@ -90,11 +136,17 @@ def _columns(values: Sequence[float], count: int) -> list[float]:
     return means
 
 
-def _table(turns: Sequence[Turn], peak: float) -> list[str]:
-    rows = [("step", "rate", "of the peak", "")]
+def _table(turns: Sequence[Turn], peak: float, *, unit: str, whole: str | None) -> list[str]:
+    """Rows of numbers; `whole` heads the parts of the peak, and without it they are left out."""
     shown = turns if len(turns) <= _LISTED else [*turns[: _LISTED - 1], turns[-1]]
-    rows += [(f"{t.step:,}", f"{t.value * peak:.4g}", f"{t.value:.4g}", t.what) for t in shown]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in range(3)), row[3]]) for row in rows]
+    rows = [("step", unit, whole or "", "")]
+    rows += [(f"{t.step:,}", _number(t.value * peak), f"{t.value:.4g}", t.what) for t in shown]
+    columns = range(3 if whole else 2)
+    widths = [max(len(row[i]) for row in rows) for i in columns]
+    lines = ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in columns), row[3]]) for row in rows]
     left = len(turns) - len(shown)
     return [*lines[:-1], f"{'...':>{widths[0]}}  {left} more", lines[-1]] if left else lines
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"

@@ -41,8 +41,8 @@ class CrossEntropy:
     @staticmethod
     def check_arguments(*, chunk_size: int) -> None:
         """Raises ValueError unless there is a row of logits at a time."""
-        if chunk_size < 1:
-            raise ValueError(f"{chunk_size=} must be at least 1 row of logits.")
+        if not 1 <= chunk_size < 2**63:
+            raise ValueError(f"{chunk_size=} must be at least 1 row of logits, and below 2**63.")
 
     def __call__(
         self,

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from fidgpt.model.ranges import require_not_negative
+
 
 @runtime_checkable
 class LossTerm(Protocol):
@@ -37,10 +39,19 @@ class ZLoss:
 
     Args:
       weight: of the square, 1e-4 in PaLM.
+
+    Raises:
+      ValueError: the weight is negative, or infinite.
     """
 
     def __init__(self, *, weight: float = 1e-4) -> None:
+        self.check_arguments(weight=weight)
         self.weight = weight
+
+    @staticmethod
+    def check_arguments(*, weight: float) -> None:
+        """Raises ValueError unless the normaliser is drawn to one, if anywhere."""
+        require_not_negative("weight", weight)
 
     def __call__(
         self,

@@ -15,6 +15,8 @@ from fidgpt.parallel import DataParallel
 from fidgpt.train.run import RunDirectory
 from fidgpt.train.telling import tell
 
+_A_YEAR = 365 * 24 * 60 * 60  # seconds
+
 
 class Watchdog:
     """Ends this process where the next step takes too long to come.
@@ -44,9 +46,11 @@ class Watchdog:
 
     @staticmethod
     def check_arguments(*, seconds: float, first_seconds: float) -> None:
-        """Raises ValueError unless both times are positive."""
-        if seconds <= 0 or first_seconds <= 0:
-            raise ValueError(f"{seconds=} and {first_seconds=} must be more than 0 seconds.")
+        """Raises ValueError unless both times are positive, and a clock can wait for them."""
+        if not (0 < seconds <= _A_YEAR and 0 < first_seconds <= _A_YEAR):
+            raise ValueError(
+                f"{seconds=} and {first_seconds=} must be more than 0 seconds, and a year at most."
+            )
 
     @contextlib.contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Scaling of the loss, so that the gradients of a narrow number format do not vanish."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,7 +36,7 @@ class LossScaling:
     @staticmethod
     def check_arguments(*, init_scale: float, growth_interval: int) -> None:
         """Raises ValueError unless there is a factor, and steps to wait for."""
-        if not init_scale > 0:
+        if not 0 < init_scale < math.inf:
             raise ValueError(f"{init_scale=} would leave no gradient: use one above 0, as 65536.")
         if growth_interval < 1:
             raise ValueError(f"{growth_interval=} must be 1 or more steps.")

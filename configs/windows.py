@@ -1,0 +1,52 @@
+"""Which layers of a decoder look back how far."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import fiddle as fdl
+
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.tags import Window
+from fidgpt.train import Trainer
+
+T = TypeVar("T")
+
+# The words of config.json for the two kinds of layers.
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequence[str]) -> None:
+    """The sliding layers of a pattern that repeats over the depth see `window` tokens; None: all.
+
+    Raises:
+      ValueError: a layer is of neither kind.
+    """
+    windows = shortest(windows_of(layer_types, window))
+    cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
+    for block, one in zip(cfg.model.blocks, windows, strict=True):
+        block.attention.window = None if one is None else Window.new(one)
+
+
+def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | None]:
+    """The window of each layer of a pattern, by the words of config.json for them.
+
+    Raises:
+      ValueError: one is another word.
+    """
+    if unknown := sorted({*layer_types} - {SLIDING, FULL}):
+        raise ValueError(f"layer_types has {', '.join(unknown)}: use {SLIDING} and {FULL}.")
+    return [window if kind == SLIDING else None for kind in layer_types]
+
+
+def sliding_from(layer: int, num_layers: int) -> list[str]:
+    """The kinds of layers of which the first ones see all, and those from `layer` on slide."""
+    return [SLIDING if i >= layer else FULL for i in range(num_layers)]
+
+
+def shortest(pattern: Sequence[T]) -> Sequence[T]:
+    """The shortest beginning of a pattern that gives all of it when it repeats."""
+    return next(
+        pattern[:n]
+        for n in range(1, len(pattern) + 1)
+        if all(one == pattern[i % n] for i, one in enumerate(pattern))
+    )

@@ -1,0 +1,75 @@
+"""Text of files wherever they lie: on a disk, or in storage that etils' epath or fsspec reaches."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from fidgpt.graph import ConfigError
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A file in storage that fsspec knows, with as much of a path's methods as is called here."""
+
+    name: str
+    system: Any
+    path: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def read_text(self, encoding: str) -> str:
+        return self.system.read_text(self.path, encoding=encoding)
+
+    def exists(self) -> bool:
+        return self.system.exists(self.path)
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is of storage, such as `gs://runs/config.json`, and not of a disk."""
+    return "://" in name
+
+
+def read_text(name: str) -> tuple[str, str]:
+    """A file's path, made whole, and what is in it.
+
+    Raises:
+      ConfigError: it cannot be read.
+    """
+    if not name.strip():
+        raise ConfigError("the name of a file is missing.")
+    try:
+        file = _file(name)
+        return str(file), file.read_text(encoding="utf-8")
+    except Exception as error:  # every kind of storage has its own
+        raise ConfigError(f"{name} cannot be read: {_reason(error)}.") from error
+
+
+def is_there(name: str) -> bool:
+    """Whether something lies at a path, a broken link too; not where storage cannot be asked."""
+    if not is_url(name):
+        return os.path.lexists(name)
+    try:
+        return _file(name).exists()
+    except Exception:  # as above
+        return False
+
+
+def _file(name: str) -> Any:
+    from etils import epath  # late: most runs read no file
+
+    try:
+        return epath.Path(name).expanduser()
+    except KeyError:  # no kind of storage that epath knows
+        from fsspec.core import url_to_fs
+
+        return _Stored(name, *url_to_fs(name))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, FileNotFoundError):  # of which some storage says no more than its name
+        return "No such file or directory"
+    said = getattr(error, "strerror", None) or f"{error!s:.200}"
+    return (said.splitlines() or [type(error).__name__])[0].rstrip(".")

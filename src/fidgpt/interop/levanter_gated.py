@@ -1,0 +1,169 @@
+"""Llama, and what follows it, in the section `model:` of a Levanter file: RoPE, gated MLPs."""
+
+import math
+from typing import Any
+
+from fidgpt.interop.levanter_section import BLOCK, Section
+
+# What Levanter takes where a file says nothing.
+_LLAMA: dict[str, Any] = {
+    "seq_len": 2048,
+    "hidden_dim": 4096,
+    "intermediate_dim": 11008,
+    "num_layers": 32,
+    "num_heads": 32,
+    "num_kv_heads": 32,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": False,
+    "activation_function": "silu",
+}
+_MISTRAL = _LLAMA | {
+    "seq_len": 8192,
+    "intermediate_dim": 14336,
+    "num_kv_heads": 8,
+    "layer_norm_epsilon": 1e-6,
+}
+_GEMMA = _LLAMA | {
+    "seq_len": 8192,
+    "hidden_dim": 2048,
+    "intermediate_dim": 16384,
+    "num_layers": 18,
+    "num_heads": 8,
+    "head_dim": 256,
+    "num_kv_heads": 1,
+    "tie_word_embeddings": True,
+    "activation_function": "gelu_new",
+}
+GATED: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": _MISTRAL,
+    "mixtral": _MISTRAL,
+    "gemma": _GEMMA,
+    "qwen": _LLAMA,
+    "qwen3": _LLAMA,
+}
+_NORMS = {"llama": "use_rms_norm", "gemma": "use_offset_norm"}
+_SCALING = f"{BLOCK}.attention.rope.scaling"
+_OLD = "original_max_position_embeddings"
+
+
+def map_gated(section: Section, kind: str, defaults: dict[str, Any]) -> None:
+    """Adds to the plan what a section says of a kind of `GATED`."""
+    plan = section.plan
+    if not section.take("tie_word_embeddings", defaults["tie_word_embeddings"], bool):
+        plan.changes.append("fiddler:untie_embeddings")
+    _map_activation(section, defaults["activation_function"])
+    _map_norms(
+        section, kind, section.take("layer_norm_epsilon", defaults["layer_norm_epsilon"], float)
+    )
+    ffn_dim = section.take("intermediate_dim", defaults["intermediate_dim"], int)
+    if kind == "mixtral":
+        _map_experts(section, ffn_dim)
+    else:
+        plan.wanted.append((f"{BLOCK}.mlp.ffn_dim", ffn_dim))
+    if kind == "gemma":
+        plan.changes.append("use:model.embedding.scale=root_of_width")
+    if kind == "qwen":
+        plan.wanted += [(f"{BLOCK}.attention.bias", True), (f"{BLOCK}.attention.out_bias", False)]
+    if kind == "mistral":
+        _map_window(section)
+    if kind in ("qwen", "qwen3") and not section.left.get("use_sliding_window"):
+        for key in ("use_sliding_window", "sliding_window", "max_window_layers"):
+            section.left.pop(key, None)  # says nothing where the first one is false
+    section.neutral(
+        {"use_bias": False, "input_embedding_norm": False, "query_pre_attn_scalar": None}
+    )
+    _map_rope(section)
+
+
+def _map_activation(section: Section, default: str) -> None:
+    activation = section.take("activation_function", default, str)
+    if activation == "gelu_new":
+        section.plan.changes.append("fiddler:use_geglu")
+    elif activation not in ("silu", "swish"):
+        section.unmap("activation_function", activation, "MLPs stay gated by a SiLU")
+
+
+def _map_norms(section: Section, kind: str, eps: float) -> None:
+    changes = section.plan.changes
+    has_weights = section.take("use_layer_norm_weight", True, bool)
+    name = _NORMS.get(kind, "use_rms_norm") if has_weights else "use_weightless_norm"
+    if name != "use_rms_norm" or eps != 1e-5:
+        changes.append(f"fiddler:{name}(eps={eps!r})")
+    if section.take("hybrid_norm", False, bool):
+        changes.append("fiddler:use_sandwich_norm")
+    if kind == "qwen3":
+        changes.append(f"fiddler:use_qk_norm(eps={eps!r})")
+
+
+def _map_experts(section: Section, ffn_dim: int) -> None:
+    """Levanter divides what it punishes uneven loads with by the experts of a token."""
+    plan, place = section.plan, f"{BLOCK}.mlp.balancing"
+    count, chosen = (
+        section.take("n_routed_experts", 8, int),
+        section.take("num_experts_per_tok", 2, int),
+    )
+    plan.changes.append(f"fiddler:use_moe(num_experts={count}, top_k={chosen}, ffn_dim={ffn_dim})")
+    if shared := section.take("n_shared_experts", 0, int):
+        plan.changes.append(f"fiddler:use_shared_expert(ffn_dim={shared * ffn_dim})")
+    for i, (key, usual) in enumerate([("lbl_coef", 0.01), ("rzl_coef", 0.001)]):
+        is_off = key in section.left and section.left[key] is None
+        weight = section.take(key, 0.0 if is_off else usual, float)
+        section.left.pop(key, None)
+        plan.wanted.append((f"{place}[{i}].weight", weight if i else weight / max(chosen, 1)))
+
+
+def _map_window(section: Section) -> None:
+    """A window that no training sequence fills is none."""
+    window = section.take("sliding_window", 4096, int)
+    if window < section.plan.said("seq_len"):
+        section.plan.changes.append(f"fiddler:use_sliding_window(window={window}, every=0)")
+
+
+def _map_rope(section: Section) -> None:
+    rope = section.section("rope")
+    kind = rope.take("type", "default", str)
+    theta = rope.take("theta", 500_000.0 if kind == "llama3" else 10_000.0, float)
+    section.plan.wanted.append((f"{BLOCK}.attention.rope.theta", theta))
+    if kind in ("default", "linear"):
+        factor = rope.take("factor", 1.0, float)
+        if factor != 1.0:
+            section.plan.changes.append(f"use:{_SCALING}=LinearScaling(factor={factor!r})")
+    elif kind == "llama3":
+        _map_llama3(rope)
+    elif kind == "yarn":
+        _map_yarn(rope)
+    else:
+        rope.unmap("type", kind, "positions are turned by theta alone")
+    rope.close()
+
+
+def _map_llama3(rope: Section) -> None:
+    said = {
+        "factor": rope.take("factor", 8.0, float),
+        "original_seq_len": rope.take(_OLD, 8192, int),
+        "low_freq_factor": rope.take("low_freq_factor", 1.0, float),
+        "high_freq_factor": rope.take("high_freq_factor", 4.0, float),
+    }
+    rope.plan.changes.append(f"use:{_SCALING}=Llama3Scaling({_told(said)})")
+
+
+def _map_yarn(rope: Section) -> None:
+    """By the paper; Levanter stretches otherwise, but for a factor of 1, at which both rest."""
+    factor, over = rope.take("factor", 1.0, float), rope.take("mscale", 1.0, float)
+    said = {
+        "factor": factor,
+        "original_seq_len": rope.take(_OLD, 2048, int),
+        "beta_fast": rope.take("beta_fast", 32.0, float),
+        "beta_slow": rope.take("beta_slow", 1.0, float),
+    }
+    if factor <= 0:
+        rope.plan.mistakes.append(f"{rope.path}.factor is {factor}, and a number above 0 is asked.")
+    elif factor != 1.0:
+        said["amplitude"] = 1.0 if factor < 1 else math.sqrt(0.1 * over * math.log(factor) + 1)
+        rope.plan.changes.append(f"use:{_SCALING}=YaRN({_told(said)})")
+        rope.unmap("type", "yarn", "waves are stretched as in its paper, in Levanter further")
+
+
+def _told(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())

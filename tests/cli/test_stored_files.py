@@ -1,0 +1,103 @@
+"""Configs, patches and runs in storage that is no disk of this machine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from fidgpt.cli import train
+from fidgpt.configs import debug
+from fidgpt.graph import clone, diff, dump, dump_patch, said_by
+from fidgpt.graph.history.provenance import dump_provenance
+
+Command = Callable[..., Any]
+ONE_CHANGE = "~ num_steps: 10 -> 20, heard by 2 parameters\n"
+
+
+class Locked(MemoryFileSystem):
+    """Storage whose library raises what is no OSError, as those of clouds do."""
+
+    protocol = "locked"
+
+    def _open(self, path: str, *arguments: Any, **options: Any) -> Any:
+        class NoCredentialsError(Exception):
+            pass
+
+        raise NoCredentialsError("Unable to locate credentials.\nSee the manual.")
+
+
+fsspec.register_implementation("locked", Locked, clobber=True)
+
+
+@pytest.fixture
+def longer() -> Any:
+    cfg = debug()
+    with said_by("somebody far away"):
+        cfg.num_steps = 20
+    return cfg
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where files can be put: a URL that ends before the slash."""
+    yield "memory://runs/first" if request.param == "memory" else f"file://{tmp_path}"
+    MemoryFileSystem.store.clear()
+
+
+def put(url: str, text: str) -> None:
+    with fsspec.open(url, "w", encoding="utf-8") as file:
+        file.write(text)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_run_in_storage_is_read_with_who_said_what(
+    command: Command, store: str, longer: Any
+) -> None:
+    put(f"{store}/config.json", dump(longer))
+    put(f"{store}/provenance.json", dump_provenance(longer))
+    said = (f"--config=config_file:{store}/config.json", "--diff=debug", "--why=num_steps")
+    status, out, err = command(train.main, *said)
+    assert (status, err) == (0, "")
+    assert out.startswith("num_steps = 20\n  20  said by")
+    assert "somebody far away" in out
+    assert out.endswith(ONE_CHANGE)
+
+
+def test_without_its_history_it_is_read_all_the_same(
+    command: Command, store: str, longer: Any
+) -> None:
+    put(f"{store}/config.json", dump(longer))
+    said = (f"--config=config_file:{store}/config.json", "--diff=debug")
+    assert command(train.main, *said) == (0, ONE_CHANGE, "")
+
+
+def test_what_differs_from_a_run_or_a_file_in_storage(
+    command: Command, store: str, longer: Any
+) -> None:
+    put(f"{store}/config.json", dump(longer))
+    put(f"{store}/other.yaml", dump(longer, form="yaml"))
+    for named in (store, f"{store}/", f"{store}/config.json", f"{store}/other.yaml"):
+        told = command(train.main, "--config=config:debug", f"--diff={named}")
+        assert told == (0, "~ num_steps: 20 -> 10, heard by 2 parameters\n", "")
+
+
+def test_a_patch_in_storage_is_applied(command: Command, store: str, longer: Any) -> None:
+    put(f"{store}/longer.patch", dump_patch(diff(debug(), clone(longer))))
+    said = ("--config=config:debug", f"--config=patch:{store}/longer.patch", "--diff=debug")
+    assert command(train.main, *said) == (0, ONE_CHANGE, "")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("memory://none/config.json", "No such file or directory."),
+        ("file:///none/config.json", "No such file or directory."),
+        ("locked://runs/config.json", "Unable to locate credentials."),
+        ("nowhere://runs/config.json", "Protocol not known: nowhere."),
+    ],
+)
+def test_storage_that_cannot_be_read_says_why(command: Command, url: str, reason: str) -> None:
+    status, _, err = command(train.main, f"--config=config_file:{url}", "--print")
+    assert (status, err.splitlines()[-1]) == (2, f"  {url} cannot be read: {reason}")
