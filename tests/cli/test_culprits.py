@@ -144,6 +144,13 @@ class TestAtOnce:
         err = self.wrong(command, "set:seedd=3", "config:base", flag="--dry_run")
         assert "required" not in err
 
+    def test_what_only_a_constructor_sees_has_a_directive_too(
+        self, command: Callable[..., Any]
+    ) -> None:
+        err = self.wrong(command, "set:seed=3", "set:model.blocks=[]", flag="--dry_run")
+        assert "directive 3 is wrong:\n  --config=set:model.blocks=[]\n" in err
+        assert "model (Transformer): blocks=[] holds no kind of block" in err
+
     def test_what_cannot_be_saved_has_a_directive_too(self, command: Callable[..., Any]) -> None:
         use = "use:model.norm=cli.test_culprits.Norm(normalized_shape=32)"
         err = self.wrong(command, use, flag="--dry_run")

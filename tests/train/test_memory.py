@@ -1,9 +1,16 @@
-"""Holding on to freed memory, in a process of its own."""
+"""Freed memory that is held, in a process of its own; and what is said where it is too little."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
+import torch
+from run_facts import FACTS
+
+from fidgpt.train import RunError
+from fidgpt.train.memory import within_memory
+from fidgpt.train.tracking.screen import memory_text
 
 PROGRAM = """
 import resource, sys
@@ -32,3 +39,31 @@ def _faults(mode: str) -> int:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts page faults of Linux")
 def test_a_freed_tensor_is_not_fetched_from_the_kernel_again():
     assert _faults("keep") < _faults("plain") / 10
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nGPU 0 has ..."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_too_little_memory_is_a_mistake_with_a_remedy(error: Exception) -> None:
+    remedy = pytest.raises(RunError, match=r"there is not enough memory: .+\n.*micro_batch")
+    with remedy, within_memory():
+        raise error
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="^a bug$"), within_memory():
+        raise RuntimeError("a bug")
+
+
+def test_a_run_that_needs_more_than_there_is_says_so_before_it_begins() -> None:
+    peak = FACTS.memory.peak
+    enough, less, unknown = (
+        memory_text(dataclasses.replace(FACTS, memory_there=there)) for there in (peak, 100, None)
+    )
+    assert less == f"{enough}; it has 100 B only"
+    assert unknown == enough

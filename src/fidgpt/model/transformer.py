@@ -52,8 +52,8 @@ class Transformer(LanguageModel):
     ) -> None:
         super().__init__()
         Transformer.check_arguments(hidden_dim=hidden_dim, num_layers=num_layers, dropout=dropout)
-        if num_layers < 1 or not blocks:
-            raise ValueError(f"{num_layers=} with {len(blocks)} kinds of block: both are needed.")
+        if not blocks:
+            raise ValueError(f"{blocks=} holds no kind of block: put one there.")
         if embedding.weight.shape[1] != hidden_dim:
             raise ValueError(
                 f"{hidden_dim=}, but the token table is {embedding.weight.shape[1]} wide: "
@@ -72,6 +72,7 @@ class Transformer(LanguageModel):
     def check_arguments(*, hidden_dim: int, num_layers: int, dropout: float) -> None:
         """Raises ValueError unless there is a width, and a depth that can be built."""
         require_size("hidden_dim", hidden_dim)
+        require_size("num_layers", num_layers)
         require_share("dropout", dropout)
         if num_layers > _DEEPEST:
             raise ValueError(f"{num_layers=} are more than {_DEEPEST}: no machine holds them all.")

@@ -1,5 +1,6 @@
 """The devices of a run, and what they can do at best, which utilisation is measured against."""
 
+import os
 import time
 from dataclasses import dataclass
 
@@ -21,11 +22,13 @@ class Machine:
       device: that of one process.
       world_size: processes, each with a device of its own.
       peak_flops: what all of them can do at best, per second.
+      memory: bytes that the device has; None where it is not known.
     """
 
     device: torch.device
     world_size: int
     peak_flops: float
+    memory: int | None = None
 
 
 def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
@@ -35,6 +38,7 @@ def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
         device=parallel.device,
         world_size=parallel.world_size,
         peak_flops=parallel.world_size * each,
+        memory=_memory_of(parallel.device),
     )
 
 
@@ -62,6 +66,14 @@ def machine_named(name: str, dtype: torch.dtype) -> Machine:
             "number of devices, such as h100x8."
         )
     return Machine(device=device, world_size=world_size, peak_flops=world_size * each)
+
+
+def _memory_of(device: torch.device) -> int | None:
+    if device.type == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return None
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:

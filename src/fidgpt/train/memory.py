@@ -1,6 +1,12 @@
-"""How the process holds on to memory between steps."""
+"""How the process holds on to memory between steps, and what it says where there is not enough."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from fidgpt.train.run import RunError
 
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -21,3 +27,30 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TRIM_THRESHOLD, -1)
+
+
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """Tells what to do where the memory of a device does not suffice.
+
+    Raises:
+      RunError: it does not.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_lack(error):
+            raise
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RunError(
+            f"there is not enough memory: {line:.200}\n"
+            "Let fewer sequences be computed at once, which leaves the batch as it is "
+            "(fiddler:set_micro_batch_size), keep less of each (fiddler:use_recompute), or choose "
+            "smaller sizes; --print=summary counts what each needs."
+        ) from error
+
+
+def _is_lack(error: Exception) -> bool:
+    """Whether it says so; on CPUs torch has no class for it."""
+    is_known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return is_known or "can't allocate memory" in str(error)

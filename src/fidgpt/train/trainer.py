@@ -22,7 +22,7 @@ from fidgpt.train.facts.facts import Facts, gather_facts
 from fidgpt.train.learner import Groups, Learner
 from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.measures import evaluate, sample_texts, speed
-from fidgpt.train.memory import keep_freed_memory
+from fidgpt.train.memory import keep_freed_memory, within_memory
 from fidgpt.train.observers.observers import Observer, stepping
 from fidgpt.train.precision import Precision
 from fidgpt.train.recovery import recover, refuse_divergence
@@ -201,14 +201,14 @@ class Trainer:
         After `until_step` it saves and ends, as it does when a signal asks for that.
 
         Raises:
-          RunError: the directory cannot be used, the data is not what the run began with, or the
-            loss is no number any more.
+          RunError: the directory cannot be used, the data is not what the run began with, the
+            memory does not suffice, or the loss is no number any more.
           DataError: the text cannot be read or is too short.
           CheckpointError: a checkpoint is damaged, does not fit, or cannot be written.
           ParallelError: the processes would run different configs, or another one failed.
         """
         keep_freed_memory()
-        with self.parallel, ExitStack() as leases:
+        with self.parallel, ExitStack() as leases, within_memory():
             self.parallel.require_same({"--resume": str(resume), **run.identity})
             prepare_data(self)
             run = self.parallel.agree(run)

@@ -43,6 +43,7 @@ class Facts:
       precision: name of the part that decides the number format.
       peak_flops: what the devices can do at best in that format, per second.
       memory: what each device needs.
+      memory_there: bytes that each device has; None where that is not known.
       weights: what fills the model when the run begins; None where they are drawn.
       evaluators: names of what is measured from time to time.
     """
@@ -60,6 +61,7 @@ class Facts:
     precision: str
     peak_flops: float
     memory: Footprint
+    memory_there: int | None = None
     weights: str | None = None
     evaluators: tuple[str, ...] = ()
 
@@ -106,6 +108,7 @@ def gather_facts(
             average=trainer.average,
             device=machine.device,
         ).sharded(trainer.parallel.shards_of(machine.world_size)),
+        memory_there=machine.memory,
         weights=None if trainer.weights is None else _call_text(trainer.weights),
         evaluators=tuple(trainer.evaluators),
     )

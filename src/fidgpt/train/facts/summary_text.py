@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fidgpt.model.cost import PlaceCost
-from fidgpt.train.facts.facts import tokens_text
+from fidgpt.train.facts.facts import Facts, tokens_text
 from fidgpt.train.facts.footprint import Footprint
 from fidgpt.train.facts.summary import CacheSize, Summary
-from fidgpt.train.tracking.screen import bytes_text, counted, device_text, magnitude
+from fidgpt.train.tracking.screen import bytes_text, counted, device_text, lack_text, magnitude
 
 UTILISATION = 0.4  # of the peak: what a run reaches on GPUs that is set up well
 _SMALL = 0.001  # share below which a place is one of the others
@@ -37,7 +37,7 @@ def summary_text(summary: Summary, *, color: bool) -> str:
         console.print(_rows(_model(summary)), "", _place_table(summary.places), sep="\n")
         for note in _notes(summary):
             console.print(Text(note, style="dim"))
-        for rows in (_groups(summary), _memory(summary.facts.memory), _run(summary)):
+        for rows in (_groups(summary), _memory(summary.facts), _run(summary)):
             console.print("", _rows(rows), sep="\n")
     return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
@@ -149,12 +149,13 @@ def _groups(summary: Summary) -> list[tuple[str, str]]:
     return [*rows, ("  ...", f"{counted(left, 'group')} more")] if left > 0 else rows
 
 
-def _memory(memory: Footprint) -> list[tuple[str, str]]:
+def _memory(facts: Facts) -> list[tuple[str, str]]:
     """What one device needs."""
+    memory = facts.memory
     kept, passing = memory.activations or (None, None)
     sequences = counted(memory.num_sequences, "sequence")
     lasting = [
-        ("memory of a device", f"{bytes_text(memory.peak)} at the peak"),
+        ("memory of a device", f"{bytes_text(memory.peak)} at the peak{lack_text(facts)}"),
         ("  weights", bytes_text(memory.weights)),
         ("  copy that computes", bytes_text(memory.copy) if memory.copy else "none"),
         ("  optimizer", "unknown" if memory.optimizer is None else bytes_text(memory.optimizer)),

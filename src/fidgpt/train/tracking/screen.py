@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fidgpt.train.facts.facts import Facts, tokens_text
-from fidgpt.train.facts.footprint import Footprint
 from fidgpt.train.run import RunDirectory
 
 _SECONDS_SEEN = 900.0  # of steps, to tell what is left: a large model has one step in a minute
@@ -48,7 +47,7 @@ def _facts(run: RunDirectory, facts: Facts, step: int) -> list[tuple[str, str]]:
         ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
         ("tokens", tokens_text(facts)),
         ("device", device_text(facts)),
-        ("memory", memory_text(facts.memory)),
+        ("memory", memory_text(facts)),
         ("writes to", str(run.path)),
     ]
     if step:
@@ -65,13 +64,23 @@ def device_text(facts: Facts) -> str:
     return f"{processes}{facts.device}, {facts.precision}, {peak}FLOP/s at best"
 
 
-def memory_text(memory: Footprint) -> str:
+def memory_text(facts: Facts) -> str:
     """What a device needs, in short."""
+    memory = facts.memory
     share = "unknown" if memory.activations is None else bytes_text(sum(memory.activations))
     return (
         f"{bytes_text(memory.peak)} a device, "
         f"{share} of it activations of {counted(memory.num_sequences, 'sequence')}"
+        f"{lack_text(facts)}"
     )
+
+
+def lack_text(facts: Facts) -> str:
+    """What a device has where that is less than it needs; "" where it suffices."""
+    there = facts.memory_there
+    if there is None or facts.memory.peak <= there:
+        return ""
+    return f"; it has {bytes_text(there)} only"
 
 
 def bytes_text(count: int) -> str:
