@@ -76,14 +76,20 @@ def _function(root: Any, selector: str, text: str, parts: Parts) -> Callable[...
 def _no_part(root: Any, selector: str, text: str, parts: Parts) -> str:
     """Why a text names no part, and what to write in place of it."""
     likely = _likely(root, selector, text, parts)
-    with contextlib.suppress(ConfigError):  # what means nothing anywhere
-        if not isinstance(read_value(text, Any), str):
-            value = f"{text.strip():.60} is a value, and no part"
-            with contextlib.suppress(ConfigError):  # one that does not fit, or has no place
-                Reader(root, text, parts).read(places(root, selector)[0])
-                return f"{value}: set:{selector}={text.strip()} sets it."
-            return f"{value}. {likely}"
-    return f"there is no part {parse_call(text).name!r}. {likely}"
+    if not _is_value(text):
+        return f"there is no part {parse_call(text).name!r}. {likely}"
+    place, value = places(root, selector)[0], f"{text.strip():.60} is a value, and no part"
+    with contextlib.suppress(ConfigError):  # one that does not fit
+        Reader(root, text, parts).read(place)
+        return f"{value}: set:{selector}={text.strip()} sets it."
+    return f"{value}. {likely}"
+
+
+def _is_value(text: str) -> bool:
+    try:
+        return not isinstance(read_value(text, Any), str)
+    except ConfigError:  # what means nothing anywhere
+        return False
 
 
 def _likely(root: Any, selector: str, text: str, parts: Parts) -> str:
