@@ -1,5 +1,6 @@
 """An Optuna study in the directory of a search: what was chosen, and what came of it."""
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -137,7 +138,9 @@ class Study:
         self._tell(trial, TrialState.FAIL)
 
     def _tell(self, trial: optuna.Trial, state: TrialState, value: float | None = None) -> None:
-        self._study.tell(trial, value, state=state, skip_if_finished=True)
+        # Optuna looks first and tells then: another process may have told it in between.
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+            self._study.tell(trial, value, state=state, skip_if_finished=True)
 
     def hopeless(self, trial: optuna.Trial, value: float, step: int) -> bool:
         """Takes down a value on the way; returns whether the trial is not worth going on with."""
