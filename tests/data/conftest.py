@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from fidgpt.data import ByteTokenizer, Corpus, StandardLibrary, TokenizerSpec, TokenStream
+from fidgpt.data import (
+    BPETokenizer,
+    ByteTokenizer,
+    Corpus,
+    PreparedCorpus,
+    StandardLibrary,
+    TokenizerSpec,
+    TokenStream,
+    prepare_corpus,
+)
 
 
 class Documents:
@@ -41,6 +50,19 @@ def modules() -> list[str]:
 def documents() -> type[Documents]:
     """The class of a source that is a list."""
     return Documents
+
+
+@pytest.fixture
+def prepared(documents: type[Documents], modules: list[str], tmp_path: Path) -> PreparedCorpus:
+    """The modules in a few shards of BPE tokens, a fifth of them held out."""
+    return prepare_corpus(
+        documents(modules),
+        tokenizer=BPETokenizer(vocab_size=300),
+        directory=tmp_path / "corpus",
+        validation_fraction=0.2,
+        shard_tokens=20_000,
+        show_progress=False,
+    )
 
 
 @pytest.fixture

@@ -1,36 +1,23 @@
 """Prepared text that is cut short, altered or gone while it is read: a word, and no signal."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fidgpt.data import BPETokenizer, DataError, PreparedCorpus, Source, prepare_corpus
+from fidgpt.data import DataError, PreparedCorpus
 from fidgpt.data.packing.best_fit import best_fit
 from fidgpt.data.preparing import array_file
 from fidgpt.data.preparing.array_file import ArrayFile
 
 
 @pytest.fixture
-def corpus(
-    documents: Callable[..., Source],
-    modules: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> PreparedCorpus:
+def corpus(prepared: PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> PreparedCorpus:
     """One that is too large to be verified whenever it is opened."""
     monkeypatch.setattr("fidgpt.data.preparing.prepared.VERIFIED_BELOW_BYTES", 0)
     monkeypatch.setattr("fidgpt.data.packing.pieces.VERIFIED_BELOW_BYTES", 0)
-    return prepare_corpus(
-        documents(modules),
-        tokenizer=BPETokenizer(vocab_size=300),
-        directory=tmp_path / "corpus",
-        validation_fraction=0.2,
-        shard_tokens=20_000,
-        show_progress=False,
-    )
+    return PreparedCorpus(prepared.directory)
 
 
 def read_all(corpus: PreparedCorpus) -> None:

@@ -1,26 +1,17 @@
 """A prepared corpus that was damaged since: named, refused, and told how to mend."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fidgpt.data import BPETokenizer, DataError, PreparedCorpus, Source, prepare_corpus
+from fidgpt.data import DataError, PreparedCorpus
 
 
 @pytest.fixture
-def directory(documents: Callable[..., Source], modules: list[str], tmp_path: Path) -> Path:
-    prepare_corpus(
-        documents(modules),
-        tokenizer=BPETokenizer(vocab_size=300),
-        directory=tmp_path / "corpus",
-        validation_fraction=0.2,
-        shard_tokens=20_000,
-        show_progress=False,
-    )
-    return tmp_path / "corpus"
+def directory(prepared: PreparedCorpus) -> Path:
+    return prepared.directory
 
 
 def refused(directory: Path, *, match: str) -> None:

@@ -5,9 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import (  # pyright: ignore[reportPrivateImportUsage]
+    _set_pg_timeout,  # the one way to lengthen a group's patience; torchtitan takes it as well
+)
 
 from fidgpt.parallel import ParallelError
 
+_MEETING = timedelta(minutes=1)  # all are at this step, and have only to connect
 _PATIENCE = timedelta(hours=2)  # a file system may take that long for a share of a large model
 
 
@@ -23,7 +27,7 @@ class Peers:
         self.rank, self.size, self._group = 0, 1, None
         if self.world is not None and dist.get_world_size() > 1:
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
-            self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+            self._group = _meet()
 
     @property
     def is_main(self) -> bool:
@@ -69,3 +73,19 @@ class Peers:
             ParallelError: on the others where it failed on the main one.
         """
         return self.together(lambda: action() if self.is_main else None)[0]
+
+
+def _meet() -> dist.ProcessGroup:
+    """The group of all processes over gloo.
+
+    One that dies while they connect is found out by the time alone, so they get little of it, and
+    begin at the same moment: what they wait for before is in the run's own group, which knows.
+
+    Raises:
+        RuntimeError: one of them died here; `DataParallel` tells it as such.
+    """
+    dist.barrier()
+    group = dist.new_group(backend="gloo", timeout=_MEETING)
+    assert isinstance(group, dist.ProcessGroup)  # every process is in it
+    _set_pg_timeout(_PATIENCE, group)
+    return group
