@@ -2,14 +2,21 @@
 
 import math
 import os
+from typing import Any
 
 import fiddle as fdl
 from torch import nn
 
+from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, parts
 from fidgpt.model import LearnedPositions
 
-__all__ = ["batch_is_dealt_evenly", "norms_have_roots", "sequences_fit_positions"]
+__all__ = [
+    "batch_is_dealt_evenly",
+    "bytes_have_rows",
+    "norms_have_roots",
+    "sequences_fit_positions",
+]
 
 
 def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
@@ -25,6 +32,23 @@ def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
             f"multiple of {world_size}, for example {-(-batch_size // world_size) * world_size}.",
             place="batch_size",
         )
+
+
+def bytes_have_rows(cfg: fdl.Config) -> None:
+    """Raises ValueError where the token table has fewer rows than bytes and special tokens."""
+    vocab_size = getattr(cfg, "vocab_size", None)
+    for node in parts(cfg):
+        if fdl.get_callable(node.value) is not ByteTokenizer:
+            continue
+        tokenizer: Any = fdl.build(node.value)
+        tokens = tokenizer.vocab_size
+        if isinstance(vocab_size, int) and vocab_size < tokens:
+            raise ConfigError(
+                f"{vocab_size=} is less than the {tokens} tokens of {node.path} (ByteTokenizer): "
+                f"set vocab_size to {tokens} or more.",
+                place="vocab_size",
+                sources=["vocab_size", f"{node.path}.special_tokens"],
+            )
 
 
 def norms_have_roots(cfg: fdl.Config) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import base, constraints, gpt2_124m
-from fidgpt.fiddlers import use_layer_norm
+from fidgpt.fiddlers import use_bytes, use_layer_norm
 from fidgpt.graph import ConfigError
 
 
@@ -43,6 +43,20 @@ def test_a_norm_of_torch_takes_a_root_of_what_has_one(eps: float) -> None:
     with pytest.raises(
         ConfigError, match=r"model.norm \(LayerNorm\): eps=.* 0 or more, and finite"
     ):
+        build_trainer(cfg)
+
+
+@pytest.mark.parametrize(("vocab_size", "special", "tokens"), [(10, [], 257), (257, ["<a>"], 258)])
+def test_every_byte_and_special_token_has_a_row(
+    vocab_size: int, special: list[str], tokens: int
+) -> None:
+    cfg = base()
+    use_bytes(cfg)
+    cfg.data.corpus.tokenizer.special_tokens = special
+    cfg.vocab_size = tokens
+    build_trainer(cfg)
+    cfg.vocab_size = vocab_size
+    with pytest.raises(ConfigError, match=f"{vocab_size=} is less than the {tokens} tokens"):
         build_trainer(cfg)
 
 
