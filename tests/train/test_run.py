@@ -57,6 +57,16 @@ def test_a_run_directory_is_whole_or_absent(tmp_path):
     assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "tokenizer.json"]
 
 
+def test_a_run_is_gone_where_only_its_folder_is_back(tmp_path):
+    run = RunDirectory(tmp_path / "run", texts={"config.json": "{}"})
+    run.create()
+    run.sync()
+    (run.path / "config.json").unlink()
+    (run.path / "checkpoints").mkdir()
+    with pytest.raises(RunError, match="is gone or cannot be written"):
+        run.sync()
+
+
 def test_a_folder_made_meanwhile_is_left_alone(tmp_path):
     def be_late(folder):
         (tmp_path / "run").mkdir()

@@ -20,6 +20,7 @@ class RunError(ValueError):
 
 
 FLAGS_FILE = "flags.txt"
+_CONFIG = "config.json"
 _JOURNAL = "changes.jsonl"
 
 
@@ -138,7 +139,7 @@ class RunDirectory:
             os.close(handle)
 
     def _taken(self) -> RunError:
-        if not (self.path / "config.json").exists():  # a file, a dangling link, somebody's folder
+        if not (self.path / _CONFIG).exists():  # a file, a dangling link, somebody's folder
             return RunError(
                 f"{self.path} exists already, and holds no run: name another directory."
             )
@@ -190,6 +191,8 @@ class RunDirectory:
           RunError: the folder is gone, or cannot be read.
         """
         try:
+            if _CONFIG in self.texts:  # a saving in the background may have made the folder anew
+                sync(self.path / _CONFIG)
             for path in self.path.iterdir():
                 if path.is_file():
                     sync(path)
