@@ -48,8 +48,8 @@ def bind(root: Any) -> Any:
     enclosing part that has one under that tag, or under a tag that it inherits from, as a name in
     Python means what the nearest enclosing scope binds it to. A value that is itself a part is
     computed in the scope of the place that says it. Where nobody says the quantity the parameter's
-    own default stands. Formulas get the values that they name. Binding twice changes nothing, and a part of a bound
-    graph stands for itself: `bind(cfg).model` can be built, saved and compared alone.
+    own default stands. Formulas get the values that they name. Binding twice changes nothing, and
+    a part of a bound graph stands for itself: `bind(cfg).model` can be saved and compared alone.
 
     Raises:
       ConfigErrors: all at once, every quantity that nobody says and every one that is said in two
