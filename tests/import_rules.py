@@ -15,7 +15,8 @@ INSIDE = {
     "__init__": set(),
     **dict.fromkeys(LIBRARY, LIBRARY),
     "train": LIBRARY,
-    "graph": set(),
+    "collection": set(),
+    "graph": {"collection"},
     "tags": set(),
     "fiddlers": LIBRARY | {"train", "graph", "tags"},
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
@@ -25,6 +26,7 @@ INSIDE = {
 LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "torch"}
 OUTSIDE = {
     "__init__": set(),
+    "collection": set(),
     **dict.fromkeys(LIBRARY | {"train"}, LIBRARY_PACKAGES),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},
@@ -48,6 +50,7 @@ UNDERSCORED = {
     "torch._foreach_norm",
     "torch.cuda.memory._dump_snapshot",
     "torch.cuda.memory._record_memory_history",
+    "torch.distributed.distributed_c10d._set_pg_timeout",
 }
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

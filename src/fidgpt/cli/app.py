@@ -7,8 +7,8 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from absl import app, flags
 
@@ -64,18 +64,6 @@ def run(main: Callable[[list[str]], int | None]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")
     app.run(lambda arguments: sys.exit(_guarded(main, arguments[1:])), flags_parser=_parse)
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Does not look for garbage while much is loaded that stays, which would take half as long."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def fail(message: str) -> None:

@@ -11,6 +11,7 @@ from fidgpt.cli.flags import FLAGS, refuse_arguments
 from fidgpt.cli.running import earlier
 from fidgpt.cli.running.contradictions import refuse_contradictions
 from fidgpt.cli.showing import asked, show
+from fidgpt.collection import without_collection
 
 if TYPE_CHECKING:
     import fiddle as fdl
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int | None:
     refuse_arguments(arguments)
     if asked.answered():
         return None
-    with app.without_collection():
+    with without_collection():
         refuse_contradictions()
         _pretend_machine()
         # Late: --help, --list and completion load no torch.

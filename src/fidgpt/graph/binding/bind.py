@@ -6,6 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.collection import without_collection
 from fidgpt.graph.binding.mistakes import hearing, nobody_says, two_values
 from fidgpt.graph.binding.scope import Conflict, Said, Scope, Scopes, Tag, look_up
 from fidgpt.graph.errors import ConfigError, raise_all
@@ -41,6 +42,7 @@ class Heard:
         return join(self.node.path, step_to(self.key))
 
 
+@without_collection()
 def bind(root: Any) -> Any:
     """A copy of the graph in which every open tagged parameter has its value.
 
@@ -102,6 +104,7 @@ def hears(root: Any, part: fdl.Buildable, key: Key) -> bool:
     return False
 
 
+@without_collection()
 def resolve(root: Any) -> list[Heard]:
     """What each open parameter of the graph hears, without changing anything.
 

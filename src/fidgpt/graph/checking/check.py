@@ -7,6 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.collection import without_collection
 from fidgpt.graph.binding.bind import Heard, bind_nodes, open_parameters
 from fidgpt.graph.checking.asked import asked
 from fidgpt.graph.checking.called import wrong_calls
@@ -33,6 +34,7 @@ from fidgpt.graph.typed.lookup import wrong_formulas
 _HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
 
+@without_collection()
 def check(root: Any) -> Any:
     """Returns the graph as it is, when nothing is wrong with it.
 
@@ -47,6 +49,7 @@ def check(root: Any) -> Any:
     return root
 
 
+@without_collection()
 def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     """The bound graph, when nothing is wrong with it.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.collection import without_collection
 from fidgpt.graph.difference.bound import Argument, Bound, place_of
 from fidgpt.graph.difference.changes import (
     Change,
@@ -36,6 +37,7 @@ class Changes(list[Change]):
         self.new = new
 
 
+@without_collection()
 def diff(old: Any, new: Any) -> Changes:
     """What differs between two graphs once they are bound; empty if they build the same.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.collection import without_collection
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.storage.codec import encode, encode_default, encode_dict
 from fidgpt.graph.storage.lockstep import Apart, Lockstep
@@ -19,6 +20,7 @@ from fidgpt.graph.structure.walk import IS_PART
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
+@without_collection()
 def fingerprint(root: Any) -> str:
     """A hash of the bound graph, 64 hexadecimal digits.
 
@@ -33,6 +35,7 @@ def fingerprint(root: Any) -> str:
     return fingerprint_of(Order(root))
 
 
+@without_collection()
 def equal(left: Any, right: Any) -> bool:
     """Whether two graphs build the same: equal values, tags and sharing, once they are bound.
 

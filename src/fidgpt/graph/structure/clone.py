@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import fiddle as fdl
 
+from fidgpt.collection import without_collection
 from fidgpt.graph.structure.arguments import Key
 from fidgpt.graph.structure.quantities import is_quantity
 from fidgpt.graph.structure.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
@@ -15,6 +16,7 @@ B = TypeVar("B", bound=fdl.Buildable)
 _MOST_COPIES = 1_000_000
 
 
+@without_collection()
 def clone(root: Any) -> Any:
     """A copy of a whole graph: what was one part stays one part; leaves are not copied.
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.collection import without_collection
 from fidgpt.graph.binding.bind import Heard, hear, open_parameters
 from fidgpt.graph.storage.names import home_of
 from fidgpt.graph.structure.arguments import default_of, every, given
@@ -48,6 +49,7 @@ class Row:
     kind: Literal["part", "said", "heard", "default", "same"]
 
 
+@without_collection()
 def outline(root: Any, *, defaults: bool = False, color: bool = False) -> str:
     """One line for every argument that is set or heard; defaults are left out unless asked for.
 

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fidgpt.cli.app import without_collection
 from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.collection import without_collection
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.model import StartError
