@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
     if not FLAGS.tasks:
         raise ConfigError("--tasks is missing: name a task at least, as --tasks=lambada_openai")
     path = Path(arguments[0])
-    model, tokenizer, context = load_trained(path)
+    model, tokenizer, context, _ = load_trained(path)
     prepare_to_write(model)
     tasks = Tasks(
         FLAGS.tasks,

@@ -1,5 +1,6 @@
 """Models of Hugging Face's hub on the command line: trained on from, written from, exported to."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import nn
 
 from fidgpt import export, sample
 from fidgpt.cli import train
@@ -18,6 +20,7 @@ from fidgpt.data import ByteTokenizer
 from fidgpt.graph import bind, build
 from fidgpt.interop import save_hf
 from fidgpt.model import materialize
+from fidgpt.train import BFloat16
 
 Command = Callable[..., Any]
 QUICK = ("--config=fiddler:smoke_test(1)", "--config=set:trackers=[]", "--config=set:samples=None")
@@ -48,6 +51,32 @@ def test_a_run_begins_with_the_weights(command: Command, hub: Path, tmp_path: Pa
     names = [sorted(file.name for file in path.iterdir()) for path in (out, hub)]
     assert names[0] == names[1]
     assert all((out / name).read_text() == (hub / name).read_text() for name in names[0][:1])
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize(
+    ("said", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)]
+)
+def test_a_text_is_written_in_the_format_of_the_file(
+    command: Command,
+    hub: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    said: str,
+    dtype: torch.dtype,
+) -> None:
+    config = json.loads((hub / "config.json").read_text())
+    del config["dtype"]
+    (hub / "config.json").write_text(json.dumps(config | {key: said}))
+    seen: list[torch.dtype] = []
+
+    def watch(model: nn.Module) -> None:
+        seen.append(next(model.parameters()).dtype)
+
+    monkeypatch.setattr("fidgpt.train.native_precision", BFloat16)
+    monkeypatch.setattr("fidgpt.model.generation.prepare_to_write", watch)
+    assert command(sample.main, str(hub), "--num_tokens=2").status == 0
+    assert seen == [dtype]
 
 
 def test_a_run_goes_on_without_them(command: Command, hub: Path, tmp_path: Path) -> None:

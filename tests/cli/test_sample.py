@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from absl.testing import flagsaver
+from torch import nn
 
 from fidgpt import sample
 from fidgpt.cli import train
+from fidgpt.train import BFloat16
 
 Command = Callable[..., Any]
 
@@ -47,3 +50,35 @@ def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
         "--repetition_penalty=0": "has to be above 0",
     }.items():
         assert message in command(sample.main, run, flag).err
+
+
+@pytest.mark.parametrize(
+    ("precision", "flag", "dtype"),
+    [
+        ("BFloat16", "--num_tokens=2", torch.bfloat16),
+        ("BFloat16", "--float32", torch.float32),
+        ("BFloat16", "--score=def", torch.float32),
+        ("Float32", "--num_tokens=2", torch.float32),
+    ],
+)
+def test_a_text_is_written_as_its_run_computed(
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    flag: str,
+    dtype: torch.dtype,
+) -> None:
+    seen: list[torch.dtype] = []
+
+    def watch(model: nn.Module) -> None:
+        seen.append(next(model.parameters()).dtype)
+
+    monkeypatch.setattr("fidgpt.train.native_precision", BFloat16)
+    monkeypatch.setattr("fidgpt.model.generation.prepare_to_write", watch)
+    with flagsaver.flagsaver():
+        flags = ["--config=config:debug", "--config=set:num_steps=1", "--config=set:samples=None"]
+        flags += [f"--config=use:precision={precision}", f"--run_dir={tmp_path / 'run'}"]
+        assert command(train.main, *flags).status == 0
+    assert command(sample.main, str(tmp_path / "run"), flag).status == 0
+    assert seen == [dtype]

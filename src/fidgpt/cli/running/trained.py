@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from fidgpt.data import Tokenizer
     from fidgpt.model import LanguageModel
-    from fidgpt.train import Trainer
+    from fidgpt.train import Precision, Trainer
 
 flags.DEFINE_integer("step", None, "Take this checkpoint rather than the newest.")
 flags.DEFINE_boolean("averaged", False, "Take the run's average of weights, not its last weights.")
@@ -26,11 +26,13 @@ class Trained(NamedTuple):
       model: as training left it.
       tokenizer: what it reads and writes.
       seq_len: the longest sequence that it is for, in tokens.
+      precision: the number format in which its run computes, or in which its file is.
     """
 
     model: "LanguageModel"
     tokenizer: "Tokenizer"
     seq_len: int
+    precision: "Precision"
 
 
 def load_trained(path: Path) -> Trained:
@@ -58,7 +60,8 @@ def load_trained(path: Path) -> Trained:
         load_hf(model, path)
     else:
         _restore(trainer, path)
-    return Trained(model.eval(), tokenizer, trainer.seq_len)
+    precision = _precision_of_hub(path) if is_hub else trainer.precision
+    return Trained(model.eval(), tokenizer, trainer.seq_len, precision)
 
 
 def _restore(trainer: "Trainer", path: Path) -> None:
@@ -109,3 +112,13 @@ def _of_hub(path: Path) -> "fdl.Config":
     if FLAGS.averaged:
         raise ConfigError(f"--averaged: {path} is no run, and has one set of weights only.")
     return from_hf(str(path))
+
+
+def _precision_of_hub(path: Path) -> "Precision":
+    """That of the weights, as their config.json names it under its newer or its older key."""
+    from fidgpt.interop.hugging_face.said import read_said
+    from fidgpt.train import BFloat16, Float32
+
+    said = read_said(path)
+    is_narrow = said.get("dtype", said.get("torch_dtype")) in ("bfloat16", "float16")
+    return BFloat16() if is_narrow else Float32()
