@@ -10,7 +10,7 @@ from faults import acts, small_disk
 from faults.cases import Case, Counts, Variant
 from faults.kinds import FUNCTIONS, GO_ON, RESTORE, STEP, TWO_PROCESSES
 from faults.moments import Place, Survey
-from faults.processes import AT_END, Process, ask_once, one_thread, warm_up
+from faults.processes import AT_END, Process, ask_once, meet_soon, one_thread, warm_up
 from faults.results import Wrong, refuse_difference, result_of
 from faults.variants import variants, write_texts
 
@@ -36,6 +36,7 @@ class World:
         self.has_small_disk = small_disk.mounted(self._small, megabytes=_SMALL_MB)
         one_thread()
         ask_once()
+        meet_soon()
         write_texts(folder / "texts")
         os.environ["FIDGPT_CACHE"] = str(folder / "cache")
         known = variants(folder / "texts")
