@@ -128,6 +128,20 @@ def test_parts_of_no_family_are_refused(change):
         fitting(cfg)
 
 
+def test_a_width_of_no_whole_heads_is_written_for_a_class_that_takes_it():
+    cfg = configs.base()
+    cfg.model.blocks[0].attention.num_heads = 3
+    assert fitting(cfg).family.model_type == "mistral"
+
+
+def test_a_width_of_no_whole_heads_is_told_where_no_class_takes_it():
+    cfg = configs.gemma2_2b()
+    for attention in find(cfg.model, Attention):
+        attention.num_heads = 20
+    with pytest.raises(ConfigError, match="width=2304 is no whole number of heads=20"):
+        fitting(cfg)
+
+
 class Doubled(SwiGLU):
     """Computes something else under the same names."""
 

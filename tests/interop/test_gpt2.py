@@ -1,6 +1,7 @@
 """GPT-2 against Hugging Face's transformers: the same numbers, and weights in and out unchanged."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,16 @@ def test_shards_are_read_by_their_index(theirs, saved, load, tmp_path):
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     expected = load(saved)
     assert all(map(torch.equal, load(tmp_path).parameters(), expected.parameters()))
+    index = tmp_path / "model.safetensors.index.json"
+    named = json.loads(index.read_text())
+    index.write_text(json.dumps({"weight_map": named["weight_map"] | {"lost": "model-00001"}}))
+    with pytest.raises(ConfigError, match=r"model-00001 cannot be read: No such file"):
+        load_hf(expected, tmp_path)
+    shard = named["weight_map"]["transformer.wte.weight"]
+    index.write_text(json.dumps({"weight_map": named["weight_map"] | {"lost": shard}}))
+    with pytest.raises(ConfigError, match=r"index.json names 1 tensors [\s\S]*, such as lost: "):
+        load_hf(expected, tmp_path)
+    index.write_text(json.dumps(named))
     next(tmp_path.glob("model-00002*")).unlink()
     with pytest.raises(ConfigError, match=r"model-00002\S+ cannot be read: No such file"):
         load_hf(expected, tmp_path)

@@ -210,15 +210,19 @@ def test_a_directory_of_something_else_is_refused(directory, build):
     model = build(from_hf(str(directory)))
     weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"model.safetensors cannot be read: "):
+    with pytest.raises(ConfigError, match=r"cannot be read: [\s\S]*not whole: download it again"):
         load_hf(model, directory)
     weights.unlink()
+    weights.mkdir()
+    with pytest.raises(ConfigError, match=r"model.safetensors cannot be read: Is a directory"):
+        load_hf(model, directory)
+    weights.rmdir()
     with pytest.raises(ConfigError, match=r"holds no model.safetensors"):
         load_hf(model, directory)
     (directory / "model.safetensors.index.json").write_text('{"weight_map": {"a": 5}}')
     with pytest.raises(ConfigError, match=r"index.json cannot be read: it holds no weight_map"):
         load_hf(model, directory)
-    for text in ("{", "[]", "\xff"):
+    for text in ("{", "[]", "\xff", "[" * 100_000):
         (directory / "config.json").write_text(text, encoding="latin-1")
         with pytest.raises(ConfigError, match=r"config.json cannot be read"):
             from_hf(str(directory))

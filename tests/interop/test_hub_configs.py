@@ -66,6 +66,21 @@ def test_silence_means_what_it_means_to_transformers(family: Family, tmp_path: P
 
 @TRANSFORMERS
 @pytest.mark.parametrize("family", FAMILIES, ids=by_name)
+def test_a_width_of_no_whole_heads_is_refused_where_transformers_refuses_it(family: Family):
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    uneven = {family.settings["hidden_dim"]: 40, family.settings["num_heads"]: 3, "head_dim": 8}
+    try:
+        AutoConfig.for_model(family.model_type, **uneven)
+    except StrictDataclassError as error:
+        assert family.whole_heads, error
+    else:
+        assert not family.whole_heads
+
+
+@TRANSFORMERS
+@pytest.mark.parametrize("family", FAMILIES, ids=by_name)
 def test_silence_about_one_thing_is_refused_or_means_the_same(family: Family, tmp_path: Path):
     from transformers import AutoConfig
 
@@ -225,6 +240,22 @@ def test_null_means_as_large_as_fits(tmp_path: Path):
         (
             {"model_type": "gemma2", "layer_types": ["full_attention"] * 2},
             "layer_types tells of 2 layers, and there are 32",
+        ),
+        (
+            {
+                "model_type": "smollm3",
+                "sliding_window": 8,
+                "layer_types": ["sliding_attention"] * 32,
+            },
+            "layer_types has sliding_attention, and sliding_window says no window, or use_sliding",
+        ),
+        (
+            {
+                "model_type": "gemma2",
+                "sliding_window": None,
+                "layer_types": ["sliding_attention"] * 32,
+            },
+            "layer_types has sliding_attention, and sliding_window says no window$",
         ),
         ({"model_type": "smollm3", "no_rope_layers": 1}, "no_rope_layers is 1, and has to be a li"),
         (

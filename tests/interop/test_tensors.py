@@ -95,6 +95,16 @@ def test_what_was_there_before_is_not_read_any_more(directory, load, tmp_path, s
     assert {path.name for path in out.iterdir()} == {"config.json", *named}
 
 
+def test_a_config_of_something_else_is_not_lost(directory, load, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text('{"format": "fidgpt.config"}')
+    with pytest.raises(ConfigError, match="would be lost"):
+        save_hf(load(directory), run, seq_len=24)
+    assert [path.name for path in run.iterdir()] == ["config.json"]
+    assert (run / "config.json").read_text() == '{"format": "fidgpt.config"}'
+
+
 def test_one_tensor_is_in_memory_at_a_time(directory, load, monkeypatch):
     model, alive, most = load(directory), [], 0
     each = TensorFiles.each

@@ -1,10 +1,24 @@
-"""Models and configs of other systems, in and out."""
+"""Models and configs of other systems, in and out; each is loaded when it is first asked for."""
 
-from fidgpt.interop.directives_from import directives_of
-from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
-from fidgpt.interop.levanter import Mapped, read_levanter
-from fidgpt.interop.targets import read_targets
-from fidgpt.interop.targets_out import write_targets
+from typing import TYPE_CHECKING
+
+from fidgpt.late import late_names
+
+if TYPE_CHECKING:
+    from fidgpt.interop.directives_from import directives_of
+    from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
+    from fidgpt.interop.levanter import Mapped, read_levanter
+    from fidgpt.interop.targets import read_targets, write_targets
+else:
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "directives_from": ("directives_of",),
+            "hugging_face": ("from_hf", "load_hf", "save_hf"),
+            "levanter": ("Mapped", "read_levanter"),
+            "targets": ("read_targets", "write_targets"),
+        },
+    )
 
 __all__ = [
     "Mapped",

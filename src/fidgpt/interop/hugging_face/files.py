@@ -1,5 +1,6 @@
 """A Hugging Face directory: its config.json, and the tensors of its safetensors files."""
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} cannot be read: it holds no JSON object.")
@@ -64,20 +65,27 @@ class TensorFiles:
       formats: of their numbers, as safetensors calls them, such as BF16.
 
     Raises:
-      ConfigError: there is no such file, or one that is damaged.
+      ConfigError: there is no such file, one is damaged, or the index names a tensor that is in
+        none of them.
     """
 
     def __init__(self, directory: Path) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.formats: dict[str, str] = {}
         self._places: dict[str, Path] = {}
-        for path in _paths(directory):
+        named = _index(directory)
+        for path in sorted({directory / name for name in named.values()} or {directory / WEIGHTS}):
             with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118 (it is no mapping)
                     tensor = file.get_slice(name)
                     self.shapes[name] = tuple(tensor.get_shape())
                     self.formats[name] = tensor.get_dtype()
                     self._places[name] = path
+        if lost := sorted(named.keys() - self.shapes.keys()):
+            raise ConfigError(
+                f"{directory / INDEX} names {len(lost)} tensors that are in none of its files, "
+                f"such as {lost[0]}: download the files again."
+            )
         self._coded = coded_weights(self.formats, self.shapes)
         for name, weight in self._coded.items():
             for part in (weight.codes, weight.scales):
@@ -125,23 +133,30 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _paths(directory: Path) -> list[Path]:
+def _index(directory: Path) -> dict[str, str]:
+    """The file of each tensor by its name; nothing where one file holds all."""
     if (directory / WEIGHTS).exists():
-        return [directory / WEIGHTS]
+        return {}
     if not (directory / INDEX).exists():
         raise _nameless(directory)
     shards = read_json(directory / INDEX).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ConfigError(f"{directory / INDEX} cannot be read: it holds no weight_map of files.")
-    return [directory / name for name in sorted(set(shards.values()))]
+    return shards
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    if path.is_dir():
+        raise ConfigError(f"{path} cannot be read: {os.strerror(errno.EISDIR)}.")
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (OSError, SafetensorError) as error:
+    except SafetensorError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}. It is damaged or not whole: download it again."
+        ) from error
+    except OSError as error:
         raise _unreadable(path, error) from error
 
 

@@ -67,7 +67,14 @@ def _attempt(family: Family, model: LanguageModel, *, seq_len: int) -> Fitting |
     except ConfigError as error:
         return _Misfit(family, str(error).splitlines(), is_far=True)
     wrong = differences(model, expected)
-    if not wrong:
-        return Fitting(family, settings, said)
     lines = [f"{one.path} is {one.ours}, there {one.theirs}" for one in wrong]
-    return _Misfit(family, lines, is_far=False)
+    lines += _refused(family, settings)
+    return _Misfit(family, lines, is_far=False) if lines else Fitting(family, settings, said)
+
+
+def _refused(family: Family, settings: Settings) -> list[str]:
+    """What transformers' class of the family would not take, although the numbers work."""
+    width, heads = settings["hidden_dim"], settings["num_heads"]
+    if not family.whole_heads or width % heads == 0:
+        return []
+    return [f"{width=} is no whole number of {heads=}, as transformers wants it there"]

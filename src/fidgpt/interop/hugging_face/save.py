@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from fidgpt.data import Tokenizer
-from fidgpt.interop.hugging_face.files import CONFIG, write_json
+from fidgpt.graph import ConfigError
+from fidgpt.interop.hugging_face.files import CONFIG, is_hub_directory, write_json
 from fidgpt.interop.hugging_face.fitting import fitting_family
 from fidgpt.interop.hugging_face.load import require_memory
 from fidgpt.interop.hugging_face.shards import write_weights
@@ -38,12 +39,14 @@ def save_hf(
 
     Raises:
       ConfigError: the model is on the meta device, or computes what no family of the hub does that
-        we know: then the nearest one is named, and in what it differs.
+        we know: then the nearest one is named, and in what it differs. Or the directory has a
+        config.json of something else, as a run's has, which stays as it is.
     """
     require_memory(model)
+    directory = Path(directory).expanduser()
+    _refuse_another_config(directory / CONFIG)
     family, settings, said = fitting_family(model, seq_len=seq_len)
     layout = layout_of(family, model, settings, merge=True)
-    directory = Path(directory).expanduser()
     directory.mkdir(parents=True, exist_ok=True)
     write_weights(layout, directory, max_shard_size=max_shard_size)
     if tokenizer is not None:
@@ -58,3 +61,11 @@ def save_hf(
     }
     write_json(directory / CONFIG, about | said)
     return family.architecture
+
+
+def _refuse_another_config(path: Path) -> None:
+    if path.exists() and not is_hub_directory(path.parent):
+        raise ConfigError(
+            f"{path} is no config of a model on the hub, and would be lost; a run goes on with "
+            "its own: name another directory, such as one that does not exist yet."
+        )

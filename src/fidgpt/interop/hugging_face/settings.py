@@ -8,6 +8,7 @@ from typing import Any, get_args
 import fiddle as fdl
 
 from fidgpt.configs.hub import Family
+from fidgpt.configs.windows import SLIDING
 from fidgpt.graph import ConfigError
 from fidgpt.graph.signatures.annotations import hints_of, members_of
 from fidgpt.interop.hugging_face.said import Said, nested, say
@@ -16,6 +17,7 @@ from fidgpt.interop.hugging_face.scaling import mapping_of, part_of
 
 Settings = dict[str, Any]
 
+_PLAIN = {bool, int, float, str, type(None)}
 # What no family computes in another way.
 _FIXED = {"partial_rotary_factor": (None, 1.0)}
 _SIZES = {
@@ -39,7 +41,7 @@ def settings_of(family: Family, said: Said) -> Settings:
     settings = reader.read()
     wrong = [*_not_fixed(family, said), *unknown_codes(said), *reader.wrong]
     if not wrong:
-        wrong = [*_uneven_heads(family, settings)]
+        wrong = [*_uneven_heads(family, settings), *_without_window(family, settings)]
     if wrong:
         raise ConfigError("\n  ".join(wrong))
     return settings
@@ -157,9 +159,6 @@ class _Reader:
         return {type(None) if one is None else one for one in members_of(self._hints[name])}
 
 
-_PLAIN = {bool, int, float, str, type(None)}
-
-
 def _is_meant(name: str, value: float) -> bool:
     return math.isfinite(value) and (value > 0 or (value == 0 and name not in _ABOVE_0))
 
@@ -179,3 +178,15 @@ def _uneven_heads(family: Family, settings: Settings) -> Iterator[str]:
         yield (
             f"{keys['hidden_dim']}={width} is no whole number of {keys['num_heads']}={heads} heads"
         )
+
+
+def _without_window(family: Family, settings: Settings) -> Iterator[str]:
+    """Layers that are to slide, and no window: which of the two is meant, nobody knows."""
+    if SLIDING not in settings.get("layer_types", ()):
+        return
+    key = family.settings["window"]
+    usual = inspect.signature(family.config).parameters["window"].default
+    if settings.get("window", usual) is None:
+        switch = family.switches.get(key)
+        also = f", or {switch} is not true" if switch else ""
+        yield f"layer_types has {SLIDING}, and {key} says no window{also}"

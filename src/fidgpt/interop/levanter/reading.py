@@ -6,10 +6,10 @@ from typing import Any
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.interop.directives_from import bring_about
-from fidgpt.interop.levanter_data import map_data
-from fidgpt.interop.levanter_model import map_model
-from fidgpt.interop.levanter_section import Plan, Section
-from fidgpt.interop.levanter_training import map_optimizer, map_trainer
+from fidgpt.interop.levanter.data import map_data
+from fidgpt.interop.levanter.model import map_model
+from fidgpt.interop.levanter.section import Plan, Section
+from fidgpt.interop.levanter.training import map_optimizer, map_trainer
 from fidgpt.interop.yaml_in import read_yaml
 
 _OFF: dict[str, Any] = {

@@ -3,7 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
-from fidgpt.interop.levanter_section import Section
+from fidgpt.interop.levanter.section import Section
 
 _PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
 _OWN = "own"  # what `use_mixture` calls the text that a config has already

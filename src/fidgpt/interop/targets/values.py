@@ -11,10 +11,10 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph import ConfigError
 from fidgpt.graph.selecting.paths import describe
 from fidgpt.graph.structure.arguments import given
-from fidgpt.interop.references import escaped
-from fidgpt.interop.target_names import dotted_name
-from fidgpt.interop.target_tree import DEEPEST
-from fidgpt.interop.targets import fitting
+from fidgpt.interop.targets.names import dotted_name
+from fidgpt.interop.targets.reading import fitting
+from fidgpt.interop.targets.references import escaped
+from fidgpt.interop.targets.tree import DEEPEST
 
 
 def written_value(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fidgpt.interop.levanter_section import Section
+from fidgpt.interop.levanter.section import Section
 
 _FLOAT32 = ("f32", "float32", "full")
 _BFLOAT16 = ("bf16", "bfloat16")

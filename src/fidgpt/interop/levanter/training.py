@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from fidgpt.interop.levanter_running import map_mesh, map_precision, map_profiler, map_trackers
-from fidgpt.interop.levanter_schedule import map_schedule
-from fidgpt.interop.levanter_section import Section
-from fidgpt.interop.levanter_steps import map_average, map_checkpoints, map_skipped_steps
+from fidgpt.interop.levanter.running import map_mesh, map_precision, map_profiler, map_trackers
+from fidgpt.interop.levanter.schedule import map_schedule
+from fidgpt.interop.levanter.section import Section
+from fidgpt.interop.levanter.steps import map_average, map_checkpoints, map_skipped_steps
 
 _OPTIMIZER_OFF: dict[str, Any] = {
     "cooldown": None,

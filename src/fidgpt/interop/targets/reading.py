@@ -16,8 +16,8 @@ from fidgpt.graph.signatures.protocols import is_protocol
 from fidgpt.graph.structure.arguments import assign, default_of, every, parameter_of
 from fidgpt.graph.structure.walk import join, step_to
 from fidgpt.graph.typed.values import as_asked
-from fidgpt.interop.target_names import find_constructor, find_target, refusal
-from fidgpt.interop.target_tree import Call, Tree, read_tree
+from fidgpt.interop.targets.names import find_constructor, find_target, refusal
+from fidgpt.interop.targets.tree import Call, Tree, read_tree
 from fidgpt.interop.yaml_in import read_yaml
 
 

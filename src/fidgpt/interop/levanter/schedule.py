@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fidgpt.interop.levanter_section import Section, shown
+from fidgpt.interop.levanter.section import Section, shown
 
 # The fiddler for each word of `lr_schedule`, and the entries of its own that it may have.
 _FIDDLERS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fidgpt.interop.levanter_section import BLOCK, Section
+from fidgpt.interop.levanter.section import BLOCK, Section
 
 # What Levanter takes where a file says nothing.
 _LLAMA: dict[str, Any] = {
@@ -99,18 +99,21 @@ def _map_norms(section: Section, kind: str, eps: float) -> None:
 def _map_experts(section: Section, ffn_dim: int) -> None:
     """Levanter divides what it punishes uneven loads with by the experts of a token."""
     plan, place = section.plan, f"{BLOCK}.mlp.balancing"
-    count, chosen = (
-        section.take("n_routed_experts", 8, int),
-        section.take("num_experts_per_tok", 2, int),
-    )
+    count = section.take("n_routed_experts", 8, int)
+    chosen = section.take("num_experts_per_tok", 2, int)
     plan.changes.append(f"fiddler:use_moe(num_experts={count}, top_k={chosen}, ffn_dim={ffn_dim})")
     if shared := section.take("n_shared_experts", 0, int):
         plan.changes.append(f"fiddler:use_shared_expert(ffn_dim={shared * ffn_dim})")
-    for i, (key, usual) in enumerate([("lbl_coef", 0.01), ("rzl_coef", 0.001)]):
-        is_off = key in section.left and section.left[key] is None
-        weight = section.take(key, 0.0 if is_off else usual, float)
-        section.left.pop(key, None)
-        plan.wanted.append((f"{place}[{i}].weight", weight if i else weight / max(chosen, 1)))
+    plan.wanted += [
+        (f"{place}[0].weight", _weight(section, "lbl_coef", 0.01) / max(chosen, 1)),
+        (f"{place}[1].weight", _weight(section, "rzl_coef", 0.001)),
+    ]
+
+
+def _weight(section: Section, key: str, usual: float) -> float:
+    """The weight of a loss; null turns the loss off."""
+    is_off = key in section.left and section.left[key] is None
+    return section.take(key, 0.0 if is_off else usual, float)
 
 
 def _map_window(section: Section) -> None:

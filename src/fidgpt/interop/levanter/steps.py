@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from fidgpt.interop.levanter_section import Section, shown
+from fidgpt.interop.levanter.section import Section, shown
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SPAN = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")

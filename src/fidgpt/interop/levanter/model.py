@@ -3,8 +3,8 @@
 from typing import Any
 
 from fidgpt.graph import suggest
-from fidgpt.interop.levanter_gated import GATED, map_gated
-from fidgpt.interop.levanter_section import BLOCK, Section
+from fidgpt.interop.levanter.gated import GATED, map_gated
+from fidgpt.interop.levanter.section import BLOCK, Section
 
 _SPEED = "how a device computes it is not said here"
 _GPT2: dict[str, Any] = {"seq_len": 1024, "hidden_dim": 768, "num_layers": 12, "num_heads": 12}

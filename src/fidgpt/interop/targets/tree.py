@@ -6,7 +6,7 @@ from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.structure.walk import join
-from fidgpt.interop.references import References
+from fidgpt.interop.targets.references import References
 from fidgpt.interop.yaml_in import Foreign
 
 _NAMES = ("_target_", "_component_")

@@ -12,10 +12,10 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.signatures.hints import hint_of
 from fidgpt.graph.structure.arguments import Key, given
 from fidgpt.graph.structure.walk import children, is_node, join, step_to
-from fidgpt.interop.target_names import dotted_name
-from fidgpt.interop.target_tree import is_reserved
-from fidgpt.interop.target_values import require_readable, written_value
-from fidgpt.interop.targets import inside, is_made_anew
+from fidgpt.interop.targets.names import dotted_name
+from fidgpt.interop.targets.reading import inside, is_made_anew
+from fidgpt.interop.targets.tree import is_reserved
+from fidgpt.interop.targets.values import require_readable, written_value
 from fidgpt.interop.yaml_out import write_yaml
 
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
