@@ -33,9 +33,10 @@ def main(arguments: list[str]) -> None:
     Raises:
       ConfigError: not one directory was named, or no task.
       DataError: the harness is not installed, or a task cannot be loaded.
-      RunError: the run has no model that could answer.
+      RunError: the run has no model that could answer, or --output cannot be written.
     """
     # Late: --help loads no torch.
+    from fidgpt.data.preparing.atomic import write_whole
     from fidgpt.graph import ConfigError
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train import RunError
@@ -45,7 +46,9 @@ def main(arguments: list[str]) -> None:
         raise ConfigError("name one directory, of a run or of the hub: fidgpt.evaluate runs/NAME")
     if not FLAGS.tasks:
         raise ConfigError("--tasks is missing: name a task at least, as --tasks=lambada_openai")
-    path = Path(arguments[0])
+    path, output = Path(arguments[0]), FLAGS.output and Path(FLAGS.output)
+    if output and (output.is_dir() or not output.parent.is_dir()):  # not after hours of answers
+        raise ConfigError(f"--output={output} cannot be written: name a file in a folder.")
     model, tokenizer, context, _ = load_trained(path)
     prepare_to_write(model)
     tasks = Tasks(
@@ -66,8 +69,11 @@ def main(arguments: list[str]) -> None:
     except ValueError as error:
         raise RunError(f"{path} cannot answer: {error}") from error
     print("\n".join(_table(results)))
-    if FLAGS.output is not None:
-        Path(FLAGS.output).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    if output:
+        try:
+            write_whole(output, json.dumps(results, indent=2) + "\n")
+        except OSError as error:
+            raise RunError(f"{output} cannot be written: {error.strerror}.") from error
 
 
 def _table(results: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

@@ -62,7 +62,9 @@ def main(arguments: list[str]) -> None:
         save(draw(panels, look=look), panels, out, title=FLAGS.title)
     except OSError as error:
         raise RunError(f"{out} cannot be written: {error.strerror}.") from error
-    print(f"{out} shows {', '.join(panels)} of {', '.join(run.name for run in runs)}.")
+    drawn = {curve.run for curves in panels.values() for curve in curves}
+    names = [run.name for run in runs if run.name in drawn]
+    print(f"{out} shows {', '.join(panels)} of {', '.join(names)}.")
 
 
 def _refuse_mistakes(arguments: "Sequence[str]", out: Path) -> None:
@@ -92,12 +94,17 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
         )
         for run in runs
     }
-    for name in [name for name, curve in curves.items() if curve is None]:
-        print(f"warning: {name} has no number of {metric}.", file=sys.stderr)
-    drawn = [curve for curve in curves.values() if curve is not None]
+    drawn = {
+        name: curve
+        for name, curve in curves.items()
+        if curve is not None and (not FLAGS.log_y or max(curve.y) > 0)
+    }
+    what = f"number of {metric}{' above 0, as --log_y needs' if FLAGS.log_y else ''}"
+    for name in [name for name in curves if name not in drawn]:
+        print(f"warning: {name} has no {what}.", file=sys.stderr)
     if not drawn:
-        raise RunError(f"no run has a number of {metric} that could be drawn; see --first_step.")
-    return drawn
+        raise RunError(f"no run has a {what} that could be drawn; see --first_step.")
+    return [*drawn.values()]
 
 
 if __name__ == "__main__":

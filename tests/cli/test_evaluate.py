@@ -1,6 +1,8 @@
 """The command `evaluate` on a run of two steps: the harness's numbers, and what it refuses."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +13,7 @@ from absl.testing import flagsaver
 
 from fidgpt import evaluate
 from fidgpt.cli import train
+from fidgpt.train.evaluation import Tasks
 
 Command = Callable[..., Any]
 TASKS = Path(__file__).parents[1] / "train" / "harness_tasks"
@@ -45,6 +48,36 @@ def test_tasks_are_run_on_the_newest_checkpoint(command: Command, run: str, tmp_
 @pytest.mark.skipif(find_spec("lm_eval") is not None, reason="lm-evaluation-harness is installed")
 def test_without_the_harness_the_extra_is_named(command: Command, run: str) -> None:
     assert "fidgpt[lm-eval]" in command(evaluate.main, run, "--tasks=fidgpt_choice").err
+
+
+@pytest.mark.parametrize("name", ["", "nowhere/results.json"])
+def test_where_nothing_can_be_written_nothing_is_asked(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    asked = ["--tasks=fidgpt_choice", f"--output={tmp_path / name}"]
+    status, _, err = command(evaluate.main, "runs/none", *asked)
+    assert status == 2 and "cannot be written: name a file in a folder" in err
+
+
+def test_results_are_written_whole_or_not_at_all(
+    command: Command, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tasks, "__init__", lambda *_, **__: None)
+    monkeypatch.setattr(Tasks, "run", lambda *_, **__: {"task": {"acc": 0.5}})
+    output = tmp_path / "results.json"
+    output.write_text("older")
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr(os, "fsync", _no_room)
+        status, out, err = command(evaluate.main, run, "--tasks=task", f"--output={output}")
+    assert status == 2 and "0.5000" in out
+    assert f"{output} cannot be written: No space left on device" in err
+    assert output.read_text() == "older"
+    assert command(evaluate.main, run, "--tasks=task", f"--output={output}").status == 0
+    assert json.loads(output.read_text()) == {"task": {"acc": 0.5}}
+
+
+def _no_room(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_run_and_a_task_are_needed(command: Command) -> None:

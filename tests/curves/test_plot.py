@@ -131,6 +131,23 @@ def test_a_mistake_is_named(
         assert at >= 0, said
 
 
+def test_what_has_nothing_to_draw_is_left_out_of_what_has(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name, text in {"begun": "", "below": '{"step": 1, "loss": -2.0}\n'}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(text)
+    others = [str(tmp_path / name) for name in ("begun", "below")]
+    assert plotted(*runs, *others, "--metric=loss", "--log_y", f"--out={tmp_path}/a.svg") == 0
+    told = capsys.readouterr()
+    assert "a.svg shows loss of slow, fast." in told.out
+    assert f"warning: {tmp_path}/begun has nothing to draw" in told.err
+    assert "warning: below has no number of loss above 0, as --log_y needs." in told.err
+    assert plotted(others[1], "--metric=loss", "--log_y", f"--out={tmp_path}/b.svg") == 2
+    assert "no run has a number of loss above 0, as --log_y needs" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["html", "png"])
 def test_a_disk_without_room_leaves_the_file_that_was_there(
     kind: str, runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -137,6 +137,11 @@ def test_indentation_is_not_spelled_space_by_space(bpe: Tokenizer) -> None:
     assert len(bpe.encode(":\n            ")) <= 2
 
 
+def test_a_vocabulary_that_would_fill_the_memory_is_refused() -> None:
+    with pytest.raises(DataError, match="vocab_size=1000000000000 is more than any text has"):
+        BPETokenizer(vocab_size=10**12)
+
+
 def test_a_vocabulary_without_room_for_the_bytes_is_refused() -> None:
     with pytest.raises(DataError, match="vocab_size=256 has no room for the 256 bytes"):
         BPETokenizer(vocab_size=256)

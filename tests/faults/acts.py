@@ -51,8 +51,13 @@ def hang() -> None:
 
 
 def removed(path: Path) -> Act:
-    """A directory goes."""
-    return lambda: shutil.rmtree(path, ignore_errors=True)
+    """A directory goes, whatever writes into it meanwhile."""
+
+    def act() -> None:
+        while path.exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+    return act
 
 
 def filled(folder: Path, *, left: int) -> Act:

@@ -106,6 +106,19 @@ def test_an_error_reaches_the_run_once_in_the_same_words(
     checkpoints.wait()
 
 
+def test_a_folder_that_goes_meanwhile_is_not_made_anew(
+    tmp_path: Path, gate: threading.Event
+) -> None:
+    checkpoints, (model, optimizer) = beside(), make()
+    run = tmp_path / "run"
+    checkpoints.save(run, step=1, model=model, optimizer=optimizer, state={})
+    run.rmdir()
+    gate.set()
+    with pytest.raises(CheckpointError, match="cannot be written \\(No such file or directory\\)"):
+        checkpoints.wait()
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_what_a_checkpoint_cannot_hold_is_told_at_once(tmp_path: Path) -> None:
     checkpoints, (model, optimizer) = beside(), make()
     with pytest.raises(CheckpointError, match=r"state\.hook is a builtin"):

@@ -39,6 +39,19 @@ def test_what_is_no_run_is_not_offered_to_go_on_with(tmp_path):
             RunDirectory(tmp_path / name, texts={}).create()
 
 
+def test_what_stands_in_the_way_of_a_run_is_told_without_making_it(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    RunDirectory(tmp_path / "new" / "run", texts={}).require_free()
+    with pytest.raises(RunError, match="holds no run: name another"):
+        RunDirectory(tmp_path / "file", texts={}).require_free()
+    with pytest.raises(RunError, match="cannot be made \\(Not a directory\\): name another"):
+        RunDirectory(tmp_path / "file" / "new" / "run", texts={}).require_free()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(RunError, match="cannot be made \\(Permission denied\\): name another"):
+        RunDirectory(tmp_path / "new" / "run", texts={}).require_free()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_run_directory_is_whole_or_absent(tmp_path):
     def fail(folder):
         (folder / "tokenizer.json").write_text("{")
@@ -119,6 +132,20 @@ def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_pa
         run.go_on(step=3)
     assert (path / "config.json").read_text() == "one"
     assert sorted(one.name for one in path.iterdir()) == sorted({*texts, name})
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_what_others_put_into_the_folder_does_not_end_the_run(tmp_path, monkeypatch, error):
+    run = RunDirectory(tmp_path / "run", texts={"config.json": "{}"})
+    run.create()
+    (run.path / ".config.json.swp").touch()  # removed meanwhile, or not to be read
+
+    def synced(path: Path) -> None:
+        if path.suffix == ".swp":
+            raise error(2, "not for us")
+
+    monkeypatch.setattr("fidgpt.train.run.sync", synced)
+    run.sync()
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.train import RunError
+from fidgpt.train.telling import tell
 from fidgpt.train.tracking.trackers import Row, read_rows
 
 FILE = "metrics.jsonl"
@@ -35,31 +36,37 @@ class Recorded:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Recorded]:
-    """Reads the metrics of run directories.
+    """Reads the metrics of run directories; one without a step is left out, with a warning.
 
     Raises:
-      RunError: there is no run, it cannot be read, or it has not done a step.
+      RunError: there is no run, one cannot be read, or none has done a step.
     """
     whole = [path.resolve() for path in paths]
     twice = {str(path) for path, one in zip(paths, whole, strict=True) if whole.count(one) > 1}
     if twice:
         raise RunError(f"{', '.join(sorted(twice))}: name each run once.")
     names = _names(whole)
-    return [Recorded(name, _rows(path)) for name, path in zip(names, paths, strict=True)]
+    rows = {path: _rows(path) for path in paths}
+    idle = [path for path, found in rows.items() if not found]
+    lacking = [
+        f"{path} has nothing to draw: {path / FILE} has no row of a step yet." for path in idle
+    ]
+    if len(lacking) == len(rows):
+        raise RunError("\n".join(lacking))
+    for line in lacking:
+        tell(f"warning: {line}")
+    return [Recorded(n, rows[p]) for n, p in zip(names, paths, strict=True) if rows[p]]
 
 
 def _rows(path: Path) -> list[Row]:
     file = path / FILE
     try:
-        rows = read_rows(file)
+        return read_rows(file)
     except OSError as error:
         inside = sorted(str(one.parent) for one in path.glob(f"*/{FILE}"))
         hint = f" Runs are inside: {', '.join(inside[:5])}." if inside else ""
         reason = error.strerror if path.exists() else "no such directory"
         raise RunError(f"{path} holds no run: {FILE} cannot be read ({reason}).{hint}") from None
-    if not rows:
-        raise RunError(f"{path} has nothing to draw: {file} has no row of a step yet.")
-    return rows
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -114,6 +114,26 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
             f"the text of {run.path}, or what packs it, is not what it was when the run began: "
             "bring the old one back, or begin a new run."
         )
+    require_same_way(trainer, run, step=step, state=state, shift=learner.shift)
+    learner.restored(state["settings"])
+    return step
+
+
+def require_same_way(
+    trainer: "Trainer", run: RunDirectory, *, step: int, state: dict[str, Any], shift: int | None
+) -> None:
+    """Whether a run came to `step` by this config, and has steps left.
+
+    Args:
+      trainer: what goes on.
+      run: its directory.
+      step: of the checkpoint.
+      state: what that holds of the run, as `progress` gave it.
+      shift: the learner's; None where it is not known.
+
+    Raises:
+      RunError: it read its text otherwise, or is past its end.
+    """
     read = trainer.data.full_batches(step)
     if state.get("full_batches", read) != read:
         raise RunError(
@@ -121,18 +141,14 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
             f"by this config would be {read:g}: its batches grew otherwise. Let them grow over as "
             "many steps as they did, said as a count and not as a part of the run."
         )
-    _require_stages(
-        [BegunStage(*one) for one in state.get("stages", [])],
-        trainer.data.stages_begun(step + learner.shift),
-        run=run,
-    )
+    if shift is not None:
+        begun = [BegunStage(*one) for one in state.get("stages", [])]
+        _require_stages(begun, trainer.data.stages_begun(step + shift), run=run)
     if step > trainer.num_steps:
         raise RunError(
             f"{run.path} has done {step} steps already, and num_steps={trainer.num_steps}: say "
             "more steps, or an earlier --resume_step."
         )
-    learner.restored(state["settings"])
-    return step
 
 
 def _require_stages(olds: list[BegunStage], news: list[BegunStage], *, run: RunDirectory) -> None:

@@ -11,6 +11,11 @@ from fidgpt.train.run import RunError
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
+_TRAIN_WITH_LESS = (
+    "Let fewer sequences be computed at once, which leaves the batch as it is "
+    "(fiddler:set_micro_batch_size), keep less of each (fiddler:use_recompute), or choose "
+    "smaller sizes; --print=summary counts what each needs."
+)
 
 
 def keep_freed_memory() -> None:
@@ -30,8 +35,11 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
-def within_memory() -> Iterator[None]:
+def within_memory(*, remedy: str = _TRAIN_WITH_LESS) -> Iterator[None]:
     """Tells what to do where the memory of a device does not suffice.
+
+    Args:
+      remedy: what is told; that of training unless said.
 
     Raises:
       RunError: it does not.
@@ -42,12 +50,7 @@ def within_memory() -> Iterator[None]:
         if not _is_lack(error):
             raise
         line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise RunError(
-            f"there is not enough memory: {line:.200}\n"
-            "Let fewer sequences be computed at once, which leaves the batch as it is "
-            "(fiddler:set_micro_batch_size), keep less of each (fiddler:use_recompute), or choose "
-            "smaller sizes; --print=summary counts what each needs."
-        ) from error
+        raise RunError(f"there is not enough memory: {line:.200}\n{remedy}") from error
 
 
 def _is_lack(error: Exception) -> bool:

@@ -83,6 +83,16 @@ class RunDirectory:
         """Whether the run goes on with another config than it began with, now or since before."""
         return bool(self.changes) or (self.path / _JOURNAL).exists()
 
+    def require_free(self) -> None:
+        """Raises RunError where the folder could not be made, before anything that takes long."""
+        if os.path.lexists(self.path):
+            raise self._taken()
+        around = next(one for one in self.path.absolute().parents if os.path.exists(one))
+        if not around.is_dir():
+            raise self._unmade(os.strerror(errno.ENOTDIR))
+        if not os.access(around, os.W_OK | os.X_OK):
+            raise self._unmade(os.strerror(errno.EACCES))
+
     def create(self, *, fill: Callable[[Path], object] | None = None) -> None:
         """Makes the folder with its texts; under its name it is whole or absent.
 
@@ -108,10 +118,7 @@ class RunDirectory:
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise self._taken() from None
-            raise RunError(
-                f"the run directory {self.path} cannot be made "
-                f"({getattr(error, 'strerror', None) or error}): name another one with --run_dir."
-            ) from error
+            raise self._unmade(getattr(error, "strerror", None) or str(error)) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -146,6 +153,12 @@ class RunDirectory:
         return RunError(
             f"{self.path} exists already: name another run directory, or go on with "
             f"{resume_flag(self.path)}."
+        )
+
+    def _unmade(self, reason: str) -> RunError:
+        return RunError(
+            f"the run directory {self.path} cannot be made ({reason}): name another one with "
+            "--run_dir."
         )
 
     def go_on(self, *, step: int) -> None:
@@ -194,8 +207,10 @@ class RunDirectory:
             if _CONFIG in self.texts:  # a saving in the background may have made the folder anew
                 sync(self.path / _CONFIG)
             for path in self.path.iterdir():
-                if path.is_file():
-                    sync(path)
+                # Not the run's own: what an editor removes again, or another user put there.
+                with contextlib.suppress(FileNotFoundError, PermissionError):
+                    if path.is_file():
+                        sync(path)
         except OSError as error:
             raise RunError(
                 f"the run directory {self.path} is gone or cannot be written ({error.strerror}): "

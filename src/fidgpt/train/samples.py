@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from fidgpt.data import StreamDecoder, Tokenizer
 from fidgpt.model.generation import Choice, UntilString, sampling, write
 from fidgpt.model.language_model import LanguageModel
-from fidgpt.model.ranges import require_not_negative, require_size
+from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.rng import derive_seed
 
 

@@ -182,7 +182,8 @@ class Trainer:
         require_bound(counts.pop("max_grad_norm"))
         for name, count in counts.items():
             if count is not None and not 1 <= count < 2**63:
-                raise ValueError(f"{name}={count} must be {'at least 1' if count < 1 else 'less'}.")
+                bound = "at least 1" if count < 1 else "less than 2**63"
+                raise ValueError(f"{name}={count} must be {bound}.")
 
     def facts(self) -> Facts:
         """What will run; on the meta device too, so that any size can be looked at anywhere."""
@@ -210,11 +211,10 @@ class Trainer:
         keep_freed_memory()
         with self.parallel, ExitStack() as leases, within_memory():
             self.parallel.require_same({"--resume": str(resume), **run.identity})
-            prepare_data(self)
             run = self.parallel.agree(run)
             hold = partial(leases.enter_context, run.held())
-            if resume:
-                self.parallel.on_main(hold)
+            self.parallel.on_main(hold if resume else run.require_free)
+            prepare_data(self)
             facts = self.facts()  # before the processes take the model apart
             learner, begin = make_learner(self, run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(begin)})

@@ -16,9 +16,12 @@ _MOST_OPEN = 128
 
 
 class ArrayFile:
-    """Numbers of one kind, opened where they are first needed and, of many files, ever again.
+    """Numbers of one type in a file, which is opened when it is first read.
 
-    Not a memory map: where a file is cut short or its disk fails, that one ends the process by
+    Of many files only some stay open: the one that was opened first is closed, and opened again
+    when it is next read.
+
+    Not a memory map: where a file is cut short or its disk fails, a map ends the process by
     SIGBUS. Reading by position costs about half a microsecond more for a sequence, and lets other
     threads run while the disk is waited for.
 

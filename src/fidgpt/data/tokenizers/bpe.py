@@ -23,6 +23,9 @@ _PATTERN = (
 )
 
 
+_MOST_TOKENS = 10_000_000  # the library makes room for all of them before it has read any text
+
+
 class BPETokenizer:
     """Byte-pair encoding over bytes, learned from the corpus (Sennrich et al. 2016).
 
@@ -51,13 +54,18 @@ class BPETokenizer:
     def check_arguments(
         *, vocab_size: int, special_tokens: Sequence[str], sample_bytes: int
     ) -> None:
-        """Raises DataError where there is no room for the bytes, or nothing to learn from."""
+        """Raises DataError where a vocabulary has no room or too much, or nothing to learn from."""
         least = 257 + len(special_tokens)
         if vocab_size < least:
             further = f" and {len(special_tokens)} special tokens" if special_tokens else ""
             raise DataError(
                 f"vocab_size={vocab_size} has no room for the 256 bytes and the end of text"
                 f"{further}; set vocab_size to {least} or more."
+            )
+        if vocab_size > _MOST_TOKENS:
+            raise DataError(
+                f"vocab_size={vocab_size} is more than any text has pairs for; set vocab_size to "
+                f"{_MOST_TOKENS} or less."
             )
         if sample_bytes < 1:
             raise DataError(f"sample_bytes={sample_bytes} leaves no text to learn from.")

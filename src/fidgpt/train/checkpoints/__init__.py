@@ -1,6 +1,7 @@
 """Checkpoints: their policies, how they are written and restored, and beginning from one."""
 
 from fidgpt.train.checkpoints.checkpoints import Checkpoints, has_checkpoints, verify
+from fidgpt.train.checkpoints.contents import check_fit
 from fidgpt.train.checkpoints.files import CheckpointError
 from fidgpt.train.checkpoints.initial import initial_weights
 from fidgpt.train.checkpoints.manifest import newest_good
@@ -18,6 +19,7 @@ __all__ = [
     "WriteAtOnce",
     "WriteBeside",
     "Writer",
+    "check_fit",
     "has_checkpoints",
     "initial_weights",
     "newest_good",

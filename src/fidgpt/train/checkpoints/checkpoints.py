@@ -141,7 +141,8 @@ class Checkpoints:
           ParallelError: another process could not write its part.
         """
         self.wait()
-        peers = self._joined()
+        if (peers := self._joined()).is_main:
+            files.make_way(directory)
         contents = contents_of(model, optimizer, state, stateful or {})
         draft = draft_of(contents, peers, keep=self._writer.keep)
         final = manifest.folder_of(directory) / manifest.name_of(step)

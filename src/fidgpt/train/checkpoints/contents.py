@@ -1,7 +1,8 @@
 """What a checkpoint holds, taken from the parts of a run and put back into them."""
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -100,14 +101,46 @@ def restore_from(
         CheckpointError: it does not fit.
     """
     weights, own = _stored(path, "model"), tensors.model_tensors(model)
-    if wrong := tensors.misfits(weights.kinds, own):
-        raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
+    _require_fit(path, weights, own)
     memories = _memories(path, stateful, tell) if stateful is not None else {}
     if optimizer is not None:
         _restore_optimizer(path, optimizer, model)
     weights.read_into(own)
     for name, memory in memories.items():
         (stateful or {})[name].load_state_dict(memory)
+    return _step_and_state(path)
+
+
+def check_fit(
+    directory: Path, step: int | None, *, model: nn.Module, optimizer: Optimizer | None
+) -> tuple[int, dict[str, Any]]:
+    """Whether a checkpoint fits, told by what it says of itself; returns its step and its `state`.
+
+    No tensor is read, and no file is checked for damage but the manifest.
+
+    Args:
+        directory: the run's.
+        step: which one; the newest unless said.
+        model: may be on the meta device.
+        optimizer: over this very model; None where it cannot be made there.
+
+    Raises:
+        CheckpointError: there is none, or it does not fit.
+    """
+    path = manifest.choose(directory, step, needed=())
+    _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
+    if optimizer is not None:
+        with _refusing(path):
+            tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
+    return _step_and_state(path)
+
+
+def _require_fit(path: Path, weights: "Stored", own: Mapping[str, Tensor]) -> None:
+    if wrong := tensors.misfits(weights.kinds, own):
+        raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
+
+
+def _step_and_state(path: Path) -> tuple[int, dict[str, Any]]:
     return _read(path, manifest.MANIFEST)["step"], tree.unflatten(_read(path, "state.json"), {})
 
 
@@ -120,11 +153,18 @@ def _stored(path: Path, section: str) -> "Stored":
 
 def _restore_optimizer(path: Path, optimizer: Optimizer, model: nn.Module) -> None:
     saved, stored = _read(path, "optimizer.json"), _stored(path, "optimizer")
-    try:
+    with _refusing(path):
         tensors.check_optimizer(saved, optimizer, model)
         moments = tensors.optimizer_targets(stored.kinds, optimizer)
         stored.read_into(moments)
         tensors.load_optimizer(saved, moments, optimizer)
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Names the checkpoint where it does not fit the optimizer."""
+    try:
+        yield
     except CheckpointError as error:
         raise CheckpointError(f"{path} does not fit this optimizer: {error}.") from None
 

@@ -1,5 +1,6 @@
 """Directories that are whole or absent: written under a temporary name, synced, then renamed."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,9 +15,18 @@ class CheckpointError(ValueError):
     """A checkpoint cannot be written, found, trusted or fitted; the message says what to do."""
 
 
+def make_way(folder: Path) -> None:
+    """Makes the run's folder, if it can; that it cannot is told by what is written there."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def begin(final: Path) -> Path:
-    """Makes an empty directory that is to take the name `final`, once `publish` is called."""
-    final.parent.mkdir(parents=True, exist_ok=True)
+    """Makes an empty directory that is to take the name `final`, once `publish` is called.
+
+    A run's folder that went, while a writing in the background waited for its turn, stays gone.
+    """
+    final.parent.mkdir(exist_ok=True)
     sync(final.parent.parent)
     settle(final.parent)
     temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")

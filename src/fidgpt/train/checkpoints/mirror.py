@@ -115,6 +115,7 @@ class Mirror:
             if wanted is None or wanted not in there:
                 return
             final = manifest.folder_of(directory) / manifest.name_of(wanted)
+            files.make_way(directory)
             temporary = files.begin(final)
             try:
                 storage.receive(system, f"{root}/{final.name}", temporary)

@@ -19,12 +19,23 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     Raises:
         CheckpointError: a tensor is on the meta device, or a module keeps extra state.
     """
+    found = named_tensors(model)
+    for name, tensor in found.items():
+        if tensor.is_meta:
+            raise CheckpointError(f"{name} is on the meta device: materialize the model first.")
+    return found
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The same of a model that may be on the meta device.
+
+    Raises:
+        CheckpointError: a module keeps extra state.
+    """
     found: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"{name} is no tensor: give the module a buffer instead.")
-        if tensor.is_meta:
-            raise CheckpointError(f"{name} is on the meta device: materialize the model first.")
         found.setdefault(id(tensor), (name, tensor))
     return dict(found.values())
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from fidgpt.data import Tokenizer
 from fidgpt.data.streams.windows import CorpusPart
 from fidgpt.model.language_model import LanguageModel
-from fidgpt.model.ranges import require_size
 from fidgpt.parallel import DataParallel
+from fidgpt.ranges import require_size
 from fidgpt.train.evaluation.answers import Answers
 from fidgpt.train.evaluation.evaluator import Periodic
 from fidgpt.train.evaluation.harness import Tasks

@@ -43,8 +43,8 @@ class GroupFacts:
     holds: str
 
 
-def trained(trainer: "Trainer") -> nn.Module:
-    """A model like that of a run, without memory, of which the same parameters learn."""
+def trainable_copy(trainer: "Trainer") -> nn.Module:
+    """The model of a run without memory, with `requires_grad` as the run will set it."""
     model = without_memory(trainer.model)
     if trainer.trainable is not None:
         for name, parameter in model.named_parameters():
@@ -54,7 +54,7 @@ def trained(trainer: "Trainer") -> nn.Module:
 
 def groups_of(trainer: "Trainer") -> list[GroupFacts]:
     """The groups of a run; its model may be on the meta device, and is left as it is."""
-    model = trained(trainer)
+    model = trainable_copy(trainer)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     layers = _layers_by_pattern(names.values())
     groups = trainer.groups(model)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fidgpt.model.ranges import require_not_negative
+from fidgpt.ranges import require_not_negative
 
 
 @runtime_checkable
@@ -50,7 +50,7 @@ class ZLoss:
 
     @staticmethod
     def check_arguments(*, weight: float) -> None:
-        """Raises ValueError unless the normaliser is drawn to one, if anywhere."""
+        """Raises ValueError unless the weight is finite and 0 or more."""
         require_not_negative("weight", weight)
 
     def __call__(

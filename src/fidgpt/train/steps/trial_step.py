@@ -1,4 +1,4 @@
-"""A step of the optimizer with stand-ins, before the run is begun: what cannot step is told."""
+"""A trial step of the optimizer with small stand-ins for the weights, before a run begins."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +16,10 @@ Groups = Sequence[Mapping[str, Any]]
 
 
 def require_steps(optimizer: Callable[..., Optimizer], groups: Groups) -> None:
-    """Tries an optimizer on small weights that lie and are dealt over processes as the model's.
+    """Tries an optimizer on small weights, on the devices and sharded as the model's weights are.
 
-    What fails with those is asked again with some as large as the model's smallest, because an
-    optimizer may be right to want more than a few numbers.
+    Where it fails with those, it is tried again with some as large as the model's smallest, because
+    an optimizer may be right to want more than a few numbers.
 
     Args:
       optimizer: makes the optimizer from parameter groups.
@@ -68,7 +68,7 @@ def _stand_ins(group: Mapping[str, Any], *, most: int | None) -> dict[str, Any]:
 
     Args:
       group: as it is.
-      most: numbers in a row of it, for each process; as many as the smallest has unless said.
+      most: the longest that a dimension may be, for each process; None: as long as it is.
     """
     smallest: dict[int, nn.Parameter] = {}
     for parameter in group["params"]:

@@ -44,11 +44,14 @@ class JSONLines:
     """Appends one row a step to `metrics.jsonl` in the run directory, floats at full precision.
 
     A run that goes on after a kill drops the rows of steps that its checkpoint does not know, so
-    the file reads as if nothing had happened; and so does one that goes back by itself.
+    the file reads as if nothing had happened; and so does one that goes back by itself. A file
+    that somebody removes or replaces during the run, as an editor does, is written anew with all
+    its rows.
     """
 
     def __init__(self) -> None:
         self._file: Any = None
+        self._folder: os.stat_result | None = None
         self._last = 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
@@ -65,6 +68,7 @@ class JSONLines:
         self._last = row["step"]
         line = _line(row).encode()
         with _explained(path):
+            self._bring_back(path)
             while line:
                 line = line[self._file.write(line) :]
 
@@ -74,8 +78,22 @@ class JSONLines:
             lost = f"{after - num_kept:,} of the {after:,} steps so far"
             tell(f"warning: {path} has no rows of {lost}; the run itself is whole.")
         # Unbuffered: what could not be written is not tried again as the file is closed.
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("a+b", buffering=0)
+        self._folder = path.parent.stat()
         self._last = after
+
+    def _bring_back(self, path: Path) -> None:
+        """Writes the file anew where it was taken away: what is open still has all of it.
+
+        Where the whole folder went, it does not: the next checkpoint says so.
+        """
+        if _is(path, os.fstat(self._file.fileno())) or not _is(path.parent, self._folder):
+            return
+        self._file.seek(0)
+        _replace(path, self._file.read())
+        self._file.close()
+        self._file = path.open("a+b", buffering=0)
+        tell(f"warning: {path} was removed or replaced by another file: all of it is there again.")
 
     def say(self, text: str) -> None:
         """Text is no metric."""
@@ -139,14 +157,27 @@ def _keep_until(path: Path, step: int) -> int:
     """Drops the rows of later steps; returns how many steps have one."""
     kept = [row for row in read_rows(path) if row["step"] <= step]
     _set_aside_damaged(path)
+    _replace(path, "".join(map(_line, kept)).encode())
+    return len({row["step"] for row in kept})
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_text("".join(map(_line, kept)), encoding="utf-8")
+        temporary.write_bytes(content)
         sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    return len({row["step"] for row in kept})
+
+
+def _is(path: Path, known: os.stat_result | None) -> bool:
+    """Whether what lies there is the very file or folder that was known."""
+    try:
+        return known is not None and os.path.samestat(path.stat(), known)
+    except FileNotFoundError:
+        return False
 
 
 def _set_aside_damaged(path: Path) -> None:
