@@ -53,7 +53,8 @@ class Bound:
 
     Attributes:
       root: the graph.
-      merkle: numbers for its nodes, which are the same for what builds the same.
+      table: gives the numbers of its nodes.
+      merkle: these numbers, which are the same for what builds the same.
       paths: the first path of each node, by the identity of its value.
     """
 
@@ -71,8 +72,9 @@ class Bound:
           ConfigErrors: the graph cannot be bound.
         """
         self.root = root
+        self.table = table or Table()
         self._order = Order(root)
-        self.merkle = Merkle(self._order, table or Table())
+        self.merkle = Merkle(self._order, self.table)
         self.paths = _Paths(self._order)
         self._originals = originals
 

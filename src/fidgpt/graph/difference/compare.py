@@ -29,7 +29,9 @@ class Comparison:
       new: the new one.
     """
 
-    def __init__(self, old: Any, new: Any, *, whole: bool = True) -> None:
+    def __init__(
+        self, old: Any, new: Any, *, whole: bool = True, known: Bound | None = None
+    ) -> None:
         """Compares two graphs.
 
         Args:
@@ -37,12 +39,13 @@ class Comparison:
           new: the new one.
           whole: whether parts are paired too that lie inside of equal ones; for what differs,
             they need not be looked into.
+          known: the new graph as it was read for an earlier comparison; None to read it.
 
         Raises:
           ConfigErrors: one of the graphs cannot be bound.
         """
-        table = Table()
-        self.old, self.new = Bound(old, table), Bound(new, table)
+        table = known.table if known else Table()
+        self.old, self.new = Bound(old, table), known or Bound(new, table)
         if self.old.overlaps(self.new):  # what is known of parts is known by their identity
             found = nodes(new)
             copies = copies_of(found)

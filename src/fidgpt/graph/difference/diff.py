@@ -1,5 +1,6 @@
 """The difference between two graphs, as a list of changes."""
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,7 +38,6 @@ class Changes(list[Change]):
         self.new = new
 
 
-@without_collection()
 def diff(old: Any, new: Any) -> Changes:
     """What differs between two graphs once they are bound; empty if they build the same.
 
@@ -49,10 +49,34 @@ def diff(old: Any, new: Any) -> Changes:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    changes = plain_changes(old, new)
-    if changes is None:
-        changes = changes_of(Comparison(old, new, whole=False))
-    return Changes(changes, old, new)
+    return Target(new).since(old)
+
+
+class Target:
+    """A graph that many are compared with, which is read once.
+
+    Attributes:
+      root: the graph, which must stay as it is.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+
+    @without_collection()
+    def since(self, old: Any) -> Changes:
+        """What differs from an older graph, as `diff` finds it.
+
+        Raises:
+          ConfigErrors: one of the graphs cannot be bound.
+        """
+        changes = plain_changes(old, self.root)
+        if changes is None:
+            changes = changes_of(Comparison(old, self.root, whole=False, known=self._bound))
+        return Changes(changes, old, self.root)
+
+    @functools.cached_property
+    def _bound(self) -> Bound:
+        return Bound(self.root)
 
 
 def changes_of(comparison: Comparison) -> list[Change]:

@@ -91,13 +91,22 @@ def can_be_said(change: Change) -> bool:
 
 
 def price(change: Change) -> int:
-    """What a change counts: more where only a fiddler, or a whole list, can say it."""
-    return 1 if can_be_said(change) else _UNSAYABLE
+    """What a change counts: more where only a fiddler, or a whole list, can say it.
+
+    A part that came counts with all that lies inside of it, as each of these takes a directive.
+    """
+    least = _at_least(change)
+    came = isinstance(change, PartAdded) and not is_formula(change.new.value)
+    return max(least, len(parts(change.new.value))) if came else least
 
 
 def distance(changes: Iterable[Change]) -> int:
     """About how many directives say some changes: one says a value or a part in many places."""
-    return sum({_gist(change): price(change) for change in changes}.values())
+    return sum({_gist(change): _at_least(change) for change in changes}.values())
+
+
+def _at_least(change: Change) -> int:
+    return 1 if can_be_said(change) else _UNSAYABLE
 
 
 def _gist(change: Change) -> tuple[str, ...]:
