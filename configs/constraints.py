@@ -7,15 +7,15 @@ from typing import Any
 import fiddle as fdl
 from torch import nn
 
-from fidgpt.data import ByteTokenizer
+from fidgpt.data import ByteTokenizer, GrowingBatch
 from fidgpt.graph import ConfigError, parts
 from fidgpt.model import LearnedPositions
 
 __all__ = [
     "batch_is_dealt_evenly",
-    "bytes_have_rows",
-    "norms_have_roots",
+    "norm_eps_is_not_negative",
     "sequences_fit_positions",
+    "vocabulary_covers_bytes",
 ]
 
 
@@ -32,10 +32,19 @@ def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
             f"multiple of {world_size}, for example {-(-batch_size // world_size) * world_size}.",
             place="batch_size",
         )
+    for node in parts(cfg):
+        grows, multiple_of = fdl.get_callable(node.value), getattr(node.value, "multiple_of", None)
+        if grows is GrowingBatch and isinstance(multiple_of, int) and multiple_of % world_size:
+            raise ConfigError(
+                f"{node.path}.{multiple_of=}: batches that grow by so many sequences cannot be "
+                f"dealt out evenly to {world_size=} processes: choose a multiple of {world_size}.",
+                place=node.path,
+                sources=[f"{node.path}.multiple_of"],
+            )
 
 
-def bytes_have_rows(cfg: fdl.Config) -> None:
-    """Raises ValueError where the token table has fewer rows than bytes and special tokens."""
+def vocabulary_covers_bytes(cfg: fdl.Config) -> None:
+    """Raises ValueError where the token table has no row for some byte or special token."""
     vocab_size = getattr(cfg, "vocab_size", None)
     for node in parts(cfg):
         if fdl.get_callable(node.value) is not ByteTokenizer:
@@ -51,8 +60,8 @@ def bytes_have_rows(cfg: fdl.Config) -> None:
             )
 
 
-def norms_have_roots(cfg: fdl.Config) -> None:
-    """Raises ValueError where a norm, torch's own as well, would take a root of what is below 0."""
+def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
+    """Raises ValueError where a norm of torch would take the root of a negative number."""
     for node in parts(cfg):
         called, eps = fdl.get_callable(node.value), getattr(node.value, "eps", None)
         is_module = isinstance(called, type) and issubclass(called, nn.Module)

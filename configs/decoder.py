@@ -51,7 +51,7 @@ def decoder(
       layer_types: which layers have the window, a pattern that repeats over the depth; all of
         them unless said.
       attention_bias: the projections of attention have biases.
-      mlp_bias: those of MLPs have.
+      mlp_bias: the projections of MLPs have biases.
     """
     cfg = base()
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len

@@ -58,6 +58,7 @@ HUB = Family(
     },
     readings={"selection": _selection},
     says={"num_experts_per_tok": 1},  # where no layer has experts, some number all the same
+    whole_heads=True,
 )
 
 

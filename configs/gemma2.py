@@ -29,6 +29,7 @@ HUB = Family(
     tensors=gemma.TENSORS,
     fixed=gemma.FIXED,
     readings=gemma.READINGS,
+    whole_heads=True,
 )
 
 

@@ -4,7 +4,7 @@ The text is that of `base`, and so is the tokenizer, trained on it up to GPT-2's
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -38,11 +38,11 @@ def gpt2(
 ) -> fdl.Config[Trainer]:
     """A decoder like GPT-2, the smallest unless said; MLPs are four times as wide as the stream.
 
-    Scores are divided by the root of a head's size where they are `scaled`, and those of the n-th
-    layer by n where they are `scaled_by_layer` (Karamcheti et al., 2021, Mistral).
+    Scores are divided by the root of a head's size where they are `scaled`, and by the number of
+    their layer, from 1, where they are `scaled_by_layer` (Karamcheti et al., 2021, Mistral).
 
     Raises:
-      ValueError: the activation is none of those.
+      ValueError: there is no such activation.
     """
     if activation not in (*_TANH, *_OTHERS):
         raise ValueError(f"{activation=} is not known: use {', '.join((*_TANH, *_OTHERS))}.")
@@ -64,13 +64,19 @@ def gpt2(
         cfg.model.blocks[0].mlp.ffn_dim = ffn_dim
     if not tied:
         untie_embeddings(cfg)
+    scale = (hidden_dim // num_heads) ** -0.5 if scaled else 1.0
     if scaled_by_layer:
-        cfg.model.blocks = repeated(cfg.model.blocks, num_layers)
-    if scaled_by_layer or not scaled:
-        scale = (hidden_dim // num_heads) ** -0.5 if scaled else 1.0
-        for i, block in enumerate(cfg.model.blocks):
-            block.attention.scale = scale / (i + 1)
+        _scale_scores(cfg, [scale / (i + 1) for i in range(num_layers)])
+    elif not scaled:
+        _scale_scores(cfg, [scale])
     return cfg
+
+
+def _scale_scores(cfg: fdl.Config[Trainer], scales: Sequence[float]) -> None:
+    """Scores are multiplied by these, a pattern that repeats over the depth."""
+    cfg.model.blocks = repeated(cfg.model.blocks, len(scales))
+    for block, scale in zip(cfg.model.blocks, scales, strict=True):
+        block.attention.scale = scale
 
 
 def _is_scaled(model: Any) -> bool:

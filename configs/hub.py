@@ -53,7 +53,8 @@ class Family:
       tensors: for each of our parameters its form in the files; `*` stands for the layer, and a
         name that ends before the parameter's own (`weight`, `bias`) for all that are there. Where
         forms know sizes: a function that gives all this for the settings, by our names.
-      switches: for keys of config.json those that have to be true for them to count.
+      switches: for keys of config.json the key of the bool that turns each one on; where it is
+        not true, the key says nothing.
       fixed: keys of config.json that may have one of these values only, the first where it is
         silent: what the parts compute in one way.
       defaults: what keys of config.json mean where it is silent, beside what Llama's do; for
@@ -61,7 +62,7 @@ class Family:
       readings: where in a model a setting is found, by our name, for those that are this family's
         own; see interop/hugging_face/readings.py for all others.
       says: keys that are written with these values and not read, because they are for training.
-      spare: patterns of names that files may hold beside, and that say nothing.
+      spare: patterns of names of further tensors that files may hold, and that are not read.
     """
 
     model_type: str
@@ -75,9 +76,10 @@ class Family:
     readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
     says: Mapping[str, Any] = field(default_factory=dict)
     spare: Sequence[str] = ()
+    whole_heads: bool = False
 
 
-# What Llama calls it, and most after it.
+# The settings of Llama, by the keys of config.json that most families share.
 SETTINGS: Mapping[str, str] = {
     "hidden_dim": "hidden_size",
     "num_layers": "num_hidden_layers",
@@ -93,13 +95,14 @@ SETTINGS: Mapping[str, str] = {
     "scaling": "rope_scaling",
 }
 
-# What those call them besides whose projections may have biases.
+# Those of families whose projections may have biases.
 BIASES: Mapping[str, str] = {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
 
-# What those call them of which some layers, or all, look back a window of tokens.
+# Those of families in which some layers, or all, have a sliding window.
 WINDOWS: Mapping[str, str] = {"window": "sliding_window", "layer_types": "layer_types"}
 
 _LAYER = "model.layers.*"
+# The tensors of Llama, by the names that most families share.
 TENSORS: Mapping[str, str] = {
     "embedding": "model.embed_tokens",
     "blocks.*.attention_norm": f"{_LAYER}.input_layernorm",
@@ -115,13 +118,13 @@ TENSORS: Mapping[str, str] = {
     "unembedding": "lm_head",
 }
 
-# What those call them that normalise queries and keys head by head.
+# Those of families that normalise queries and keys head by head.
 QK_NORMS: Mapping[str, str] = {
     "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.q_norm",
     "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.k_norm",
 }
 
-# What Qwen and DeepSeek call a mixture beside that.
+# Those of a mixture of experts, as Qwen and DeepSeek name them.
 EXPERTS: Tensors = {
     "blocks.*.mlp.router": f"{_LAYER}.mlp.gate",
     "blocks.*.mlp.experts.gate": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.gate_proj.weight"),

@@ -19,6 +19,7 @@ HUB = Family(
     tensors=TENSORS,
     fixed={"hidden_act": ("silu",)},
     defaults={"rms_norm_eps": 1e-6},
+    whole_heads=True,
 )
 
 

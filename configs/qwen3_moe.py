@@ -8,7 +8,7 @@ import fiddle as fdl
 from fidgpt.configs import qwen2, qwen3
 from fidgpt.configs.hub import EXPERTS, QK_NORMS, SETTINGS, TENSORS, Family
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import shortest
+from fidgpt.configs.windows import shortest_period
 from fidgpt.fiddlers import use_moe
 from fidgpt.graph import clone_part, find
 from fidgpt.model import Router
@@ -40,7 +40,7 @@ def qwen3_moe(
     for router in find(cfg.model, Router):
         router.normalize = normalize
     layers = [i not in dense_layers and (i + 1) % every == 0 for i in range(num_layers)]
-    cfg.model.blocks = [clone_part(mixed if one else dense) for one in shortest(layers)]
+    cfg.model.blocks = [clone_part(mixed if one else dense) for one in shortest_period(layers)]
 
 
 def _dense_layers(model: Any) -> list[int]:

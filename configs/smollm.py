@@ -12,7 +12,7 @@ import fiddle as fdl
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, WINDOWS, Family
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL, SLIDING, look_back, shortest
+from fidgpt.configs.windows import FULL, SLIDING, look_back, shortest_period
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.train import Trainer
 
@@ -33,7 +33,7 @@ def smollm3(
     `roped`, where it is given, says instead for each layer whether it has one. A window is for
     layers without RoPE, unless `layer_types` says otherwise.
     """
-    pattern = shortest([1] * (nope_every - 1) + [0] if roped is None else roped)
+    pattern = shortest_period([1] * (nope_every - 1) + [0] if roped is None else roped)
     if layer_types is None:
         look_back(cfg, window, [FULL if has_rope else SLIDING for has_rope in pattern])
     cfg.model.blocks = repeated(cfg.model.blocks, len(pattern))

@@ -21,7 +21,7 @@ def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequenc
     Raises:
       ValueError: a layer is of neither kind.
     """
-    windows = shortest(windows_of(layer_types, window))
+    windows = shortest_period(windows_of(layer_types, window))
     cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
     for block, one in zip(cfg.model.blocks, windows, strict=True):
         block.attention.window = None if one is None else Window.new(one)
@@ -43,8 +43,8 @@ def sliding_from(layer: int, num_layers: int) -> list[str]:
     return [SLIDING if i >= layer else FULL for i in range(num_layers)]
 
 
-def shortest(pattern: Sequence[T]) -> Sequence[T]:
-    """The shortest beginning of a pattern that gives all of it when it repeats."""
+def shortest_period(pattern: Sequence[T]) -> Sequence[T]:
+    """The shortest beginning of a pattern that gives the whole pattern when it is repeated."""
     return next(
         pattern[:n]
         for n in range(1, len(pattern) + 1)

@@ -6,7 +6,7 @@ import pytest
 
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import base, constraints, gpt2_124m
-from fidgpt.fiddlers import use_bytes, use_layer_norm
+from fidgpt.fiddlers import grow_batch, use_bytes, use_layer_norm, use_prefetch
 from fidgpt.graph import ConfigError
 
 
@@ -32,6 +32,20 @@ def test_a_batch_of_whole_shares_passes(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert base().batch_size == 8
     build_trainer(base())
+
+
+def test_a_growing_batch_is_dealt_out_evenly_from_its_first_size_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    cfg = base()
+    grow_batch(cfg, multiple_of=2)
+    use_prefetch(cfg)
+    with pytest.raises(ConfigError, match=r"multiple_of=2: .* to world_size=4 processes"):
+        build_trainer(cfg)
+    cfg = base()
+    grow_batch(cfg, multiple_of=4)
+    build_trainer(cfg)
 
 
 @pytest.mark.parametrize("eps", [-1.0, math.inf])

@@ -14,7 +14,7 @@ import torch
 from fidgpt import configs
 from fidgpt.configs.deepseek_v2 import v2
 from fidgpt.configs.qwen3_moe import qwen3_moe
-from fidgpt.configs.windows import shortest, windows_of
+from fidgpt.configs.windows import shortest_period, windows_of
 from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
 from fidgpt.graph import bind
 from fidgpt.model import MoE, RoPE, swiglu
@@ -188,7 +188,7 @@ def test_layers_look_back_as_one_of_two_words_says() -> None:
 
 
 def test_a_pattern_that_repeats_is_said_once() -> None:
-    assert shortest([1, 2, 1, 2, 1]) == [1, 2]
-    assert shortest([1, 1, 1]) == [1]
-    assert shortest([1, 1, 2]) == [1, 1, 2]
-    assert shortest((1,)) == (1,)
+    assert shortest_period([1, 2, 1, 2, 1]) == [1, 2]
+    assert shortest_period([1, 1, 1]) == [1]
+    assert shortest_period([1, 1, 2]) == [1, 1, 2]
+    assert shortest_period((1,)) == (1,)

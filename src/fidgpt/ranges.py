@@ -2,17 +2,21 @@
 
 import math
 
+_LARGEST = 2**31 - 1
+
 
 def require_size(name: str, size: int | None) -> None:
-    """Raises ValueError unless a size is 1 or more, or not said."""
+    """Raises ValueError unless a size is 1 or more and one that a machine can hold, or not said."""
     if size is not None and size < 1:
         raise ValueError(f"{name}={size!r} leaves nothing there: use 1 or more.")
+    if size is not None and size > _LARGEST:
+        raise ValueError(f"{name}={size!r} is more than any machine holds: use {_LARGEST} at most.")
 
 
 def require_share(name: str, share: int | float) -> None:
-    """Raises ValueError unless what is left out is a share below all."""
+    """Raises ValueError unless a share, such as a dropout, is from 0 to below 1."""
     if not 0 <= share < 1:
-        raise ValueError(f"{name}={share!r} is no share from 0 to below 1: change it.")
+        raise ValueError(f"{name}={share!r} must be from 0 to less than 1.")
 
 
 def require_positive(name: str, number: int | float | None) -> None:
@@ -28,6 +32,6 @@ def require_not_negative(name: str, number: int | float | None) -> None:
 
 
 def require_factor(name: str, factor: int | float | None) -> None:
-    """Raises ValueError unless something is left of what is multiplied so, or nothing is said."""
+    """Raises ValueError unless a factor is finite and not 0, or not said."""
     if factor is not None and (factor == 0 or not math.isfinite(factor)):
         raise ValueError(f"{name}={factor!r} leaves no numbers: use one that is finite and not 0.")

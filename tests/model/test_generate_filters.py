@@ -57,6 +57,28 @@ def test_top_k_leaves_so_many_even_where_logits_are_equal():
     assert left(TopK(3)(equal, TOKENS[:1])) == [[0, 2, 3]]
 
 
+@pytest.mark.parametrize("penalty", [1e-300, 1e300])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_penalty_makes_logits_that_cannot_be_drawn(penalty, temperature):
+    logits = torch.tensor([[3.0, -2.0, 0.0, 1.0]])
+    tokens = torch.tensor([[0, 1, 2]])
+    choose = sampling(seeds=[0], temperature=temperature, repetition_penalty=penalty)
+    assert choose(logits, tokens).item() in ([0] if penalty < 1 else [0, 2, 3])
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.0, math.inf, math.nan])
+def test_a_penalty_is_a_number_above_0(penalty):
+    with pytest.raises(ValueError, match="has to be above 0, and finite; 1 is none"):
+        RepetitionPenalty(penalty)
+
+
+@pytest.mark.parametrize("spoilt", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_are_told(spoilt):
+    choose = sampling(seeds=[0], temperature=1.0)
+    with pytest.raises(ValueError, match="the model's logits are no numbers"):
+        choose(torch.tensor([[1.0, spoilt]]), torch.tensor([[0]]))
+
+
 def test_temperature_divides():
     scaled = Temperature(0.5)(LOGITS, TOKENS).softmax(1)
     torch.testing.assert_close(scaled, (LOGITS.double() / 0.5).softmax(1))

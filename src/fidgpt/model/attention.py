@@ -11,8 +11,8 @@ from fidgpt.model.kernels import Kernel, Scoring, fastest
 from fidgpt.model.layout import Layout, Places, counted
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, causal, within
-from fidgpt.model.ranges import require_factor, require_share, require_size
 from fidgpt.model.scores import ScoreChange
+from fidgpt.ranges import require_factor, require_share, require_size
 
 
 @runtime_checkable
@@ -140,7 +140,7 @@ class Attention(nn.Module):
         scale: float | None,
         dropout: float,
     ) -> None:
-        """Raises ValueError unless heads divide the width, groups the heads, and some is left."""
+        """Raises ValueError unless heads divide the width, groups the heads, and no factor is 0."""
         require_size("num_heads", num_heads)
         require_factor("scale", scale)
         require_share("dropout", dropout)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.layout import Layout
-from fidgpt.model.ranges import require_factor, require_share
+from fidgpt.ranges import require_factor, require_share
 
 Stream = Float[Tensor, "batch seq hidden"]
 BlockFactory = Callable[[], nn.Module]
@@ -39,7 +39,7 @@ class Block(nn.Module):
       branch_scale: of what either branch adds to the stream.
 
     Raises:
-      ValueError: all would be dropped, or nothing be added.
+      ValueError: dropout is not from 0 to below 1, or branch_scale 0 or not finite.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
     @staticmethod
     def check_arguments(*, dropout: float, branch_scale: float) -> None:
-        """Raises ValueError unless something is left of what a branch gives."""
+        """Raises ValueError unless dropout is from 0 to below 1, and branch_scale is not 0."""
         require_share("dropout", dropout)
         require_factor("branch_scale", branch_scale)
 

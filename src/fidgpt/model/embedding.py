@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, carry
 from fidgpt.model.layout import Layout, one_document
-from fidgpt.model.ranges import require_factor, require_positive, require_size
+from fidgpt.ranges import require_factor, require_positive, require_size
 
 HALF = Constant(0.5)
 
@@ -42,7 +42,7 @@ class Embedding(nn.Module):
       scale: of the token's vector; Gemma's is the square root of hidden_dim.
 
     Raises:
-      ValueError: the scale leaves nothing of a vector, or no number.
+      ValueError: the scale is 0, or not finite.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Embedding(nn.Module):
 
     @staticmethod
     def check_arguments(*, scale: float) -> None:
-        """Raises ValueError unless something is left of a token's vector."""
+        """Raises ValueError unless the scale is finite and not 0."""
         require_factor("scale", scale)
 
     def forward(
@@ -134,7 +134,7 @@ class Unembedding(nn.Module):
       softcap: logits become `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118).
 
     Raises:
-      ValueError: the scale leaves nothing of the logits, or the cap is not above 0.
+      ValueError: the scale is 0 or not finite, or the cap not above 0.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Unembedding(nn.Module):
 
     @staticmethod
     def check_arguments(*, scale: float, softcap: float | None) -> None:
-        """Raises ValueError unless something is left of the logits."""
+        """Raises ValueError unless the scale is finite and not 0, and the cap above 0."""
         require_factor("scale", scale)
         require_positive("softcap", softcap)
 

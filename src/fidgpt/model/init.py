@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fidgpt.model.ranges import require_not_negative, require_positive, require_size
+from fidgpt.ranges import require_not_negative, require_positive, require_size
 
 P = TypeVar("P", bound=Tensor)
 
@@ -43,7 +43,7 @@ class Normal:
 
     @staticmethod
     def check_arguments(*, std: float) -> None:
-        """Raises ValueError unless it is a deviation."""
+        """Raises ValueError unless the deviation is finite and 0 or more."""
         require_not_negative("std", std)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
@@ -71,7 +71,7 @@ class TruncatedNormal:
 
     @staticmethod
     def check_arguments(*, std: float, limit: float) -> None:
-        """Raises ValueError unless it is a deviation, and values are left within the limit."""
+        """Raises ValueError unless the deviation is 0 or more, and the limit above 0."""
         require_not_negative("std", std)
         require_positive("limit", limit)
 
@@ -102,7 +102,7 @@ class FanIn:
 
     @staticmethod
     def check_arguments(*, gain: float) -> None:
-        """Raises ValueError unless a deviation can be made with it."""
+        """Raises ValueError unless the gain is finite and 0 or more."""
         require_not_negative("gain", gain)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
@@ -138,7 +138,7 @@ class MuP:
 
     @staticmethod
     def check_arguments(*, hidden_dim: int, base_dim: int, base_std: float) -> None:
-        """Raises ValueError unless widths are 1 or more, and the deviation is one."""
+        """Raises ValueError unless widths are 1 or more, and the deviation 0 or more and finite."""
         require_size("hidden_dim", hidden_dim)
         require_size("base_dim", base_dim)
         require_not_negative("base_std", base_std)

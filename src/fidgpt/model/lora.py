@@ -6,7 +6,7 @@ from torch import Tensor, empty, nn
 
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, carry
 from fidgpt.model.linear import Linear
-from fidgpt.model.ranges import require_positive
+from fidgpt.ranges import require_positive, require_share
 
 
 class LoRALinear(Linear):
@@ -55,8 +55,7 @@ class LoRALinear(Linear):
         require_positive("alpha", alpha)
         if rank < 1:
             raise ValueError(f"{rank=} leaves no room for adapters; use a rank of 1 or more.")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"{dropout=} is no probability from 0 to below 1; change it.")
+        require_share("dropout", dropout)
 
     def forward(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
         heard = F.dropout(input, self.dropout, self.training) if self.dropout else input

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fidgpt.model.activations import Activation, gelu_tanh, squared_relu
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
-from fidgpt.model.ranges import require_size
+from fidgpt.ranges import require_size
 
 
 def multiple_of(*, multiple: int, value: int | float) -> int:
@@ -56,7 +56,7 @@ class _Plain(nn.Module):
 
     @staticmethod
     def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless there is something inside."""
+        """Raises ValueError unless both widths are 1 or more."""
         require_size("hidden_dim", hidden_dim)
         require_size("ffn_dim", ffn_dim)
 
@@ -147,7 +147,7 @@ class _Gated(nn.Module):
 
     @staticmethod
     def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless there is something inside."""
+        """Raises ValueError unless both widths are 1 or more."""
         require_size("hidden_dim", hidden_dim)
         require_size("ffn_dim", ffn_dim)
 

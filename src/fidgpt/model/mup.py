@@ -1,6 +1,6 @@
 """How numbers follow the width in the maximal update parametrisation (arXiv:2203.03466)."""
 
-from fidgpt.model.ranges import require_size
+from fidgpt.ranges import require_size
 
 
 def output_scale(*, hidden_dim: int, base_dim: int) -> float:

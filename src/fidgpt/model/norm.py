@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fidgpt.model.init import ZEROS, Constant, carry
-from fidgpt.model.ranges import require_not_negative
+from fidgpt.ranges import require_not_negative
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class RMSNorm(nn.Module):
 
     @staticmethod
     def check_arguments(*, eps: float) -> None:
-        """Raises ValueError where a root would be none."""
+        """Raises ValueError unless eps is finite and 0 or more."""
         require_not_negative("eps", eps)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
@@ -88,7 +88,7 @@ class WeightlessRMSNorm(nn.Module):
 
     @staticmethod
     def check_arguments(*, eps: float) -> None:
-        """Raises ValueError where a root would be none."""
+        """Raises ValueError unless eps is finite and 0 or more."""
         require_not_negative("eps", eps)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:

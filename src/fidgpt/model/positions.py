@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, Init, carry
-from fidgpt.model.ranges import require_positive
+from fidgpt.ranges import require_positive
 
 
 class LearnedPositions(nn.Module):
@@ -48,7 +48,7 @@ class SinusoidalPositions(nn.Module):
       theta: the base of the wavelengths.
 
     Raises:
-      ValueError: the width is odd, or theta no base.
+      ValueError: the width is odd, or theta not above 0.
     """
 
     def __init__(self, *, hidden_dim: int, theta: float = 10_000.0) -> None:
@@ -59,7 +59,7 @@ class SinusoidalPositions(nn.Module):
 
     @staticmethod
     def check_arguments(*, hidden_dim: int, theta: float) -> None:
-        """Raises ValueError unless every sine has its cosine, and the wavelengths a base."""
+        """Raises ValueError unless every sine has its cosine, and theta is above 0."""
         require_positive("theta", theta)
         if hidden_dim % 2:
             raise ValueError(f"{hidden_dim=} is odd, and each sine has a cosine: use an even one.")

@@ -13,9 +13,9 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.layout import Layout, LayoutMaker, Places, one_document
 from fidgpt.model.linear import Linear
 from fidgpt.model.norm import NormFactory, RMSNorm
-from fidgpt.model.ranges import require_not_negative
 from fidgpt.model.reports import report_loss, report_metric
 from fidgpt.model.transformer import Transformer
+from fidgpt.ranges import require_not_negative
 
 _FURTHEST = 1000  # tokens ahead, each with a block of its own
 
@@ -169,7 +169,7 @@ class MultiTokenTransformer(Transformer):
     def check_arguments(  # pyright: ignore[reportIncompatibleMethodOverride]
         *, hidden_dim: int, num_layers: int, num_predictions: int, weight: float, dropout: float
     ) -> None:
-        """Raises ValueError unless there is a prediction, which counts, on a model that can be."""
+        """Raises ValueError unless sizes can be built, and 1 to 1,000 further tokens predicted."""
         Transformer.check_arguments(hidden_dim=hidden_dim, num_layers=num_layers, dropout=dropout)
         if not 1 <= num_predictions <= _FURTHEST:
             raise ValueError(

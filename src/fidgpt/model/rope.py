@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.layout import Layout, counted
-from fidgpt.model.ranges import require_positive, require_size
 from fidgpt.model.rope_scaling import RoPEScaling
+from fidgpt.ranges import require_positive, require_size
 
 Heads = Float[Tensor, "batch heads seq head_dim"]
 
@@ -30,7 +30,7 @@ class RoPE(nn.Module):
 
     Raises:
       ValueError: a dimension would have no partner, rotary_dim is more than there are, or theta is
-        no base.
+        not above 0.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import ZEROS, Init, carry
 from fidgpt.model.masks import Token
-from fidgpt.model.ranges import require_positive, require_size
+from fidgpt.ranges import require_positive, require_size
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class Softcap:
 
     @staticmethod
     def check_arguments(*, cap: float) -> None:
-        """Raises ValueError unless scores are left below it."""
+        """Raises ValueError unless the cap is finite and above 0."""
         require_positive("cap", cap)
 
     def __call__(

@@ -10,7 +10,7 @@ from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.model.layout import Layout, LayoutMaker, one_document
-from fidgpt.model.ranges import require_share, require_size
+from fidgpt.ranges import require_share, require_size
 
 _DEEPEST = 100_000  # each layer is made, on whatever device: a slip of the pen would never end
 
@@ -70,7 +70,7 @@ class Transformer(LanguageModel):
 
     @staticmethod
     def check_arguments(*, hidden_dim: int, num_layers: int, dropout: float) -> None:
-        """Raises ValueError unless there is a width, and a depth that can be built."""
+        """Raises ValueError unless width and depth are 1 or more, and the depth can be built."""
         require_size("hidden_dim", hidden_dim)
         require_size("num_layers", num_layers)
         require_share("dropout", dropout)

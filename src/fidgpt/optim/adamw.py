@@ -68,7 +68,8 @@ def adamw(
     )
 
 
-# A function says of its arguments what a class does; nobody else could set an attribute of one.
+# The config checker asks whatever a node calls for its `check_arguments`. A function has it as an
+# attribute, which type checkers refuse to see assigned.
 setattr(adamw, "check_arguments", require_adam)  # noqa: B010
 
 

@@ -1,6 +1,7 @@
 """Where the cycles of a schedule end, and how long the parts of one are."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 Length = int | float
@@ -18,7 +19,7 @@ def in_steps(name: str, length: Length, *, of: int) -> int:
     Raises:
       ValueError: it is negative, or neither a fraction nor a whole number.
     """
-    if length < 0 or (length > 1 and length != int(length)):
+    if not 0 <= length < math.inf or (length > 1 and length != int(length)):
         raise ValueError(f"{name}={length} is neither a fraction from 0 to 1 nor a count of steps.")
     if isinstance(length, int) or length > 1:
         return int(length)

@@ -53,10 +53,18 @@ class CosineDecay:
 class InverseDecay:
     """The inverse rises in a line, to 1 / min_ratio (WSD-S; Wen et al., 2024, arXiv:2410.05192).
 
-    With a `min_ratio` of 0 it would be 0 at once.
+    With a `min_ratio` of 0 it would be 0 from the first step of the decay on, which is refused.
+
+    Raises:
+      ValueError: when called, and so when a schedule is made with it: `min_ratio` is 0.
     """
 
     def __call__(self, fall: Fall) -> float:
+        if not fall.min_ratio:
+            raise ValueError(
+                "an inverse decay to 0 of the peak would be there at its first step: say a "
+                "min_lr_ratio above 0, such as 0.1, or take another shape."
+            )
         done = fall.step / fall.num_steps
         return fall.min_ratio / (fall.min_ratio * (1 - done) + done)
 

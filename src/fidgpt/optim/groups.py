@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from fidgpt.optim.predicates import Predicate, is_hidden_matrix, is_matrix
-from fidgpt.optim.ranges import require_rate
+from fidgpt.ranges import require_not_negative
 
 
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def split_hidden_matrices(
     Raises:
       ValueError: the multiple is negative, or infinite.
     """
-    require_rate("lr_scale", lr_scale)
+    require_not_negative("lr_scale", lr_scale)
     chosen = {id(p) for name, p in model.named_parameters() if match(name, p)}
     split = []
     for group in groups(model):

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from fidgpt.optim.predicates import Predicate
-from fidgpt.optim.ranges import require_rate
+from fidgpt.ranges import require_not_negative
 
 _LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
@@ -82,11 +82,11 @@ class Rule:
 
     @staticmethod
     def check_arguments(*, lr_scale: float | RateScale, weight_decay: float | None) -> None:
-        """Raises ValueError unless weights move down the gradient, and decay, if at all."""
+        """Raises ValueError unless the multiple and the decay are finite and 0 or more."""
         if not callable(lr_scale):
-            require_rate("lr_scale", lr_scale)
+            require_not_negative("lr_scale", lr_scale)
         if weight_decay is not None:
-            require_rate("weight_decay", weight_decay)
+            require_not_negative("weight_decay", weight_decay)
 
     def scale_of(self, name: str, model: nn.Module) -> float:
         """The multiple for one parameter."""

@@ -47,15 +47,18 @@ class RepetitionPenalty:
     penalty: float
 
     def __post_init__(self) -> None:
-        if not self.penalty > 0:
-            raise ValueError(f"repetition_penalty={self.penalty} has to be above 0; 1 is none.")
+        if not 0 < self.penalty < math.inf:
+            raise ValueError(
+                f"repetition_penalty={self.penalty} has to be above 0, and finite; 1 is none."
+            )
 
     def __call__(
         self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
     ) -> Float[Tensor, "batch fewer"]:
-        present = logits.gather(1, tokens)
+        present = logits.gather(1, tokens).double()
         scaled = torch.where(present > 0, present / self.penalty, present * self.penalty)
-        return logits.scatter(1, tokens, scaled)
+        largest = torch.finfo(logits.dtype).max  # beyond it there is no difference to the others
+        return logits.scatter(1, tokens, scaled.clamp(-largest, largest).to(logits.dtype))
 
 
 @dataclass(frozen=True)

@@ -77,10 +77,10 @@ class Sampling:
         """The next token of each row.
 
         Raises:
-          ValueError: a logit is no number.
+          ValueError: a logit is no number, or without bound.
         """
         # The largest of some numbers is no number where one of them is none.
-        if logits.amax(1).isnan().any():
+        if not logits.amax(1).isfinite().all():
             raise ValueError("the model's logits are no numbers: its weights are spoilt.")
         for change in self.filters:
             logits = change(logits, tokens)

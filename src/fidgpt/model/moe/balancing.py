@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fidgpt.model.moe.routing import Routing
-from fidgpt.model.ranges import require_not_negative
 from fidgpt.model.reports import report_loss
+from fidgpt.ranges import require_not_negative
 
 
 @runtime_checkable
@@ -36,7 +36,7 @@ class LoadBalancingLoss:
 
     @staticmethod
     def check_arguments(*, weight: float) -> None:
-        """Raises ValueError unless the loss counts as one."""
+        """Raises ValueError unless the weight is finite and 0 or more."""
         require_not_negative("weight", weight)
 
     def __call__(self, routing: Routing) -> None:
@@ -62,7 +62,7 @@ class SequenceBalancingLoss:
 
     @staticmethod
     def check_arguments(*, weight: float) -> None:
-        """Raises ValueError unless the loss counts as one."""
+        """Raises ValueError unless the weight is finite and 0 or more."""
         require_not_negative("weight", weight)
 
     def __call__(self, routing: Routing) -> None:
@@ -91,7 +91,7 @@ class RouterZLoss:
 
     @staticmethod
     def check_arguments(*, weight: float) -> None:
-        """Raises ValueError unless the loss counts as one."""
+        """Raises ValueError unless the weight is finite and 0 or more."""
         require_not_negative("weight", weight)
 
     def __call__(self, routing: Routing) -> None:

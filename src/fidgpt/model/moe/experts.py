@@ -14,7 +14,7 @@ from fidgpt.model.mlp import gated_ffn_dim
 from fidgpt.model.moe.adapters import AdapterFactory
 from fidgpt.model.moe.grouped import Groups
 from fidgpt.model.moe.stacked import Experts, StackedExperts
-from fidgpt.model.ranges import require_size
+from fidgpt.ranges import require_size
 
 Gating = Callable[[Tensor, Tensor], Tensor]
 
@@ -100,7 +100,7 @@ class PlainExperts(StackedExperts):
 
     @staticmethod
     def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless there are experts, and something inside of them."""
+        """Raises ValueError unless there are experts, and all widths are 1 or more."""
         require_size("hidden_dim", hidden_dim)
         require_size("num_experts", num_experts)
         require_size("ffn_dim", ffn_dim)
@@ -152,7 +152,7 @@ class GatedExperts(StackedExperts):
 
     @staticmethod
     def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless there are experts, and something inside of them."""
+        """Raises ValueError unless there are experts, and all widths are 1 or more."""
         require_size("hidden_dim", hidden_dim)
         require_size("num_experts", num_experts)
         require_size("ffn_dim", ffn_dim)

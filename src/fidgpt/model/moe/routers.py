@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, carry
 from fidgpt.model.moe.routing import GroupLimit, Routing, SelectionBias
-from fidgpt.model.ranges import require_factor
+from fidgpt.ranges import require_factor
 
 
 class Router(nn.Module):
@@ -62,7 +62,7 @@ class Router(nn.Module):
 
     @staticmethod
     def check_arguments(*, num_experts: int, top_k: int, scale: float) -> None:
-        """Raises ValueError unless a token can go to top_k different experts, and get anything."""
+        """Raises ValueError unless a token can go to top_k experts, and the scale is not 0."""
         require_factor("scale", scale)
         if not 1 <= top_k <= num_experts:
             raise ValueError(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.ranges import require_not_negative
+from fidgpt.ranges import require_not_negative
 
 
 class Routing(NamedTuple):
@@ -121,7 +121,7 @@ class SelectionBias(nn.Module):
 
     @staticmethod
     def check_arguments(*, rate: float) -> None:
-        """Raises ValueError unless a number moves against the load, if at all."""
+        """Raises ValueError unless the rate is finite and 0 or more."""
         require_not_negative("rate", rate)
 
     def reset_parameters(self) -> None:
