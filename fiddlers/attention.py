@@ -8,7 +8,7 @@ import fiddle as fdl
 from fidgpt.data import end_of_text
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.fiddlers.texts import own_corpus
-from fidgpt.graph import find
+from fidgpt.graph import ConfigError, find
 from fidgpt.model import (
     ALiBi,
     Attention,
@@ -81,6 +81,8 @@ def use_sliding_window(cfg: fdl.Config[Trainer], window: int = 1024, every: int 
 
     Gemma 3 has five layers with a window before one without: `every=6`. With 0, all have it.
     """
+    if every < 0:
+        raise ConfigError(f"{every=} must be 1 or more layers, or 0 for a window in all of them.")
     for model in find(cfg, Transformer):
         model.blocks = repeated(model.blocks, max(every, 1))
         numbered = [*enumerate(model.first_blocks), *enumerate(model.blocks)]

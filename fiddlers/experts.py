@@ -4,7 +4,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.fiddlers.patterns import repeated
+from fidgpt.fiddlers.patterns import repeated, require_depth
 from fidgpt.graph import ConfigError, clone_part, find, swapped
 from fidgpt.model import Block, LoRALinear, Transformer
 from fidgpt.model.activations import gelu_tanh, squared_relu
@@ -65,6 +65,7 @@ def use_moe(
         raise ConfigError(
             f"{every=}, {first_dense=}: every must be 1 or more layers, first_dense 0 or more."
         )
+    require_depth(first_dense)
     for model in find(cfg.model, Transformer):
         first, pattern = list(model.first_blocks), list(model.blocks)
         dense = [clone_part(_at(layer, first, pattern)) for layer in range(first_dense)]

@@ -9,6 +9,8 @@ from fidgpt.graph import ConfigError, clone_part, find
 from fidgpt.model import Transformer
 from fidgpt.train import Trainer
 
+_LONGEST = 100_000  # entries, as many as layers: a slip of the pen would fill the memory
+
 
 def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
     """Every layer gets a block of its own in the graph, so that one of them can be changed.
@@ -32,6 +34,7 @@ def _every_layer(model: fdl.Buildable[Transformer]) -> list[fdl.Buildable]:
     pattern, num_layers = model.blocks, model.num_layers
     if not isinstance(num_layers, int):
         raise ConfigError("unroll needs to know model.num_layers as a number.")
+    require_depth(num_layers)
     first = list(model.first_blocks)[:num_layers]
     rest = [pattern[i % len(pattern)] for i in range(len(first), num_layers)]
     if first:
@@ -44,6 +47,16 @@ def repeated(blocks: Sequence[fdl.Buildable], every: int) -> list[fdl.Buildable]
 
     Every entry is a node of its own: one of them can be changed alone. What layers shared, such as
     a RoPE, they still share.
+
+    Raises:
+      ConfigError: it would be longer than any model is deep.
     """
     length = math.lcm(len(blocks), every)
+    require_depth(length)
     return [clone_part(blocks[i % len(blocks)]) for i in range(length)]
+
+
+def require_depth(num_blocks: int) -> None:
+    """Raises ConfigError where so many entries are more than any model has layers."""
+    if num_blocks > _LONGEST:
+        raise ConfigError(f"{num_blocks} blocks of their own are more than {_LONGEST}.")

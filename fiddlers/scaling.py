@@ -1,5 +1,7 @@
 """How numbers that belong together move together when a model grows."""
 
+import math
+
 import fiddle as fdl
 
 from fidgpt.fiddlers.attention import ATTENTIONS
@@ -21,6 +23,8 @@ from fidgpt.train import Trainer
 
 def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
     """So many times as many layers, of the same pattern."""
+    if not 0 < factor < math.inf:
+        raise ConfigError(f"{factor=} must be above 0, and finite.")
     for model in find(cfg, Transformer):
         if not isinstance(model.num_layers, int):
             raise ConfigError("scale_depth needs to know model.num_layers as a number.")

@@ -13,10 +13,12 @@ SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and 
 # sample, the root's scripts, tests) import what they like, and nothing here may import them.
 INSIDE = {
     "__init__": set(),
-    **dict.fromkeys(LIBRARY, LIBRARY),
-    "train": LIBRARY,
+    **dict.fromkeys(LIBRARY, LIBRARY | {"ranges"}),
+    "train": LIBRARY | {"ranges"},
     "collection": set(),
-    "graph": {"collection"},
+    "late": set(),
+    "ranges": set(),
+    "graph": {"collection", "late"},
     "tags": set(),
     "fiddlers": LIBRARY | {"train", "graph", "tags"},
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
@@ -27,6 +29,8 @@ LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "
 OUTSIDE = {
     "__init__": set(),
     "collection": set(),
+    "late": set(),
+    "ranges": set(),
     **dict.fromkeys(LIBRARY | {"train"}, LIBRARY_PACKAGES),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},

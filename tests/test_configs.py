@@ -34,7 +34,8 @@ def leaves(cfg: fdl.Config) -> dict[str, Any]:
 def test_config_is_its_golden(name: str, golden: Callable[..., None]) -> None:
     def explain(changed: list[str]) -> list[str]:
         names = moved(lambda one: (GOLDENS / "configs" / f"{one}.txt").read_text(encoding="utf-8"))
-        return [*causes(name, changed), f"{len(names)} goldens move: {', '.join(names)}."]
+        how_many = "1 golden moves" if len(names) == 1 else f"{len(names)} goldens move"
+        return [*causes(name, changed), f"{how_many}: {', '.join(names)}."]
 
     golden(f"configs/{name}", golden_text(name), explain)
 

@@ -98,3 +98,13 @@ def test_nor_by_the_parts_that_fiddlers_put_there(fiddler: str) -> None:
 )
 def test_the_ends_of_ranges(path: str, number: Any) -> None:
     assert not passes(configs.debug(), path, number)
+
+
+@pytest.mark.parametrize("path", ["model.hidden_dim", "vocab_size", "model.blocks[0].mlp.ffn_dim"])
+def test_a_size_that_no_machine_counts_is_told_in_a_line(path: str) -> None:
+    cfg = configs.base()
+    find_place(cfg, path).fill(2**80)
+    with pytest.raises(ConfigError) as error:
+        build_trainer(cfg)
+    assert "is more than" in str(error.value)
+    assert len(str(error.value)) < 2000

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fidgpt import configs
-from fidgpt.fiddlers import unroll, use_moe, use_sliding_window
+from fidgpt.fiddlers import scale_depth, unroll, use_moe, use_recompute, use_sliding_window
 from fidgpt.graph import ConfigError, bind, build, check
 from fidgpt.model import SwiGLU
 
@@ -53,3 +53,36 @@ def test_first_blocks_stay_the_first():
 def test_a_pattern_has_an_entry_at_least():
     with pytest.raises(ConfigError, match="every=0 must be 1 or more"):
         unroll(configs.debug(), every=0)
+
+
+@pytest.mark.parametrize(
+    ("fiddler", "said"),
+    [
+        (unroll, {"every": 10**7}),
+        (use_moe, {"every": 10**7}),
+        (use_moe, {"first_dense": 10**7}),
+        (use_recompute, {"every": 10**7}),
+        (use_sliding_window, {"every": 10**7}),
+    ],
+)
+def test_a_pattern_is_no_longer_than_any_model_is_deep(fiddler, said):
+    with pytest.raises(ConfigError, match="10000000 blocks of their own are more than 100000"):
+        fiddler(configs.debug(), **said)
+
+
+def test_no_more_layers_are_unrolled_than_any_model_has():
+    cfg = configs.debug()
+    cfg.model.num_layers = 10**9
+    with pytest.raises(ConfigError, match="1000000000 blocks of their own are more than 100000"):
+        unroll(cfg)
+
+
+def test_a_window_in_fewer_than_no_layers_is_refused():
+    with pytest.raises(ConfigError, match="every=-1 must be 1 or more layers, or 0"):
+        use_sliding_window(configs.debug(), every=-1)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_depth_grows_by_a_number_above_0(factor):
+    with pytest.raises(ConfigError, match="must be above 0, and finite"):
+        scale_depth(configs.debug(), factor=factor)

@@ -47,12 +47,11 @@ def main(arguments: list[str]) -> None:
 
     Raises:
       ConfigError: not one directory was named, or a prompt is no text.
-      RunError: the run has no model that could write.
+      RunError: the run has no model that could write, or there is not enough memory.
     """
     # Late: --help loads no torch.
     from fidgpt.graph import ConfigError
-    from fidgpt.model.generation import prepare_to_write
-    from fidgpt.train import RunError
+    from fidgpt.train.memory import within_memory
 
     if len(arguments) != 1:
         raise ConfigError("name one directory, of a run or of the hub: fidgpt.sample runs/NAME")
@@ -64,6 +63,14 @@ def main(arguments: list[str]) -> None:
     if not all(FLAGS.score):
         raise ConfigError("--score is an empty text: there is nothing to score.")
     path = Path(arguments[0])
+    with within_memory(remedy="Let it write fewer tokens, or fewer texts at once."):
+        _write(path)
+
+
+def _write(path: Path) -> None:
+    from fidgpt.model.generation import prepare_to_write
+    from fidgpt.train import RunError
+
     model, tokenizer, context, precision = load_trained(path)
     if not (FLAGS.float32 or FLAGS.score):  # scores are what one compares
         model = _as_computed(model, precision)

@@ -116,6 +116,7 @@ COMPLETED = {
         "--config use:optimizer=",
         [f"use:optimizer={name}{end}" for name in OPTIMIZERS for end in "( "],
     ),
+    "parts to set": ("--config set:optimizer=Li", ["set:optimizer=Lion(", "set:optimizer=Lion "]),
     "arguments of parts": (r"--config use:optimizer=adamw\(be", ["use:optimizer=adamw(betas="]),
     "back to the default": ("--config del:optimizer.be", ["del:optimizer.betas "]),
     "the left of a tie": ("--config tie:model.unembedding.w", None),

@@ -31,12 +31,17 @@ try:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 except SystemExit as end:
     assert not end.code, end.code
-print(json.dumps(sorted(name.partition(".")[0] for name in sys.modules)), file=sys.stderr)
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
 
 
 def loaded(*command: str) -> set[str]:
-    """The packages that a command had loaded when it ended, with nothing said beside its answer."""
+    """The packages that a command had loaded when it ended."""
+    return {name.partition(".")[0] for name in modules_of(*command)}
+
+
+def modules_of(*command: str) -> set[str]:
+    """The modules that a command had loaded, with nothing said beside its answer."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, json.dumps(command)],
         cwd=ROOT,
@@ -45,8 +50,8 @@ def loaded(*command: str) -> set[str]:
         check=True,
     )
     assert done.stdout.strip()
-    (packages,) = done.stderr.splitlines()
-    return set(json.loads(packages))
+    (modules,) = done.stderr.splitlines()
+    return set(json.loads(modules))
 
 
 @pytest.mark.parametrize("command", ASKED.values(), ids=ASKED)
@@ -65,8 +70,10 @@ def test_nor_where_no_index_was_ever_built(
 
 
 def test_the_measure_sees_what_is_loaded() -> None:
-    packages = loaded("fidgpt.cli.train", "--config=config:debug", "--print")
-    assert packages >= {"torch", "fiddle"}
+    modules = modules_of("fidgpt.cli.train", "--config=config:debug", "--print")
+    assert modules >= {"torch", "fiddle"}
+    unused = ("yaml", "rich", "fidgpt.graph.storage.file", "fidgpt.graph.difference")
+    assert not modules & {*unused, "fidgpt.interop.levanter", "fidgpt.cli.running.runs"}
 
 
 @pytest.mark.usefixtures("kept_index")

@@ -241,29 +241,29 @@ class TestKept:
         monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "file" / "inside"))
         assert not store.can_keep()
         assert not store.write(self.index())
-        store.rebuild_behind()
+        store.rebuild_in_background()
         assert "base" in ask.for_completion(with_knobs=True)["configs"]
         assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
     def test_one_build_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         started: list[Any] = []
         monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
-        store.rebuild_behind()
-        store.rebuild_behind()
-        assert started == [[sys.executable, "-P", "-m", "fidgpt.cli.index", store.BEHIND]]
+        store.rebuild_in_background()
+        store.rebuild_in_background()
+        assert started == [[sys.executable, "-P", "-m", "fidgpt.cli.index", store.BACKGROUND]]
         path = store.index_path()
         assert path
         marker, long_ago = path.with_suffix(".building"), time.time() - 1000
         os.utime(marker, (long_ago, long_ago))
-        store.rebuild_behind()  # the one before must have died
+        store.rebuild_in_background()  # the one before must have died
         store.end_rebuild()
-        store.rebuild_behind()
+        store.rebuild_in_background()
         assert len(started) == 3
 
     def test_an_untrue_one_tells_old_knobs_and_new_names(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ask, "rebuild_behind", lambda: None)
+        monkeypatch.setattr(ask, "rebuild_in_background", lambda: None)
         store.write(self.index() | {"stamps": {"x": []}, "knobs": {"old": []}, "configs": {}})
         index = ask.for_completion(with_knobs=True)
         assert index["knobs"] == {"old": []}

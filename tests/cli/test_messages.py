@@ -52,6 +52,8 @@ ON_THE_COMMAND_LINE = [
     ("an item without its brackets", ["--config=set:trackers+=JSONLines"]),
     ("an item that does not fit", ["--config=set:trackers+=[JSONLine]"]),
     ("an entry that is there", ["--config=set:evaluators+={validation: Validation}"]),
+    ("an item after the last", ["--config=set:trackers[2]=TensorBoard"]),
+    ("an entry of a new name", ["--config=use:evaluators.more=Validation(data=HeldOut)"]),
     ("items to take away", ["--config=set:trackers-=[JSONLines]"]),
     ("a sign before a path", ["--config=set:+trackers=[JSONLines]"]),
     ("a misspelt tag", ["--config=tag:HidenDim=512"]),

@@ -1,6 +1,7 @@
 """Where a command's output goes nowhere: a reader who has seen enough, and a disk without room."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import IO, Any
@@ -70,3 +71,10 @@ def test_another_error_of_the_system_is_no_word_about_output(command: Command) -
 
     with pytest.raises(OSError, match="No space left"):
         command(main)
+
+
+def test_without_docstrings_nothing_begins() -> None:
+    command = [sys.executable, "-OO", "-m", "fidgpt.plot", "runs/none"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (app.MISTAKE, "")
+    assert done.stderr.startswith("error: Python runs with -OO")

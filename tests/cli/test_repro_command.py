@@ -2,7 +2,7 @@
 
 import dataclasses
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from fidgpt import configs, model, optim, tags
 from fidgpt.cli import train
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.running.again import command_for, part_name
+from fidgpt.cli.running import again
+from fidgpt.cli.running.again import command_for, directives_from, part_name
 from fidgpt.graph import dump, fingerprint, load
 
 DEBUG = "--config=config:debug"
@@ -97,6 +98,20 @@ class TestRepro:
         assert command(train.main, *flags, f"--run_dir={run}").status == 0
         out = command(train.main, f"--config=config_file:{run}/config.json", "--repro").out
         assert sorted(shlex.split(out)[2:]) == sorted(flags)
+
+    def test_graphs_that_begin_alike_are_made_but_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        done: list[Sequence[str]] = []
+
+        def counted(said: Sequence[str], *rest: Any, **options: Any) -> fdl.Config:
+            done.append(said)
+            return compose(said, *rest, **options)
+
+        monkeypatch.setattr(again, "compose", counted)
+        text = directives_from(configs.base(), "config:debug", own_catalogue())
+        assert "--config=set:num_steps=450" in text
+        assert all(len(said) == 1 for said in done)
 
 
 CATALOGUE = own_catalogue()

@@ -59,6 +59,52 @@ def test_a_part_that_was_added_and_killed_before_it_was_saved(
     assert "average begins anew" in err
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--config=use:optimizer=Lion"], "it was saved by AdamW, and this run uses Lion"),
+        (["--config=set:num_steps=1"], "has done 2 steps already, and num_steps=1"),
+        (["--resume_step=7"], "holds no step 7"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_checkpoint_would(
+    command: Command, run_directory: Path, flags: list[str], words: str
+) -> None:
+    for how in ([], ["--dry_run"]):
+        status, _, err = command(train.main, f"--resume={run_directory}", *flags, *how)
+        assert status == 2
+        assert words in err
+
+
+@pytest.mark.parametrize(
+    ("begun", "change", "fits"),
+    [
+        (["fiddler:use_lora"], "set:num_steps=4", True),
+        (["fiddler:use_muon", "fiddler:use_ema"], "set:num_steps=4", True),
+        (["fiddler:use_skip_step"], "del:guard", True),
+        (["fiddler:grow_batch(over=0.5, multiple_of=1)", "set:batch_size=4"], "set:seed=0", True),
+        (
+            ["fiddler:grow_batch(over=0.5, multiple_of=1)", "set:batch_size=4", "set:num_steps=3"],
+            "set:num_steps=40",
+            False,
+        ),
+    ],
+)
+def test_a_dry_run_ends_as_the_run_itself(
+    command: Command, tmp_path: Path, begun: list[str], change: str, fits: bool
+) -> None:
+    said = ["config:debug", "set:num_steps=2", "set:checkpoints.every=1", *begun]
+    path = tmp_path / "run"
+    flags = [f"--config={one}" for one in said]
+    assert command(train.main, *flags, f"--run_dir={path}").status in (0, None)
+    files = {one: one.stat().st_mtime_ns for one in path.rglob("*")}
+    resume = [f"--resume={path}", f"--config={change}", "--allow_noop", "--until_step=3"]
+    dry = command(train.main, *resume, "--dry_run")
+    assert {one: one.stat().st_mtime_ns for one in path.rglob("*")} == files
+    really = command(train.main, *resume)
+    assert [(one.status or 0) == 0 for one in (dry, really)] == [fits, fits], dry.err + really.err
+
+
 def test_what_may_not_change_is_refused_by_name(command: Command, run_directory: Path) -> None:
     files = {path: path.stat().st_mtime_ns for path in run_directory.rglob("*")}
     flags = ["--config=set:model.hidden_dim=64", "--config=set:seed=5", "--config=set:num_steps=4"]

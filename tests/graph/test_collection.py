@@ -1,6 +1,8 @@
 """Graphs are worked on without a search for garbage, which goes on as before afterwards."""
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +42,17 @@ def test_a_large_graph_is_not_searched_for_garbage(name: str) -> None:
     finally:
         gc.callbacks.remove(watch)
     assert searches.count("start") <= 3  # what was made meanwhile is looked through once, after it
+
+
+def test_what_stays_is_never_looked_through() -> None:
+    """In a process of its own, in which nothing was set aside before."""
+    program = "import gc; from fidgpt.collection import without_collection as quiet\n"
+    program += "with quiet(stays=True): first = [[] for _ in range(100_000)]\n"
+    program += "once = gc.get_freeze_count()\n"
+    program += "with quiet(stays=True): second = [[] for _ in range(100_000)]\n"
+    program += "print(once > 100_000, gc.get_freeze_count() == once, gc.isenabled())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True True True\n", done.stderr
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

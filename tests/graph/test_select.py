@@ -6,6 +6,7 @@ import pytest
 from fidgpt.graph import ConfigError, build, find, set_tag, swapped, tagged
 from fidgpt.graph.selecting.select import holders
 
+from . import namesakes
 from .parts import (
     Depth,
     InnerWidth,
@@ -79,6 +80,14 @@ def test_a_tag_that_nothing_carries_is_a_mistake() -> None:
         set_tag(fdl.Config(Outer, width=Width.new(3)), Rate, 0.1)
     assert str(caught.value) == (
         "no parameter of Outer carries the tag Rate, so nothing would change. There is Width."
+    )
+    with pytest.raises(ConfigError) as caught:
+        set_tag(fdl.Config(Outer, width=Width.new(3)), namesakes.Width, 0.1)
+    known = f"{Width.__module__}.Width"
+    assert str(caught.value) == (
+        f"no parameter of Outer carries the tag {namesakes.__name__}.Width, so nothing would "
+        f"change. Another one has that name, {known}: say tag:{known}=..., or give a parameter "
+        "your tag first."
     )
 
 

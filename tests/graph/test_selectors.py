@@ -8,7 +8,7 @@ import pytest
 from fidgpt.graph import ConfigError
 from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
 
-from . import elsewhere
+from . import elsewhere, namesakes
 from .parts import (
     Depth,
     InnerWidth,
@@ -138,6 +138,16 @@ def test_the_way_goes_on_behind_a_tag_or_a_class() -> None:
     cfg = fdl.Config(Outer, width=Width.new(fdl.Config(double, number=Depth.new(2))))
     assert [place.path for place in places(cfg, "@Width.number")] == ["width.number"]
     assert [place.path for place in places(cfg, ":double@Depth")] == ["width.number"]
+
+
+def test_a_tag_may_be_named_with_its_module() -> None:
+    cfg = graph()
+    for name in ("parts.Width", f"{Width.__module__}.Width"):
+        assert places(cfg, f"@{name}") == places(cfg, "@Width")
+    fdl.add_tag(cfg, "other", namesakes.Width)
+    assert [place.path for place in places(cfg, "@namesakes.Width")] == ["other"]
+    with pytest.raises(ConfigError, match=r"Width is the name of .*: write @.*\.Width or @"):
+        places(cfg, "@Width")
 
 
 def test_places_of_a_tag_that_nobody_carries_are_none() -> None:

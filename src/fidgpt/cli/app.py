@@ -60,6 +60,9 @@ def run(main: Callable[[list[str]], int | None]) -> None:
 
     A mistake of the user's ends in its message and status 2, without a traceback unless --debug.
     """
+    if __doc__ is None:
+        fail("Python runs with -OO, without the texts that flags and tags need: take -O instead.")
+        sys.exit(MISTAKE)
     atexit.register(gc.freeze)  # or Python looks for garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")

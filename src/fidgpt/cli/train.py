@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int | None:
     refuse_arguments(arguments)
     if asked.answered():
         return None
-    with without_collection():
+    with without_collection(stays=True):
         refuse_contradictions()
         _pretend_machine()
         # Late: --help, --list and completion load no torch.
@@ -86,7 +86,7 @@ def _cannot_run(cfg: "fdl.Config") -> "list[ConfigError]":
     Raises:
       ConfigErrors: the graph is so wrong that there is nothing to look at.
     """
-    from fidgpt.cli.running.runs import CONSTRAINTS
+    from fidgpt.cli.running.constraints import CONSTRAINTS
     from fidgpt.graph import ConfigError, ConfigErrors, bind, check, checked
 
     try:
@@ -103,7 +103,7 @@ def _cannot_run(cfg: "fdl.Config") -> "list[ConfigError]":
 def _wrong_beside(made: "Composed") -> list[str]:
     """What is wrong with the graph too where a directive is, so that all is told at once."""
     from fidgpt.cli.directives.report import wrong_beside
-    from fidgpt.cli.running.runs import CONSTRAINTS
+    from fidgpt.cli.running.constraints import CONSTRAINTS
 
     return wrong_beside(made, constraints=CONSTRAINTS, allow_noop=FLAGS.allow_noop)
 
@@ -132,8 +132,11 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
     if FLAGS.dry_run:
         from rich.console import Console
 
+        from fidgpt.train.resuming import check_resumable
         from fidgpt.train.tracking.screen import facts_table
 
+        if old is not None:
+            check_resumable(trainer, directory, step=FLAGS.resume_step)
         Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
         return None
     return _status(trainer, directory, resume=old is not None)
@@ -155,13 +158,13 @@ def _warn(lines: list[str]) -> None:
 
 def _pretend_machine() -> None:
     """Lets for_hardware see the machine of --hardware in place of the one at hand."""
+    from fidgpt.cli.directives.spelling import is_by_machine
     from fidgpt.graph import ConfigError
     from fidgpt.train.machine import VARIABLE
 
     if FLAGS.hardware is None:
         return
-    asks = any("for_hardware" in directive for directive in FLAGS.config)
-    if not asks and FLAGS.print != "summary":
+    if not any(map(is_by_machine, FLAGS.config)) and FLAGS.print != "summary":
         raise ConfigError(
             f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
             "machine: say --config=fiddler:for_hardware too."

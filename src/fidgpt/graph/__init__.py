@@ -4,8 +4,7 @@ Differences, files, drawings and the way back to directives are loaded when they
 for: most runs need none of them.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fidgpt.graph.binding.bind import Heard, bind, resolve
 from fidgpt.graph.build import build
@@ -21,6 +20,7 @@ from fidgpt.graph.structure.clone import clone, clone_part
 from fidgpt.graph.structure.walk import Node, nodes, parts, title
 from fidgpt.graph.typed.values import read_value
 from fidgpt.graph.views.outline import outline
+from fidgpt.late import late_names
 
 if TYPE_CHECKING:
     from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
@@ -44,41 +44,33 @@ if TYPE_CHECKING:
     from fidgpt.graph.storage.file import dump, load, load_with_changes
     from fidgpt.graph.storage.fingerprint import equal, fingerprint
     from fidgpt.graph.typed.formula import formula
-else:  # which type checkers need not see: to them, every name would be known
-    _LATE = {
-        "difference.apply": ("apply", "apply_patch", "dump_patch"),
-        "difference.changes": (
-            "Change",
-            "ItemMoved",
-            "PartAdded",
-            "PartRemoved",
-            "PartReplaced",
-            "SharingChanged",
-            "Side",
-            "TagsChanged",
-            "ValueChanged",
-        ),
-        "difference.diff": ("Changes", "diff"),
-        "difference.merge": ("merge",),
-        "difference.text": ("diff_text",),
-        "drawing.draw": ("draw",),
-        "drawing.render": ("Drawing",),
-        "spelling.repro": ("Repro", "repro"),
-        "storage.file": ("dump", "load", "load_with_changes"),
-        "storage.fingerprint": ("equal", "fingerprint"),
-        "typed.formula": ("formula",),
-    }
-    _MODULES = {name: module for module, names in _LATE.items() for name in names}
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-        globals()[name] = found
-        return found
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_MODULES})
+else:
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "difference.apply": ("apply", "apply_patch", "dump_patch"),
+            "difference.changes": (
+                "Change",
+                "ItemMoved",
+                "PartAdded",
+                "PartRemoved",
+                "PartReplaced",
+                "SharingChanged",
+                "Side",
+                "TagsChanged",
+                "ValueChanged",
+            ),
+            "difference.diff": ("Changes", "diff"),
+            "difference.merge": ("merge",),
+            "difference.text": ("diff_text",),
+            "drawing.draw": ("draw",),
+            "drawing.render": ("Drawing",),
+            "spelling.repro": ("Repro", "repro"),
+            "storage.file": ("dump", "load", "load_with_changes"),
+            "storage.fingerprint": ("equal", "fingerprint"),
+            "typed.formula": ("formula",),
+        },
+    )
 
 
 show_configs()

@@ -27,6 +27,10 @@ class ConfigError(ValueError):
         return [self]
 
 
+class MissingEntry(ConfigError):
+    """A list, tuple or dict of the graph, which `place` leads to, has no such entry."""
+
+
 class ConfigErrors(ConfigError):
     """Several mistakes, found in one go.
 

@@ -7,9 +7,8 @@ from typing import Any
 from fidgpt.graph import ConfigError, read_value, suggest
 from fidgpt.graph.errors import at
 from fidgpt.graph.signatures.annotations import hints_of
+from fidgpt.graph.structure.arguments import VARIADIC
 from fidgpt.graph.typed.calls import Call
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
@@ -29,7 +28,7 @@ def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
 def needs_arguments(function: Callable[..., Any], *, given: int = 0) -> bool:
     """Whether a function cannot be called without arguments, past the first that it is `given`."""
     parameters = list(inspect.signature(function).parameters.values())[given:]
-    return any(one.default is one.empty and one.kind not in _VARIADIC for one in parameters)
+    return any(one.default is one.empty and one.kind not in VARIADIC for one in parameters)
 
 
 def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
@@ -56,7 +55,7 @@ def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: An
 def _read_arguments(function: Callable[..., Any], call: Call, *, skip: int) -> dict[str, Any]:
     """The values of a function's parameters past the first `skip`, by name; defaults left out."""
     parameters = list(inspect.signature(function).parameters.values())[skip:]
-    names = [parameter.name for parameter in parameters if parameter.kind not in _VARIADIC]
+    names = [parameter.name for parameter in parameters if parameter.kind not in VARIADIC]
     if len(call.positional) > len(names):
         raise ConfigError(
             f"{call.name} takes {_count(names)}, and is given {len(call.positional)}."

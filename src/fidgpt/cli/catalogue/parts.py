@@ -12,6 +12,7 @@ from typing import Any
 
 from fidgpt.cli.catalogue.projects import find_dotted, module_in, offered
 from fidgpt.graph import ConfigError
+from fidgpt.graph.signatures.protocols import is_protocol
 from fidgpt.graph.storage.names import TORCH_MODULES, find_name, is_tag
 
 _WRITTEN_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
@@ -85,7 +86,7 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
     def _rooms(self) -> dict[str, dict[str, Any]]:
         """What each room offers; imported when the first name is asked for, for it takes torch."""
         own = {room: importlib.import_module(f"fidgpt.{room}") for room in _ROOMS}
-        exported = {room: _constructors(module) for room, module in own.items()}
+        exported = {room: _constructors(_exported(module)) for room, module in own.items()}
         return exported | {package: _parts_of(package) for package in self._packages}
 
     @cached_property
@@ -105,26 +106,27 @@ def _is_installed(package: str) -> bool:
     return file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
 
 
-def _constructors(module: Any) -> dict[str, Any]:
-    """The classes and functions in a module's `__all__`, but for errors, protocols and enums."""
-    listed = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
-    return {name: value for name, value in listed.items() if _is_constructor(value)}
+def _exported(module: Any) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in getattr(module, "__all__", ())}
+
+
+def _constructors(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The classes and functions among named values, but for errors, protocols, enums and tags."""
+    return {name: value for name, value in named.items() if _is_constructor(value)}
 
 
 def _parts_of(package: str) -> dict[str, Any]:
     """What a project exports, and what its module `parts` offers."""
     module = module_in(package, "parts")
     found = offered(module) if module else {}
-    return _constructors(importlib.import_module(package)) | {
-        name: value for name, value in found.items() if _is_constructor(value)
-    }
+    return _constructors(_exported(importlib.import_module(package)) | found)
 
 
 def _is_constructor(value: Any) -> bool:
     if not inspect.isclass(value):
         return inspect.isroutine(value)
-    is_shape = getattr(value, "_is_protocol", False)
-    return not is_shape and not is_tag(value) and not issubclass(value, BaseException | enum.Enum)
+    is_other = is_protocol(value) or is_tag(value) or issubclass(value, BaseException | enum.Enum)
+    return not is_other
 
 
 def _class_of_torch(module: str, name: str) -> Callable[..., Any] | None:

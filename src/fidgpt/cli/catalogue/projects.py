@@ -57,8 +57,12 @@ def find_dotted(name: str, kind: str) -> Any:
       ConfigError: there is no such module, or it offers no such thing.
     """
     module_name, _, last = name.rpartition(".")
-    if module_name.partition(".")[0] in sys.stdlib_module_names:
-        raise ConfigError(f"there is no {kind} {name!r}: Python's own modules hold none.")
+    package = module_name.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        raise ConfigError(
+            f"there is no {kind} {name!r}: {package} is one of Python's own modules, which hold "
+            "none. A module of yours needs a name of its own."
+        )
     module = _imported(module_name, f"{kind} {name!r}")
     known = offered(module)
     if last not in known:

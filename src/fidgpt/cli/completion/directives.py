@@ -1,5 +1,6 @@
 """Completing a directive: its kind, the name or path after it, arguments and values."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from fidgpt.cli.completion.files import complete_file
@@ -92,14 +93,16 @@ def _calls(entries: Mapping[str, dict]) -> Iterable[Candidate]:
 
 
 def _set(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
-    path, equals, _ = rest.partition("=")
+    path, equals, value = rest.partition("=")
     if not equals:
         if rest.startswith("@"):
             return _behind("@", _tag_names(index["tags"]))
         return complete_path(rest, knobs, end="=")
     knob = knob_at(path, knobs) or {}
+    if "part" in knob:
+        return _put(path, value, knobs, index)
     words = knob.get("choices") or [knob.get("value", "")]
-    return _behind(f"{path}=", [Candidate(word) for word in words if word and "part" not in knob])
+    return _behind(f"{path}=", [Candidate(word) for word in words if word])
 
 
 def _use(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
@@ -110,10 +113,15 @@ def _use(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
             for one in complete_path(path, knobs, end="=", parts_end=True)
             if not one.text.endswith("=") or _fitting(one.text[:-1], knobs, index)
         ]
-    fitting = _fitting(path, knobs, index)
-    parts = {name: index["parts"][name] for name in fitting} | _offered(call, "part")
+    return _put(path, call, knobs, index)
+
+
+def _put(path: str, call: str, knobs: list[dict], index: Index) -> list[Candidate]:
+    """The parts that fit a place, and those of a module that is named."""
+    fitting = {name: index["parts"][name] for name in _fitting(path, knobs, index)}
+    parts = fitting | _offered(call, "part")
     found = [*complete_call(call, parts), *_modules(call)]
-    if "(" not in call:  # what the part before it was told is kept, so it may need no arguments
+    if "(" not in call:  # what it hears and what is kept may be all that it needs
         found += [Candidate(name, True, part["doc"]) for name, part in parts.items()]
     return _behind(f"{path}=", dict.fromkeys(found))
 
@@ -138,15 +146,13 @@ def _tag_names(tags: Mapping[str, dict]) -> list[Candidate]:
 
 
 def _with_bare(typed: str, known: Mapping[str, dict]) -> dict[str, dict]:
-    """The names, and those of projects without their modules once one is begun, if unmistakable."""
+    """The names, and behind a begun bare one those of projects without modules, if unmistakable."""
     begun = typed.partition("(")[0].strip()
-    bare = [name.rpartition(".")[2] for name in known if "." in name] if begun else []
-    lone = {
-        name.rpartition(".")[2]: entry
-        for name, entry in known.items()
-        if "." not in begun and bare.count(name.rpartition(".")[2]) == 1
-    }
-    return lone | dict(known)
+    if not begun or "." in begun:
+        return dict(known)
+    bare = {name: name.rpartition(".")[2] for name in known if "." in name}
+    count = Counter(bare.values())
+    return {last: known[name] for name, last in bare.items() if count[last] == 1} | dict(known)
 
 
 def _offered(typed: str, kind: str) -> dict[str, dict]:

@@ -5,7 +5,6 @@ import fiddle as fdl
 from fidgpt.cli.catalogue.calls import call_with
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.running.reading import read_text
-from fidgpt.cli.running.recall import load_told, recall
 from fidgpt.graph import ConfigError, clone
 from fidgpt.graph.typed.calls import parse_call
 
@@ -31,6 +30,8 @@ def from_file(text: str, catalogue: Catalogue) -> fdl.Config:
     Raises:
       ConfigError: it cannot be read, or holds no graph.
     """
+    from fidgpt.cli.running.recall import load_told, recall  # late: most graphs are not of files
+
     path, content = read_text(text)
     return recall(load_told(content, source=path, allowed=catalogue.packages), path)
 
@@ -41,4 +42,6 @@ def from_text(text: str, catalogue: Catalogue) -> fdl.Config:
     Raises:
       ConfigError: it describes none.
     """
+    from fidgpt.cli.running.recall import load_told
+
     return load_told(text, source="the text", allowed=catalogue.packages)

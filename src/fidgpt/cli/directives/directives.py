@@ -20,6 +20,7 @@ from fidgpt.cli.directives.effects import Composed, Effect, edits_between
 from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, is_base, speaker, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, clone, suggest
 from fidgpt.graph.edits import Edit
+from fidgpt.graph.errors import MissingEntry
 from fidgpt.graph.history.provenance import said_by
 
 _BASES: dict[str, Callable[[str, Catalogue], fdl.Config]] = {
@@ -88,7 +89,7 @@ def composed(
             with said_by(speaker(number, directive)):
                 graph.apply(number, directive)
         except ConfigError as error:
-            mistakes.append((blamed(number, directive, graph.told(error)), error))
+            mistakes.append((blamed(number, directive, graph.told(error, directive)), error))
             if not graph.has_begun:  # all that follows would fail for this reason alone
                 break
     if mistakes:
@@ -121,9 +122,8 @@ class _Graph:
     def __init__(self, catalogue: Catalogue, base: fdl.Config | None) -> None:
         self._catalogue = catalogue
         self._root = base
-        self._is_kept = (
-            base is not None
-        )  # whether an effect has this graph to compare, as it is now
+        # Whether somebody else needs the graph as it is now: the caller, or an effect to compare.
+        self._is_kept = base is not None
         self.effects: list[Effect] = []
 
     @property
@@ -135,11 +135,14 @@ class _Graph:
         assert self._root is not None  # the first directive begins it, or the default does
         return self._root
 
-    def told(self, error: ConfigError) -> str:
-        """What a user reads of a mistake, with what this graph has to do with it."""
-        from fidgpt.cli.directives.layers import remedy  # late, as it knows the model
+    def told(self, error: ConfigError, directive: str) -> str:
+        """What a user reads of a mistake in a directive, with what this graph has to do with it."""
+        if not (self.has_begun and isinstance(error, MissingEntry)):
+            return str(error)
+        from fidgpt.cli.directives import lacking, layers  # late, as they know the model
 
-        return f"{error}{remedy(self._root, str(error)) if self.has_begun else ''}"
+        added = functools.partial(lacking.remedy, self.root, error.place, directive)
+        return f"{error}{layers.remedy(self.root, error.place) or added(self._catalogue)}"
 
     def apply(self, number: int, directive: str) -> None:
         kind, rest = split_directive(directive)

@@ -9,17 +9,16 @@ from fidgpt.graph import parts
 from fidgpt.graph.structure.walk import join
 
 
-def remedy(root: Any, message: str) -> str:
-    """What to add to a mistake that says how few entries the blocks of a model have; or ""."""
+def remedy(root: Any, place: str) -> str:
+    """What to add where `place` lacks an entry: something if it holds the blocks of a model."""
     models = [node for node in parts(root) if is_model(node.value)]
-    told = (_told(join(node.path, ".blocks"), node.value, message) for node in models)
-    return next(filter(None, told), "")
+    meant = (node.value for node in models if join(node.path, ".blocks") == place)
+    return next(map(_told, meant), "")
 
 
-def _told(path: str, model: fdl.Buildable, message: str) -> str:
+def _told(model: fdl.Buildable) -> str:
     blocks, depth = model.blocks, model.num_layers
-    is_asked = isinstance(blocks, list | tuple) and f"{path} has {len(blocks)} entr" in message
-    if not is_asked or not isinstance(depth, int) or len(blocks) >= depth:
+    if not (isinstance(blocks, list | tuple) and isinstance(depth, int) and len(blocks) < depth):
         return ""
     stands = "It stands" if len(blocks) == 1 else "They stand in turn"
     return (

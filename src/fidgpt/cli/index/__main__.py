@@ -9,13 +9,13 @@ import sys
 
 from fidgpt.cli.index.build import build_chosen, build_index
 from fidgpt.cli.index.chosen import keep
-from fidgpt.cli.index.store import BEHIND, end_rebuild, write
+from fidgpt.cli.index.store import BACKGROUND, end_rebuild, write
 from fidgpt.cli.mistakes import MISTAKES
 
 
 def main(arguments: list[str]) -> None:
     """Writes what is asked for."""
-    if BEHIND in arguments:
+    if BACKGROUND in arguments:
         os.nice(10)  # who types comes first
         write(build_index())
         end_rebuild()

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from fidgpt.cli.index.store import Index, can_keep, read, rebuild_behind, rebuild_now
+from fidgpt.cli.index.store import Index, can_keep, read, rebuild_in_background, rebuild_now
 from fidgpt.cli.showing.chosen import chosen_config, directive_for, is_listed_nowhere
 
 
@@ -20,7 +20,7 @@ def at_hand() -> Index:
 def for_completion(
     *, with_knobs: bool, directives: Sequence[str] = (), allowed: Sequence[str] = ()
 ) -> Index:
-    """What is at hand, while an index that is not true any more is built anew behind.
+    """What is at hand, while an index that is not true any more is built anew in the background.
 
     Where there never was one, and knobs are asked for, it is waited for.
 
@@ -48,7 +48,7 @@ def _for_completion(with_knobs: bool) -> Index:
         return index
     if index is None and with_knobs and can_keep():
         return whole()
-    rebuild_behind()
+    rebuild_in_background()
     from fidgpt.cli.index.command_flags import command_flags  # late: a true index has them
 
     return (index or {}) | _names() | {"flags": command_flags()}

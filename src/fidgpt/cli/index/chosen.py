@@ -25,7 +25,7 @@ def with_chosen(index: Index, directive: str, allowed: Sequence[str] = ()) -> In
 
 
 def with_last_known(index: Index, directive: str, allowed: Sequence[str] = ()) -> Index:
-    """The same as it was last known, while it is found out anew behind; else it is waited for.
+    """As last known, while it is found out anew in the background; else it is waited for.
 
     Raises:
       ConfigError: the directive is wrong.

@@ -12,7 +12,7 @@ import fiddle as fdl
 from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
 from fidgpt.graph.signatures.docs import doc_of
 from fidgpt.graph.signatures.hints import fits, name_of
-from fidgpt.graph.signatures.protocols import methods_of, own_method
+from fidgpt.graph.signatures.protocols import is_protocol, methods_of, own_method
 
 
 def parts_on_offer(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,12 +62,12 @@ def _makes(made: Any, hint: Any) -> bool:
     returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
     if is_unknown(hint) or hint in (bool, str, type(None)):
         return False
-    if getattr(hint, "_is_protocol", False):
+    if is_protocol(hint):
         if inspect.isfunction(made) and _answers(made, hint):
             return True
         has_methods = inspect.isclass(returned) and _has_methods(returned, hint)
         return has_methods and fits(fdl.Config(returned), hint)
-    if getattr(returned, "_is_protocol", False):
+    if is_protocol(returned):
         return False
     if typing.get_origin(hint):  # a list of something: its elements are parts, it is none
         return False
@@ -147,7 +147,7 @@ def _builds(made: Any) -> bool:
     except ValueError:  # such as a heir of dict
         return False
     if inspect.isclass(made):
-        is_shape = getattr(made, "_is_protocol", False) or inspect.isabstract(made)
+        is_shape = is_protocol(made) or inspect.isabstract(made)
         return not is_shape and not issubclass(made, BaseException | enum.Enum)
     returned = hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
     return not is_unknown(returned) and returned not in (None, type(None))

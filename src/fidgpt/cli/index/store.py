@@ -16,10 +16,10 @@ Stamps = dict[str, list[int]]
 
 VERSION = 1
 PACKAGE = Path(__file__).parents[2]
-BEHIND = "--behind"
+BACKGROUND = "--background"
 BUILD = [sys.executable, "-P", "-m", "fidgpt.cli.index"]
 GROUP = "fidgpt.project"  # as in fidgpt.cli.catalogue.projects, which imports what it finds
-_ABUILD = 120  # seconds after which a build that has not ended is taken for dead
+_BUILD_TIMEOUT = 120  # seconds after which a build that has not ended is taken for dead
 
 
 def index_path() -> Path | None:
@@ -126,13 +126,13 @@ def stamps(paths: Iterable[str]) -> Stamps:
     return found
 
 
-def rebuild_behind() -> None:
+def rebuild_in_background() -> None:
     """Starts a process that builds the index anew, unless one is at it or could not write it."""
     path = index_path()
     if path is None or not _begin(path.with_suffix(".building")):
         return
     quiet = subprocess.DEVNULL
-    command = [*BUILD, BEHIND]
+    command = [*BUILD, BACKGROUND]
     subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
 
 
@@ -158,7 +158,7 @@ def end_rebuild() -> None:
 def _begin(marker: Path) -> bool:
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
-        if marker.exists() and time.time() - marker.stat().st_mtime > _ABUILD:
+        if marker.exists() and time.time() - marker.stat().st_mtime > _BUILD_TIMEOUT:
             marker.unlink(missing_ok=True)
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except OSError:  # another one is at it, or the cache cannot be written

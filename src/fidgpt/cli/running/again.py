@@ -1,5 +1,6 @@
 """How to make a graph again: the directives, or the whole command, that say it."""
 
+import functools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from fidgpt.cli.running.saying import train_command
 from fidgpt.graph import ConfigError, diff_text, fingerprint
 from fidgpt.graph.spelling.repro import Repro, repro
 from fidgpt.graph.views.imports import shortest
+
+_MOST_KEPT = 256  # graphs that are kept, since others begin like them
 
 
 def command_for(
@@ -81,23 +84,14 @@ def _found(
 
 
 def _composing(catalogue: Catalogue) -> Callable[[Sequence[str]], Any]:
-    """Makes the graphs of directives; of those that differ in the last one, the rest but once."""
-    begun: dict[tuple[str, ...], Any] = {}
-    asked: set[tuple[str, ...]] = set()
+    """Makes the graphs of directives, each by its last directive from that of those before it."""
 
-    def make(said: Sequence[str]) -> Any:
+    @functools.lru_cache(maxsize=_MOST_KEPT)
+    def made(said: tuple[str, ...]) -> Any:
         *first, last = said
-        head = tuple(first)
-        if head in asked and head not in begun and head:
-            begun[head] = compose(head, catalogue)
-        asked.add(head)
-        return (
-            compose([last], catalogue, base=begun[head])
-            if head in begun
-            else compose(said, catalogue)
-        )
+        return compose([last], catalogue, base=made(tuple(first)) if first else None)
 
-    return make
+    return lambda said: made(tuple(said))
 
 
 def _with_base(said: list[str]) -> list[str]:

@@ -12,12 +12,11 @@ def refuse_contradictions() -> None:
     """Refuses flags that make no sense together, before anything is loaded for them.
 
     Raises:
-      ConfigError: there are some; the first mistake is told.
+      ConfigErrors: there are some.
     """
-    from fidgpt.graph import ConfigError  # late: --help needs no graph
+    from fidgpt.graph.errors import raise_all  # late: --help needs no graph
 
-    for mistake in _contradictions():
-        raise ConfigError(mistake)
+    raise_all(list(_contradictions()))
 
 
 def _contradictions() -> Iterator[str]:

@@ -11,18 +11,16 @@ import fiddle as fdl
 import torch
 
 from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, split_directive
+from fidgpt.cli.running.constraints import CONSTRAINTS
 from fidgpt.cli.running.recall import load_told, recall
 from fidgpt.cli.running.surroundings import patch, surroundings
 from fidgpt.cli.running.trial import try_model, try_optimizer
-from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
 from fidgpt.graph.checking.permissions import allowed_changes
 from fidgpt.graph.history.provenance import dump_provenance, said_by
 from fidgpt.graph.views.outline import rows
 from fidgpt.train import RunDirectory, RunError, Trainer
 from fidgpt.train.run import FLAGS_FILE
-
-CONSTRAINTS = [vars(rules)[name] for name in rules.__all__]
 
 
 def build_trainer(cfg: fdl.Config) -> Trainer:

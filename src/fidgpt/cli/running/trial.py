@@ -16,7 +16,7 @@ from fidgpt.model.cost import AsWithoutMemory, with_zeros
 from fidgpt.model.cost.layers import first_of_each
 from fidgpt.model.materialize import check_starts
 from fidgpt.train import Trainer
-from fidgpt.train.facts.group_facts import trained
+from fidgpt.train.facts.group_facts import trainable_copy
 
 
 def try_model(trainer: Trainer) -> None:
@@ -49,7 +49,7 @@ def try_optimizer(trainer: Trainer) -> None:
       ConfigError: there are no such groups, or the optimizer refuses its arguments, or one of them
         is infinite, which no optimizer can step by.
     """
-    model = trainer.model if trainer.trainable is None else trained(trainer)
+    model = trainer.model if trainer.trainable is None else trainable_copy(trainer)
     groups = _made("groups", trainer.groups, model)
     optimizer = _made("optimizer", trainer.optimizer, groups) if groups else None
     for group in optimizer.param_groups if optimizer is not None else ():
@@ -119,6 +119,7 @@ def _is_torchs(frame: FrameType) -> bool:
 
 
 def _remedy(line: str) -> str:
+    # Torch has no class for errors of tensors without memory; they name the device.
     if "meta" in line:
         return (
             "Models are tried without memory first: make a tensor on the device of what comes in, "

@@ -2,7 +2,6 @@
 
 import ast
 import collections.abc
-import inspect
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ from fidgpt.graph.binding.bind import open_parameters
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.signatures.annotations import members_of
 from fidgpt.graph.signatures.hints import element_hint, fits, hint_of
-from fidgpt.graph.structure.arguments import every, given
+from fidgpt.graph.structure.arguments import VARIADIC, every, given
 from fidgpt.graph.structure.walk import Node, join, title
 
 
@@ -72,9 +71,7 @@ def _misfit(part: fdl.Buildable, count: int) -> str:
     missing = [
         name
         for name, one in signature.parameters.items()
-        if name not in bound.arguments
-        and one.default is one.empty
-        and one.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        if name not in bound.arguments and one.default is one.empty and one.kind not in VARIADIC
     ]
     if not missing:
         return ""

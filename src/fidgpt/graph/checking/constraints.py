@@ -9,11 +9,10 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.structure.arguments import every, parameter_of
+from fidgpt.graph.structure.arguments import VARIADIC, every, parameter_of
 from fidgpt.graph.structure.quantities import computed
 from fidgpt.graph.structure.walk import IS_PART, Node, join, title
 
-_OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _MOST_LINES = 5  # of a message that somebody else wrote
 _SHOWN = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)=")  # an argument, as f"{name=}" writes it
 Constraint = Callable[[Any], None]
@@ -116,4 +115,4 @@ def _told(error: Exception) -> str:
 @functools.lru_cache(maxsize=1024)
 def _names(ask: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(ask).parameters.values()
-    return tuple(one.name for one in parameters if one.kind not in _OPEN_ENDED)
+    return tuple(one.name for one in parameters if one.kind not in VARIADIC)

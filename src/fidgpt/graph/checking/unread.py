@@ -11,12 +11,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.structure.arguments import given, parameter_of
+from fidgpt.graph.structure.arguments import VARIADIC, given, parameter_of
 from fidgpt.graph.structure.walk import join, parts, step_to, title
 
 _NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none has a knob of ours
 _ALL_AT_ONCE = {"locals", "vars", "eval", "exec"}  # read every argument, and name none
-_OPEN_ENDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def unread(root: Any) -> list[str]:
@@ -42,7 +41,7 @@ def _unread_steps(part: fdl.Buildable, packages: frozenset[str]) -> Iterator[str
         return
     for key in given(part):
         parameter = parameter_of(part, key)
-        if parameter is None or parameter.kind in _OPEN_ENDED:
+        if parameter is None or parameter.kind in VARIADIC:
             continue
         uses, attributes = _uses(code).get(parameter.name, (0, frozenset()))
         is_kept_only = uses == len(attributes)

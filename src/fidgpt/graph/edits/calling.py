@@ -1,6 +1,5 @@
 """Parts made from a call that somebody typed: `RoPE(theta=5e5)`."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +8,9 @@ import fiddle as fdl
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.selecting.place import Place
 from fidgpt.graph.signatures.hints import hint_of
-from fidgpt.graph.structure.arguments import every
+from fidgpt.graph.structure.arguments import VARIADIC, every
 from fidgpt.graph.structure.walk import join, parts, step_to, title
 from fidgpt.graph.typed.calls import Call
-
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def with_arguments(
@@ -67,7 +64,7 @@ def _tags_of_namesakes(root: Any, key: str, like: Any) -> frozenset[Any]:
 def _texts(part: fdl.Buildable, call: Call) -> dict[str, str]:
     """The texts of a call's arguments by parameter."""
     parameters = part.__signature_info__.parameters
-    names = [name for name, one in parameters.items() if one.kind not in _VARIADIC]
+    names = [name for name, one in parameters.items() if one.kind not in VARIADIC]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     positional = [
         name

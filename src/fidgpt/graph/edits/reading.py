@@ -51,9 +51,9 @@ class Reader:
         try:
             value = self._read(place)
         except ConfigError as error:
-            if str(error).startswith(f"{place.path}["):  # an item is wrong, and has a place too
+            if error.place.startswith(f"{place.path}["):  # an item is wrong, and is named already
                 raise
-            raise ConfigError(f"{place.path}: {error}") from error
+            raise ConfigError(f"{place.path}: {error}", place=place.path) from error
         if isinstance(value, _PLAIN):  # such a value may stand in many places
             self._plain[id(place.hint)] = value
         return value
@@ -206,7 +206,7 @@ def _class_made_by(function: Any) -> Any:
 
 def _is_told(returned: Any) -> bool:
     """Whether an annotation tells what comes, rather than what it can do."""
-    return not (is_unknown(returned) or getattr(returned, "_is_protocol", False))
+    return not (is_unknown(returned) or is_protocol(returned))
 
 
 def _in_turn(kinds: list[Any], function: Any, hint: Any) -> list[Any]:

@@ -9,7 +9,8 @@ import fiddle as fdl
 from fidgpt.graph.edits.alike import Remaking
 from fidgpt.graph.edits.edit import Edit, carry_out
 from fidgpt.graph.edits.reading import Parts, Reader
-from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.selecting.naming import nobody_carries
 from fidgpt.graph.selecting.place import Place
 from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
 from fidgpt.graph.structure.clone import own_value
@@ -86,10 +87,7 @@ def carriers(root: Any, tag: type[fdl.Tag]) -> list[Place]:
     """
     if found := places_of_tag(root, tag):
         return found
-    raise ConfigError(
-        f"no parameter of {title(root)} carries the tag {tag.__name__}, so nothing would "
-        f"change. {suggest(tag.__name__, tags_in(root))}"
-    )
+    raise ConfigError(nobody_carries(tag, tags_in(root).values(), where=title(root)))
 
 
 def _set_text(root: Any, found: list[Place], text: str, parts: Parts) -> list[Edit]:

@@ -21,6 +21,7 @@ _MACHINERY = (
     os.path.dirname(os.path.abspath(fdl.__file__)) + os.sep,
     os.path.join(_FIDGPT, "graph") + os.sep,
     os.path.join(_FIDGPT, "cli") + os.sep,
+    contextlib.__file__,  # which calls what a context manager decorates
 )
 _speaker: ContextVar[tuple[str | None, FrameType | None]] = ContextVar(
     "speaker", default=(None, None)

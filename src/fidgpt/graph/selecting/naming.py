@@ -4,14 +4,14 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.errors import ConfigError, suggest
 
 
-def meant(functions: Iterable[Any], name: str) -> list[Any]:
+def meant(functions: Iterable[Any], name: str, *, sign: str = ":") -> list[Any]:
     """Those of some functions that have a name, and the classes that inherit from one that has it.
 
     A dotted name is that of a module, or the end of one, before the function's own: of the module
-    where it is written, or of one that exports it.
+    where it is written, or of one that exports it. In a selector, a sign stands before it.
 
     Raises:
       ConfigError: it is the name of several classes of which none inherits from the other.
@@ -20,9 +20,8 @@ def meant(functions: Iterable[Any], name: str) -> list[Any]:
     paths = {path_of(one): one for _, named in found for one in named}
     first = [path for path, one in paths.items() if not _inherits(one, paths.values())]
     if len(first) > 1:
-        raise ConfigError(
-            f"{name} is the name of {' and of '.join(first)}: write :{' or :'.join(first)}."
-        )
+        written = " or ".join(f"{sign}{path}" for path in first)
+        raise ConfigError(f"{name} is the name of {' and of '.join(first)}: write {written}.")
     return [function for function, _ in found]
 
 
@@ -35,6 +34,20 @@ def path_of(function: Any) -> str:
     """The name of a function or class with the module in which it is written."""
     name = getattr(function, "__qualname__", repr(function))
     return f"{getattr(function, '__module__', '')}.{name}"
+
+
+def nobody_carries(tag: Any, carried: Iterable[Any], *, where: str) -> str:
+    """That no parameter carries a tag, and which ones they carry."""
+    known = {one.__name__: one for one in carried}
+    begin = f"no parameter of {where} carries the tag"
+    if tag.__name__ not in known:
+        nearest = suggest(tag.__name__, known)
+        return f"{begin} {tag.__name__}, so nothing would change. {nearest}"
+    other = path_of(known[tag.__name__])
+    return (
+        f"{begin} {path_of(tag)}, so nothing would change. Another one has that name, {other}: "
+        f"say tag:{other}=..., or give a parameter your tag first."
+    )
 
 
 def _named(function: Any, name: str) -> list[Any]:

@@ -93,7 +93,8 @@ def functions_of(spots: Iterable[Spot]) -> list[Any]:
 
 
 def _tagged(spots: list[Spot], name: str) -> list[Spot]:
-    return carriers(spots, lambda own: any(one.__name__ == name for one in own.__mro__))
+    wanted = {id(tag) for tag in meant(every_tag(spots), name, sign="@")}
+    return carriers(spots, lambda own: id(own) in wanted)
 
 
 def carriers(spots: list[Spot], is_meant: Callable[[Any], bool]) -> list[Spot]:
@@ -110,9 +111,13 @@ def carriers(spots: list[Spot], is_meant: Callable[[Any], bool]) -> list[Spot]:
 
 def tags_of(spots: list[Spot]) -> dict[str, Any]:
     """The tags that parameters at or below some spots carry, by name."""
+    return {tag.__name__: tag for tag in every_tag(spots)}
+
+
+def every_tag(spots: Iterable[Spot]) -> set[Any]:
+    """The tags that parameters at or below some spots carry."""
     parts = [spot.value for spot in below(spots) if isinstance(spot.value, fdl.Buildable)]
-    every_tag = {tag for part in parts for tags in part.__argument_tags__.values() for tag in tags}
-    return {tag.__name__: tag for tag in every_tag}
+    return {tag for part in parts for tags in part.__argument_tags__.values() for tag in tags}
 
 
 def _no_name(spots: list[Spot], key: Key) -> str:
@@ -145,7 +150,8 @@ def _no_call(spots: list[Spot], name: str) -> str:
 
 
 def _no_tag(spots: list[Spot], name: str) -> str:
-    return f"no parameter there carries the tag {name}. {suggest(name, tags_of(spots))}"
+    bare = name.rpartition(".")[2]
+    return f"no parameter there carries the tag {name}. {suggest(bare, tags_of(spots))}"
 
 
 KINDS = {

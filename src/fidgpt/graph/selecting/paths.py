@@ -8,7 +8,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.errors import ConfigError, listed, nearest, suggest
+from fidgpt.graph.errors import ConfigError, MissingEntry, listed, nearest, suggest
 from fidgpt.graph.selecting.place import Opened, Place, Within, describe, inside_of
 from fidgpt.graph.signatures.hints import can_be_typed, element_hint, hint_of
 from fidgpt.graph.structure.arguments import (
@@ -180,7 +180,7 @@ def _entry(container: Any, key: Key, hint: Any, walked: str, within: Within | No
     if isinstance(container, dict):
         is_known = key in container
     if not is_known:
-        raise ConfigError(_no_such_entry(container, key, walked))
+        raise MissingEntry(_no_such_entry(container, key, walked), place=walked)
     hint = element_hint(hint, key)
     return Place(container, key, hint, f"{walked}[{key!r}]", walked, within)
 

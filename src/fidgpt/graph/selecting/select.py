@@ -4,7 +4,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.selecting.naming import nobody_carries
 from fidgpt.graph.structure.arguments import Key, assign, every, given
 from fidgpt.graph.structure.walk import Node, nodes, parts, title
 
@@ -48,11 +49,8 @@ def set_tag(root: Any, tag: type[fdl.Tag], value: Any) -> int:
     """
     carriers = tagged(root, tag)
     if not carriers:
-        carried = {own.__name__ for part, key in tagged(root, fdl.Tag) for own in _tags(part, key)}
-        raise ConfigError(
-            f"no parameter of {title(root)} carries the tag {tag.__name__}, so nothing would "
-            f"change. {suggest(tag.__name__, carried)}"
-        )
+        carried = {own for part, key in tagged(root, fdl.Tag) for own in _tags(part, key)}
+        raise ConfigError(nobody_carries(tag, carried, where=title(root)))
     saying = [(part, key) for part, key in carriers if key in given(part)]
     for part, key in saying or carriers:
         assign(part, key, value)

@@ -6,18 +6,20 @@ blocks[*]  blocks[1::2] every entry, or a slice of them
 :RMSNorm.eps            in every part that calls RMSNorm or a subclass of it
 :lab.parts.RMSNorm.eps  the same, where two classes have one name
 @LearningRate           where the quantity is said; where nobody says it, where it is heard
+@lab.tags.Width         the same, where two tags have one name
 """
 
 import itertools
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.errors import ConfigError, MissingEntry
 from fidgpt.graph.selecting.naming import is_named
-from fidgpt.graph.selecting.narrowing import KINDS, carriers, functions_of, tags_of
+from fidgpt.graph.selecting.narrowing import KINDS, carriers, every_tag, functions_of, tags_of
 from fidgpt.graph.selecting.paths import find_place, follow, key_at
 from fidgpt.graph.selecting.place import Place, describe
 from fidgpt.graph.selecting.spots import Spot
@@ -33,6 +35,7 @@ _WILD = re.compile(
 )
 _SPECIAL = frozenset("*:@")  # what a plain path has not, save in quotes
 _EXAMPLES = "model.blocks[*].dropout, **.dropout, :RMSNorm.eps or @LearningRate"
+_NAMED = {"called": functions_of, "tag": every_tag}  # among what a name is looked up
 Step = tuple[str, Any]  # the kind of a step, and what it names
 
 
@@ -52,20 +55,21 @@ def places(root: Any, selector: str) -> list[Place]:
     left = steps[first:]
     while left:
         (kind, named), *left = left
-        if kind == "called":
-            named, left = _whole_name(spots, named, left)
+        if kind in _NAMED:
+            named, left = _whole_name(_NAMED[kind](spots), named, left)
         found = KINDS[kind].take(spots, named)
         if not found:
             why = KINDS[kind].nothing(spots, named)
-            raise ConfigError(f"{selector} selects nothing: {why}")
+            mistake = MissingEntry if kind == "slice" else ConfigError
+            raise mistake(f"{selector} selects nothing: {why}", place=spots[0].path)
         spots = found
     return _places_of(spots, selector)
 
 
-def _whole_name(spots: list[Spot], name: str, left: list[Step]) -> tuple[str, list[Step]]:
+def _whole_name(known: Iterable[Any], name: str, left: list[Step]) -> tuple[str, list[Step]]:
     """The longest name of a class that begins with a word and goes on with steps; what is left."""
     words = [str(key) for _, key in itertools.takewhile(_is_name, left)]
-    functions = functions_of(spots)
+    functions = list(known)
     for count in range(len(words), 0, -1):
         if is_named(functions, dotted := ".".join([name, *words[:count]])):
             return dotted, left[count:]

@@ -10,8 +10,8 @@ import fiddle as fdl
 
 from fidgpt.graph.signatures.annotations import hints_of, is_unknown, members_of
 from fidgpt.graph.signatures.protocols import is_protocol, may_have, methods_of, own_method
+from fidgpt.graph.structure.arguments import VARIADIC
 
-_VARIADIC = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 TOWER = {float: (int,), complex: (int, float)}  # what is welcome where another number is asked
 
 
@@ -97,7 +97,7 @@ def has_methods(kind: type, protocol: Any) -> bool:
 def can_be_called_as(own: Any, asked: Any) -> bool:
     """Whether a method takes what the one of a Protocol does, and may return what that returns."""
     parameters = inspect.signature(asked).parameters.values()
-    if not inspect.isfunction(own) or not _VARIADIC.isdisjoint(one.kind for one in parameters):
+    if not inspect.isfunction(own) or any(one.kind in VARIADIC for one in parameters):
         return True
     by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import fiddle as fdl
 
 Key = str | int
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _known_defaults: dict[Any, dict[Key, Any] | None] = {}
 _MOST_KNOWN = 4096  # callables; a notebook that defines one anew for ever must not fill the memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.running.runs import CONSTRAINTS
+from fidgpt.cli.running.constraints import CONSTRAINTS
 from fidgpt.graph import ConfigError, apply_patch, checked, diff, diff_text
 from fidgpt.graph.difference.patch import Patch, patch_of
 from fidgpt.sweep.bisect.minimal import together

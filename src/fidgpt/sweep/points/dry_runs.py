@@ -6,7 +6,8 @@ from typing import Any
 import fiddle as fdl
 import torch
 
-from fidgpt.cli.running.runs import CONSTRAINTS, build_trainer
+from fidgpt.cli.running.constraints import CONSTRAINTS
+from fidgpt.cli.running.runs import build_trainer
 from fidgpt.graph import ConfigError, bind, checked
 from fidgpt.graph.checking.resembling import Resembling
 from fidgpt.graph.storage.fingerprint import Hashes

@@ -1,0 +1,33 @@
+"""Names of a package whose modules are loaded when somebody first asks for them (PEP 562)."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+def late_names(
+    package: str, modules: Mapping[str, Iterable[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package.
+
+    Type checkers must not see them, or to them every name would be known: they belong under
+    `if not TYPE_CHECKING`, beside imports of the same names.
+
+    Args:
+      package: its `__name__`.
+      modules: names to load, by the module inside of the package that has them.
+    """
+    homes = {name: module for module, names in modules.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def listed() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return load, listed
