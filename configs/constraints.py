@@ -8,7 +8,7 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.data import ByteTokenizer, GrowingBatch
-from fidgpt.graph import ConfigError, parts
+from fidgpt.graph import ConfigError, Node, parts
 from fidgpt.model import LearnedPositions
 
 __all__ = [
@@ -32,9 +32,9 @@ def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
             f"multiple of {world_size}, for example {-(-batch_size // world_size) * world_size}.",
             place="batch_size",
         )
-    for node in parts(cfg):
-        grows, multiple_of = fdl.get_callable(node.value), getattr(node.value, "multiple_of", None)
-        if grows is GrowingBatch and isinstance(multiple_of, int) and multiple_of % world_size:
+    for node in _parts_that_call(GrowingBatch, cfg):
+        multiple_of = getattr(node.value, "multiple_of", None)
+        if isinstance(multiple_of, int) and multiple_of % world_size:
             raise ConfigError(
                 f"{node.path}.{multiple_of=}: batches that grow by so many sequences cannot be "
                 f"dealt out evenly to {world_size=} processes: choose a multiple of {world_size}.",
@@ -46,9 +46,7 @@ def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
 def vocabulary_covers_bytes(cfg: fdl.Config) -> None:
     """Raises ValueError where the token table has no row for some byte or special token."""
     vocab_size = getattr(cfg, "vocab_size", None)
-    for node in parts(cfg):
-        if fdl.get_callable(node.value) is not ByteTokenizer:
-            continue
+    for node in _parts_that_call(ByteTokenizer, cfg):
         tokenizer: Any = fdl.build(node.value)
         tokens = tokenizer.vocab_size
         if isinstance(vocab_size, int) and vocab_size < tokens:
@@ -78,9 +76,7 @@ def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
 def sequences_fit_positions(cfg: fdl.Config) -> None:
     """Raises ValueError where a training sequence is longer than the table of its positions."""
     seq_len = getattr(cfg, "seq_len", None)
-    for node in parts(cfg):
-        if fdl.get_callable(node.value) is not LearnedPositions:
-            continue
+    for node in _parts_that_call(LearnedPositions, cfg):
         learned = node.value.seq_len
         if isinstance(seq_len, int) and isinstance(learned, int) and seq_len > learned:
             raise ConfigError(
@@ -89,3 +85,7 @@ def sequences_fit_positions(cfg: fdl.Config) -> None:
                 place="seq_len",
                 sources=["seq_len", f"{node.path}.seq_len"],
             )
+
+
+def _parts_that_call(constructor: Any, cfg: fdl.Config) -> list[Node]:
+    return [node for node in parts(cfg) if fdl.get_callable(node.value) is constructor]
