@@ -49,6 +49,7 @@ class Case:
       refused: the first `error:` that a command ended with.
       is_damaged: whether checkpoints may be other than what was written.
       listen: called first in each process of the run.
+      statuses: with which the processes of the last command ended, by rank.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Case:
         self.refused: str | None = None
         self.is_damaged = False
         self.listen: Callable[[], None] = lambda: None
+        self.statuses: list[int] = []
         self._environment: dict[str, str] = {}
         self._num_processes = num_processes
         self._num_started = 0
@@ -88,6 +90,7 @@ class Case:
         """
         processes = self._processes(place, act, flags, rank)
         ended = [process.end() for process in processes]
+        self.statuses = [one.status for one in ended]
         for one in ended:
             self._require_words(one)
         if not self.is_damaged:

@@ -261,9 +261,10 @@ def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
 
 def test_signals_are_wishes_and_the_second_interrupt_is_an_order():
     with StopSignals() as stop:
-        assert stop.received is None
+        assert stop.received is None and stop.agreed(lambda own: own) is None
+        assert stop.agreed(lambda own: max(own, signal.SIGTERM)) == signal.SIGTERM  # another's
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.received == signal.SIGTERM
+        assert stop.received == stop.agreed(lambda own: own) == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -159,11 +159,13 @@ class DataParallel:
             dist.all_reduce(value)
         return value
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is up on any process; the same answer on each of them."""
+    def largest(self, number: int) -> int:
+        """The largest of the processes' numbers, the same on each of them."""
         if self.world_size == 1:
-            return flag
-        return bool(self.sum(torch.tensor(float(flag), device=self.device)) > 0)
+            return number
+        largest = torch.tensor(number, device=self.device)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
     def on_main(self, action: Callable[[], object]) -> None:
         """Does something on the main process alone, and fails on all of them if it fails there.

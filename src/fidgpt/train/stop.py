@@ -1,6 +1,7 @@
 """Stopping in order: a signal is a wish that the loop grants between two steps."""
 
 import signal
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -26,6 +27,15 @@ class StopSignals:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def agreed(self, largest: Callable[[int], int]) -> signal.Signals | None:
+        """The signal that all processes of a run stop for, whichever of them it was sent to.
+
+        Args:
+          largest: gives every process the largest of their numbers; all of them call this.
+        """
+        number = largest(self.received or 0)
+        return signal.Signals(number) if number else None
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:

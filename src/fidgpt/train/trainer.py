@@ -210,7 +210,8 @@ class Trainer:
         """
         keep_freed_memory()
         with self.parallel, ExitStack() as leases, within_memory():
-            self.parallel.require_same({"--resume": str(resume), **run.identity})
+            told = {"--resume": str(resume), "--until_step": str(until_step), **run.identity}
+            self.parallel.require_same(told)
             run = self.parallel.agree(run)
             hold = partial(leases.enter_context, run.held())
             self.parallel.on_main(hold if resume else run.require_free)
@@ -249,8 +250,8 @@ class Trainer:
                 refuse_divergence(row, run)
                 row |= learner.clock.take()  # with what saving the step before took
                 trackers.log(row)
-                is_far_enough = step == until_step < self.num_steps
-                stopping = self.parallel.any(stop.received is not None or is_far_enough)
+                told = stop.agreed(self.parallel.largest)
+                stopping = told is not None or step == until_step < self.num_steps
                 reasons = self._due(run, step, row)
                 if stopping or reasons:
                     with learner.clock.phase("saving"):
@@ -258,7 +259,7 @@ class Trainer:
                 if stopping:
                     self.checkpoints.wait()
                     trackers.say(f"Stopped after step {step}; go on with {resume_flag(run.path)}")
-                    return Outcome(run.path, step=step, stopped_by=stop.received)
+                    return Outcome(run.path, step=step, stopped_by=told)
             self.checkpoints.wait()
             if step < self.num_steps:
                 return Outcome(run.path, step=step, stopped_by=None)
