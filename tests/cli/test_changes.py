@@ -30,6 +30,11 @@ def made(*directives: str, catalogue: Catalogue = OWN) -> Any:
     return cfg
 
 
+def said(path: str, *directives: str) -> list[str]:
+    """By whom something was said of a place, newest first."""
+    return [str(one.by) for one in story(made(*directives), path).sayings]
+
+
 def refused(*directives: str, catalogue: Catalogue = OWN) -> str:
     with pytest.raises(ConfigError) as caught:
         compose((DEBUG, *directives), catalogue)
@@ -251,19 +256,20 @@ class TestEffects:
         assert changed["model.hidden_dim"] == (64, 1280)
 
     def test_who_said_it_is_remembered(self) -> None:
-        cfg = made("set:model.hidden_dim=64", "fiddler:make_small")
-        told = str(story(cfg, "model.hidden_dim"))
-        assert "directive 2: set:model.hidden_dim=64" in told
-        assert "directive 3: fiddler:make_small" in told
+        newest, before, *_ = said(
+            "model.hidden_dim", "set:model.hidden_dim=64", "fiddler:make_small"
+        )
+        assert before == "directive 2: set:model.hidden_dim=64"
+        assert newest == "directive 3: fiddler:make_small"
 
     def test_of_an_item_of_a_list_too(self) -> None:
-        cfg = made("set:samples=Samples(prompts=['a','b'])", "set:samples.prompts[1]=c")
-        assert "directive 3: set:samples.prompts[1]=c" in str(story(cfg, "samples.prompts[1]"))
-        cfg = made("set:samples=Samples(prompts=['a','b'])", "set:samples.prompts[0:1]=c")
-        assert "directive 3: set:samples.prompts[0:1]=c" in str(story(cfg, "samples.prompts[0]"))
-        cfg = made("set:samples.prompts[-1]=c", "set:trackers[-1]=Console")
-        assert "directive 2: set:samples.prompts[-1]=c" in str(story(cfg, "samples.prompts[1]"))
-        assert "directive 3: set:trackers[-1]=Console" in str(story(cfg, "trackers[1]"))
+        samples = "set:samples=Samples(prompts=['a','b'])"
+        for path, directive in [
+            ("samples.prompts[1]", "set:samples.prompts[1]=c"),
+            ("samples.prompts[0]", "set:samples.prompts[0:1]=c"),
+            ("trackers[1]", "set:trackers[-1]=Console"),
+        ]:
+            assert said(path, samples, directive)[0] == f"directive 3: {directive}"
 
 
 def test_a_config_that_keeps_its_graph_is_not_changed() -> None:

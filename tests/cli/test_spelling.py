@@ -1,33 +1,12 @@
-"""How directives are spelled, and what is recorded of who said a value."""
-
-import pytest
+"""How directives are spelled."""
 
 from fidgpt.cli.directives.directives import KINDS
 from fidgpt.cli.directives.spelling import (
     BASES,
-    Speaker,
     is_base,
     is_by_machine,
-    speaker,
-    speaker_in,
     split_directive,
 )
-
-
-@pytest.mark.parametrize(
-    ("by", "found"),
-    [
-        (speaker(3, "set:seed=1"), (None, 3, "set:seed=1")),
-        ("runs/a: directive 12: set:a=1\nb", ("runs/a", 12, "set:a=1\nb")),
-        ("gs://a: b: directive 1: config:debug", ("gs://a: b", 1, "config:debug")),
-        (speaker(2, "set:a=['x: directive 7: y']"), (None, 2, "set:a=['x: directive 7: y']")),
-        ("fiddler 1: use_rope", None),
-        ("directive one: set:seed=1", None),
-        (None, None),
-    ],
-)  # fmt: skip
-def test_a_speaker_is_read_as_it_was_written(by: str | None, found: Speaker | None) -> None:
-    assert speaker_in(by) == found
 
 
 def test_all_that_begin_a_graph_are_known_as_such() -> None:

@@ -12,6 +12,7 @@ from graph.parts import Depth, Outer, Part, Wide, Width, scaled, whole_graph
 from fidgpt.graph import ConfigError, clone, find_place, parts, swapped
 from fidgpt.graph.edits import set_text
 from fidgpt.graph.history.provenance import (
+    Speaker,
     dump_provenance,
     record_item,
     restore_provenance,
@@ -57,7 +58,7 @@ class TestSayings:
         with said_by("directive 2: fiddler:deepen"):
             cfg.depth = 7
         said = story(cfg, "depth").sayings[0]
-        assert said.by == "directive 2: fiddler:deepen"
+        assert str(said.by) == "directive 2: fiddler:deepen"
         assert f"{HERE}:{line() - 3}" in said.where
         cfg.depth = 8
         assert story(cfg, "depth").sayings[0].by is None
@@ -81,7 +82,8 @@ class TestSayings:
             with said_by("inner"):
                 cfg.width = 1
             cfg.depth = 1
-        assert [story(cfg, key).sayings[0].by for key in ("width", "depth")] == ["inner", "outer"]
+        said = [str(story(cfg, key).sayings[0].by) for key in ("width", "depth")]
+        assert said == ["inner", "outer"]
 
     def test_a_copy_keeps_its_history_and_goes_its_own_way(self) -> None:
         cfg = small()
@@ -97,7 +99,7 @@ class TestSayings:
         with said_by("directive 2"):
             new = swapped(old, Wide)
         said = story(new, "width").sayings
-        assert [(one.value, one.by) for one in said] == [(3, "directive 1"), (2, None)]
+        assert [(one.value, one.by) for one in said] == [(3, Speaker("directive 1")), (2, None)]
 
     def test_another_location_goes_before_ours(self) -> None:
         cfg = small()
@@ -117,10 +119,8 @@ class TestStory:
         told = story(cfg, "child.width")
         assert (told.value, told.through, told.sayings) == (6, ("Width",), [])
         assert told.source is not None
-        assert (told.source.path, told.source.sayings[0].by) == (
-            "width",
-            "directive 1: set:width=6",
-        )
+        assert told.source.path == "width"
+        assert str(told.source.sayings[0].by) == "directive 1: set:width=6"
         assert told.left_open is not None
         assert "in small" in told.left_open.where
 
@@ -178,7 +178,7 @@ class TestStory:
             cfg.other[0] = 4
             record_item(cfg, "other", "[0]", 4)
         said = story(clone(cfg), "other[0]").sayings
-        assert [(one.value, one.by) for one in said] == [(4, "directive 3: set:other[0]=4")]
+        assert [(one.value, str(one.by)) for one in said] == [(4, "directive 3: set:other[0]=4")]
 
     def test_a_quantity_in_a_list_tells_its_own(self) -> None:
         cfg = fdl.Config(Outer, width=Width.new(2), other=[Width.new(5), Width.new()])
@@ -243,7 +243,7 @@ class TestFile:
 
     def test_a_restored_graph_tells_the_same_text(self) -> None:
         cfg = small()
-        with said_by("directive 2: set:width=6"):
+        with said_by(Speaker("set:width=6", "directive", 2)):
             cfg.width = 6
             cfg.depth = None
             del cfg.depth
@@ -264,11 +264,13 @@ class TestFile:
 
     def test_directives_of_another_run_are_told_apart(self) -> None:
         cfg = small()
-        with said_by("directive 2: set:width=6"):
+        with said_by(Speaker("set:width=6", "directive", 2)):
             cfg.width = 6
         again = clone_without_history(cfg)
         restore_provenance(again, dump_provenance(cfg), source="runs/x")
-        assert story(again, "width").sayings[0].by == "runs/x: directive 2: set:width=6"
+        said = story(again, "width").sayings[0]
+        assert said.by == Speaker("set:width=6", "directive", 2, run="runs/x")
+        assert said.who.startswith("runs/x: directive 2: set:width=6 (")
 
     def test_it_is_no_content(self) -> None:
         cfg = whole_graph()

@@ -12,7 +12,7 @@ from fidgpt.graph.checking.check import check, checked
 from fidgpt.graph.drawing.notebook import show_configs
 from fidgpt.graph.edits.swap import swap_all, swapped
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
-from fidgpt.graph.history.provenance import Saying, Story, said_by, story, why_text
+from fidgpt.graph.history.provenance import Saying, Speaker, Story, said_by, story, why_text
 from fidgpt.graph.selecting.paths import find_place
 from fidgpt.graph.selecting.select import find, set_tag, tagged
 from fidgpt.graph.selecting.selectors import places
@@ -91,6 +91,7 @@ __all__ = [
     "Saying",
     "SharingChanged",
     "Side",
+    "Speaker",
     "Story",
     "TagsChanged",
     "ValueChanged",

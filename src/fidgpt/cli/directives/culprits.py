@@ -8,8 +8,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.cli.directives.blame import blamed, indented, pointed
-from fidgpt.cli.directives.spelling import Speaker, is_base, speaker_in
-from fidgpt.graph import ConfigError, Saying, resolve
+from fidgpt.cli.directives.spelling import is_base
+from fidgpt.graph import ConfigError, Saying, Speaker, resolve
 from fidgpt.graph.errors import listed
 from fidgpt.graph.history.sayings import sayings_of
 from fidgpt.graph.history.story import sayings_at
@@ -50,7 +50,7 @@ class Culprits:
         """
         places = filter(None, map(self._nearest, mistake.sources))
         said = [one for one in map(self._speaker, places) if one and _is_of_now(one)]
-        return {one.number: one.directive for one in sorted(said)}
+        return {one.number: one.text for one in sorted(said, key=lambda one: one.number)}
 
     def _nearest(self, path: str) -> Place | None:
         """The place at a path, or where none is yet, as before binding, the nearest above it."""
@@ -62,20 +62,20 @@ class Culprits:
         return None
 
     def _speaker(self, place: Place) -> Speaker | None:
-        """The directive that spoke last of a place: of its value, or of what holds it."""
+        """Who spoke last of a place: of its value, or of what holds it."""
         nearest: Place | None = place
         while nearest is not None:
             heard = self._heard.get((id(nearest.container), nearest.key), [])
             if said := sayings_at(nearest) or heard:
                 newest = heard[0] if heard and said[0].value is fdl.NO_VALUE else said[0]
-                return speaker_in(newest.by)
+                return newest.by
             nearest = self._nearest(nearest.holder) if nearest.holder else None
         return None
 
 
 def _is_of_now(said: Speaker) -> bool:
-    """Whether a directive is one that changed the graph, and of this command."""
-    return said.run is None and not is_base(said.directive)
+    """Whether it was a directive of this command, and one that changed the graph."""
+    return said.kind == "directive" and said.run is None and not is_base(said.text)
 
 
 def grouped(mistakes: Iterable[ConfigError]) -> list[str]:

@@ -16,9 +16,9 @@ import fiddle as fdl
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.directives import bases, changes
 from fidgpt.cli.directives.blame import blamed
-from fidgpt.cli.directives.effects import Composed, Effect, edits_between
-from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, is_base, speaker, split_directive
-from fidgpt.graph import ConfigError, ConfigErrors, clone, suggest
+from fidgpt.cli.directives.effects import Composed, Effect, edits_between, speaker
+from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, is_base, split_directive
+from fidgpt.graph import ConfigError, ConfigErrors, Speaker, clone, suggest
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
 from fidgpt.graph.history.provenance import said_by
@@ -111,7 +111,7 @@ def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
     """
     changed = clone(root)
     for number, fiddler in enumerate(fiddlers, start=1):
-        with said_by(f"fiddler {number}: {changes.name_of(fiddler)}"):
+        with said_by(Speaker(changes.name_of(fiddler), "fiddler", number)):
             changes.run(fiddler, changed)
     return changed
 

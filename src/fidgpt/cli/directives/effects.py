@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import fiddle as fdl
 
 from fidgpt.graph.edits import Edit
+from fidgpt.graph.history.speaker import Speaker
 
 if TYPE_CHECKING:
     from fidgpt.graph import Side
@@ -49,8 +50,18 @@ class Effect:
         """
         return self._found()
 
+    @property
+    def speaker(self) -> Speaker:
+        """On whose behalf its assignments were recorded."""
+        return speaker(self.number, self.directive)
+
     def __repr__(self) -> str:
         return f"Effect({self.number}, {self.directive!r})"
+
+
+def speaker(number: int, directive: str) -> Speaker:
+    """A directive as who says what it assigns."""
+    return Speaker(directive, "directive", number)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.cli.directives.changes import assignment
 from fidgpt.cli.directives.effects import Composed, Effect, edits_between
-from fidgpt.cli.directives.spelling import speaker, split_directive
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.graph import ConfigError, clone
 from fidgpt.graph.edits.edit import carry_out
 from fidgpt.graph.history.sayings import Saying
@@ -38,7 +38,7 @@ def _overrules(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
         sayings = sayings_at(find_place(root, path))
         since = _from(sayings, effect)
         before = _past(since, effect)
-        if not since or not before or before[0].by != speaker(earlier.number, earlier.directive):
+        if not since or not before or before[0].by != earlier.speaker:
             return False
         return not _is_relative(effect, path, _past(before, earlier))
     except ConfigError:  # the place is gone, or the directive needs what the earlier one had done
@@ -47,14 +47,12 @@ def _overrules(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
 
 def _from(sayings: list[Saying], effect: Effect) -> list[Saying]:
     """Sayings, newest first, from those of a directive on."""
-    by = speaker(effect.number, effect.directive)
-    return list(dropwhile(lambda one: one.by != by, sayings))
+    return list(dropwhile(lambda one: one.by != effect.speaker, sayings))
 
 
 def _past(sayings: list[Saying], effect: Effect) -> list[Saying]:
     """Sayings without those of a directive, with which they begin."""
-    by = speaker(effect.number, effect.directive)
-    return list(dropwhile(lambda one: one.by == by, sayings))
+    return list(dropwhile(lambda one: one.by == effect.speaker, sayings))
 
 
 def _is_relative(effect: Effect, path: str, before: list[Saying]) -> bool:

@@ -6,7 +6,7 @@ import fiddle as fdl
 
 from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.directives.spelling import speaker_in, split_directive
+from fidgpt.cli.directives.spelling import split_directive
 from fidgpt.graph import ConfigError, parts
 from fidgpt.graph.history.sayings import speakers
 
@@ -15,10 +15,10 @@ FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else ma
 
 def remembered(cfg: fdl.Config) -> list[str]:
     """The directives that a graph remembers, in order, as far as something of each is left."""
-    told = map(speaker_in, speakers(node.value for node in parts(cfg)))
     said: dict[tuple[bool, int], list[str]] = {}
-    for one in filter(None, told):
-        said.setdefault((one.run is None, one.number), []).append(one.directive)
+    for one in speakers(node.value for node in parts(cfg)):
+        if one.kind == "directive":
+            said.setdefault((one.run is None, one.number), []).append(one.text)
     # What was said of an earlier run, which has its name before it, goes before what is new; and
     # a run that went on with directives counts them from 1 again.
     ordered = sorted(

@@ -5,7 +5,6 @@ It is no part of the graph's content: a graph with another history has the same 
 """
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from fidgpt.graph.history.sayings import (
     said_by,
     sayings_of,
 )
+from fidgpt.graph.history.speaker import Speaker
 from fidgpt.graph.history.story import Source, Story, story
 from fidgpt.graph.history.telling import short_text, why_text
 from fidgpt.graph.structure.arguments import Key
@@ -28,6 +28,7 @@ from fidgpt.graph.structure.walk import join, parts, step_to
 __all__ = [
     "Saying",
     "Source",
+    "Speaker",
     "Story",
     "dump_provenance",
     "record_item",
@@ -36,8 +37,6 @@ __all__ = [
     "story",
     "why_text",
 ]
-
-_OF_ANOTHER = re.compile(r"(?!directive \d|fiddler \d).+?: (directive|fiddler) \d")
 
 
 def dump_provenance(root: Any) -> str:
@@ -108,16 +107,17 @@ def _step(key: Key) -> str:
 
 def _as_json(saying: Saying) -> dict[str, Any]:
     value = None if saying.value is fdl.NO_VALUE else short_text(saying.value)
-    words = {"value": value, "by": saying.by, "where": saying.where}
+    words = {"value": value, "by": saying.by and str(saying.by), "where": saying.where}
     return {name: word for name, word in words.items() if name == "value" or word}
 
 
 def _as_saying(written: dict[str, Any], source: str) -> Saying:
     value = fdl.NO_VALUE if written["value"] is None else Remembered(written["value"])
-    by = written.get("by")
+    by = Speaker.read(written["by"]) if written.get("by") else None
     # A run that went on has sayings of its own, and those of its beginning, which name it already.
-    is_own = bool(by and source and not _OF_ANOTHER.match(by))
-    return Saying(value, f"{source}: {by}" if is_own else by, written.get("where") or "")
+    if by and by.run is None and source:
+        by = by._replace(run=source)
+    return Saying(value, by, written.get("where") or "")
 
 
 def _read(text: str) -> dict[str, list[dict[str, Any]]]:

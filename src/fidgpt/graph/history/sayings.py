@@ -13,6 +13,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import history
 
+from fidgpt.graph.history.speaker import Speaker
 from fidgpt.graph.structure.arguments import Key
 
 _FIDGPT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -23,16 +24,16 @@ _MACHINERY = (
     os.path.join(_FIDGPT, "cli") + os.sep,
     contextlib.__file__,  # which calls what a context manager decorates
 )
-_speaker: ContextVar[tuple[str | None, FrameType | None]] = ContextVar(
+_speaker: ContextVar[tuple[Speaker | None, FrameType | None]] = ContextVar(
     "speaker", default=(None, None)
 )
 
 
 @dataclass(frozen=True)
 class Spot(history.Location):
-    """A line of code and, where there is one, the text on whose behalf it ran."""
+    """A line of code and, where there is one, on whose behalf it ran."""
 
-    by: str | None = None
+    by: Speaker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,18 @@ class Saying:
 
     Attributes:
       value: the value; `fdl.NO_VALUE` where it was taken away, or left open.
-      by: the directive, with its number; None where code alone said it.
+      by: on whose behalf, such as a directive's; None where code alone said it.
       where: the line of code, such as `configs/base.py:70 in base`; "" where none is known.
     """
 
     value: Any
-    by: str | None
+    by: Speaker | None
     where: str
 
     @property
     def who(self) -> str:
         """By whom and where, as one phrase."""
-        words = [_shown(word) for word in (self.by, self.where) if word]
+        words = [_shown(str(word)) for word in (self.by, self.where) if word]
         return (
             f"{words[0]} ({words[1]})" if len(words) == 2 else (words or ["nobody knows whom"])[0]
         )
@@ -73,11 +74,16 @@ class Remembered(str):
 
 
 @contextlib.contextmanager
-def said_by(text: str) -> Iterator[None]:
-    """Assignments made inside are recorded as made by `text`, beside the line of code."""
+def said_by(speaker: Speaker | str) -> Iterator[None]:
+    """Assignments made inside are recorded as made on somebody's behalf, beside the line of code.
+
+    Args:
+      speaker: who it is, or in any words.
+    """
+    by = Speaker(speaker) if isinstance(speaker, str) else speaker
     frame = inspect.currentframe()
     entered = frame.f_back.f_back if frame and frame.f_back else None  # past contextlib
-    token = _speaker.set((text, entered))
+    token = _speaker.set((by, entered))
     del frame
     try:
         yield
@@ -105,7 +111,7 @@ def left_open_by(part: fdl.Buildable, key: Key) -> Saying | None:
     return _saying(tags[-1]) if tags else None
 
 
-def speakers(found: Iterable[fdl.Buildable]) -> list[str]:
+def speakers(found: Iterable[fdl.Buildable]) -> list[Speaker]:
     """On whose behalf anything was said or tagged in some parts, each once."""
     spots = (
         entry.location
@@ -207,7 +213,7 @@ def _is_machinery(filename: str) -> bool:
 
 
 @functools.lru_cache(maxsize=8192)
-def _made(filename: str, line: int, function: str | None, by: str | None) -> Spot:
+def _made(filename: str, line: int, function: str | None, by: Speaker | None) -> Spot:
     return Spot(filename, line, function, by)
 
 

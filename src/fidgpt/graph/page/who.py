@@ -56,7 +56,7 @@ def said_text(value: Any) -> str:
 def _told(said: Saying, places: Texts) -> Told:
     told: Told = {"text": said_text(said.value)}
     if said.by:
-        told["by"] = places.number(said.by)
+        told["by"] = places.number(str(said.by))
     if said.where:
         told["where"] = places.number(said.where)
     return told
