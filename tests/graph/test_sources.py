@@ -32,7 +32,7 @@ class Even:
     @staticmethod
     def check_arguments(*, width: int, depth: int, rate: float) -> None:
         if width % 2 or depth % 2:
-            raise ValueError(f"{width=} or {depth=} is odd; sub_rate=3 is not its.")
+            raise ValueError(f"{width=} or {depth=} is odd; sub_rate=3 is not its, try rate=0.5.")
         if rate:
             raise ValueError("it is too fast.")
 

@@ -1,7 +1,6 @@
 """A run tried without memory, before anything is opened or written: what would fail is told."""
 
 import math
-import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from fidgpt.graph import ConfigError
+from fidgpt.graph.checking.shown import shown, shown_last
 from fidgpt.model.cost import AsWithoutMemory, with_zeros
 from fidgpt.model.cost.layers import first_of_each
 from fidgpt.model.materialize import check_starts
@@ -69,16 +69,10 @@ def _made(place: str, make: Callable[[Any], Any], argument: Any) -> Any:
     except RuntimeError:  # as of tensors that have none
         return None
     except (TypeError, ValueError) as error:
-        given = getattr(make, "keywords", {})
-        shown = [name for name, value in given.items() if _is_shown(value, str(error))]
-        sources = [f"{place}.{name}" for name in shown]
+        arguments = getattr(make, "keywords", {})
+        names = shown(str(error), arguments) or shown_last(str(error), arguments)
+        sources = [f"{place}.{name}" for name in names]
         raise ConfigError(f"{place}: {error}", place=place, sources=sources) from error
-
-
-def _is_shown(value: Any, text: str) -> bool:
-    """Whether a text, as torch's refusals do, shows a number."""
-    shown = re.findall(r"-?[\w.]+(?:-\d+)?", text)
-    return any(repr(number) in shown for number in _numbers(value))
 
 
 def _numbers(value: Any) -> Iterator[int | float]:

@@ -2,19 +2,18 @@
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph.checking.shown import shown
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.structure.arguments import VARIADIC, every, parameter_of
 from fidgpt.graph.structure.quantities import computed
-from fidgpt.graph.structure.walk import IS_PART, Node, join, title
+from fidgpt.graph.structure.walk import IS_PART, Node, join, step_to, title
 
 _MOST_LINES = 5  # of a message that somebody else wrote
-_SHOWN = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)=")  # an argument, as f"{name=}" writes it
 Constraint = Callable[[Any], None]
 
 
@@ -53,7 +52,7 @@ def broken_of_whole(root: Any, constraints: Iterable[Constraint]) -> Iterator[Co
         except ConfigError as error:
             yield from error.mistakes
         except ValueError as error:
-            yield ConfigError(str(error), sources=_shown(root, "", str(error)))
+            yield ConfigError(str(error), sources=_shown(str(error), root, ""))
         except Exception as error:  # whatever somebody's own function does
             name = getattr(constraint, "__name__", repr(constraint))
             yield ConfigError(
@@ -71,13 +70,14 @@ def refused(path: str, part: fdl.Buildable, told: str) -> ConfigError:
         they show no argument, it is the whole part.
     """
     message = f"{path or 'the root'} ({title(part)}): {told}"
-    return ConfigError(message, place=path, sources=_shown(part, path, told))
+    return ConfigError(message, place=path, sources=_shown(told, part, path))
 
 
-def _shown(part: Any, path: str, told: str) -> list[str]:
+def _shown(told: str, part: Any, path: str) -> list[str]:
     """The paths of a part's arguments that somebody's words show."""
-    names = _SHOWN.findall(told) if IS_PART[type(part)] else []
-    return [join(path, f".{name}") for name in names if parameter_of(part, name) is not None]
+    arguments = every(part) if IS_PART[type(part)] else {}
+    known = {key: computed(value) for key, value in arguments.items()}
+    return [join(path, step_to(key)) for key in shown(told, known)]
 
 
 def _check_of(part: fdl.Buildable) -> Callable[..., Any] | None:
