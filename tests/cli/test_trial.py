@@ -30,6 +30,20 @@ class Narrow(Elsewhere):
         return self.value(x[..., ::2])
 
 
+class Asking(Elsewhere):
+    """Takes those positions only whose first number is above 0."""
+
+    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+        return self.value(x[x[..., 0] > 0]).reshape(x.shape)
+
+
+class Metaphor(Elsewhere):
+    """Fails with a word in which torch's name of a device stands."""
+
+    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+        raise ValueError("no metaphors here")
+
+
 class Unstarted(nn.Module):
     """Fills a parameter in its constructor, and nowhere else."""
 
@@ -53,6 +67,8 @@ def with_attention(kind: type[nn.Module]):
     ("kind", "message"),
     [
         (Elsewhere, r"blocks\.0\.attention \(Elsewhere\), test_trial\.py:\d+: .*\n.*=x\.device"),
+        (Asking, r"blocks\.0\.attention \(Asking\), test_trial\.py:\d+: .*\n.*=x\.device"),
+        (Metaphor, r"blocks\.0\.attention \(Metaphor\), test_trial\.py:\d+: .*\n.*--debug"),
         (Narrow, r"blocks\.0\.attention \(Narrow\), test_trial\.py:\d+: .*\n.*--debug"),
     ],
 )

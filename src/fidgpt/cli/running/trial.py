@@ -14,6 +14,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.checking.shown import shown, shown_last
 from fidgpt.model.cost import AsWithoutMemory, with_zeros
 from fidgpt.model.cost.layers import first_of_each
+from fidgpt.model.cost.memory_needed import MemoryNeeded, TellsMemoryNeeded
 from fidgpt.model.materialize import check_starts
 from fidgpt.train import Trainer
 from fidgpt.train.facts.group_facts import trainable_copy
@@ -32,13 +33,12 @@ def try_model(trainer: Trainer) -> None:
     if _runs_small(trainer):
         return
     try:
-        with first_of_each(trainer.model):
-            trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+        _pass_without_memory(trainer)
     except Exception as error:  # whatever goes wrong in a model of somebody's own
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
-            f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_remedy(line)}"
+            f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_remedy(trainer)}"
         ) from error
 
 
@@ -82,6 +82,11 @@ def _numbers(value: Any) -> Iterator[int | float]:
             yield one
 
 
+def _pass_without_memory(trainer: Trainer) -> None:
+    with first_of_each(trainer.model):
+        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+
+
 def _runs_small(trainer: Trainer) -> bool:
     """Whether the trial passes with zeros, which is sooner; if not, the one without memory says."""
     device = trainer.parallel.device
@@ -112,11 +117,15 @@ def _is_torchs(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").startswith("torch.")
 
 
-def _remedy(line: str) -> str:
-    # Torch has no class for errors of tensors without memory; they name the device.
-    if "meta" in line:
+def _remedy(trainer: Trainer) -> str:
+    try:
+        with TellsMemoryNeeded():
+            _pass_without_memory(trainer)
+    except MemoryNeeded:
         return (
             "Models are tried without memory first: make a tensor on the device of what comes in, "
             "as torch.arange(n, device=x.device), and ask for no value of it."
         )
+    except Exception:  # it fails as before
+        pass
     return "--debug shows all of it; --print shows what each part hears."
