@@ -5,29 +5,32 @@ import pytest
 from fidgpt.cli.catalogue.catalogue import own_catalogue
 from fidgpt.cli.directives.blame import blamed
 from fidgpt.cli.directives.directives import composed
-from fidgpt.cli.directives.report import report
+from fidgpt.cli.directives.report import Report, report
 from fidgpt.graph import ConfigErrors
 
 OWN = own_catalogue()
 
 
-def told(*directives: str, verbose: bool = False, allow_noop: bool = False) -> list[str]:
+def told(*directives: str, verbose: bool = False, allow_noop: bool = False) -> Report:
     return report(composed(directives, OWN), verbose=verbose, allow_noop=allow_noop)
 
 
 def test_every_directive_tells_how_much_it_changed() -> None:
-    assert told("config:debug", "fiddler:make_large", "tag:LearningRate=1e-5") == [
-        "fiddler:make_large: 2 values, 2 heard by 7 parameters",
-        "tag:LearningRate=1e-5: 1 value",
-    ]
+    assert told("config:debug", "fiddler:make_large", "tag:LearningRate=1e-5") == Report(
+        changes=[
+            "fiddler:make_large: 2 values, 2 heard by 7 parameters",
+            "tag:LearningRate=1e-5: 1 value",
+        ],
+        warnings=[],
+    )
 
 
 def test_a_base_alone_tells_nothing() -> None:
-    assert told("config:debug") == told() == []
+    assert told("config:debug") == told() == ([], [])
 
 
 def test_in_full_on_request() -> None:
-    assert told("set:seed=3", "use:model.norm=LayerNorm", verbose=True) == [
+    assert told("set:seed=3", "use:model.norm=LayerNorm", verbose=True).changes == [
         "set:seed=3: 1 value, heard by 1 parameter",
         "  seed: 0 -> 3",
         "use:model.norm=LayerNorm: 1 value",
@@ -36,7 +39,7 @@ def test_in_full_on_request() -> None:
 
 
 def test_a_value_that_is_so_already_is_a_warning() -> None:
-    assert told("set:seed=0") == ["warning: set:seed=0 changes nothing: it is so already."]
+    assert told("set:seed=0") == ([], ["set:seed=0 changes nothing: it is so already."])
 
 
 def test_a_change_that_changes_nothing_is_a_mistake_unless_a_script_asks() -> None:
@@ -46,8 +49,8 @@ def test_a_change_that_changes_nothing_is_a_mistake_unless_a_script_asks() -> No
         "fiddler:tie_embeddings (directive 1) changes nothing: the config is so already.",
         "fiddler:use_rope (directive 2) changes nothing: the config is so already.",
     ]
-    (line,) = told("fiddler:tie_embeddings", allow_noop=True)
-    assert line.startswith("warning: fiddler:tie_embeddings changes nothing")
+    (line,) = told("fiddler:tie_embeddings", allow_noop=True).warnings
+    assert line.startswith("fiddler:tie_embeddings changes nothing")
 
 
 def test_a_part_in_place_of_the_same_changes_nothing() -> None:
@@ -58,16 +61,16 @@ def test_a_part_in_place_of_the_same_changes_nothing() -> None:
         "use:optimizer=adamw(lr=0.001) (directive 2) changes nothing: the config is so already.",
     ]
     formula = "set:schedule.warmup_steps={num_steps} // 5"
-    assert told(formula, formula) == [
-        f"{formula}: 1 value",
-        f"warning: {formula} changes nothing: it is so already.",
-    ]
+    assert told(formula, formula) == (
+        [f"{formula}: 1 value"],
+        [f"{formula} changes nothing: it is so already."],
+    )
 
 
 def test_what_is_overruled_is_named() -> None:
-    *_, warning = told("set:model.hidden_dim=128", "fiddler:make_large")
+    (warning,) = told("set:model.hidden_dim=128", "fiddler:make_large").warnings
     assert warning == (
-        "warning: fiddler:make_large (directive 2) overrules what set:model.hidden_dim=128 "
+        "fiddler:make_large (directive 2) overrules what set:model.hidden_dim=128 "
         "(directive 1) said of model.hidden_dim."
     )
 
@@ -105,11 +108,11 @@ def test_a_directive_of_many_lines_or_letters_stays_readable() -> None:
 
 
 def test_a_space_before_the_kind_means_nothing() -> None:
-    lines = report(composed([" config:debug", " set:seed=0"], own_catalogue()))
-    assert lines == ["warning:  set:seed=0 changes nothing: it is so already."]
+    assert told(" config:debug", " set:seed=0").warnings == [
+        " set:seed=0 changes nothing: it is so already."
+    ]
 
 
 def test_what_a_machine_does_not_need_is_no_mistake() -> None:
-    said = ["config:debug", "fiddler:for_hardware(machine=toaster)"]
-    (line,) = report(composed(said, own_catalogue()))
+    (line,) = told("config:debug", "fiddler:for_hardware(machine=toaster)").warnings
     assert line.endswith("changes nothing: it is so already.")

@@ -146,9 +146,10 @@ def _tell(made: "Composed", *, all_of_it: bool) -> None:
     """What the directives changed, on standard error; without `all_of_it` only the warnings."""
     from fidgpt.cli.directives.report import report
 
-    for line in report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop):
-        if all_of_it or line.startswith("warning:"):
-            print(line, file=sys.stderr)
+    told = report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop)
+    for line in told.changes if all_of_it else []:
+        print(line, file=sys.stderr)
+    _warn(told.warnings)
 
 
 def _warn(lines: list[str]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import fiddle as fdl
 
@@ -54,8 +55,20 @@ def _vain(made: Composed, allow_noop: bool) -> list[str]:
     return []
 
 
-def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -> list[str]:
-    """The lines that tell what each directive changed, and warnings.
+class Report(NamedTuple):
+    """What came of directives, in lines.
+
+    Attributes:
+      changes: what each of them changed.
+      warnings: those that a later one overruled, and those that say what is so already.
+    """
+
+    changes: list[str]
+    warnings: list[str]
+
+
+def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -> Report:
+    """What each directive changed, and what a user may not have meant.
 
     Args:
       made: a graph and the directives that made it.
@@ -65,13 +78,16 @@ def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -
     Raises:
       ConfigErrors: a directive that asks for a change made none; all of them are named.
     """
-    changes = [one for one in made.effects if not is_base(one.directive)]
-    if not changes:
-        return []
+    effects = [one for one in made.effects if not is_base(one.directive)]
+    if not effects:
+        return Report([], [])
     raise_all([] if allow_noop else in_vain(made))
     heard = Counter(one.said.path for one in resolve(made.root))
-    lines = [line for one in changes for line in _told(one, heard, verbose)]
-    return [*lines, *(f"warning: {line}" for line in overruled(made))]
+    changes = [line for one in effects if one.edits for line in _changes(one, heard, verbose)]
+    idle = [
+        f"{one.directive} changes nothing: it is so already." for one in effects if not one.edits
+    ]
+    return Report(changes, [*idle, *overruled(made)])
 
 
 def in_vain(made: Composed) -> list[str]:
@@ -83,11 +99,8 @@ def in_vain(made: Composed) -> list[str]:
     return [_in_vain(one) for one in made.effects if _asks_in_vain(one)]
 
 
-def _told(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[str]:
+def _changes(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterator[str]:
     count = len(effect.edits)
-    if not count:
-        yield f"warning: {effect.directive} changes nothing: it is so already."
-        return
     followers = [heard[edit.path] for edit in effect.edits if heard.get(edit.path)]
     text = f"{effect.directive}: {_counted(count, 'value')}"
     if followers:
