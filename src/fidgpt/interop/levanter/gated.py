@@ -1,7 +1,8 @@
 """Llama, and what follows it, in the section `model:` of a Levanter file: RoPE, gated MLPs."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from fidgpt.interop.levanter.section import BLOCK, Section
 
@@ -34,66 +35,12 @@ _GEMMA = _LLAMA | {
     "tie_word_embeddings": True,
     "activation_function": "gelu_new",
 }
-GATED: dict[str, dict[str, Any]] = {
-    "llama": _LLAMA,
-    "mistral": _MISTRAL,
-    "mixtral": _MISTRAL,
-    "gemma": _GEMMA,
-    "qwen": _LLAMA,
-    "qwen3": _LLAMA,
-}
-_NORMS = {"llama": "use_rms_norm", "gemma": "use_offset_norm"}
 _SCALING = f"{BLOCK}.attention.rope.scaling"
 _OLD = "original_max_position_embeddings"
 
 
-def map_gated(section: Section, kind: str, defaults: dict[str, Any]) -> None:
-    """Adds to the plan what a section says of a kind of `GATED`."""
-    plan = section.plan
-    if not section.take("tie_word_embeddings", defaults["tie_word_embeddings"], bool):
-        plan.changes.append("fiddler:untie_embeddings")
-    _map_activation(section, defaults["activation_function"])
-    _map_norms(
-        section, kind, section.take("layer_norm_epsilon", defaults["layer_norm_epsilon"], float)
-    )
-    ffn_dim = section.take("intermediate_dim", defaults["intermediate_dim"], int)
-    if kind == "mixtral":
-        _map_experts(section, ffn_dim)
-    else:
-        plan.wanted.append((f"{BLOCK}.mlp.ffn_dim", ffn_dim))
-    if kind == "gemma":
-        plan.changes.append("use:model.embedding.scale=root_of_width")
-    if kind == "qwen":
-        plan.wanted += [(f"{BLOCK}.attention.bias", True), (f"{BLOCK}.attention.out_bias", False)]
-    if kind == "mistral":
-        _map_window(section)
-    if kind in ("qwen", "qwen3") and not section.left.get("use_sliding_window"):
-        for key in ("use_sliding_window", "sliding_window", "max_window_layers"):
-            section.left.pop(key, None)  # says nothing where the first one is false
-    section.neutral(
-        {"use_bias": False, "input_embedding_norm": False, "query_pre_attn_scalar": None}
-    )
-    _map_rope(section)
-
-
-def _map_activation(section: Section, default: str) -> None:
-    activation = section.take("activation_function", default, str)
-    if activation == "gelu_new":
-        section.plan.changes.append("fiddler:use_geglu")
-    elif activation not in ("silu", "swish"):
-        section.unmap("activation_function", activation, "MLPs stay gated by a SiLU")
-
-
-def _map_norms(section: Section, kind: str, eps: float) -> None:
-    changes = section.plan.changes
-    has_weights = section.take("use_layer_norm_weight", True, bool)
-    name = _NORMS.get(kind, "use_rms_norm") if has_weights else "use_weightless_norm"
-    if name != "use_rms_norm" or eps != 1e-5:
-        changes.append(f"fiddler:{name}(eps={eps!r})")
-    if section.take("hybrid_norm", False, bool):
-        changes.append("fiddler:use_sandwich_norm")
-    if kind == "qwen3":
-        changes.append(f"fiddler:use_qk_norm(eps={eps!r})")
+def _map_dense(section: Section, ffn_dim: int) -> None:
+    section.plan.wanted.append((f"{BLOCK}.mlp.ffn_dim", ffn_dim))
 
 
 def _map_experts(section: Section, ffn_dim: int) -> None:
@@ -116,11 +63,97 @@ def _weight(section: Section, key: str, usual: float) -> float:
     return section.take(key, 0.0 if is_off else usual, float)
 
 
+def _map_no_window(section: Section) -> None:
+    """Attention looks at all that came before."""
+
+
 def _map_window(section: Section) -> None:
     """A window that no training sequence fills is none."""
     window = section.take("sliding_window", 4096, int)
     if window < section.plan.said("seq_len"):
         section.plan.changes.append(f"fiddler:use_sliding_window(window={window}, every=0)")
+
+
+def _map_switched_window(section: Section) -> None:
+    """A window that is switched off says nothing; of one that is not, the rest is left over."""
+    if not section.left.get("use_sliding_window"):
+        for key in ("use_sliding_window", "sliding_window", "max_window_layers"):
+            section.left.pop(key, None)
+
+
+class Kind(NamedTuple):
+    """What Levanter means by one value of `type`.
+
+    Attributes:
+      defaults: what it takes where a file says nothing.
+      norm: the fiddler of its norms.
+      further_norms: those of norms that it has beside them.
+      changes: directives that it always asks for.
+      wanted: values that it always has.
+      map_mlp: reads what its MLPs are, whose width is given.
+      map_window: reads how far its attention looks.
+    """
+
+    defaults: dict[str, Any]
+    norm: str = "use_rms_norm"
+    further_norms: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    wanted: tuple[tuple[str, Any], ...] = ()
+    map_mlp: Callable[[Section, int], None] = _map_dense
+    map_window: Callable[[Section], None] = _map_no_window
+
+
+GATED = {
+    "llama": Kind(_LLAMA),
+    "mistral": Kind(_MISTRAL, map_window=_map_window),
+    "mixtral": Kind(_MISTRAL, map_mlp=_map_experts),
+    "gemma": Kind(
+        _GEMMA, norm="use_offset_norm", changes=("use:model.embedding.scale=root_of_width",)
+    ),
+    "qwen": Kind(
+        _LLAMA,
+        wanted=((f"{BLOCK}.attention.bias", True), (f"{BLOCK}.attention.out_bias", False)),
+        map_window=_map_switched_window,
+    ),
+    "qwen3": Kind(_LLAMA, further_norms=("use_qk_norm",), map_window=_map_switched_window),
+}
+
+
+def map_gated(section: Section, kind: Kind) -> None:
+    """Adds to the plan what a section says of a kind of `GATED`."""
+    plan, defaults = section.plan, kind.defaults
+    if not section.take("tie_word_embeddings", defaults["tie_word_embeddings"], bool):
+        plan.changes.append("fiddler:untie_embeddings")
+    _map_activation(section, defaults["activation_function"])
+    _map_norms(section, kind)
+    kind.map_mlp(section, section.take("intermediate_dim", defaults["intermediate_dim"], int))
+    plan.changes += kind.changes
+    plan.wanted += kind.wanted
+    kind.map_window(section)
+    section.neutral(
+        {"use_bias": False, "input_embedding_norm": False, "query_pre_attn_scalar": None}
+    )
+    _map_rope(section)
+
+
+def _map_activation(section: Section, default: str) -> None:
+    activation = section.take("activation_function", default, str)
+    if activation == "gelu_new":
+        section.plan.changes.append("fiddler:use_geglu")
+    elif activation not in ("silu", "swish"):
+        section.unmap("activation_function", activation, "MLPs stay gated by a SiLU")
+
+
+def _map_norms(section: Section, kind: Kind) -> None:
+    changes = section.plan.changes
+    eps = section.take("layer_norm_epsilon", kind.defaults["layer_norm_epsilon"], float)
+    has_weights = section.take("use_layer_norm_weight", True, bool)
+    name = kind.norm if has_weights else "use_weightless_norm"
+    if name != "use_rms_norm" or eps != 1e-5:
+        changes.append(f"fiddler:{name}(eps={eps!r})")
+    if section.take("hybrid_norm", False, bool):
+        changes.append("fiddler:use_sandwich_norm")
+    changes += [f"fiddler:{one}(eps={eps!r})" for one in kind.further_norms]
 
 
 def _map_rope(section: Section) -> None:

@@ -8,7 +8,7 @@ from fidgpt.interop.levanter.section import BLOCK, Section
 
 _SPEED = "how a device computes it is not said here"
 _GPT2: dict[str, Any] = {"seq_len": 1024, "hidden_dim": 768, "num_layers": 12, "num_heads": 12}
-_KINDS = {**GATED, "gpt2": _GPT2}
+_KINDS = (*GATED, "gpt2")
 _RECOMPUTED = (True, "full", "recompute")
 # Entries that change nothing at these values; null never does.
 _OFF: dict[str, Any] = {
@@ -36,12 +36,12 @@ def map_model(section: Section, seq_len: int | None) -> None:
         known = suggest(kind, _KINDS)
         section.plan.mistakes.append(f"model.type is {kind:.60}, which fidgpt cannot be. {known}")
         return
-    defaults = _KINDS[kind]
-    _map_sizes(section, defaults, seq_len)
-    if kind == "gpt2":
-        _map_gpt2(section)
+    gated = GATED.get(kind)
+    _map_sizes(section, gated.defaults if gated else _GPT2, seq_len)
+    if gated:
+        map_gated(section, gated)
     else:
-        map_gated(section, kind, defaults)
+        _map_gpt2(section)
     std = section.take("initializer_range", 0.02, float)
     section.plan.wanted.append(("model.embedding.weight.init.std", std))
     if section.left.get("gradient_checkpointing") in _RECOMPUTED:
