@@ -7,6 +7,14 @@ from typing import Any
 from fidgpt.graph import ConfigError
 
 
+class UnreadableFile(ConfigError):
+    """A file cannot be read; `reason` says why, as a sentence without its name."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} cannot be read: {reason}")
+        self.reason = reason
+
+
 @dataclass(frozen=True)
 class _Stored:
     """A file in storage that fsspec knows, with as much of a path's methods as is called here."""
@@ -34,7 +42,8 @@ def read_text(name: str) -> tuple[str, str]:
     """A file's path, made whole, and what is in it.
 
     Raises:
-      ConfigError: it cannot be read.
+      ConfigError: the name is empty.
+      UnreadableFile: it cannot be read.
     """
     if not name.strip():
         raise ConfigError("the name of a file is missing.")
@@ -42,7 +51,7 @@ def read_text(name: str) -> tuple[str, str]:
         file = _file(name)
         return str(file), file.read_text(encoding="utf-8")
     except Exception as error:  # every kind of storage has its own
-        raise ConfigError(f"{name} cannot be read: {_reason(error)}.") from error
+        raise UnreadableFile(name, f"{_reason(error)}.") from error
 
 
 def is_there(name: str) -> bool:

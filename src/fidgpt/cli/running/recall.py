@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import fiddle as fdl
 
-from fidgpt.cli.running.reading import is_there, read_text
+from fidgpt.cli.running.reading import UnreadableFile, is_there, read_text
 from fidgpt.graph import ConfigError, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.history.provenance import restore_provenance
@@ -53,7 +53,8 @@ def recall(cfg: B, file: str) -> B:
         return cfg
     try:
         restore_provenance(cfg, read_text(beside)[1], source=folder or ".")
+    except UnreadableFile as error:
+        print(f"{beside} is left aside: {error.reason}", file=sys.stderr)
     except ConfigError as error:
-        reason = str(error).removeprefix(f"{beside} cannot be read: ")
-        print(f"{beside} is left aside: {reason}", file=sys.stderr)
+        print(f"{beside} is left aside: {error}", file=sys.stderr)
     return cfg
