@@ -157,11 +157,11 @@ def test_a_disk_without_room_leaves_the_file_that_was_there(
     assert plotted(*runs, f"--out={file}") == 0
     before = file.read_bytes()
 
-    def cut_short(self: Path, path: Path) -> None:
-        self.write_bytes(self.read_bytes()[:10])
+    def cut_short(draft: Path, path: Path) -> None:
+        draft.write_bytes(draft.read_bytes()[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "replace", cut_short)
+    monkeypatch.setattr("os.replace", cut_short)
     assert plotted(*runs, f"--out={file}", "--metric=loss") == 2
     assert file.read_bytes() == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

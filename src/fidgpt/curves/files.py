@@ -2,13 +2,13 @@
 
 import html
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from fidgpt.curves.drawing import short_number
 from fidgpt.curves.series import Curve
+from fidgpt.drafts import drafted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,15 +30,11 @@ def save(
     Raises:
       OSError: it cannot be written; what was there before still is.
     """
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
+    with drafted(path) as draft:
         if path.suffix == ".html":
-            temporary.write_text(_page(figure, panels, title or "Curves"), encoding="utf-8")
+            draft.write_text(_page(figure, panels, title or "Curves"), encoding="utf-8")
         else:
-            _write(figure, temporary, path.suffix)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            _write(figure, draft, path.suffix)
 
 
 def _write(figure: "Figure", to: "Path | IO[str]", suffix: str) -> None:

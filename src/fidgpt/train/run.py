@@ -6,13 +6,13 @@ import fcntl
 import json
 import os
 import shlex
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.data.preparing.atomic import sync
+from fidgpt.drafts import drafted
 
 
 class RunError(ValueError):
@@ -104,23 +104,21 @@ class RunDirectory:
         """
         if os.path.lexists(self.path):
             raise self._taken()
-        draft = self.path.with_name(f".{self.path.name}.tmp-{os.getpid()}")
         try:
-            draft.mkdir(parents=True)
-            for name, text in self.texts.items():
-                (draft / name).write_text(text, encoding="utf-8")
-            if fill is not None:
-                fill(draft)
-            for path in (*draft.iterdir(), draft):
-                sync(path)
-            os.rename(draft, self.path)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with drafted(self.path) as draft:
+                draft.mkdir()
+                for name, text in self.texts.items():
+                    (draft / name).write_text(text, encoding="utf-8")
+                if fill is not None:
+                    fill(draft)
+                for path in (*draft.iterdir(), draft):
+                    sync(path)
             sync(self.path.parent)
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise self._taken() from None
             raise self._unmade(getattr(error, "strerror", None) or str(error)) from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """Where the index lies, whether it is still true, and how it is written and renewed."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +9,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from fidgpt.drafts import drafted
 
 Index = dict[str, Any]
 Stamps = dict[str, list[int]]
@@ -84,14 +85,11 @@ def write(index: Index, path: Path | None = None) -> bool:
     path = path or index_path()
     if path is None:
         return False
-    draft = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
-        os.replace(draft, path)
+        with drafted(path) as draft:
+            draft.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
     except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
         return False
     return True
 

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-TEMPORARY = ".tmp-"
+from fidgpt.drafts import drafted
+
 _UNFINISHED = ".fidgpt-unfinished-"
 _RESUMABLE = ".fidgpt-resumable-"
 
@@ -74,17 +75,12 @@ def resumable_directory(directory: Path, *, key: str, record: str) -> Iterator[P
 def write_whole(path: Path, text: str) -> None:
     """Write a file that is there whole or not at all, on the disk when this returns.
 
-    Of several who write it at once, one wins. A kill leaves a file with TEMPORARY in its name.
+    Of several who write it at once, one wins.
     """
-    temporary = path.with_name(f".{path.name}{TEMPORARY}{uuid.uuid4().hex}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with drafted(path) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     sync(path.parent)
 
 

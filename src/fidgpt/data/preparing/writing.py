@@ -5,12 +5,14 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fidgpt import drafts
 from fidgpt.data.errors import DataError
-from fidgpt.data.preparing.atomic import TEMPORARY, sync, write_whole
+from fidgpt.data.preparing.atomic import sync, write_whole
 from fidgpt.data.preparing.encoders import Encode, encoded, encoding_processes
 from fidgpt.data.preparing.prepared import FORMAT_VERSION, INDEX, TOKENIZER
 from fidgpt.data.preparing.progress import PreparationProgress
@@ -59,8 +61,9 @@ def write_corpus(
             _tokenize(source, begun, writers, num_workers=num_workers, progress=progress)
         _check_unchanged(begun.survey, writers, directory)
         write_whole(directory / INDEX, json.dumps(begun.index(writers, key=key), indent=1) + "\n")
-    for path in (directory / RECORD, *directory.glob(f".{RECORD}{TEMPORARY}*")):
-        path.unlink(missing_ok=True)
+    for path in directory.glob(f"{drafts.MARK}*"):  # this process is the only one here
+        shutil.rmtree(path)
+    (directory / RECORD).unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +221,7 @@ def _check_unchanged(surveyed: Survey, writers: list[SplitWriter], directory: Pa
 
 def _remove_files(directory: Path) -> None:
     for path in directory.iterdir():
-        path.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fidgpt.drafts import drafted
 from fidgpt.graph import ConfigError
 from fidgpt.interop.hugging_face.scales import coded_weights
 
@@ -116,21 +117,17 @@ class TensorFiles:
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Lets `write` make a file that is whole under its name, or is not there."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        write(temporary)
-        temporary.chmod(mode)  # safetensors makes files that only their owner may read
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with drafted(path) as draft:
+        draft.touch()
+        mode = draft.stat().st_mode
+        write(draft)
+        draft.chmod(mode)  # safetensors makes files that only their owner may read
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file, whole or not at all."""
     text = json.dumps(content, indent=1) + "\n"
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_whole(path, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def _index(directory: Path) -> dict[str, str]:

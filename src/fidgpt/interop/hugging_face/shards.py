@@ -52,7 +52,7 @@ def _shards(layout: Layout, max_shard_size: int) -> Iterator[list[str]]:
 
 def _write_shard(layout: Layout, names: list[str], path: Path) -> None:
     tensors = {name: _filled(layout, name) for name in names}
-    write_whole(path, lambda temporary: save_file(tensors, temporary, {"format": "pt"}))
+    write_whole(path, lambda draft: save_file(tensors, draft, {"format": "pt"}))
 
 
 def _write_index(layout: Layout, places: dict[str, str], path: Path) -> None:

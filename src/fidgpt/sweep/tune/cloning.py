@@ -5,6 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
+from fidgpt.drafts import drafted
+
 PINS = ".pins"  # in the directory of a sweep
 _KEPT = 2  # pins of a run: between a look at the population and the clone, it may train one stretch
 _NOT_COPIED = ("done.json",)
@@ -37,26 +39,23 @@ def clone(parent: Path, checkpoint: Path, run: Path, *, step: int) -> None:
       run: the new directory.
       step: the last one that both have in common.
     """
-    draft = run.with_name(f".{run.name}.tmp-{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    for path in parent.iterdir():
-        if path.is_file() and path.name not in _NOT_COPIED and not path.name.startswith("."):
-            shutil.copy2(path, draft / path.name)
-    metrics = (parent / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in metrics if line.endswith("\n") and json.loads(line)["step"] <= step]
-    (draft / "metrics.jsonl").write_text("".join(kept), encoding="utf-8")
-    _link(checkpoint, draft / "checkpoints" / checkpoint.name)
-    os.rename(draft, run)
+    run.parent.mkdir(parents=True, exist_ok=True)
+    with drafted(run) as draft:
+        draft.mkdir()
+        for path in parent.iterdir():
+            if path.is_file() and path.name not in _NOT_COPIED and not path.name.startswith("."):
+                shutil.copy2(path, draft / path.name)
+        metrics = (parent / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [one for one in metrics if one.endswith("\n") and json.loads(one)["step"] <= step]
+        (draft / "metrics.jsonl").write_text("".join(kept), encoding="utf-8")
+        _link(checkpoint, draft / "checkpoints" / checkpoint.name)
 
 
 def _link(source: Path, target: Path) -> None:
     """The same files under another name, or copies where there can be no second name."""
-    draft = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, draft, copy_function=_linked)
-    os.rename(draft, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with drafted(target) as draft:
+        shutil.copytree(source, draft, copy_function=_linked)
 
 
 def _linked(source: str, target: str) -> str:

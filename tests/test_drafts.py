@@ -1,0 +1,55 @@
+"""What a writer leaves that is killed, and who removes it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fidgpt.drafts import MARK, drafted
+
+
+def _killed_writing(path: Path) -> None:
+    """A process is killed while it writes there, with more beside its own file."""
+    program = f"""if True:
+        import os, pathlib
+        from fidgpt.drafts import drafted
+        with drafted(pathlib.Path({str(path)!r})) as draft:
+            draft.write_text("half")
+            draft.with_name(".tmpab12").touch()  # as safetensors has
+            os.kill(os.getpid(), 9)
+    """
+    subprocess.run([sys.executable, "-c", program], check=False)
+
+
+def test_what_killed_writers_left_goes_with_the_next_and_what_others_write_stays(tmp_path: Path):
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.write_text("before")
+    with drafted(other) as living:
+        for _ in range(2):
+            _killed_writing(own)
+        left = [path for path in tmp_path.iterdir() if path.name.startswith(MARK)]
+        assert own.read_text() == "before"
+        assert len(left) == 2, left  # the living one, and what the last kill left
+        with drafted(own) as draft:
+            draft.write_text("after")
+        assert {*tmp_path.iterdir()} == {own, living.parent} and own.read_text() == "after"
+        living.mkdir()
+        (living / "file").touch()
+    assert {*tmp_path.iterdir()} == {own, other} and (other / "file").exists()
+    with pytest.raises(OSError, match="not empty"), drafted(other) as draft:
+        draft.mkdir()
+    with pytest.raises(OSError, match="directory"), drafted(own) as draft:
+        draft.mkdir()
+    assert {*tmp_path.iterdir()} == {own, other}
+
+
+def test_a_draft_that_cannot_be_locked_is_whoever_s_and_stays(tmp_path: Path, monkeypatch):
+    def no_locks(*_: object) -> None:
+        raise OSError("no locks")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with drafted(tmp_path / "one") as first, drafted(tmp_path / "two") as second:
+        first.touch()
+        second.touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
