@@ -40,6 +40,18 @@ def test_one_table_for_both_learns_from_both():
     torch.testing.assert_close(table.grad[5], table[2].detach())
 
 
+def test_a_token_that_comes_often_keeps_its_gradient_in_a_narrow_format():
+    tokens = (torch.arange(4096) % 3).minimum(torch.tensor(1)).view(4, 1024)  # 0 and 1 of seven
+    outer = torch.randn(4, 1024, 8, generator=torch.Generator().manual_seed(0)) + 1
+    table = torch.nn.Parameter(token_table(vocab_size=7, hidden_dim=8).detach().bfloat16())
+    Embedding(table)(tokens).backward(outer.bfloat16())
+    exact = torch.zeros(7, 8).index_add_(
+        0, tokens.flatten(), outer.bfloat16().float().flatten(0, 1)
+    )
+    assert table.grad is not None
+    torch.testing.assert_close(table.grad.float(), exact, rtol=2**-8, atol=0)
+
+
 def test_a_sequence_past_the_last_position_is_refused():
     positions = LearnedPositions(seq_len=5, hidden_dim=4)
     assert positions(torch.arange(5).unsqueeze(0)).shape == (1, 5, 4)

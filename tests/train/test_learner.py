@@ -1,20 +1,22 @@
 """One optimizer step: every learned token weighs alike."""
 
+import fiddle as fdl
 import pytest
 import torch
 from learning import learner_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import unlearned
-from fidgpt.fiddlers import use_float32
 from fidgpt.model import materialize
+from fidgpt.train import BFloat16, Float32, Precision
 from fidgpt.train.learner import Learner
 
 
-def learner(*, micro_batch_size: int | None) -> Learner:
+def learner(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> Learner:
     cfg = debug()
-    use_float32(cfg)
+    cfg.precision = fdl.Config(precision)
     trainer = build_trainer(cfg)
     materialize(trainer.model, device=torch.device("cpu"), seed=0)
     return learner_of(trainer, micro_batch_size=micro_batch_size)
@@ -53,3 +55,43 @@ def test_a_batch_of_which_nothing_is_learned_moves_nothing_by_its_loss():
     whole = learner(micro_batch_size=2)
     row = whole.update(unlearned(torch.full((4, 33), 7)), step=0)
     assert row["loss"] == 0 and row["grad_norm"] == 0
+
+
+class Called(TorchDispatchMode):
+    """Keeps the names of the operations that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", [Float32, BFloat16])
+def test_no_number_is_asked_for_between_the_micro_batches(precision):
+    """An accelerator would have to finish first, and then wait for Python."""
+    taught = learner(micro_batch_size=1, precision=precision)
+    with Called() as called:
+        taught._backward(batch())
+    forwards = [place for place, name in enumerate(called.names) if name == "embedding"]
+    assert len(forwards) == 4
+    asked = {"_local_scalar_dense", "is_nonzero", "item"}
+    between = set(called.names[forwards[0] :])
+    assert not between & asked
+
+
+def test_many_narrow_micro_batches_add_up_as_well_as_few():
+    def gradients(size: int, precision: type[Precision]) -> torch.Tensor:
+        taught = learner(micro_batch_size=size, precision=precision)
+        taught._backward(tokens)
+        taught._precision.pull_gradients(taught.model, taught.replica)
+        return torch.cat(
+            [p.grad.flatten() for p in taught.model.parameters() if p.grad is not None]
+        )
+
+    tokens = torch.randint(0, 257, (16, 33), generator=torch.Generator().manual_seed(0))
+    exact = gradients(16, Float32)
+    few, many = ((gradients(size, BFloat16) - exact).norm() for size in (8, 1))
+    assert many < 1.3 * few

@@ -79,6 +79,17 @@ def test_gradients_come_back_in_float32_and_add_up(model):
     assert (exact.first.weight.grad - 2 * once).norm() < 2e-2 * exact.first.weight.grad.norm()
 
 
+def test_lent_gradients_are_added_to_and_come_back(model):
+    precision = BFloat16()
+    replica = precision.replica(model)
+    model.first.weight.grad = torch.full_like(model.first.weight, 257.0)
+    precision.lend_gradients(model, replica)
+    assert model.first.weight.grad is None
+    replica.first.weight.grad += 2
+    precision.pull_gradients(model, replica)
+    assert torch.equal(model.first.weight.grad, torch.full((8, 8), 258.0))
+
+
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_any_optimizer_moves_the_float32_weights_and_the_replica_follows(model, make):
     precision = BFloat16()

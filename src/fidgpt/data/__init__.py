@@ -8,7 +8,13 @@ from fidgpt.data.packing.fill_in_the_middle import FillInTheMiddle
 from fidgpt.data.packing.packing import Packing, Sequences, concatenate
 from fidgpt.data.packing.shuffled import shuffle_and_concatenate
 from fidgpt.data.packing.transforms import Transform
-from fidgpt.data.packing.unlearned import count_learned, inputs_and_targets, tokens_of, unlearned
+from fidgpt.data.packing.unlearned import (
+    count_learned,
+    inputs_and_targets,
+    learns_all,
+    tokens_of,
+    unlearned,
+)
 from fidgpt.data.preparing.preparation import prepare_corpus
 from fidgpt.data.preparing.prepared import PreparedCorpus, Split
 from fidgpt.data.sources.hub_dataset import HubDataset
@@ -81,6 +87,7 @@ __all__ = [
     "count_learned",
     "end_of_text",
     "inputs_and_targets",
+    "learns_all",
     "load_tokenizer",
     "prepare_corpus",
     "shuffle_and_concatenate",

@@ -1,11 +1,13 @@
 """Tokens in, scores out: the token table and the two parts that use it."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, carry
 from fidgpt.model.layout import Layout, one_document
@@ -63,7 +65,7 @@ class Embedding(nn.Module):
         self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """The vectors of tokens that stand as `layout` says; from 0 on unless said."""
-        x = F.embedding(tokens, self.weight)
+        x = _looked_up(tokens, self.weight)
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is None:
@@ -122,7 +124,7 @@ class ValueEmbedding(nn.Module):
                 "a ValueEmbedding looks tokens up, and the layout of this pass names none: "
                 "call the model with tokens, or the attention with Layout(places, tokens=...)."
             )
-        return self.gate * F.embedding(tokens, self.weight)
+        return self.gate * _looked_up(tokens, self.weight)
 
 
 class Unembedding(nn.Module):
@@ -166,3 +168,42 @@ class Unembedding(nn.Module):
     def own_flops_per_token(self, seq_len: int) -> int:
         """Forward floating-point operations of one token, a multiply-add counted as two."""
         return 2 * self.weight.numel()
+
+
+def _looked_up(
+    tokens: Int[Tensor, "batch seq"], table: Float[Tensor, "vocab width"]
+) -> Float[Tensor, "batch seq width"]:
+    is_narrow = table.device.type == "cpu" and table.itemsize < 4
+    if is_narrow and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return _LookUp.apply(tokens, table)
+    return F.embedding(tokens, table)
+
+
+class _LookUp(torch.autograd.Function):
+    """Rows of a narrow table, whose gradients are added up in float32, as torch does on GPUs.
+
+    On CPUs torch adds them up in the table's format: of a byte that a batch holds a thousand times,
+    most come to nothing in bfloat16.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.shape = table.shape
+        return F.embedding(tokens, table)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *outer: Tensor
+    ) -> tuple[None, Tensor]:
+        (tokens,) = ctx.saved_tensors
+        # A table of the tokens that there are: in float32 a whole one would be mostly zeros.
+        there = tokens.new_zeros(ctx.shape[0]).index_fill_(0, tokens.flatten(), 1)
+        used, places = there.nonzero().squeeze(1), there.cumsum(0)[tokens] - 1
+        sums = torch.ops.aten.embedding_dense_backward(
+            outer[0].float(), places, len(used), padding_idx=-1, scale_grad_by_freq=False
+        )
+        gradient = outer[0].new_zeros(ctx.shape)
+        gradient[used] = sums.to(gradient.dtype)
+        return None, gradient

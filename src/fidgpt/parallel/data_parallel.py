@@ -155,7 +155,7 @@ class DataParallel:
     def sum(self, value: Tensor) -> Tensor:
         """The sum of a tensor over the processes, on each of them."""
         if self.world_size > 1:
-            value = value.clone()
+            value = value.to(self.device, copy=True)
             dist.all_reduce(value)
         return value
 

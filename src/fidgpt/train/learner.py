@@ -11,7 +11,6 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.data import count_learned
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.model.reports import collecting
 from fidgpt.optim.schedules import Schedule
@@ -26,6 +25,7 @@ from fidgpt.train.steps.divergence import Diverged, Divergence
 from fidgpt.train.steps.gradients import GradientNorms, GradientTransform
 from fidgpt.train.steps.group_schedules import GroupSchedules
 from fidgpt.train.steps.guards import Guard, Verdict
+from fidgpt.train.steps.micro_batches import micro_batches
 from fidgpt.train.steps.step_meters import StepMeters
 from fidgpt.train.steps.step_reports import StepReports
 from fidgpt.train.steps.trial_step import require_steps
@@ -248,23 +248,26 @@ class Learner:
         return measured
 
     def _backward(self, batch: Int64[Tensor, "rows window"]) -> StepReports:
-        """Adds up the gradients of all micro-batches; returns what was reported on the way."""
-        step = StepReports()
-        parts = batch.split(self._micro_batch_size or len(batch))
-        learned = [count_learned(rows) for rows in parts]
+        """Adds up gradients of micro-batches, in float32; returns what was reported meanwhile."""
+        step, parallel = StepReports(), self._parallel
+        parts = micro_batches(batch, size=self._micro_batch_size, device=parallel.device)
         # Each token weighs alike, whichever process and micro-batch it is in.
-        total = torch.tensor(sum(learned), dtype=torch.float64, device=batch.device)
-        even_share = self._parallel.mean(total).item()
-        for number, (rows, count) in enumerate(zip(parts, learned, strict=True), start=1):
+        total = torch.tensor(sum(part.num_learned for part in parts), dtype=torch.float64)
+        even_share = parallel.mean(total).item()
+        for number, part in enumerate(parts, start=1):
             last = number == len(parts)
-            alone = contextlib.nullcontext() if last else self._parallel.accumulating(self._module)
-            share = count / max(even_share, 1.0)
+            alone = contextlib.nullcontext() if last else parallel.accumulating(self._module)
+            share = part.num_learned / max(even_share, 1.0)
+            if last and parallel.world_size > 1:  # which add up what the replica has
+                self._precision.lend_gradients(self.model, self.replica)
             with alone:
                 with self.clock.phase("forward"), collecting() as reports:
-                    loss = self._module(rows) * share
+                    loss = self._module(part.rows, part.learns_all) * share
                 with self.clock.phase("backward"):
                     (loss if self._scaling is None else self._scaling.scaled(loss)).backward()
             step.add(reports, share=share)
+            if not last:
+                self._precision.pull_gradients(self.model, self.replica)
         return step
 
 

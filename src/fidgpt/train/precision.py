@@ -16,9 +16,10 @@ class Precision(Protocol):
     """The number format of the computation.
 
     Optimizer, checkpoints and clipping see the model, whose weights are float32 always. What
-    computes is its replica. A step goes: backward through the replica, `pull_gradients`, the
-    optimizer, `push_weights`. Where weights are dealt over processes, the model is its own replica
-    whatever the format: what it gathers of the weights is in it.
+    computes is its replica. A step goes: backward through the replica and `pull_gradients`, as
+    often as there are micro-batches; the optimizer; `push_weights`. Where weights are dealt over
+    processes, the model is its own replica whatever the format: what it gathers of the weights is
+    in it.
 
     Attributes:
       dtype: the format of activations and matrix products.
@@ -36,6 +37,10 @@ class Precision(Protocol):
         """Adds the replica's gradients to the model's, in float32, and clears the replica's."""
         ...
 
+    def lend_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        """Gives the replica back what was pulled: it adds to it, and processes add that up."""
+        ...
+
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
         """Gives the replica the model's weights, after anything that changed them."""
         ...
@@ -51,6 +56,9 @@ class Float32:
         return model
 
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        pass
+
+    def lend_gradients(self, model: nn.Module, replica: nn.Module) -> None:
         pass
 
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
@@ -90,6 +98,14 @@ class _Narrow:
             else:
                 weight.grad += twin.grad
             twin.grad = None
+
+    @torch.no_grad()
+    def lend_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        if replica is model:
+            return
+        for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
+            if weight.grad is not None:
+                twin.grad, weight.grad = weight.grad.to(twin.dtype), None
 
     @torch.no_grad()
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:

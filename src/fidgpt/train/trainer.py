@@ -276,7 +276,6 @@ class Trainer:
         seed_torch(derive_seed(self.seed, "step", step, rank), device=self.parallel.device)
         with learner.clock.phase("data"):
             batch = self.data.batch(step - 1 + learner.shift, rank=rank, world_size=world_size)
-            batch = batch.to(self.parallel.device)
         row: Row = {"step": step, **learner.update(batch, step=step - 1)}
         return row | speed(self, facts, step, seconds=time.perf_counter() - begin)
 

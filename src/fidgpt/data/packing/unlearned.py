@@ -21,16 +21,25 @@ def tokens_of(batch: Tokens) -> Tokens:
 
 
 def inputs_and_targets(
-    batch: Int64[Tensor, "rows window"],
+    batch: Int64[Tensor, "rows window"], *, all_learned: bool | None = None
 ) -> tuple[Int64[Tensor, "rows seq"], Int64[Tensor, "rows seq"], Bool[Tensor, "rows seq"] | None]:
     """What is read, what follows each token of it, and which of that is learned; None: all.
 
     A batch without memory, of which only shapes are asked, is learned whole.
+
+    Args:
+      batch: tokens, learned or not.
+      all_learned: what `learns_all` says of it, where that was asked already.
     """
-    if batch.is_meta or not (batch < 0).any():
+    if learns_all(batch) if all_learned is None else all_learned:
         return batch[:, :-1], batch[:, 1:], None
     tokens = tokens_of(batch)
     return tokens[:, :-1], tokens[:, 1:], batch[:, 1:] >= 0
+
+
+def learns_all(batch: Int64[Tensor, "rows window"]) -> bool:
+    """Whether no token of a batch is but read; a device that works on its own is waited for."""
+    return batch.is_meta or not (batch < 0).any()
 
 
 def count_learned(batch: Int64[Tensor, "rows window"]) -> int:

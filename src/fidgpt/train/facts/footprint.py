@@ -76,8 +76,11 @@ class Footprint:
         What backward passes and optimizers need for a moment is not in it: some percent.
         """
         lasting = self.weights + self.copy + (self.optimizer or 0) + (self.average or 0)
-        forward = sum(self.activations or ()) + self.gradients * self.is_split
-        return lasting + max(forward, self.gradients, self.full_gradients)
+        waiting = self.full_gradients if self.is_split else 0
+        # Of the last micro-batch there are gradients in both formats, where there is a copy.
+        both = waiting + (self.gradients if self.copy else 0)
+        forward = waiting + sum(self.activations or ())
+        return lasting + max(forward, both, self.gradients, self.full_gradients)
 
 
 def footprint(
