@@ -59,12 +59,15 @@ def numbers(mesh: DeviceMesh | None) -> dict[str, Any]:
 
 
 def stepped(mesh: DeviceMesh | None) -> dict[str, torch.Tensor]:
-    """Weights after two steps of optimizers that ask for whole matrices; three are in the stack."""
+    """Weights after two steps of optimizers that ask for whole matrices; three are in the stack.
+
+    Of one number, one of the processes holds nothing.
+    """
     held = {}
     for name, make in {"muon": _muon, "adafactor": _adafactor}.items():
         drawn = torch.Generator().manual_seed(1)
         parameters = []
-        for shape in ((3, 4, 5), (4, 3), (5,)):
+        for shape in ((3, 4, 5), (4, 3), (5,), (1,)):
             values = torch.randn(shape, generator=drawn)
             if mesh is not None:
                 values = distribute_tensor(values, mesh, [Shard(0)])

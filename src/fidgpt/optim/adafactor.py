@@ -66,9 +66,11 @@ def _whole(tensor: Tensor) -> Tensor:
     return getattr(tensor, "full_tensor", lambda: tensor)()
 
 
-def _put_back(whole: Tensor, parameter: Tensor) -> None:
+def _put_back(whole: Tensor, parameter: Any) -> None:
     # Imported late: it takes longer than all else that a command starts.
-    from torch.distributed.tensor.experimental import implicit_replication
+    from torch.distributed.tensor import distribute_tensor
 
-    with implicit_replication():
-        parameter.copy_(whole)
+    mesh, placements = parameter.device_mesh, parameter.placements
+    # Every process has the same values: nothing is sent.
+    own = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    parameter.to_local().copy_(own.to_local())
