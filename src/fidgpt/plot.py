@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fidgpt.curves import Curve, Recorded
 
 FLAGS = flags.FLAGS
+_FEW = 5  # steps that a warning names
 
 flags.DEFINE_string("out", "curves.png", "The file to write: .html, .pdf, .png or .svg.")
 flags.DEFINE_multi_string(
@@ -102,9 +103,21 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
     what = f"number of {metric}{' above 0, as --log_y needs' if FLAGS.log_y else ''}"
     for name in [name for name in curves if name not in drawn]:
         print(f"warning: {name} has no {what}.", file=sys.stderr)
+    for name, curve in drawn.items():
+        if curve.left_out:
+            print(
+                f"warning: {name} has numbers of {metric} that are left out, as they are NaN, "
+                f"infinite or too large: at {_places(curve.left_out)}.",
+                file=sys.stderr,
+            )
     if not drawn:
         raise RunError(f"no run has a {what} that could be drawn; see --first_step.")
     return [*drawn.values()]
+
+
+def _places(steps: "Sequence[int]") -> str:
+    few = ", ".join(map(str, steps[:_FEW])) + (", ..." if len(steps) > _FEW else "")
+    return f"step{'s' * (len(steps) > 1)} {few}"
 
 
 if __name__ == "__main__":

@@ -78,6 +78,12 @@ def test_a_schedule_of_nought_can_be_drawn() -> None:
     assert {mark for row in drawn(text) for mark in row} <= {" "}
 
 
+def test_the_largest_rate_can_be_drawn() -> None:
+    text = schedule_text(lambda step: 1.0, num_steps=500, peaks=[("matrices", 1.7e308)])
+    assert {mark for row in drawn(text) for mark in row} == {"█"}
+    assert text.splitlines()[-1].split() == ["500", "1.7e+308", "1", "last", "step"]
+
+
 def test_groups_that_learn_at_another_rate_are_told() -> None:
     peaks = [("matrices", 0.1), ("vectors", 0.1), ("tables", 0.05)]
     schedule = Phases(num_steps=10, warmup=2, shape=NoDecay())

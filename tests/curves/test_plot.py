@@ -135,13 +135,19 @@ def test_what_has_nothing_to_draw_is_left_out_of_what_has(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    for name, text in {"begun": "", "below": '{"step": 1, "loss": -2.0}\n'}.items():
+    huge = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1e308}\n{"step": 3, "loss": 1e100}\n'
+    below = '{"step": 1, "loss": -2.0}\n'
+    for name, text in {"begun": "", "below": below, "huge": huge}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text(text)
-    others = [str(tmp_path / name) for name in ("begun", "below")]
+    others = [str(tmp_path / name) for name in ("begun", "below", "huge")]
     assert plotted(*runs, *others, "--metric=loss", "--log_y", f"--out={tmp_path}/a.svg") == 0
     told = capsys.readouterr()
-    assert "a.svg shows loss of slow, fast." in told.out
+    assert "a.svg shows loss of slow, fast, huge." in told.out
+    assert (
+        "huge has numbers of loss that are left out, as they are NaN, infinite or too" in told.err
+    )
+    assert "at step 2." in told.err
     assert f"warning: {tmp_path}/begun has nothing to draw" in told.err
     assert "warning: below has no number of loss above 0, as --log_y needs." in told.err
     assert plotted(others[1], "--metric=loss", "--log_y", f"--out={tmp_path}/b.svg") == 2

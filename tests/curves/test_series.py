@@ -49,9 +49,10 @@ def test_what_is_measured_now_and_then_is_shown_point_by_point() -> None:
 
 
 def test_a_beginning_can_be_left_out_and_what_is_no_number_has_no_point() -> None:
-    run = recorded(9.0, math.nan, 2.0, 1.0)
+    run = recorded(9.0, math.nan, 2.0, 1.0, 1.7e308, 10**400, -math.inf)
     curve = curve_of(run, "loss", over="step", smooth=0, first_step=2)
     assert curve is not None and (curve.x, curve.y) == ([3, 4], [2.0, 1.0])
+    assert curve.left_out == [2, 5, 6, 7]
     assert curve_of(run, "loss", over="step", first_step=5) is None
     assert curve_of(run, "accuracy", over="step") is None
     del run.rows[1]["tokens_per_second"]

@@ -81,11 +81,11 @@ def test_evaluations_and_steps_left_out_are_told_and_the_rest_is_for_the_files(t
     console.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
     rest = {"seconds/forward": 0.5, "moe/z": 0.1, "grad_norm/matrices": 2.0}
     console.log(metrics_row(3) | rest | {"validation/loss": 1.5})
-    console.log(metrics_row(4) | rest | {"skipped": 1, "grad_norm": 1234.5})
+    console.log(metrics_row(4) | rest | {"skipped": 1, "grad_norm": 1234.5, "loss": 1e308})
     console.log(metrics_row(5) | {"samples": ["def [bold]:", "class"]})
     console.finish()
     told = capsys.readouterr().out
     assert "step 3: validation/loss 1.5000\n" in told
-    assert "step 4 is left out: loss 0.3333, gradient norm 1234" in told
+    assert "step 4 is left out: loss 1e+308, gradient norm 1234" in told
     assert "step 5 writes: def [bold]:\n" in told and "step 5 writes: class\n" in told
     assert not any(word in told for word in ("seconds", "moe", "matrices"))

@@ -14,6 +14,7 @@ from fidgpt.train import RunError
 AXES = ("step", "tokens", "time")
 _USUAL = ("loss", "validation/loss", "learning_rate", "grad_norm", "tokens_per_second")
 _EARLY = 0.1  # of the steps so far are averaged at most, as a loss falls fast at first
+_LARGEST = 1e100  # Matplotlib multiplies the ends of an axis, which must not overflow
 _SPARSE = 0.5  # of the rows; what fewer have, as evaluations, is shown point by point
 
 
@@ -24,9 +25,10 @@ class Curve:
     Attributes:
       run: name of the run.
       x: steps, tokens or seconds.
-      y: the metric as it was measured, finite.
+      y: the metric as it was measured, finite and not too large for a drawing.
       smooth: the same, smoothed.
       is_sparse: whether it was measured now and then only.
+      left_out: steps whose number is none, infinite, or too large for a drawing.
     """
 
     run: str
@@ -34,6 +36,7 @@ class Curve:
     y: Sequence[float]
     smooth: Sequence[float]
     is_sparse: bool
+    left_out: Sequence[int] = ()
 
 
 def chosen_metrics(runs: Sequence[Recorded], asked: Sequence[str]) -> list[str]:
@@ -71,7 +74,7 @@ def curve_of(
         None takes a hundredth of the run.
       first_step: what comes before it is left out.
     """
-    rows = [row for row in run.rows if _is_number(row.get(metric))]
+    rows = [row for row in run.rows if _can_be_drawn(row.get(metric))]
     if not rows or rows[-1]["step"] < first_step:
         return None
     is_sparse = len(rows) < _SPARSE * len(run.rows)
@@ -82,11 +85,18 @@ def curve_of(
     places = dict(zip((row["step"] for row in run.rows), _places(run, over), strict=True))
     x, smoothed = [places[step] for step in steps], _smoothed(steps, y, smooth)
     at = bisect.bisect_left(steps, first_step)
-    return Curve(run.name, x[at:], y[at:], smoothed[at:], is_sparse)
+    left_out = [
+        row["step"]
+        for row in run.rows
+        if row["step"] >= first_step
+        and isinstance(value := row.get(metric), int | float)
+        and not _can_be_drawn(value)
+    ]
+    return Curve(run.name, x[at:], y[at:], smoothed[at:], is_sparse, left_out)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+def _can_be_drawn(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= _LARGEST
 
 
 def _places(run: Recorded, over: str) -> list[float]:
@@ -98,7 +108,7 @@ def _places(run: Recorded, over: str) -> list[float]:
     if over == "step":
         return [row["step"] for row in run.rows]
     needs = {"tokens": ["tokens"], "time": ["tokens", "tokens_per_second"]}[over]
-    missing = [name for name in needs if not all(_is_number(row.get(name)) for row in run.rows)]
+    missing = [name for name in needs if not all(_can_be_drawn(row.get(name)) for row in run.rows)]
     if missing:
         raise RunError(f"{run.name} cannot be drawn over {over}: not every row has {missing[0]}.")
     if over == "tokens":

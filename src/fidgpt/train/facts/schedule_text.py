@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _HEIGHT = 10
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _LISTED = 16
+_LONG = 1e15  # from which on a number is written by its power of ten
 # What a curve does at a step, by the signs of its slopes before and after it.
 _TURNS = {
     (1, -1): "peak",
@@ -115,8 +116,9 @@ def _drawing(values: Sequence[float], width: int) -> list[str]:
     top = max(*values, 0.0)
     labels = [f"{top:.3g}", f"{top / 2:.3g}", "0"]
     margin = max(map(len, labels)) + 1
-    columns = _columns(values, width - margin - 2)
-    heights = [round(8 * _HEIGHT * max(0.0, value) / top) if top > 0 else 0 for value in columns]
+    parts = [max(0.0, value) / top if top > 0 else 0.0 for value in values]
+    columns = _columns(parts, width - margin - 2)
+    heights = [round(8 * _HEIGHT * part) for part in columns]
     lines = []
     for row in reversed(range(_HEIGHT)):
         label = {_HEIGHT - 1: labels[0], _HEIGHT // 2 - 1: labels[1]}.get(row, "")
@@ -149,4 +151,4 @@ def _table(turns: Sequence[Turn], peak: float, *, unit: str, whole: str | None) 
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) < _LONG and value == int(value) else f"{value:.4g}"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 _LINES_WITHOUT_A_TERMINAL = 20
+_LONG = 1e6  # a loss from which on powers of ten are shorter
 _WIDTH_WITHOUT_A_TERMINAL = 1000  # nothing is there to be filled, and a path stays in one piece
 
 
@@ -47,13 +48,13 @@ class Console:
     def log(self, row: Row) -> None:
         assert self._rich is not None and self._facts is not None
         if values := {key: row[key] for key in row if self._is_evaluated(key)}:
-            shown = "  ".join(f"{key.replace('_', ' ')} {values[key]:.4f}" for key in values)
+            shown = "  ".join(f"{key.replace('_', ' ')} {_short(values[key])}" for key in values)
             self.say(f"step {row['step']}: {shown}")
         for text in row.get("samples", ()):
             self.say(f"step {row['step']} writes: {text}")
         if row.get("skipped"):
             self.say(
-                f"step {row['step']} is left out: loss {row['loss']:.4f}, gradient norm "
+                f"step {row['step']} is left out: loss {_short(row['loss'])}, gradient norm "
                 f"{row['grad_norm']:.4g}"
             )
         if self._progress is not None and self._task is not None:
@@ -92,6 +93,10 @@ def _is_time(step: int, num_steps: int) -> bool:
 
 def _numbers(row: Row) -> str:
     return (
-        f"loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
+        f"loss {_short(row['loss'])}  {row['tokens_per_second']:,.0f} tokens/s  "
         f"{row['utilisation']:.0%} of peak"
     )
+
+
+def _short(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < _LONG else f"{value:.4g}"
