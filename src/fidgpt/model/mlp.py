@@ -24,7 +24,19 @@ def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
 
-class _Plain(nn.Module):
+class _FeedForward(nn.Module):
+    """Out to a width inside and back again; a kind says its activation."""
+
+    activation: Activation
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
+        """Raises ValueError unless both widths are 1 or more."""
+        require_size("hidden_dim", hidden_dim)
+        require_size("ffn_dim", ffn_dim)
+
+
+class _Plain(_FeedForward):
     """`down(activation(up(x)))`; a kind says its activation.
 
     Args:
@@ -35,8 +47,6 @@ class _Plain(nn.Module):
       init: start of the projections that read the stream.
       out_init: start of the projection down, `init` unless said.
     """
-
-    activation: Activation
 
     def __init__(
         self,
@@ -53,12 +63,6 @@ class _Plain(nn.Module):
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless both widths are 1 or more."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("ffn_dim", ffn_dim)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return self.down(self.activation(self.up(x)))
@@ -114,7 +118,7 @@ class MLP(_Plain):
         self.activation = activation
 
 
-class _Gated(nn.Module):
+class _Gated(_FeedForward):
     """`down(activation(gate(x)) * up(x))`; a kind says its activation.
 
     Args:
@@ -125,8 +129,6 @@ class _Gated(nn.Module):
       init: start of the projections that read the stream.
       out_init: start of the projection down, `init` unless said.
     """
-
-    activation: Activation
 
     def __init__(
         self,
@@ -144,12 +146,6 @@ class _Gated(nn.Module):
         self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless both widths are 1 or more."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("ffn_dim", ffn_dim)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return self.down(self.activation(self.gate(x)) * self.up(x))

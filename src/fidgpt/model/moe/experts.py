@@ -62,7 +62,18 @@ class ClampedSwiGLU:
         return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
 
 
-class PlainExperts(StackedExperts):
+class _FeedForwardExperts(StackedExperts):
+    """Experts that go out to a width inside and back again."""
+
+    @staticmethod
+    def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
+        """Raises ValueError unless there are experts, and all widths are 1 or more."""
+        require_size("hidden_dim", hidden_dim)
+        require_size("num_experts", num_experts)
+        require_size("ffn_dim", ffn_dim)
+
+
+class PlainExperts(_FeedForwardExperts):
     """Experts that compute `down(activation(up(x)))`.
 
     Args:
@@ -98,13 +109,6 @@ class PlainExperts(StackedExperts):
         self.down_bias = self._biases(hidden_dim, bias)
         self._adapt(adapter, "up", "down")
 
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless there are experts, and all widths are 1 or more."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("num_experts", num_experts)
-        require_size("ffn_dim", ffn_dim)
-
     def forward(
         self, rows: Float[Tensor, "rows hidden"], groups: Groups
     ) -> Float[Tensor, "rows hidden"]:
@@ -112,7 +116,7 @@ class PlainExperts(StackedExperts):
         return self._linear(inside, "down", groups)
 
 
-class GatedExperts(StackedExperts):
+class GatedExperts(_FeedForwardExperts):
     """Experts that compute `down(gating(gate(x), up(x)))`.
 
     Args:
@@ -149,13 +153,6 @@ class GatedExperts(StackedExperts):
         self.up_bias = self._biases(ffn_dim, bias)
         self.down_bias = self._biases(hidden_dim, bias)
         self._adapt(adapter, "gate", "up", "down")
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless there are experts, and all widths are 1 or more."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("num_experts", num_experts)
-        require_size("ffn_dim", ffn_dim)
 
     def forward(
         self, rows: Float[Tensor, "rows hidden"], groups: Groups
