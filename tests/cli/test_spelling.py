@@ -1,16 +1,27 @@
 """How directives are spelled."""
 
-from fidgpt.cli.directives.directives import KINDS
+import pytest
+
+from fidgpt.cli.catalogue.catalogue import own_catalogue
+from fidgpt.cli.directives.directives import compose
 from fidgpt.cli.directives.spelling import (
     BASES,
+    KINDS,
     is_base,
     is_by_machine,
     split_directive,
 )
+from fidgpt.graph import ConfigErrors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_understood(kind: str) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        compose([f"{kind}:"], own_catalogue())
+    assert "is no directive" not in str(caught.value)
 
 
 def test_all_that_begin_a_graph_are_known_as_such() -> None:
-    assert KINDS[: len(BASES)] == BASES
     assert [kind for kind in KINDS if is_base(f" {kind} :x")] == [*BASES]
     assert not is_base("config") and not is_base("base")
 

@@ -6,22 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from fidgpt.cli.completion.files import complete_file
 from fidgpt.cli.completion.paths import complete_path, knob_at
 from fidgpt.cli.completion.word import Candidate
+from fidgpt.cli.directives.spelling import KINDS
 from fidgpt.cli.index.store import Index
 from fidgpt.cli.showing.chosen import chosen_config
 
-KINDS = {
-    "config": "begin with a named config",
-    "config_file": "begin with a file",
-    "config_str": "begin with a config written out",
-    "fiddler": "change the config by a named function",
-    "set": "set one value",
-    "tag": "say a quantity once for all who hear it",
-    "del": "back to the default",
-    "use": "put another part in a place",
-    "tie": "make two places hold one part",
-    "untie": "give a place a part of its own",
-    "patch": "apply a saved difference",
-}
 _TYPES = {"bool": ["True", "False"], "None": ["None"]}
 
 

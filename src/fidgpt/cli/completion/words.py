@@ -4,25 +4,20 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from fidgpt.cli.commands import COMMANDS
 from fidgpt.cli.completion.directives import complete_directive, complete_name, knobs_for
 from fidgpt.cli.completion.files import complete_file
 from fidgpt.cli.completion.line import Line
 from fidgpt.cli.completion.paths import complete_path
 from fidgpt.cli.completion.word import Candidate
 from fidgpt.cli.index.store import Index
+from fidgpt.cli.showing.lists import LISTS, OF_A_PLACE
 
 _SCRIPTS = {"train.py": "train", "sweep.py": "sweep"}
-_NAMES = {f"fidgpt-{name}": name for name in ("train", "sweep", "sample", "evaluate", "export")}
-_MODULES = {
-    "fidgpt.cli.train": "train",
-    "fidgpt.cli.sweep": "sweep",
-    "fidgpt.sample": "sample",
-    "fidgpt.evaluate": "evaluate",
-    "fidgpt.export": "export",
-}
+_NAMES = {f"fidgpt-{name}": name for name in COMMANDS}
+_MODULES = {module: name for name, module in COMMANDS.items()}
 _NEEDS_KNOBS = re.compile(r"\b(set|tag|del|use|tie|untie|parts|knobs):")
 _ASSIGN = ("set", "tag", "use", "tie")
-_LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
 
 
 def command_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -102,9 +97,8 @@ def _axis(typed: str, earlier: list[str], index: Index) -> list[Candidate]:
 def _lists(typed: str, earlier: list[str], index: Index) -> list[Candidate]:
     kind, colon, path = typed.partition(":")
     if not colon:
-        return [Candidate(one) for one in _LISTS] + [
-            Candidate(f"{one}:", False) for one in ("parts", "knobs")
-        ]
+        whole = [Candidate(one) for one in LISTS]
+        return whole + [Candidate(f"{one}:", False) for one in OF_A_PLACE]
     found = complete_path(path, knobs_for(earlier, index), end="", parts_end=True)
     return [one.after(f"{kind}:") for one in found]
 

@@ -17,7 +17,7 @@ from fidgpt.cli.catalogue.catalogue import Catalogue
 from fidgpt.cli.directives import bases, changes
 from fidgpt.cli.directives.blame import blamed
 from fidgpt.cli.directives.effects import Composed, Effect, edits_between, speaker
-from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, is_base, split_directive
+from fidgpt.cli.directives.spelling import DEFAULT_CONFIG, KINDS, is_base, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, Speaker, clone, suggest
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
@@ -41,7 +41,6 @@ _CHANGES: dict[str, changes.Change] = {
     "tie": changes.change_tie,
     "untie": changes.change_untie,
 }
-KINDS = (*_BASES, *_CODE, *_CHANGES)
 
 
 def compose(

@@ -1,7 +1,23 @@
-"""How directives are spelled: what kinds there are, and of which kind one is."""
+"""How directives are spelled: what kinds there are, and of which kind one is.
+
+Light, as completion asks for it at every key.
+"""
 
 DEFAULT_CONFIG = "base"
 BASES = ("config", "config_file", "config_str")  # where a graph begins
+KINDS = {
+    "config": "begin with a named config",
+    "config_file": "begin with a file",
+    "config_str": "begin with a config written out",
+    "fiddler": "change the config by a named function",
+    "set": "set one value",
+    "tag": "say a quantity once for all who hear it",
+    "del": "back to the default",
+    "use": "put another part in a place",
+    "tie": "make two places hold one part",
+    "untie": "give a place a part of its own",
+    "patch": "apply a saved difference",
+}
 _BY_MACHINE = "for_hardware"  # what it does elsewhere, nobody knows here
 
 

@@ -5,13 +5,8 @@ from typing import Any
 
 from absl import flags
 
-COMMANDS = {
-    "train": "fidgpt.cli.train",
-    "sweep": "fidgpt.cli.sweep",
-    "sample": "fidgpt.sample",
-    "evaluate": "fidgpt.evaluate",
-    "export": "fidgpt.export",
-}
+from fidgpt.cli.commands import COMMANDS
+
 _OF_ALL = "fidgpt.cli.app"
 _OF_TRAINED = "fidgpt.cli.running.trained"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from fidgpt.cli.directives.spelling import DEFAULT_CONFIG
 from fidgpt.cli.index.store import Index
 
-DEFAULT_CONFIG = "base"
 _FILES = ("config_file:", "config_str:")
 
 

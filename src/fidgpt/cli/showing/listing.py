@@ -6,9 +6,8 @@ from fidgpt.cli.directives.spelling import is_base
 from fidgpt.cli.index.ask import at_hand, of_chosen, whole
 from fidgpt.cli.index.store import Index
 from fidgpt.cli.showing.chosen import chosen_config, directive_for, knobs_of_chosen
+from fidgpt.cli.showing.lists import LISTS
 from fidgpt.cli.showing.tables import print_table
-
-KINDS = ("configs", "fiddlers", "tags", "parts", "knobs")
 
 
 def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] = ()) -> None:
@@ -40,7 +39,7 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
     else:
         from fidgpt.graph import ConfigError, suggest  # late: only a mistake waits for it
 
-        raise ConfigError(f"--list={what}: {suggest(what, KINDS)}")
+        raise ConfigError(f"--list={what}: {suggest(what, LISTS)}")
 
 
 def call_text(name: str, entry: dict) -> str:

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.directives import KINDS
-from fidgpt.cli.directives.spelling import split_directive
+from fidgpt.cli.directives.spelling import KINDS, split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.typed.calls import split_at_commas
 from fidgpt.sweep.points.values import expanded
