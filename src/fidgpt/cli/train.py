@@ -69,10 +69,10 @@ def main(arguments: list[str]) -> int | None:
 
 def _show(made: "Composed", catalogue: "Catalogue") -> None:
     from fidgpt.cli.directives.culprits import grouped  # late, as they know the model
-    from fidgpt.cli.directives.report import in_one_go
+    from fidgpt.cli.directives.report import naming_directives
     from fidgpt.cli.directives.spare import spare_blocks
 
-    with in_one_go(made, allow_noop=FLAGS.allow_noop):
+    with naming_directives(made, allow_noop=FLAGS.allow_noop):
         mistakes = _cannot_run(made.root)
     _warn([f"this would not run: {message}" for message in grouped(mistakes)])
     _tell(made, all_of_it=FLAGS.verbose)
@@ -110,18 +110,18 @@ def _wrong_beside(made: "Composed") -> list[str]:
 
 def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
-    from fidgpt.cli.directives.report import in_one_go
+    from fidgpt.cli.directives.report import naming_directives
     from fidgpt.cli.directives.spare import spare_blocks
     from fidgpt.cli.running.runs import build_trainer, new_run, resumed_run
     from fidgpt.cli.running.saying import allow_flags
     from fidgpt.graph.checking.unread import unread
 
     flags = allow_flags(FLAGS.allow)
-    with in_one_go(made, allow_noop=FLAGS.allow_noop):
+    with naming_directives(made, allow_noop=FLAGS.allow_noop):
         trainer = build_trainer(made.root)
     _tell(made, all_of_it=True)
     _warn([*unread(made.root), *spare_blocks(made.root)])
-    with in_one_go(made, allow_noop=FLAGS.allow_noop):
+    with naming_directives(made, allow_noop=FLAGS.allow_noop):
         directory = (
             new_run(
                 made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags

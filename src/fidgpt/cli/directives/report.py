@@ -22,8 +22,8 @@ _VALUES = ("set", "tag", "del")
 
 
 @contextlib.contextmanager
-def in_one_go(made: Composed, *, allow_noop: bool = False) -> Iterator[None]:
-    """Tells of what is found wrong inside which directives said it, and what else was in vain.
+def naming_directives(made: Composed, *, allow_noop: bool = False) -> Iterator[None]:
+    """Names the directives behind what is found wrong inside, and those that were in vain.
 
     Raises:
       ConfigErrors: something was found, and this is all of it.
