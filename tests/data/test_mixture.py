@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import torch
 from fidgpt.data import (
     BPETokenizer,
     ByteTokenizer,
+    Corpus,
     CorpusTokenizer,
     DataError,
     FillInTheMiddle,
     IndexedStream,
     Mixture,
     Stage,
+    TextFiles,
     TokenStream,
     best_fit,
 )
@@ -189,6 +192,18 @@ def test_texts_with_other_tokens_are_refused(stream_of: MakeStream, modules: lis
     mixture = mixed({"own": own, "other": same}, weights=weights)
     assert mixture.tokenizer.token_values() == own.tokenizer.token_values()
     assert other.checksum != same.checksum
+
+
+def test_a_text_that_is_not_there_is_told_before_another_one_is_written(
+    stream_of: MakeStream, tmp_path: Path
+) -> None:
+    own, other = stream_of(["a" * 200], prepare=False), stream_of(["b" * 200], prepare=False)
+    assert isinstance(other.corpus, Corpus)
+    other.corpus.source = TextFiles(tmp_path / "none.txt")
+    inner = Mixture({"other": other}, batch_size=8, weights={"other": 1})
+    with pytest.raises(DataError, match=r"none\.txt does not exist"):
+        mixed({"own": own, "inner": inner}, weights={"own": 1, "inner": 1})
+    assert not (tmp_path / "cache").exists()
 
 
 def test_texts_in_sequences_of_other_lengths_are_refused(stream_of: MakeStream) -> None:

@@ -57,6 +57,11 @@ class Corpus:
             num_workers=num_workers,
         )
 
+    def require_source(self) -> None:
+        """Raises DataError where the source is not there; reads no contents."""
+        if self._prepared is None:
+            self.source.identity()
+
     def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
         """Open the prepared corpus, writing it first if it is missing; again, it costs nothing.
 

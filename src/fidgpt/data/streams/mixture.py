@@ -93,14 +93,19 @@ class Mixture(IndexedStream):
         counts = self._counts[self._stage(np.array([self._before(step)]))[0]]
         return {name: Fraction(counts.get(name, 0), sum(counts.values())) for name in self.streams}
 
+    def require_text(self) -> None:
+        for stream in self.streams.values():
+            stream.require_text()
+
     def prepare(self, *, show_progress: bool = True) -> None:
         """Prepare every stream; again, it costs nothing.
 
         Raises DataError, also when their tokens are not those of one tokenizer, or their
-        sequences not of one length.
+        sequences not of one length; where a text is not there, before any is written.
         """
         if self._dealt:
             return
+        self.require_text()
         for stream in self.streams.values():
             stream.prepare(show_progress=show_progress)
         _check_same_tokens({name: stream.tokenizer for name, stream in self.streams.items()})

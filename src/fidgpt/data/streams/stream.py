@@ -61,6 +61,11 @@ class TokenStream(IndexedStream):
         for name, count in locals().items():
             check_positive(count, name=name)
 
+    def require_text(self) -> None:
+        require_source = getattr(self.corpus, "require_source", None)
+        if require_source is not None:
+            require_source()
+
     def prepare(self, *, show_progress: bool = True) -> None:
         """Open the corpus and pack it, writing what is missing; again, it costs nothing.
 

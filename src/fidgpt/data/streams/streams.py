@@ -100,6 +100,9 @@ class IndexedStream(TrainingStream):
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sequences with these numbers, from 0: [len(indices), seq_len + 1] token ids."""
 
+    def require_text(self) -> None:
+        """Raises DataError where the text is not there, before anything that takes long."""
+
     def begun(self, count: int) -> list[BegunStage]:
         """The stages in which the first `count` sequences were dealt; see `stages_begun`."""
         return []
