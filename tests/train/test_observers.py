@@ -65,14 +65,29 @@ def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(use, cfg, tmp
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == cfg.num_steps
 
 
-def test_a_trace_that_finds_no_room_is_said_and_the_run_goes_on(cfg, train, monkeypatch, capsys):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(
+    ("what", "error", "said"),
+    [
+        ("export_chrome_trace", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
+        (
+            "key_averages",
+            UnicodeDecodeError("utf-8", b"\xf0", 0, 1, "no text"),
+            "can't decode byte",
+        ),
+    ],
+)
+def test_a_trace_that_fails_is_said_and_the_run_goes_on(
+    what, error, said, cfg, train, monkeypatch, capsys
+):
+    def fail(*_):
+        raise error
 
-    monkeypatch.setattr("torch.profiler.profile.export_chrome_trace", full)
+    monkeypatch.setattr(f"torch.profiler.profile.{what}", fail)
     use_profiler(cfg, begin=1, num_steps=2)
     assert len(train(cfg)) == cfg.num_steps
-    assert capsys.readouterr().err.count("No space left on device): the run goes on") == 1
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("): the run goes on") == 1
 
 
 @pytest.mark.parametrize("use", [use_profiler, use_watchdog])

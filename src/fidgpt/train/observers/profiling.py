@@ -18,8 +18,8 @@ _ROWS = 40  # of the table: what took the most time
 class SomeSteps(abc.ABC):
     """Records steps `begin` to `begin + num_steps - 1`, counted from 1, on every process.
 
-    A run that ends in between leaves what was recorded until then. What cannot be written is said,
-    and the run goes on.
+    A run that ends in between leaves what was recorded until then. What cannot be written, or what
+    torch cannot make of it, is said, and the run goes on.
 
     Args:
       begin: the first step; the very first ones warm up and compile.
@@ -71,10 +71,13 @@ class SomeSteps(abc.ABC):
     def _said(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        # Torch's profiler fails now and then, as at names that it recorded of another thread's
+        # code and that are no text any more.
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
             tell(
-                f"warning: {type(self).__name__} cannot write {self._files}.* ({error.strerror}): "
-                "the run goes on without it."
+                f"warning: {type(self).__name__} cannot write {self._files}.* ({reason}): the run "
+                "goes on without it."
             )
 
     @abc.abstractmethod
