@@ -168,8 +168,21 @@ def test_neither_ctrl_c_nor_the_end_of_the_program_waits_for_a_batch(how: str, s
     assert ("KeyboardInterrupt" in done.stderr) == (how == "interrupt")
 
 
-def test_nothing_ahead_is_refused() -> None:
+def test_no_more_is_made_ahead_than_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Counting()
+    monkeypatch.setattr("fidgpt.data.streams.prefetch._MOST_BYTES", 5 * stream.batch(0).nbytes)
+    ahead = Prefetch(stream, depth=1000)
+    for step in range(3):
+        ahead.batch(step)
+        assert len(ahead._ahead) == 5
+
+
+def test_nothing_ahead_or_too_much_is_refused() -> None:
     with pytest.raises(ValueError, match="depth=0 makes no batch ahead"):
         Prefetch(Counting(), depth=0)
     with pytest.raises(ValueError, match="num_workers=0 threads make no batch"):
         Prefetch(Counting(), num_workers=0)
+    with pytest.raises(ValueError, match=r"depth=10000000 batches .* use 1000 at most"):
+        Prefetch(Counting(), depth=10**7)
+    with pytest.raises(ValueError, match="num_workers=1001 threads are too many"):
+        Prefetch(Counting(), num_workers=1001)

@@ -21,6 +21,8 @@ _Ask = tuple[int, int, int]
 _Job = tuple[_Ask, "Future[Tensor]"]
 # How often the one who waits looks whether anybody still works.
 _PATIENCE_SECONDS = 1.0
+# Batches or threads, of which some few do what can be done; and bytes of all batches made ahead.
+_MOST, _MOST_BYTES = 1000, 2**30
 
 
 class Prefetch(TrainingStream):
@@ -33,11 +35,11 @@ class Prefetch(TrainingStream):
 
     Args:
       stream: where the batches come from.
-      depth: batches that are made ahead.
+      depth: batches that are made ahead, or as many as fit into 1 GiB if those are fewer.
       num_workers: threads; more than one pay where a batch waits for a disk.
 
     Raises:
-      ValueError: depth or num_workers is below 1.
+      ValueError: depth or num_workers is below 1, or above 1,000.
     """
 
     MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"stream": "live"}
@@ -48,6 +50,7 @@ class Prefetch(TrainingStream):
         self.depth = depth
         self.num_workers = num_workers
         self._ahead: dict[_Ask, Future[Tensor]] = {}
+        self._reach = 0  # no further than the first batch until its size is known
         self._workers: _Workers | None = None
 
     @staticmethod
@@ -57,6 +60,10 @@ class Prefetch(TrainingStream):
             raise ValueError(f"{depth=} makes no batch ahead: use 1 or more, or no Prefetch.")
         if num_workers < 1:
             raise ValueError(f"{num_workers=} threads make no batch: use 1 or more.")
+        if depth > _MOST:
+            raise ValueError(f"{depth=} batches would wait in memory: use {_MOST} at most.")
+        if num_workers > _MOST:
+            raise ValueError(f"{num_workers=} threads are too many: use {_MOST} at most.")
 
     def prepare(self, *, show_progress: bool = True) -> None:
         self.stream.prepare(show_progress=show_progress)
@@ -75,10 +82,13 @@ class Prefetch(TrainingStream):
         ask = (step, rank, world_size)
         if ask not in self._ahead:
             self._forget()
-        for later in range(step, step + self.depth + 1):
-            self._begin((later, rank, world_size), self._workers)
-        made = self._ahead.pop(ask)
-        return self._workers.wait_for(made)
+        self._begin_until(step + self._reach, ask, self._workers)
+        made = self._workers.wait_for(self._ahead.pop(ask))
+        is_first = self._reach == 0
+        self._reach = min(self.depth, max(1, _MOST_BYTES // max(1, made.nbytes)))
+        if is_first:
+            self._begin_until(step + self._reach, (step + 1, rank, world_size), self._workers)
+        return made
 
     def full_batches(self, steps: int) -> float:
         return self.stream.full_batches(steps)
@@ -97,10 +107,12 @@ class Prefetch(TrainingStream):
     def checksum(self) -> str:
         return self.stream.checksum
 
-    def _begin(self, ask: _Ask, workers: "_Workers") -> None:
-        if ask not in self._ahead:
-            self._ahead[ask] = Future()
-            workers.jobs.put((ask, self._ahead[ask]))
+    def _begin_until(self, last: int, ask: _Ask, workers: "_Workers") -> None:
+        """Has batches made from the one that is asked for to the last."""
+        for step in range(ask[0], last + 1):
+            if (later := (step, *ask[1:])) not in self._ahead:
+                self._ahead[later] = Future()
+                workers.jobs.put((later, self._ahead[later]))
 
     def _forget(self) -> None:
         for future in self._ahead.values():

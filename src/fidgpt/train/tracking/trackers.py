@@ -46,13 +46,14 @@ class JSONLines:
     A run that goes on after a kill drops the rows of steps that its checkpoint does not know, so
     the file reads as if nothing had happened; and so does one that goes back by itself. A file
     that somebody removes or replaces during the run, as an editor does, is written anew with all
-    its rows.
+    its rows; one that is cut, as `logrotate` does with `copytruncate`, goes on by whole rows.
     """
 
     def __init__(self) -> None:
         self._file: Any = None
         self._folder: os.stat_result | None = None
         self._last = 0
+        self._size = 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         path = run.path / "metrics.jsonl"
@@ -69,8 +70,10 @@ class JSONLines:
         line = _line(row).encode()
         with _explained(path):
             self._bring_back(path)
+            self._end_line(path, step=row["step"])
             while line:
                 line = line[self._file.write(line) :]
+            self._size = self._file.tell()
 
     def _open(self, path: Path, *, after: int) -> None:
         num_kept = _keep_until(path, after) if path.exists() else 0
@@ -81,6 +84,7 @@ class JSONLines:
         self._file = path.open("a+b", buffering=0)
         self._folder = path.parent.stat()
         self._last = after
+        self._size = os.fstat(self._file.fileno()).st_size
 
     def _bring_back(self, path: Path) -> None:
         """Writes the file anew where it was taken away: what is open still has all of it.
@@ -93,7 +97,21 @@ class JSONLines:
         _replace(path, self._file.read())
         self._file.close()
         self._file = path.open("a+b", buffering=0)
+        self._size = os.fstat(self._file.fileno()).st_size
         tell(f"warning: {path} was removed or replaced by another file: all of it is there again.")
+
+    def _end_line(self, path: Path, *, step: int) -> None:
+        """Begins a line where somebody cut the file, or wrote into it, and left half of one."""
+        size = os.fstat(self._file.fileno()).st_size
+        if size < self._size:
+            tell(
+                f"warning: {path} was cut short by {self._size - size:,} bytes: rows before step "
+                f"{step} are lost there; the run itself is whole, and later rows follow."
+            )
+        if size != self._size and size > 0:
+            self._file.seek(size - 1)
+            if self._file.read(1) != b"\n":
+                self._file.write(b"\n")
 
     def say(self, text: str) -> None:
         """Text is no metric."""
