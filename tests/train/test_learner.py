@@ -10,8 +10,11 @@ from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import unlearned
 from fidgpt.model import materialize
+from fidgpt.model.reports import collecting, report_tally
+from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, Float32, Precision
 from fidgpt.train.learner import Learner
+from fidgpt.train.steps.step_reports import StepReports
 
 
 def learner(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> Learner:
@@ -95,3 +98,20 @@ def test_many_narrow_micro_batches_add_up_as_well_as_few():
     exact = gradients(16, Float32)
     few, many = ((gradients(size, BFloat16) - exact).norm() for size in (8, 1))
     assert many < 1.3 * few
+
+
+class Counter:
+    """Measures its tally."""
+
+    def settle(self, tally: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"count": tally.double()}
+
+
+def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
+    part, place, step = Counter(), torch.zeros(2, dtype=torch.int64), StepReports()
+    for counts in ([1, 2], [10, 20]):
+        place.copy_(torch.tensor(counts))
+        with collecting() as reports:
+            report_tally(part, place)
+        step.add(reports, share=0.5)
+    assert step.settle(DataParallel()) == {"count/layers": [[11.0, 22.0]]}

@@ -201,6 +201,12 @@ def test_only_a_chunk_of_logits_exists_at_once(features, targets):
     assert heights == [32, 32, 6]
 
 
+def test_a_gpu_takes_more_rows_at_once_unless_told_how_many() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [CrossEntropy().rows_on(device) for device in (cpu, gpu)] == [1024, 4096]
+    assert [CrossEntropy(chunk_size=7).rows_on(device) for device in (cpu, gpu)] == [7, 7]
+
+
 def test_a_chunk_has_rows():
     with pytest.raises(ValueError, match="chunk_size=0"):
         CrossEntropy(chunk_size=0)

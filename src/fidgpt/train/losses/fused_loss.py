@@ -21,14 +21,14 @@ class FusedCrossEntropy(CrossEntropy):
 
     Args:
       terms: as in `CrossEntropy`.
-      chunk_size: rows whose logits exist at once.
+      chunk_size: as in `CrossEntropy`.
 
     Raises:
       ValueError: this torch has no such function; or chunk_size is below 1.
     """
 
     @staticmethod
-    def check_arguments(*, chunk_size: int) -> None:
+    def check_arguments(*, chunk_size: int | None) -> None:
         """Raises ValueError where torch has no fused loss, or there is no row at a time."""
         CrossEntropy.check_arguments(chunk_size=chunk_size)
         if _fused() is None:
@@ -58,7 +58,7 @@ class FusedCrossEntropy(CrossEntropy):
             targets,
             reduction="sum" if is_exact else "none",
             ignore_index=_IGNORED,
-            options=nn.LinearCrossEntropyOptions(batch_chunk_size=self.chunk_size),
+            options=nn.LinearCrossEntropyOptions(batch_chunk_size=self.rows_on(features.device)),
         )
         count = len(targets) if counted is None else counted.sum().clamp_min(1)
         return losses.float().sum() / count

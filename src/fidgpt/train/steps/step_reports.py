@@ -24,7 +24,9 @@ class StepReports:
             part = value.detach().float() * share
             self._means[name] = self._means[name] + part if name in self._means else part
         for part, tally in reports.tallies.items():
-            self._tallies[part] = self._tallies[part] + tally if part in self._tallies else tally
+            # Kept for longer than a CUDA graph keeps what it gives.
+            before = self._tallies.get(part)
+            self._tallies[part] = tally.clone() if before is None else before + tally
 
     def means(self, parallel: DataParallel) -> dict[str, float]:
         """What was reported as numbers, the same on every process."""
