@@ -18,7 +18,8 @@ from fidgpt.train.beginning import create, go_on, make_learner, prepare_data, pr
 from fidgpt.train.checkpoints import Checkpoints
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.evaluation import Evaluator
-from fidgpt.train.facts.facts import Facts, gather_facts
+from fidgpt.train.facts.facts import Facts
+from fidgpt.train.facts.gathering import gather_facts
 from fidgpt.train.learner import Groups, Learner
 from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.measures import evaluate, sample_texts, speed

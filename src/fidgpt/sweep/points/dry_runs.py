@@ -16,7 +16,7 @@ from fidgpt.graph.storage.order import Order
 from fidgpt.graph.structure.clone import copy_part
 from fidgpt.model.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.train import Trainer
-from fidgpt.train.facts.facts import measured_flops
+from fidgpt.train.facts.gathering import measured_flops
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from fidgpt.model.cost import (
     without_memory,
 )
 from fidgpt.train.device import Machine
-from fidgpt.train.facts.facts import Facts, gather_facts, measured_flops
+from fidgpt.train.facts.facts import Facts
 from fidgpt.train.facts.footprint import NEEDS_NUMBERS
+from fidgpt.train.facts.gathering import gather_facts, measured_flops
 from fidgpt.train.facts.group_facts import GroupFacts, groups_of
 
 if TYPE_CHECKING:
