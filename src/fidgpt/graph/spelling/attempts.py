@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fidgpt import graph  # for what it loads late
 from fidgpt.graph.binding.bind import resolve
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.spelling.nearness import frame_of, least_apart
+from fidgpt.graph.storage.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from fidgpt.graph.difference.changes import Change
@@ -37,7 +37,7 @@ class Attempts:
         self.root = root
         self._compose = compose
         self._target = Target(root)
-        self._fingerprint = graph.fingerprint(root)
+        self._fingerprint = fingerprint(root)
         self._frame = frame_of(root)
         self._left: dict[tuple[str, ...], list[Change] | None] = {}
         self._least: dict[tuple[str, ...], float] = {}
@@ -95,6 +95,6 @@ class Attempts:
 
     def _has_its_fingerprint(self, said: Sequence[str]) -> bool:
         try:
-            return graph.fingerprint(self.graph(said)) == self._fingerprint
+            return fingerprint(self.graph(said)) == self._fingerprint
         except ConfigError:
             return False
