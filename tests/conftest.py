@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from golden_text import GOLDENS, Explain, compare_with_golden
+from scheduling import Groups
+from xdist.remote import Producer
 
 # Workers with a pool of threads each would fight over the cores. Must precede torch's import.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -37,9 +39,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_finish() -> None:
-    """Tests need not look through torch and all tests for garbage, which takes 0.2 s each time."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Neither imports nor tests look through torch and all tests for garbage: 0.2 s each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups | None:
+    """Groups stay together, as `--dist=loadgroup` says, and what is done is not counted again."""
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture
