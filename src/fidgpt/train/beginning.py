@@ -94,6 +94,7 @@ def progress(trainer: "Trainer", learner: Learner, step: int) -> dict[str, Any]:
     return {
         "data": trainer.data.checksum,
         "full_batches": trainer.data.full_batches(step),
+        "shift": learner.shift,
         "stages": [list(one) for one in trainer.data.stages_begun(step + learner.shift)],
         "settings": learner.settings,
     }

@@ -35,7 +35,7 @@ def check_resumable(trainer: "Trainer", run: RunDirectory, *, step: int | None =
         return  # it begins anew, or with what the mirror has
     model = trainable_copy(trainer)
     found, state = check_fit(run.path, step, model=model, optimizer=_optimizer(trainer, model))
-    shift = None if trainer.divergence is not None else 0
+    shift = 0 if trainer.divergence is None else state.get("shift")
     require_same_way(trainer, run, step=found, state=state, shift=shift)
 
 
