@@ -45,7 +45,7 @@ def told(make: Callable[[], Aside], path: Path, steps: Sequence[int]) -> list[st
     ears = Ears()
     path.mkdir(parents=True, exist_ok=True)
     (path / "command.txt").write_text("python train.py\n")
-    identity = {"model.blocks[0].hidden_dim": "256", "trackers['a']": "Console"}
+    identity = {"": "T", "model.blocks[0].hidden_dim": "256", "trackers['a']": "Console"}
     with Trackers([ears, make()]) as trackers:
         trackers.start(RunDirectory(path, texts={}, identity=identity), FACTS, step=steps[0] - 1)
         for step in steps:

@@ -222,11 +222,13 @@ def test_a_tracker_knows_the_config_the_command_and_the_commit(tmp_path, monkeyp
     (tmp_path / "command.txt").write_text("python train.py\n")
     (tmp_path / "environment.json").write_text(json.dumps({"git": {"commit": "abc"}}))
     identity = {"model.hidden_dim": "256", "loss": "CrossEntropy", "lr": "0.001", "n": "None"}
+    identity |= {"": "Trainer"}  # the graph's root
     one = described(RunDirectory(tmp_path, texts={}, identity=identity), FACTS)
     assert (one.name, one.group) == (tmp_path.name, "a sweep")
     expected = {"model.hidden_dim": 256, "loss": "CrossEntropy", "lr": 0.001, "n": None}
     expected |= {"run/command": "python train.py", "run/git_commit": "abc"}
-    assert expected.items() <= one.config.items()
+    assert expected.items() | {("trainer", "Trainer")} <= one.config.items()
+    assert all(one.config)  # each has a name
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra():

@@ -12,6 +12,7 @@ from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory
 
 GROUP = "FIDGPT_GROUP"  # set by a sweep for its points, or by who starts runs that belong together
+_ROOT = "trainer"  # of the graph, which has no path: MLflow takes no value without a name
 
 Scalar = bool | int | float | str | None
 
@@ -49,7 +50,7 @@ def described(run: RunDirectory, facts: Facts) -> Described:
         path=run.path,
         name=run.path.resolve().name,
         group=os.environ.get(GROUP) or None,
-        config={path: _value(text) for path, text in run.identity.items()}
+        config={path or _ROOT: _value(text) for path, text in run.identity.items()}
         | {name: value for name, value in whole.items() if value not in (None, "")},
     )
 
