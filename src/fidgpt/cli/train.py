@@ -112,34 +112,53 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
     from fidgpt.cli.directives.report import naming_directives
     from fidgpt.cli.directives.spare import spare_blocks
-    from fidgpt.cli.running.runs import build_trainer, new_run, resumed_run
-    from fidgpt.cli.running.saying import allow_flags
+    from fidgpt.cli.running.runs import build_trainer
     from fidgpt.graph.checking.unread import unread
 
-    flags = allow_flags(FLAGS.allow)
     with naming_directives(made, allow_noop=FLAGS.allow_noop):
         trainer = build_trainer(made.root)
     _tell(made, all_of_it=True)
     _warn([*unread(made.root), *spare_blocks(made.root)])
     with naming_directives(made, allow_noop=FLAGS.allow_noop):
-        directory = (
-            new_run(
-                made.root, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
-            )
-            if old is None
-            else resumed_run(earlier.directory(), old, made.root, allowed=allowed, flags=flags)
-        )
+        directory = _directory(made.root, old, allowed)
     if FLAGS.dry_run:
-        from rich.console import Console
+        return _show_facts(trainer, directory, resume=old is not None)
+    return _train(trainer, directory, resume=old is not None)
 
-        from fidgpt.train.resuming import check_resumable
-        from fidgpt.train.tracking.screen import facts_table
 
-        if old is not None:
-            check_resumable(trainer, directory, step=FLAGS.resume_step)
-        Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
-        return None
-    return _status(trainer, directory, resume=old is not None)
+def _directory(
+    cfg: "fdl.Config", old: "fdl.Config | None", allowed: tuple[str, ...]
+) -> "RunDirectory":
+    """Of a new run, or of the one that is to go on; nothing is written yet."""
+    from fidgpt.cli.running.runs import new_run, resumed_run
+    from fidgpt.cli.running.saying import allow_flags
+
+    flags = allow_flags(FLAGS.allow)
+    if old is None:
+        return new_run(
+            cfg, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
+        )
+    return resumed_run(earlier.directory(), old, cfg, allowed=allowed, flags=flags)
+
+
+def _show_facts(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) -> None:
+    """What would be trained; of a run that is to go on, that it could."""
+    from rich.console import Console
+
+    from fidgpt.train.resuming import check_resumable
+    from fidgpt.train.tracking.screen import facts_table
+
+    if resume:
+        check_resumable(trainer, directory, step=FLAGS.resume_step)
+    Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
+
+
+def _train(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) -> int:
+    """Trains; a run that a signal stopped ends with the status that a shell gives the signal."""
+    outcome = trainer.train(
+        directory, resume=resume, resume_step=FLAGS.resume_step, until_step=FLAGS.until_step
+    )
+    return 128 + outcome.stopped_by if outcome.stopped_by else 0
 
 
 def _tell(made: "Composed", *, all_of_it: bool) -> None:
@@ -171,14 +190,6 @@ def _pretend_machine() -> None:
             "machine: say --config=fiddler:for_hardware too."
         )
     os.environ[VARIABLE] = FLAGS.hardware
-
-
-def _status(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) -> int:
-    """Trains; a run that a signal stopped ends with the status that a shell gives the signal."""
-    outcome = trainer.train(
-        directory, resume=resume, resume_step=FLAGS.resume_step, until_step=FLAGS.until_step
-    )
-    return 128 + outcome.stopped_by if outcome.stopped_by else 0
 
 
 if __name__ == "__main__":
