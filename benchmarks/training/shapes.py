@@ -13,6 +13,7 @@ class Shape:
       has_learned_positions: GPT-2's parts, with biases; else RoPE, RMSNorm and SwiGLU.
       is_tied: whether one table reads and scores tokens.
       is_apart: too large for all contestants to be in memory at a time.
+      says: directives for what differs from the config in more than depth, vocabulary and batch.
     """
 
     config: str
@@ -27,6 +28,7 @@ class Shape:
     has_learned_positions: bool = False
     is_tied: bool = True
     is_apart: bool = False
+    says: tuple[str, ...] = ()
 
     def directives(self, batch_size: int) -> list[str]:
         """What makes fidgpt's config this shape."""
@@ -36,7 +38,8 @@ class Shape:
             "seq_len": self.seq_len,
             "batch_size": batch_size,
         }
-        return [f"config:{self.config}", *(f"set:{path}={value}" for path, value in said.items())]
+        sets = (f"set:{path}={value}" for path, value in said.items())
+        return [f"config:{self.config}", *self.says, *sets]
 
 
 def _gpt2(*, seq_len: int, batch_size: int) -> Shape:
@@ -55,6 +58,23 @@ def _gpt2(*, seq_len: int, batch_size: int) -> Shape:
 
 
 SHAPES = {
+    # Nearly a million parameters on bytes, as small as nanoGPT's example for a laptop.
+    "bytes_1m": Shape(
+        config="base",
+        hidden_dim=128,
+        ffn_dim=352,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=4,
+        vocab_size=257,
+        seq_len=64,
+        batch_size=12,
+        says=(
+            "fiddler:use_bytes",
+            "set:model.hidden_dim=128",
+            "set:model.blocks[0].attention.head_dim=32",
+        ),
+    ),
     "base": Shape(
         config="base",
         hidden_dim=256,

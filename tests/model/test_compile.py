@@ -5,6 +5,8 @@ from pathlib import Path
 from forked import run_program
 
 PROGRAM = """
+import sys
+
 import torch
 from fidgpt.model import Attention, Block, RMSNorm, RoPE, SwiGLU
 
@@ -16,12 +18,26 @@ block = Block(
     mlp=SwiGLU(hidden_dim=16),
 ).bfloat16()
 x = torch.randn(2, 5, 16, dtype=torch.bfloat16)
-results = []
-for module in (block, torch.compile(block, backend="aot_eager", fullgraph=True)):
-    out = module(x)
-    results.append([out, *torch.autograd.grad(out.float().square().sum(), [*block.parameters()])])
-for eager, compiled in zip(*results, strict=True):
-    assert (eager - compiled).norm() <= 2e-2 * eager.norm()
+
+
+def check() -> None:
+    results = []
+    for module in (block, torch.compile(block, backend="aot_eager", fullgraph=True)):
+        out = module(x)
+        loss = out.float().square().sum()
+        results.append([out, *torch.autograd.grad(loss, [*block.parameters()])])
+    for eager, compiled in zip(*results, strict=True):
+        assert (eager - compiled).norm() <= 2e-2 * eager.norm()
+
+
+check()  # attention is traced, and its weights are kept
+sys.modules["fidgpt.model.kernels.blockwise"]._KEEP_UP_TO = 4
+torch.compiler.reset()
+check()  # attention is one operator, that computes its weights once more
+operator = torch.ops.fidgpt.blockwise_attention.default
+queries = torch.randn(3, 2, 9, 8, dtype=torch.float64, requires_grad=True)
+keys = torch.randn(9, 3, 8, dtype=torch.float64).transpose(0, 1).requires_grad_()
+torch.library.opcheck(operator, (queries, keys, keys, 0.3, 4))
 """
 
 

@@ -99,6 +99,8 @@ def _rotated(
     if rotary_dim < x.shape[-1]:
         turned = _rotated(x[..., :rotary_dim], cos, sin)
         return torch.cat([turned, x[..., rotary_dim:]], dim=-1)
-    # Rolled by half, every dimension meets its partner: four passes over memory, back included,
-    # for the nine of cutting in two and joining.
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
+    # Halves change places, so that every dimension meets its partner: four passes over memory, back
+    # included, for the nine of cutting in two and joining. A flip compiles to vectors, a roll does
+    # not.
+    partners = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+    return torch.addcmul(x * cos, partners, sin)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fidgpt.model.kernels.blocks import gradients, mix
 from fidgpt.model.kernels.scoring import Scoring
 from fidgpt.model.kernels.sdpa import sdpa
 
@@ -32,32 +33,32 @@ def blockwise(
     """
     if not (scoring.is_softmax and scoring.is_causal) or scoring.dropout:
         return sdpa(query, key, value, scoring)
-    return _Blockwise.apply(query, key, value, scoring.scale, block_size)
+    batch, kv_heads, seq = key.shape[:3]
+    queries = query.reshape(batch * kv_heads, -1, seq, query.shape[-1])
+    keys, values = (x.reshape(batch * kv_heads, seq, -1) for x in (key, value))
+    keeps = seq <= _KEEP_UP_TO
+    if torch.compiler.is_compiling() and not keeps:
+        mixed = _forgetful(queries, keys, values, scoring.scale, block_size)
+    else:
+        mixed = _Blockwise.apply(queries, keys, values, scoring.scale, block_size, keeps)
+    return mixed.view(*query.shape[:-1], -1)
 
 
 class _Blockwise(torch.autograd.Function):
-    """Queries that share a key are rows of one product: [heads of keys, group, seq, head_dim]."""
-
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, block_size: int
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: float,
+        block_size: int,
+        keeps: bool,
     ) -> Tensor:
-        batch, heads, seq, head_dim = query.shape
-        kv_heads, value_dim = key.shape[1], value.shape[-1]
-        queries = query.reshape(batch * kv_heads, -1, seq, head_dim)
-        keys, values = (x.reshape(batch * kv_heads, seq, -1) for x in (key, value))
-        mixed, kept = queries.new_empty(*queries.shape[:-1], value_dim), []
-        keeps, blocks = seq <= _KEEP_UP_TO, _blocks(seq, block_size)
-        # Without memory there is nothing to compute, and what the last block takes is the most.
-        for rows in blocks[-1:] if query.is_meta and not keeps else blocks:
-            weights = _weights(queries[:, :, rows], keys[:, : rows.stop], scale)
-            mixed[:, :, rows] = _ungroup(weights @ values[:, : rows.stop], heads // kv_heads)
-            if keeps:
-                kept.append(weights)
+        mixed, kept = mix(queries, keys, values, scale=scale, block_size=block_size, keeps=keeps)
         ctx.save_for_backward(queries, keys, values, mixed, *kept)
         ctx.scale, ctx.block_size = scale, block_size
-        ctx.shapes = (query.shape, key.shape, value.shape)
-        return mixed.view(*query.shape[:-1], value_dim)
+        return mixed
 
     @staticmethod
     @once_differentiable
@@ -65,71 +66,66 @@ class _Blockwise(torch.autograd.Function):
         ctx: Any, *outer: Tensor
     ) -> tuple[Tensor | None, ...]:
         queries, keys, values, mixed, *kept = ctx.saved_tensors
-        group, seq, scale = queries.shape[1], queries.shape[2], ctx.scale
-        gradient = outer[0].reshape(mixed.shape)
-        # What the softmax takes off every score's gradient (Dao et al., 2022, equation 4).
-        offsets = (gradient * mixed).sum(-1, keepdim=True)
-        query_gradient = torch.empty_like(queries)
-        key_gradient, value_gradient = _Sum(), _Sum()
-        # The last block sees every key, so that its gradients have room for those of the others.
-        for number, rows in reversed(list(enumerate(_blocks(seq, ctx.block_size)))):
-            seen = slice(rows.stop)
-            asked, above = (x[:, :, rows].flatten(1, 2) for x in (queries, gradient))
-            weights = kept[number] if kept else _weights(queries[:, :, rows], keys[:, seen], scale)
-            value_gradient.add(weights.mT @ above)
-            scores = torch.baddbmm(
-                offsets[:, :, rows].flatten(1, 2),
-                above,
-                values[:, seen].mT,
-                beta=-scale,
-                alpha=scale,
-            ).mul_(weights)
-            key_gradient.add(scores.mT @ asked)
-            query_gradient[:, :, rows] = _ungroup(scores @ keys[:, seen], group)
-        query_shape, key_shape, value_shape = ctx.shapes
-        return (
-            query_gradient.view(query_shape),
-            key_gradient.total.to(keys.dtype).view(key_shape),
-            value_gradient.total.to(values.dtype).view(value_shape),
-            None,
-            None,
+        found = gradients(
+            outer[0], queries, keys, values, mixed, kept, scale=ctx.scale, block_size=ctx.block_size
         )
+        return *found, None, None, None
 
 
-class _Sum:
-    """The gradient of keys that many blocks add to: in float32, so that nothing is lost."""
-
-    total: Tensor
-
-    def add(self, part: Float[Tensor, "heads seen head_dim"]) -> None:
-        """Adds to the first `seen` keys; the first part has all keys."""
-        if hasattr(self, "total"):
-            wide = torch.promote_types(part.dtype, torch.float32)
-            self.total = self.total.to(wide)
-            self.total[:, : part.shape[1]] += part
-        else:
-            self.total = part
+# Torch compiles the blocks of short sequences into what stands around them. Those of long ones it
+# would compile one by one, and keep the weights that are to be forgotten: they are one operator.
 
 
-def _blocks(seq: int, block_size: int) -> list[slice]:
-    return [slice(i, min(i + block_size, seq)) for i in range(0, seq, block_size)]
+@torch.library.custom_op("fidgpt::blockwise_attention", mutates_args=())
+def _forgetful(
+    queries: Tensor, keys: Tensor, values: Tensor, scale: float, block_size: int
+) -> Tensor:
+    return mix(queries, keys, values, scale=scale, block_size=block_size, keeps=False)[0]
 
 
-def _weights(
-    queries: Float[Tensor, "heads group block head_dim"],
-    keys: Float[Tensor, "heads seen head_dim"],
+@_forgetful.register_fake
+def _(queries: Tensor, keys: Tensor, values: Tensor, scale: float, block_size: int) -> Tensor:
+    return queries.new_empty(*queries.shape[:-1], values.shape[-1])
+
+
+@torch.library.custom_op("fidgpt::blockwise_attention_backward", mutates_args=())
+def _backward(
+    gradient: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mixed: Tensor,
     scale: float,
-) -> Float[Tensor, "heads group_block seen"]:
-    """Softmax of the scores of the last `block` positions among those seen."""
-    group, block = queries.shape[1:3]
-    seen = keys.shape[1]
-    future = keys.new_full((block, seen), float("-inf")).triu_(seen - block + 1)
-    return torch.baddbmm(
-        future.repeat(group, 1), queries.flatten(1, 2), keys.mT, alpha=scale
-    ).softmax(-1)
+    block_size: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    saved = (queries, keys, values, mixed)
+    return gradients(gradient, *saved, [], scale=scale, block_size=block_size)
 
 
-def _ungroup(
-    rows: Float[Tensor, "heads group_block head_dim"], group: int
-) -> Float[Tensor, "heads group block head_dim"]:
-    return rows.unflatten(1, (group, -1))
+@_backward.register_fake
+def _(
+    gradient: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mixed: Tensor,
+    scale: float,
+    block_size: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        queries.new_empty(queries.shape),
+        keys.new_empty(keys.shape),
+        values.new_empty(values.shape),
+    )
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.scale, ctx.block_size = inputs
+    ctx.save_for_backward(*tensors, output)
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    return *_backward(gradient, *ctx.saved_tensors, ctx.scale, ctx.block_size), None, None
+
+
+_forgetful.register_autograd(_gradients, setup_context=_remember)

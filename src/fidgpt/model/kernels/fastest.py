@@ -29,7 +29,6 @@ def fastest_on(device_type: str, dtype: torch.dtype, scoring: Scoring) -> Kernel
     plain = scoring.is_softmax and (scoring.is_causal or scoring.sees_all)
     if device_type == "cuda" and not plain:
         return flex
-    quick = device_type == "cpu" and dtype == torch.bfloat16
-    if quick and not torch.compiler.is_compiling():
+    if device_type == "cpu" and dtype == torch.bfloat16:
         return blockwise
     return sdpa
