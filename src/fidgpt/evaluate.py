@@ -36,7 +36,6 @@ def main(arguments: list[str]) -> None:
       RunError: the run has no model that could answer, or --output cannot be written.
     """
     # Late: --help loads no torch.
-    from fidgpt.data.preparing.atomic import write_whole
     from fidgpt.graph import ConfigError
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train import RunError
@@ -46,9 +45,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError("name one directory, of a run or of the hub: fidgpt.evaluate runs/NAME")
     if not FLAGS.tasks:
         raise ConfigError("--tasks is missing: name a task at least, as --tasks=lambada_openai")
-    path, output = Path(arguments[0]), FLAGS.output and Path(FLAGS.output)
-    if output and (output.is_dir() or not output.parent.is_dir()):  # not after hours of answers
-        raise ConfigError(f"--output={output} cannot be written: name a file in a folder.")
+    path, output = Path(arguments[0]), _output()
     model, tokenizer, context, _ = load_trained(path)
     prepare_to_write(model)
     tasks = Tasks(
@@ -70,10 +67,27 @@ def main(arguments: list[str]) -> None:
         raise RunError(f"{path} cannot answer: {error}") from error
     print("\n".join(_table(results)))
     if output:
-        try:
-            write_whole(output, json.dumps(results, indent=2) + "\n")
-        except OSError as error:
-            raise RunError(f"{output} cannot be written: {error.strerror}.") from error
+        _write(results, output)
+
+
+def _output() -> Path | None:
+    """The file of --output, refused before hours of answers rather than after them."""
+    from fidgpt.graph import ConfigError
+
+    output = FLAGS.output and Path(FLAGS.output)
+    if output and (output.is_dir() or not output.parent.is_dir()):
+        raise ConfigError(f"--output={output} cannot be written: name a file in a folder.")
+    return output
+
+
+def _write(results: Mapping[str, Mapping[str, float]], output: Path) -> None:
+    from fidgpt.data.preparing.atomic import write_whole
+    from fidgpt.train import RunError
+
+    try:
+        write_whole(output, json.dumps(results, indent=2) + "\n")
+    except OSError as error:
+        raise RunError(f"{output} cannot be written: {error.strerror}.") from error
 
 
 def _table(results: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
