@@ -1,6 +1,7 @@
 """The layout of the checkout: who imports whom, the root's links, sizes of files, the tags."""
 
 import ast
+import functools
 import json
 import os
 import tomllib
@@ -16,6 +17,7 @@ PARTS = sorted({*INSIDE, "cli", "interop"} - _FILES)
 MAX_LINES = 300
 
 
+@functools.cache
 def python_files() -> list[Path]:
     """The project's own sources, each under its real path only."""
     folders = ("src", "configs", "fiddlers", "tests", "benchmarks", "notebooks")
@@ -63,8 +65,8 @@ def notebook_source(path: Path) -> str:
     return "\n".join("" if line.startswith(("!", "%")) else line for line in lines)
 
 
-@pytest.mark.parametrize("path", python_files(), ids=relative)
-def test_file_keeps_the_rules(path: Path) -> None:
+def problems_of(path: Path) -> list[str]:
+    """All that is wrong with a file."""
     name, source = relative(path), path.read_text(encoding="utf-8")
     problems = [
         *broken_rules(name, source),
@@ -73,6 +75,13 @@ def test_file_keeps_the_rules(path: Path) -> None:
     ]
     if path.name == "utils.py":
         problems.append(f"{name}: a file is named after what it holds")
+    return problems
+
+
+@pytest.mark.parametrize("folder", sorted({relative(path.parent) for path in python_files()}))
+def test_files_keep_the_rules(folder: str) -> None:
+    files = [path for path in python_files() if relative(path.parent) == folder]
+    problems = [problem for path in files for problem in problems_of(path)]
     assert not problems, "\n" + "\n".join(problems)
 
 
