@@ -82,7 +82,13 @@ def _nature(value: Any) -> Hashable:
     if isinstance(value, partial):
         return value.func, _nature(value.args), _nature(value.keywords)
     if isinstance(value, dict):
-        return tuple((key, _nature(one)) for key, one in value.items())
+        # Modules hold little but numbers and empty dicts, which need no call each.
+        return tuple(
+            (key, one)
+            if isinstance(one, _PLAIN)
+            else (key, () if isinstance(one, dict) and not one else _nature(one))
+            for key, one in value.items()
+        )
     if isinstance(value, list | tuple):
         return type(value), tuple(map(_nature, value))
     if isinstance(value, set):
