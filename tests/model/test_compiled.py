@@ -12,6 +12,7 @@ from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_recompute
 from fidgpt.model import Block, Compile, MachineError
 from fidgpt.model.compiled import Compiled
+from fidgpt.model.extended import require_machine
 
 PROGRAM = """
 import sys
@@ -21,7 +22,7 @@ from fidgpt import fiddlers
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_moe
-from fidgpt.model import compiled, materialize
+from fidgpt.model import Block, Compile, compiled, materialize
 from fidgpt.model.reports import collecting
 from fidgpt.train.losses.objective import NextToken
 
@@ -59,6 +60,18 @@ for names in [(), ("use_recompute",), ("use_moe", "use_selective_recompute")]:
         counts.append(counters["stats"]["unique_graphs"])
         assert not counters["graph_break"], counters["graph_break"]
     assert counts[0] == counts[1] <= 2, (names, counts)
+
+class Nothing(torch.nn.Module):
+    def forward(self, x, layout=None):
+        return x
+
+nothing = Nothing()
+make = lambda: Block(attention_norm=nothing, attention=nothing, mlp_norm=nothing, mlp=nothing)
+block = Compile(make, backend="eager")()
+counters.clear()
+for length in range(1, 11):
+    block(torch.ones(1, length, 3, requires_grad=True), None)
+assert counters["stats"]["unique_graphs"] == 10, counters["stats"]
 """
 
 
@@ -82,6 +95,9 @@ def test_without_a_compiler_the_first_step_says_so(monkeypatch):
     x = torch.ones(1, 2, 3, requires_grad=True)
     with pytest.raises(MachineError, match=r"no C\+\+ compiler here \(looked for no-such-compiler"):
         block(x, None)
+    with pytest.raises(MachineError, match=r"no C\+\+ compiler"):
+        require_machine(block, device=x.device)
+    require_machine(Compile(plain, backend="aot_eager")(), device=x.device)
     assert torch.equal(block.eval()(x, None), 4 * x)  # nothing is compiled where nothing learns
 
 

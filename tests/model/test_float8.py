@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from fidgpt.cli.running.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import use_float8
 from fidgpt.model import Attention, Float8, Linear, LoRALinear, MachineError, SwiGLU
 from fidgpt.model.float8 import InFloat8, require_float8
+from fidgpt.train import RunDirectory
 
 
 def maps() -> nn.Module:
@@ -35,6 +39,14 @@ def test_without_such_a_gpu_the_first_step_says_so():
         block.get_submodule("fits")(torch.ones(2, 32))
     on_meta = Float8(lambda: maps().to("meta"))()
     assert on_meta.get_submodule("fits")(torch.ones(2, 32, device="meta")).shape == (2, 16)
+
+
+def test_a_run_that_no_machine_here_can_compute_leaves_no_directory(tmp_path):
+    cfg = debug()
+    use_float8(cfg)
+    with pytest.raises(MachineError, match="does not multiply in float8"):
+        build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts={}))
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_torchao_it_says_how_to_get_it(monkeypatch):

@@ -14,6 +14,8 @@ from fidgpt.data import cache_directory
 from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.extended import MachineError, extended
 
+_WANTS_COMPILER = "inductor"
+_MOST_FORMS = 128  # of the blocks of one class
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -32,7 +34,7 @@ class Compile:
       backend: what makes code; torch's Inductor unless said.
 
     Raises:
-      MachineError: in the first step, where there is no compiler for C++.
+      MachineError: as a run begins, or in the first step, where there is no compiler for C++.
     """
 
     # The code that torch makes rounds in its own way.
@@ -64,17 +66,25 @@ class Compiled(nn.Module):
         block = order[order.index(Compiled) + 1]
         return _compiled(block, *self.compile_settings)(self, x, *args)
 
+    def require_machine(self, device: torch.device) -> None:
+        """Raises MachineError where code is to be made and no compiler is there."""
+        if self.compile_settings[1] == _WANTS_COMPILER:
+            _require_compiler()
+
 
 @functools.cache
 def _compiled(block: type[nn.Module], mode: str | None, backend: str) -> Callable[..., Any]:
     """The forward pass of a class, whose instances share what is compiled."""
-    if backend == "inductor":
+    if backend == _WANTS_COMPILER:
         _require_compiler()
     os.environ.setdefault(_CACHE, str(cache_directory() / "compiled"))
     compiled = torch.compile(block.forward, dynamic=False, mode=mode, backend=backend)
+    settings = attrgetter("_dynamo.config")(torch)  # which has no public name
     # A block that computes again reports only once, and what layers share is made only once.
-    # The switch has no public name.
-    attrgetter("_dynamo.config")(torch).skip_fwd_side_effects_in_bwd_under_checkpoint = True
+    settings.skip_fwd_side_effects_in_bwd_under_checkpoint = True
+    # Past torch's 8 the rest would be computed as written, slowly and rounded otherwise than in a
+    # run that goes on from there: kinds of layers times lengths of growing sequences are more.
+    settings.recompile_limit = max(settings.recompile_limit, _MOST_FORMS)
     return compiled
 
 

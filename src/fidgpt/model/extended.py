@@ -1,8 +1,9 @@
 """A module that does more than its class: the same object, with the same names of parameters."""
 
 import functools
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
+import torch
 from torch import nn
 
 Mixin = TypeVar("Mixin", bound=nn.Module)
@@ -29,3 +30,23 @@ def _joined(mixin: type[nn.Module], base: type[nn.Module]) -> type[nn.Module]:
 
 class MachineError(RuntimeError):
     """A machine lacks what a part of the model computes with; the message names the remedy."""
+
+
+@runtime_checkable
+class NeedsMachine(Protocol):
+    """A part that computes with what not every machine has."""
+
+    def require_machine(self, device: torch.device, /) -> None:
+        """Raises MachineError where a device, or what is installed beside it, will not do."""
+        ...
+
+
+def require_machine(model: nn.Module, *, device: torch.device) -> None:
+    """Asks every part of a model before anything is written, and not in the first step.
+
+    Raises:
+      MachineError: the machine lacks something.
+    """
+    for module in model.modules():
+        if isinstance(module, NeedsMachine):
+            module.require_machine(device)

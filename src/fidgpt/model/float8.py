@@ -24,7 +24,7 @@ class Float8:
       block: makes the block, which stays of its class and keeps its names.
 
     Raises:
-      MachineError: in the first step, where torchao or the GPU is missing.
+      MachineError: as a run begins, or in the first step, where torchao or the GPU is missing.
     """
 
     MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"block": "restart"}
@@ -50,6 +50,10 @@ class InFloat8(nn.Linear):
             return super().forward(input)
         require_float8(input.device)
         return _product(self, input)
+
+    def require_machine(self, device: torch.device) -> None:
+        """Raises MachineError as `require_float8` does."""
+        require_float8(device)
 
 
 def require_float8(device: torch.device) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fidgpt.data import BegunStage, check_vocab_size
+from fidgpt.model.extended import require_machine
 from fidgpt.model.materialize import materialize
 from fidgpt.train.checkpoints import has_checkpoints
 from fidgpt.train.learner import Learner
@@ -21,6 +22,7 @@ def prepare_data(trainer: "Trainer") -> None:
     """Everything that a mistake could end, before anything is written."""
     require_packages(trainer.trackers)
     require_devices(trainer.observers, trainer.parallel.device)
+    require_machine(trainer.model, device=trainer.parallel.device)
     speak = trainer.parallel.is_main
     trainer.data.prepare(show_progress=speak)
     trainer.parallel.require_same({"the text's checksum": trainer.data.checksum})
