@@ -34,7 +34,8 @@ def drafted(path: Path) -> Iterator[Path]:
 
 def remove_leftovers(directory: Path) -> None:
     """Removes what killed processes were about to write into a directory."""
-    with os.scandir(directory) as entries:
+    drafts: list[Path] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # it cannot be listed
         drafts = [Path(entry.path) for entry in entries if entry.name.startswith(MARK)]
     for draft in drafts:
         _remove_left(draft)

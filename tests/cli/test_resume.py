@@ -65,11 +65,18 @@ def test_a_part_that_was_added_and_killed_before_it_was_saved(
         (["--config=use:optimizer=Lion"], "it was saved by AdamW, and this run uses Lion"),
         (["--config=set:num_steps=1"], "has done 2 steps already, and num_steps=1"),
         (["--resume_step=7"], "holds no step 7"),
+        ([], "cannot be written (Permission denied), and a run that goes on writes there"),
     ],
 )
 def test_a_dry_run_refuses_what_the_checkpoint_would(
-    command: Command, run_directory: Path, flags: list[str], words: str
+    command: Command,
+    run_directory: Path,
+    flags: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not flags:  # root may write everywhere
+        monkeypatch.setattr("os.access", lambda path, _: Path(path) != run_directory)
     for how in ([], ["--dry_run"]):
         status, _, err = command(train.main, f"--resume={run_directory}", *flags, *how)
         assert status == 2

@@ -28,8 +28,10 @@ def check_resumable(trainer: "Trainer", run: RunDirectory, *, step: int | None =
 
     Raises:
       CheckpointError: there is no such checkpoint, or it does not fit the model or the optimizer.
-      RunError: the run read its text otherwise than by this config, or is past its end.
+      RunError: the run read its text otherwise than by this config, is past its end, or its
+        directory cannot be written.
     """
+    run.require_writable()
     has_any = has_checkpoints(run.path)
     if not has_any and (step is None or trainer.checkpoints.mirror is not None):
         return  # it begins anew, or with what the mirror has

@@ -93,6 +93,17 @@ class RunDirectory:
         if not os.access(around, os.W_OK | os.X_OK):
             raise self._unmade(os.strerror(errno.EACCES))
 
+    def require_writable(self) -> None:
+        """Raises RunError where a run cannot go on in the folder, before anything that takes long.
+
+        One that is not there is told by who reads it.
+        """
+        if os.path.exists(self.path) and not os.access(self.path, os.W_OK | os.X_OK):
+            raise RunError(
+                f"{self.path} cannot be written ({os.strerror(errno.EACCES)}), and a run that goes "
+                "on writes there: see to it that it can be, or copy the run."
+            )
+
     def create(self, *, fill: Callable[[Path], object] | None = None) -> None:
         """Makes the folder with its texts; under its name it is whole or absent.
 
@@ -127,8 +138,9 @@ class RunDirectory:
         Where the file system knows no locks, nobody is kept out.
 
         Raises:
-          RunError: another process trains there.
+          RunError: another process trains there, or it cannot be written.
         """
+        self.require_writable()
         handle = os.open(self.path, os.O_RDONLY)
         try:
             with contextlib.suppress(OSError):
