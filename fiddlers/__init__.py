@@ -44,7 +44,12 @@ from fidgpt.fiddlers.data import (
     use_prefetch,
 )
 from fidgpt.fiddlers.embeddings import tie_embeddings, untie_embeddings
-from fidgpt.fiddlers.evaluation import use_domain_validation, use_samples, use_tasks
+from fidgpt.fiddlers.evaluation import (
+    use_domain_validation,
+    use_samples,
+    use_tasks,
+    use_validation,
+)
 from fidgpt.fiddlers.experts import (
     use_expert_capacity,
     use_expert_groups,
@@ -226,6 +231,7 @@ __all__ = [
     "use_tensorboard",
     "use_text",
     "use_trackio",
+    "use_validation",
     "use_value_clipping",
     "use_value_embeddings",
     "use_wandb",

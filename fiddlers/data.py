@@ -8,21 +8,18 @@ import fiddle as fdl
 from fidgpt.data import (
     BPETokenizer,
     ByteTokenizer,
-    Corpus,
-    CorpusTokenizer,
     FillInTheMiddle,
     GrowingBatch,
     GrowingSequence,
     Mixture,
     Prefetch,
     Stage,
-    TextFiles,
     TokenStream,
     annealed,
     best_fit,
     shuffle_and_concatenate,
 )
-from fidgpt.fiddlers.texts import AROUND, OWN, own_corpus
+from fidgpt.fiddlers.texts import AROUND, OWN, own_corpus, text_like
 from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.optim import NoDecay, Phases, fraction
 from fidgpt.tags import BatchSize, NumSteps, SeqLen
@@ -61,7 +58,7 @@ def use_mixture(
             streams[name] = swapped(own, TokenStream)
             if "transforms" in fdl.ordered_arguments(own):
                 streams[name].transforms = list(own.transforms)  # a list of its own
-            streams[name].corpus = _corpus(path, text_field=text_field, like=own_corpus(cfg))
+            streams[name].corpus = text_like(own_corpus(cfg), path, text_field=text_field)
         first = dict(weights or dict.fromkeys(names, 1.0))
         later: Any = [_stage(begin, shares) for begin, shares in sorted((stages or {}).items())]
         if last_weights:
@@ -180,13 +177,6 @@ def _change(cfg: fdl.Config[Trainer], made_of: Callable[[Any], fdl.Config[Any]])
     while fdl.get_callable(getattr(holder, key)) in AROUND:
         holder, key = getattr(holder, key), "stream"
     setattr(holder, key, made_of(getattr(holder, key)))
-
-
-def _corpus(path: str, *, text_field: str, like: fdl.Buildable) -> fdl.Config[Corpus]:
-    """Another text with the same tokens."""
-    corpus = fdl.Config(Corpus, source=fdl.Config(TextFiles, path, text_field=text_field))
-    corpus.tokenizer = fdl.Config(CorpusTokenizer, like)
-    return corpus
 
 
 def _stage(begin: float, shares: Mapping[str, float | int]) -> fdl.Config[Stage]:

@@ -6,10 +6,36 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.data import HeldOut
-from fidgpt.fiddlers.texts import OWN, own_corpus
+from fidgpt.fiddlers.texts import OWN, own_corpus, text_like
 from fidgpt.graph import ConfigError, swapped
-from fidgpt.tags import SeqLen
+from fidgpt.tags import BatchSize, SeqLen
 from fidgpt.train import DomainValidation, Samples, TaskEvaluation, Trainer, Validation
+
+
+def use_validation(
+    cfg: fdl.Config[Trainer], texts: dict[str, str], text_field: str = "text"
+) -> None:
+    """Files of your own are validated on by their names, beside what is held out of the text.
+
+    How often and on how many batches is as for what is held out; one by its name, `validation`,
+    takes its place.
+
+    Args:
+      cfg: the graph to change.
+      texts: by name, a file of text, JSON lines, Parquet or Arrow, or a folder of them.
+      text_field: where the text is in JSON lines and in tables.
+    """
+    every, like = None, fdl.Config(HeldOut, seq_len=SeqLen.new(), batch_size=BatchSize.new())
+    for evaluator in cfg.evaluators.values():
+        held_out = _held_out(evaluator)
+        if held_out is not None:
+            every, like = evaluator.every, held_out
+            break
+    for name, path in texts.items():
+        corpus = text_like(own_corpus(cfg), path, text_field=text_field)
+        corpus.validation_fraction = 1.0
+        data = _of(corpus, like=like)
+        cfg.evaluators[name] = fdl.Config(Validation, data=data, every=every)
 
 
 def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:

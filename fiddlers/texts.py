@@ -1,10 +1,18 @@
-"""Where in a graph the text is that a config trains on."""
+"""Where in a graph the text is that a config trains on, and others with the same tokens."""
 
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.data import GrowingBatch, GrowingSequence, Mixture, Prefetch
+from fidgpt.data import (
+    Corpus,
+    CorpusTokenizer,
+    GrowingBatch,
+    GrowingSequence,
+    Mixture,
+    Prefetch,
+    TextFiles,
+)
 
 OWN = "own"  # the name of that text in a mixture
 AROUND = (Prefetch, GrowingSequence, GrowingBatch)  # what a stream is put into, the outermost first
@@ -19,3 +27,10 @@ def own_corpus(cfg: fdl.Config[Any]) -> fdl.Buildable:
         else:
             stream = stream.stream
     return stream.corpus
+
+
+def text_like(corpus: fdl.Buildable, path: str, *, text_field: str) -> fdl.Config[Corpus]:
+    """Files with the tokens of another corpus."""
+    own = fdl.Config(Corpus, source=fdl.Config(TextFiles, path, text_field=text_field))
+    own.tokenizer = fdl.Config(CorpusTokenizer, corpus)
+    return own

@@ -22,6 +22,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "use_hub_text": {"path": "some/texts"},
     "use_text": {"path": str(Path(__file__))},
     "use_mixture": {"texts": {"this": str(Path(__file__))}},
+    "use_validation": {"texts": {"this": str(Path(__file__))}},
 }
 
 

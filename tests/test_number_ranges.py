@@ -89,7 +89,7 @@ def test_nor_by_the_parts_that_fiddlers_put_there(fiddler: str) -> None:
         ("model.blocks[0].attention.num_heads", 0),
         ("samples.num_tokens", 0),
         ("samples.top_k", 0),
-        ("data.corpus.validation_fraction", 1.0),
+        ("data.corpus.validation_fraction", 1.1),
         ("data.corpus.shard_tokens", 0),
         ("optimizer.betas", (0.9, 1.0)),
         ("batch_size", 10**20),

@@ -8,7 +8,7 @@ import pytest
 
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.data import Mixture
+from fidgpt.data import HeldOut, Mixture, TextFiles
 from fidgpt.fiddlers import (
     use_domain_validation,
     use_fused_loss,
@@ -16,10 +16,11 @@ from fidgpt.fiddlers import (
     use_mixture,
     use_prefetch,
     use_tasks,
+    use_validation,
     use_z_loss,
 )
 from fidgpt.graph import ConfigError
-from fidgpt.train import CrossEntropy, DomainValidation, FusedCrossEntropy, Trainer
+from fidgpt.train import CrossEntropy, DomainValidation, FusedCrossEntropy, Trainer, Validation
 
 
 @pytest.fixture
@@ -69,6 +70,24 @@ def test_each_text_of_a_mixture_is_a_domain(cfg):
     for stream in domains.values():
         assert stream.max_batches == before.data.num_batches
     assert cfg.evaluators["validation"].domains["own"].corpus is before.data.corpus
+
+
+def test_a_file_of_which_all_is_held_out_is_validated_on_by_its_name(cfg, tmp_path):
+    cfg.data.corpus.source = fdl.Config(TextFiles, __file__)
+    cfg.data.corpus.cache_dir = str(tmp_path)
+    before = cfg.evaluators["validation"]
+    use_validation(cfg, {"here": __file__})
+    cfg.evaluators["here"].data.corpus.cache_dir = str(tmp_path)
+    parts = built(cfg).evaluators
+    assert sorted(parts) == ["here", "validation"]
+    here = parts["here"]
+    assert isinstance(here, Validation)
+    assert isinstance(here.data, HeldOut)
+    assert (here.every, here.data.max_batches) == (before.every, before.data.num_batches)
+    prepared = here.data.corpus.prepare(show_progress=False)
+    assert (prepared.train.num_tokens, prepared.validation.num_documents) == (0, 1)
+    use_validation(cfg, {"validation": __file__})
+    assert cfg.evaluators["validation"].data.corpus.validation_fraction == 1.0
 
 
 def test_a_mixture_in_a_mixture_is_named_by_both(cfg):

@@ -166,7 +166,7 @@ def test_text_that_grows_while_it_is_read(modules: list[str], tmp_path: Path) ->
 
 def test_options_out_of_range(documents: MakeSource, tmp_path: Path) -> None:
     for options, message in [
-        ({"validation_fraction": 1.0}, "validation_fraction=1.0 must be from 0 to below 1"),
+        ({"validation_fraction": 1.1}, "validation_fraction=1.1 must be from 0 to 1"),
         ({"validation_fraction": -0.1}, "validation_fraction=-0.1"),
         ({"shard_tokens": 0}, "shard_tokens=0 must be at least 1"),
         ({"num_workers": 0}, "num_workers=0 must be at least 1"),

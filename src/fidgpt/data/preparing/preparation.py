@@ -24,8 +24,8 @@ def check_options(
     *, validation_fraction: float, shard_tokens: int, num_workers: int | None
 ) -> None:
     """Raises DataError unless a share is held out, and there are shards and processes."""
-    if not 0 <= validation_fraction < 1:
-        raise DataError(f"validation_fraction={validation_fraction} must be from 0 to below 1.")
+    if not 0 <= validation_fraction <= 1:
+        raise DataError(f"validation_fraction={validation_fraction} must be from 0 to 1.")
     if shard_tokens < 1:
         raise DataError(f"shard_tokens={shard_tokens} must be at least 1.")
     if num_workers is not None and num_workers < 1:
@@ -54,7 +54,8 @@ def prepare_corpus(
 ) -> PreparedCorpus:
     """Open the corpus in `directory`, writing it first if it is not there.
 
-    About `validation_fraction` of the documents is held out, chosen by a hash of their text.
+    About `validation_fraction` of the documents is held out, chosen by a hash of their text; all of
+    them where it is 1, of which nothing is left to train on.
     Of `num_workers`, by default one for each core, each is a process of one thread, and what is
     written does not depend on them. Memory does not grow with the text. Several processes may
     call this at once: one works, the others wait. Who is stopped, even killed, leaves what was

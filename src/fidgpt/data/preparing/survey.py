@@ -54,6 +54,8 @@ def survey(
         on_document(len(data))
     if num_documents == 0:
         raise DataError("The corpus holds no text at all.\nCheck the path that the source names.")
+    if below == _HASH_RANGE:  # all of them, of which a tokenizer learns as well
+        return Survey(num_documents, num_bytes, below, sample.texts(not_below=0))
     if below and smallest < largest:
         below = min(max(below, smallest + 1), largest)
     elif below:
