@@ -114,7 +114,7 @@ for attention in find(cfg.model, Attention):
     Feature(
         "swiglu",
         fidgpt.model.mlp,
-        ("_Gated", "SwiGLU"),
+        ("_FeedForward", "_Gated", "SwiGLU"),
         """for block in find(cfg.model, Block):
     block.mlp = swapped(block.mlp, SwiGLU)""",
         "lab.features.swiglu.SwiGLU",
