@@ -75,7 +75,8 @@ def _output() -> Path | None:
     from fidgpt.graph import ConfigError
 
     output = FLAGS.output and Path(FLAGS.output)
-    if output and (output.is_dir() or not output.parent.is_dir()):
+    is_something_else = output and output.exists() and not output.is_file()  # /dev/stdout, too
+    if output and (is_something_else or not output.parent.is_dir()):
         raise ConfigError(f"--output={output} cannot be written: name a file in a folder.")
     return output
 

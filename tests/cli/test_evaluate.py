@@ -50,7 +50,7 @@ def test_without_the_harness_the_extra_is_named(command: Command, run: str) -> N
     assert "fidgpt[lm-eval]" in command(evaluate.main, run, "--tasks=fidgpt_choice").err
 
 
-@pytest.mark.parametrize("name", ["", "nowhere/results.json"])
+@pytest.mark.parametrize("name", ["", "nowhere/results.json", "/dev/null"])
 def test_where_nothing_can_be_written_nothing_is_asked(
     command: Command, tmp_path: Path, name: str
 ) -> None:

@@ -22,6 +22,7 @@ class RunError(ValueError):
 FLAGS_FILE = "flags.txt"
 _CONFIG = "config.json"
 _JOURNAL = "changes.jsonl"
+_LOCK = ".lock"
 
 
 def resume_flag(path: Path) -> str:
@@ -141,9 +142,11 @@ class RunDirectory:
           RunError: another process trains there, or it cannot be written.
         """
         self.require_writable()
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
+        with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
+                # A file and not the folder, which NFS does not lock.
+                handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+                stack.callback(os.close, handle)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -152,8 +155,6 @@ class RunDirectory:
                         "stop it first."
                     ) from None
             yield
-        finally:
-            os.close(handle)
 
     def _taken(self) -> RunError:
         if not (self.path / _CONFIG).exists():  # a file, a dangling link, somebody's folder
