@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.train import CheckpointError, Checkpoints, KeepEvery, Mirror
+from fidgpt.train import CheckpointError, Checkpoints, KeepBest, KeepEvery, Mirror
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.checkpoints.manifest import find
 
@@ -69,6 +69,35 @@ def test_a_lost_disk(tmp_path: Path, step: int | None, weight: float) -> None:
     saver.fetch(run, step=step)
     assert saver.restore(run, **given) == (int(weight), {})
     assert given["model"].weight.unique().tolist() == [weight]
+
+
+def test_what_stays_is_the_same_there_after_a_lost_disk(tmp_path: Path, storage: Any) -> None:
+    save(checkpoints(keep=[KeepEvery(every=2, until=2)]), tmp_path / "old", 1, 2, 3, 4)
+    assert there(storage) == ["step_00000002", "step_00000003", "step_00000004"]
+    again, run = checkpoints(), tmp_path / "new"
+    run.mkdir()
+    again.fetch(run, step=None)
+    save(again, run, 5)
+    assert there(storage) == ["step_00000002", "step_00000004", "step_00000005"]
+    save(again, run, 6)
+    assert there(storage) == ["step_00000002", "step_00000005", "step_00000006"]
+
+
+def test_the_best_stays_there_after_a_lost_disk(tmp_path: Path, storage: Any) -> None:
+    def measure(run: Path, step: int, value: float) -> None:
+        row = {"loss": value}
+        reasons = saver.due(step, num_steps=99, directory=run, row=row)
+        saver.save(run, step=step, state={}, reasons=reasons, row=row, **parts())
+
+    saver = Checkpoints(every=1, keep_last=1, best=KeepBest("loss"), mirror=Mirror(URL))
+    measure(tmp_path / "old", 1, 3.0)
+    measure(tmp_path / "old", 2, 4.0)
+    (tmp_path / "new").mkdir()
+    saver.fetch(tmp_path / "new", step=None)
+    measure(tmp_path / "new", 3, 5.0)  # here the best is of step 2, there of step 1
+    assert there(storage) == ["step_00000001", "step_00000003"]
+    measure(tmp_path / "new", 4, 2.0)
+    assert there(storage) == ["step_00000004"]
 
 
 def test_local_files_serve_as_well(tmp_path: Path) -> None:

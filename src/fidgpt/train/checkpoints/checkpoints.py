@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,13 +259,12 @@ class Checkpoints:
         """Drops what is not to stay, now that the checkpoint of `step` is there."""
         try:
             found = manifest.abandon_after(manifest.find(final.parent.parent), step)
-            saved = [_saved(step, path) for step, path in found.items()]
-            stay = policy.staying(saved, keep_last=self.keep_last, best=self.best)
-            dropped = [other for other in found if other not in stay]
-            for other in dropped:
+            staying = partial(policy.staying, keep_last=self.keep_last, best=self.best)
+            stay = staying([_saved(step, path) for step, path in found.items()])
+            for other in [other for other in found if other not in stay]:
                 files.discard(found[other])
             if self.mirror is not None:
-                self.mirror.follow(final.parent.parent, dropped=dropped, step=step)
+                self.mirror.follow(final.parent.parent, staying=staying, step=step)
         except OSError as error:
             raise CheckpointError(cannot_write(final, error, 0)) from error
 

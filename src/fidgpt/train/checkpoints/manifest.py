@@ -56,8 +56,16 @@ def write_manifest(path: Path, *, step: int, files: Seals, notes: Mapping[str, A
 def read_manifest(path: Path) -> dict[str, Any]:
     """What the manifest of a checkpoint says; nothing where it cannot be read."""
     try:
-        read: Any = json.loads((path / MANIFEST).read_bytes())
-    except (OSError, ValueError):
+        return parsed((path / MANIFEST).read_bytes())
+    except OSError:
+        return {}
+
+
+def parsed(written: bytes) -> dict[str, Any]:
+    """What the bytes of a manifest say; nothing where they are damaged."""
+    try:
+        read: Any = json.loads(written)
+    except ValueError:
         return {}
     return read if isinstance(read, dict) else {}
 

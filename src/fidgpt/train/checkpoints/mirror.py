@@ -3,14 +3,17 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fidgpt.train.checkpoints import files, manifest, storage
 from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.checkpoints.policy import Saved, saved_of
 from fidgpt.train.run import RunDirectory, RunError
 from fidgpt.train.telling import tell as say
+
+Staying = Callable[[Sequence[Saved]], set[int]]
 
 
 class Mirror:
@@ -18,9 +21,10 @@ class Mirror:
 
     A copy is complete or it does not exist there either: its manifest is written last and deleted
     first. Beside a checkpoint lie the files of the run directory, so that a copy alone is enough to
-    go on. What is dropped here is dropped there. A copy that fails is said and tried again with the
-    next checkpoint, because the one on the disk is whole; training does not end for it. One process
-    copies, so all files of a checkpoint must lie where it sees them.
+    go on. The same rule says what stays here and there, so that copies whose originals went with a
+    lost disk go in their turn. A copy that fails is said and tried again with the next checkpoint,
+    because the one on the disk is whole; training does not end for it. One process copies, so all
+    files of a checkpoint must lie where it sees them.
 
     Args:
         url: a folder for this run alone, such as `gs://bucket/runs/first` or `s3://...`: anything
@@ -33,8 +37,8 @@ class Mirror:
         self.url = url
         self._tell = tell or say
         self._is_own = False  # known once somebody has looked
-        self._dropped: set[int] = set()  # here, and not yet there
-        self._missed: tuple[Path, int] | None = None  # what the last copy was to be of
+        self._only_there: dict[int, Saved] = {}  # read once: each is a request
+        self._missed: tuple[Path, Staying, int] | None = None  # what the last copy was to be of
 
     @staticmethod
     def check_arguments(*, url: str) -> None:
@@ -58,41 +62,39 @@ class Mirror:
             )
         self._is_own = True
 
-    def follow(self, directory: Path, *, dropped: list[int], step: int) -> None:
+    def follow(self, directory: Path, *, staying: Staying, step: int) -> None:
         """Makes the copies what the run `directory` is, now that `step` was saved.
 
         Args:
             directory: the run's.
-            dropped: steps whose checkpoints are gone.
+            staying: which steps are to stay of those that are here or there.
             step: the newest; later copies are of steps that the run has left behind.
         """
-        self._dropped.update(dropped)
         try:
             system, root = self._opened()
             there = storage.complete(system, root)
             self._require_own(system, root, there, directory)
             here = manifest.find(directory)
-            gone = there & {*self._dropped, *(other for other in there if other > step)}
-            gone |= storage.cut_short(system, root) - here.keys()
-            for other, path in here.items():
+            stay = staying(self._saved(system, root, here, there, until=step))
+            for other in sorted(stay & here.keys()):
                 if other not in there or other == step:
-                    storage.send(system, path, f"{root}/{manifest.name_of(other)}", run=directory)
-            for other in sorted(gone):
+                    path = f"{root}/{manifest.name_of(other)}"
+                    storage.send(system, here[other], path, run=directory)
+            for other in sorted((there | storage.cut_short(system, root)) - stay):
                 storage.remove(system, f"{root}/{manifest.name_of(other)}")
-            self._dropped.clear()
             self._missed = None
         except Exception as error:  # every kind of storage has its own
             self._tell(
                 f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is whole "
                 f"in {directory}, and the next checkpoint tries again."
             )
-            self._missed = (directory, step)
+            self._missed = (directory, staying, step)
 
     def make_up(self) -> None:
         """Tries once more where the last copy of a run failed, as no other checkpoint will come."""
         if self._missed is not None:
-            directory, step = self._missed
-            self.follow(directory, dropped=[], step=step)
+            directory, staying, step = self._missed
+            self.follow(directory, staying=staying, step=step)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Brings a checkpoint, the newest unless said, where the run `directory` has none.
@@ -162,6 +164,19 @@ class Mirror:
                 f"{directory} exists already, and is not the run that was copied to {self.url}: "
                 "name another --run_dir."
             )
+
+    def _saved(
+        self, system: Any, root: str, here: dict[int, Path], there: Collection[int], *, until: int
+    ) -> list[Saved]:
+        """The checkpoints of the run, wherever they are."""
+        known = self._only_there
+        self._only_there = {
+            step: known.get(step) or saved_of(step, storage.read_manifest(system, root, step))
+            for step in there
+            if step not in here and step <= until
+        }
+        local = [saved_of(step, manifest.read_manifest(path)) for step, path in here.items()]
+        return [*local, *self._only_there.values()]
 
     def _look(self, directory: Path) -> None:
         try:

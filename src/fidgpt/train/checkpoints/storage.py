@@ -31,6 +31,11 @@ def cut_short(system: Any, root: str) -> set[int]:
     return {int(name.removeprefix("step_")) for name in names} - complete(system, root)
 
 
+def read_manifest(system: Any, root: str, step: int) -> dict[str, Any]:
+    """What the manifest of a copy says; nothing where it is damaged."""
+    return manifest.parsed(system.cat_file(f"{root}/{manifest.name_of(step)}/{manifest.MANIFEST}"))
+
+
 def send(system: Any, path: Path, target: str, *, run: Path) -> None:
     """Copies the checkpoint at `path` with the files of its run; its manifest comes last."""
     remove(system, target)
