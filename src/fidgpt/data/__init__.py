@@ -27,7 +27,7 @@ from fidgpt.data.streams.prefetch import Prefetch
 from fidgpt.data.streams.stream import TokenStream
 from fidgpt.data.streams.streams import (
     BegunStage,
-    Course,
+    Curve,
     EvaluationStream,
     IndexedStream,
     TrainingStream,
@@ -53,7 +53,7 @@ __all__ = [
     "Corpus",
     "CorpusDirectory",
     "CorpusTokenizer",
-    "Course",
+    "Curve",
     "DataError",
     "EvaluationStream",
     "FillInTheMiddle",

@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from fidgpt.data.corpus import Corpus
 from fidgpt.data.errors import DataError
@@ -87,6 +88,24 @@ def _report(corpus: PreparedCorpus, *, seconds: float) -> str:
     )
 
 
+class _Once(argparse.Action):
+    """Takes one value, and refuses a second one, for which the first would be lost."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        said = getattr(namespace, self.dest)
+        if said is not self.default:
+            raise argparse.ArgumentError(
+                self, f"is {said} and {values}, and takes one value: leave one of the two out."
+            )
+        setattr(namespace, self.dest, values)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fidgpt.data.prepare",
@@ -94,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "Python's standard library, into the cache.",
         allow_abbrev=False,
     )
+    parser.register("action", None, _Once)
     parser.add_argument("--source", metavar="PATH", help="a file or folder of text")
     parser.add_argument("--text_field", default="text", help="field of JSON lines and Parquet")
     parser.add_argument("--pattern", action="append", help='files to read in a folder ("*.txt")')

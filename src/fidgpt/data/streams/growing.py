@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.streams.streams import BegunStage, Course, IndexedStream, TrainingStream
+from fidgpt.data.streams.streams import BegunStage, Curve, IndexedStream, TrainingStream
 from fidgpt.data.streams.windows import check_positive, rows_of_rank
 from fidgpt.data.tokenizers.tokenizer import Tokenizer
 from fidgpt.optim.schedules import Schedule
@@ -40,11 +40,11 @@ class Growing(TrainingStream):
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stream.stages_begun(steps)
 
-    def courses(self, num_steps: int) -> list[Course]:
-        return [self._course(num_steps), *self.stream.courses(num_steps)]
+    def curves(self, num_steps: int) -> list[Curve]:
+        return [self._curve(num_steps), *self.stream.curves(num_steps)]
 
     @abc.abstractmethod
-    def _course(self, num_steps: int) -> Course:
+    def _curve(self, num_steps: int) -> Curve:
         """What this one lets grow."""
 
 
@@ -112,9 +112,9 @@ class GrowingBatch(Growing):
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stream.begun(self._before(steps))
 
-    def _course(self, num_steps: int) -> Course:
+    def _curve(self, num_steps: int) -> Curve:
         sizes = [float(self.size(step)) for step in range(num_steps)]
-        return Course("batch size", "sequences", sizes, float(self.batch_size))
+        return Curve("batch size", "sequences", sizes, float(self.batch_size))
 
     def _before(self, step: int) -> int:
         """How many sequences are read before a step."""
@@ -183,6 +183,6 @@ class GrowingSequence(Growing):
     def full_batches(self, steps: int) -> float:
         return self.stream.full_batches(steps)
 
-    def _course(self, num_steps: int) -> Course:
+    def _curve(self, num_steps: int) -> Curve:
         lengths = [float(self.length(step)) for step in range(num_steps)]
-        return Course("sequence length", "tokens", lengths, float(self.seq_len))
+        return Curve("sequence length", "tokens", lengths, float(self.seq_len))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
 from fidgpt.data.streams.interleaving import Interleaving, Weights, exact_counts
-from fidgpt.data.streams.streams import BegunStage, Course, IndexedStream
+from fidgpt.data.streams.streams import BegunStage, Curve, IndexedStream
 from fidgpt.data.streams.windows import check_positive
 from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
@@ -138,7 +138,7 @@ class Mixture(IndexedStream):
             sources[chosen], numbers[chosen] = source, dealt[stage].before[source] + rank
         return sources, numbers
 
-    def courses(self, num_steps: int) -> list[Course]:
+    def curves(self, num_steps: int) -> list[Curve]:
         if len(self.stages) < 2:
             return []
         begins = [stage.begin for stage in self.stages]
@@ -148,7 +148,7 @@ class Mixture(IndexedStream):
             for counts in self._counts
         ]
         return [
-            Course(f"share of {name}", "share", [shares[at].get(name, 0.0) for at in stages], 1.0)
+            Curve(f"share of {name}", "share", [shares[at].get(name, 0.0) for at in stages], 1.0)
             for name in self.streams
         ]
 

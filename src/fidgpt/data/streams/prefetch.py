@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.streams.streams import BegunStage, Course, TrainingStream
+from fidgpt.data.streams.streams import BegunStage, Curve, TrainingStream
 from fidgpt.data.tokenizers.tokenizer import Tokenizer
 
 _Ask = tuple[int, int, int]
@@ -96,8 +96,8 @@ class Prefetch(TrainingStream):
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stream.stages_begun(steps)
 
-    def courses(self, num_steps: int) -> list[Course]:
-        return self.stream.courses(num_steps)
+    def curves(self, num_steps: int) -> list[Curve]:
+        return self.stream.curves(num_steps)
 
     @property
     def tokenizer(self) -> Tokenizer:

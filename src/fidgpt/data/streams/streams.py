@@ -32,7 +32,7 @@ class BegunStage(NamedTuple):
         return f"step {self.begin} ({shares})"
 
 
-class Course(NamedTuple):
+class Curve(NamedTuple):
     """Something that is another number from step to step, as a person would look at it.
 
     Attributes:
@@ -72,7 +72,7 @@ class TrainingStream(abc.ABC):
         """The stages that the first `steps` have begun, of a stream whose texts have shares."""
         return []
 
-    def courses(self, num_steps: int) -> "list[Course]":
+    def curves(self, num_steps: int) -> "list[Curve]":
         """What changes over a run of so many steps by schedules and stages; it needs no text."""
         return []
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fidgpt.data import Course
+from fidgpt.data import Curve
 from fidgpt.optim.schedules import Schedule
 from fidgpt.train.facts.group_facts import GroupFacts, groups_of
 
@@ -41,30 +41,30 @@ def schedules_text(trainer: "Trainer", *, width: int = 80) -> str:
     num_steps = trainer.num_steps
     rates = schedule_text(trainer.schedule, num_steps=num_steps, peaks=peaks, width=width)
     others = [
-        _course_of_setting(name, schedule, groups=groups, num_steps=num_steps)
+        _curve_of_setting(name, schedule, groups=groups, num_steps=num_steps)
         for name, schedule in (trainer.schedules or {}).items()
     ]
-    others += trainer.data.courses(num_steps)
-    return "\n\n".join([rates, *(course_text(course, width=width) for course in others)])
+    others += trainer.data.curves(num_steps)
+    return "\n\n".join([rates, *(curve_text(curve, width=width) for curve in others)])
 
 
-def _course_of_setting(
+def _curve_of_setting(
     name: str, schedule: Schedule, *, groups: Sequence[GroupFacts], num_steps: int
-) -> Course:
+) -> Curve:
     """What becomes of a setting in the first group where there is something to change."""
     held = [(group.name, group.settings[name]) for group in groups if group.settings.get(name)]
     where, peak = held[0] if held else ("every group", 1.0)
     values = [schedule(step) * peak for step in range(num_steps)]
-    return Course(f"{name.replace('_', ' ')} of {where}", "value", values, peak)
+    return Curve(f"{name.replace('_', ' ')} of {where}", "value", values, peak)
 
 
-def course_text(course: Course, *, width: int = 80) -> str:
-    """A course as a drawing, and as numbers where it turns, or where it leaps."""
-    title = f"{course.name} over {len(course.values):,} steps"
-    parts = [value / course.full for value in course.values]
-    whole = None if course.full == 1 else "of the full"
-    table = _table(turns_of(parts), course.full, unit=course.unit, whole=whole)
-    lines = [title, "", *_drawing(course.values, width), "", *table]
+def curve_text(curve: Curve, *, width: int = 80) -> str:
+    """A curve as a drawing, and as numbers where it turns, or where it leaps."""
+    title = f"{curve.name} over {len(curve.values):,} steps"
+    parts = [value / curve.full for value in curve.values]
+    whole = None if curve.full == 1 else "of the full"
+    table = _table(turns_of(parts), curve.full, unit=curve.unit, whole=whole)
+    lines = [title, "", *_drawing(curve.values, width), "", *table]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
