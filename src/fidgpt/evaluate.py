@@ -11,7 +11,9 @@ from fidgpt.cli.running.trained import load_trained
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("tasks", [], "Tasks, groups or tags of the harness, with commas between them.")
+flags.DEFINE_multi_string(
+    "tasks", [], "Tasks, groups or tags of the harness, with commas between them. Repeated."
+)
 flags.DEFINE_string("include_path", None, "A folder with task files of your own.")
 flags.DEFINE_integer("limit", None, "Only so many documents of each task.", lower_bound=1)
 flags.DEFINE_integer(
@@ -43,13 +45,14 @@ def main(arguments: list[str]) -> None:
 
     if len(arguments) != 1:
         raise ConfigError("name one directory, of a run or of the hub: fidgpt.evaluate runs/NAME")
-    if not FLAGS.tasks:
+    names = [name.strip() for text in FLAGS.tasks if text for name in text.split(",")]
+    if not names:
         raise ConfigError("--tasks is missing: name a task at least, as --tasks=lambada_openai")
     path, output = Path(arguments[0]), _output()
     model, tokenizer, context, _ = load_trained(path)
     prepare_to_write(model)
     tasks = Tasks(
-        FLAGS.tasks,
+        names,
         include_path=FLAGS.include_path,
         num_fewshot=FLAGS.num_fewshot,
         limit=FLAGS.limit,

@@ -62,7 +62,8 @@ def test_where_nothing_can_be_written_nothing_is_asked(
 def test_results_are_written_whole_or_not_at_all(
     command: Command, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tasks, "__init__", lambda *_, **__: None)
+    asked: list[list[str]] = []
+    monkeypatch.setattr(Tasks, "__init__", lambda _, names, **__: asked.append(names))
     monkeypatch.setattr(Tasks, "run", lambda *_, **__: {"task": {"acc": 0.5}})
     output = tmp_path / "results.json"
     output.write_text("older")
@@ -72,7 +73,9 @@ def test_results_are_written_whole_or_not_at_all(
     assert status == 2 and "0.5000" in out
     assert f"{output} cannot be written: No space left on device" in err
     assert output.read_text() == "older"
-    assert command(evaluate.main, run, "--tasks=task", f"--output={output}").status == 0
+    flags = ["--tasks=task,other", "--tasks=more", f"--output={output}"]
+    assert command(evaluate.main, run, *flags).status == 0
+    assert asked == [["task"], ["task", "other", "more"]]
     assert json.loads(output.read_text()) == {"task": {"acc": 0.5}}
 
 

@@ -130,6 +130,10 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
             "error: Unknown command line flag 'confg'. Did you mean: config",
         ),
         (["--resume_step=x"], "error: flag --resume_step=x: invalid literal for int()"),
+        (
+            ["--run_dir=a", "--run_dir=b"],
+            "error: flag --run_dir=b: already defined as a\n  It takes",
+        ),
         (["--config"], "error: Missing value for flag --config"),
         (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  '' is no"),
         (["make_large"], "error: 'make_large' is no flag."),

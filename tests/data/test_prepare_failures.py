@@ -54,6 +54,15 @@ def test_bad_text_leaves_nothing(
     assert below(tmp_path / "out") == []
 
 
+def test_a_second_source_is_refused_rather_than_the_first_forgotten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--source", "a", "--source", "b"])
+    assert ended.value.code == 2
+    assert "argument --source: is a and b, and takes one value" in capsys.readouterr().err
+
+
 def test_a_bad_tokenizer_leaves_nothing(
     documents: MakeSource, modules: list[str], tmp_path: Path
 ) -> None:

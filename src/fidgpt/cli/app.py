@@ -119,12 +119,17 @@ def _status(main: Callable[[list[str]], int | None], arguments: list[str]) -> in
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:
+    for name in FLAGS:
+        if not isinstance(FLAGS[name], flags.BooleanFlag):  # on and off are told apart at a glance
+            FLAGS[name].allow_overwrite = False  # or the first of two values is lost in silence
     try:
         return FLAGS(list(arguments))
     except flags.Error as error:
         message = str(error)
         if isinstance(error, flags.UnrecognizedFlagError):
             message += f"\n  What changes a config is said in --config, such as {_EXAMPLE}"
+        elif "already defined" in message:
+            message += "\n  It takes one value: leave one of the two out."
         fail(message)
         sys.exit(MISTAKE)
     except SystemExit:  # absl ends --helpfull with 1, as if to ask were a mistake
