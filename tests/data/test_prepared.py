@@ -14,6 +14,14 @@ def directory(prepared: PreparedCorpus) -> Path:
     return prepared.directory
 
 
+def test_the_command_that_deletes_it_fits_a_shell(tmp_path: Path) -> None:
+    (tmp_path / "night owl").mkdir()
+    (tmp_path / "night owl" / "index.json").touch()
+    with pytest.raises(DataError) as caught:
+        PreparedCorpus(tmp_path / "night owl")
+    assert f"rm -r '{tmp_path}/night owl'" in str(caught.value)
+
+
 def refused(directory: Path, *, match: str) -> None:
     with pytest.raises(DataError, match=match) as caught:
         PreparedCorpus(directory)

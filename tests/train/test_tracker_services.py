@@ -125,10 +125,10 @@ def test_a_run_that_goes_on_is_one_run_with_every_step_once(name: str, tmp_path:
 
 def test_weights_and_biases_writes_offline_where_no_account_is_known(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    path = tmp_path / "runs" / "one"
+    path = tmp_path / "night owl" / "one"
     (where,) = told(lambda: WandB(project="fidgpt"), path, [1, 2, 3])
     told(lambda: WandB(project="fidgpt"), path, [3, 4])
-    assert "wandb sync" in where
+    assert f"wandb sync '{path}/wandb'/offline-run-*" in where
     files = sorted((path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len({file.name for file in files}) == 1  # one id
     until(lambda: all(file.stat().st_size > 100 for file in files))  # another process writes

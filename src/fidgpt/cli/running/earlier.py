@@ -1,6 +1,7 @@
 """The run with which `train.py` goes on: that of --resume, or one that stands in --run_dir."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,9 +56,10 @@ def same_run(cfg: "fdl.Config", catalogue: "Catalogue") -> "fdl.Config":
 
     old = load_run(Path(FLAGS.run_dir), allowed=catalogue.packages)
     if fingerprint(old) != fingerprint(cfg):
+        differ = shlex.quote(f"--diff=config_file:{FLAGS.run_dir}/config.json")
         raise ConfigError(
-            f"{FLAGS.run_dir} holds a run of another config: see how they differ with "
-            f"--diff=config_file:{FLAGS.run_dir}/config.json, then go on with it by "
-            f"--resume={FLAGS.run_dir}, or name another --run_dir."
+            f"{FLAGS.run_dir} holds a run of another config: see how they differ with {differ}, "
+            f"then go on with it by {shlex.quote(f'--resume={FLAGS.run_dir}')}, or name another "
+            "--run_dir."
         )
     return old

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data.errors import DataError
+from fidgpt.data.errors import DataError, removal
 from fidgpt.data.preparing.array_file import ArrayFile
 from fidgpt.data.preparing.atomic import new_directory, only_one
 from fidgpt.data.preparing.prepared import VERIFIED_BELOW_BYTES, PreparedCorpus, Split
@@ -159,7 +159,7 @@ def _sha256(path: Path) -> str:
 def _damaged(directory: Path, reason: str) -> DataError:
     return DataError(
         f"The packing in {directory} cannot be used: {reason}.\n"
-        f"Delete it (rm -r {directory}) and start again; it is made anew from the corpus."
+        f"Delete it ({removal(directory)}) and start again; it is made anew from the corpus."
     )
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fidgpt.data.errors import DataError
+from fidgpt.data.errors import DataError, removal
 from fidgpt.data.preparing.atomic import new_directory, only_one, resumable_directory
 from fidgpt.data.preparing.prepared import FORMAT_VERSION, INDEX, PreparedCorpus, is_prepared
 from fidgpt.data.preparing.progress import PreparationProgress
@@ -91,7 +91,7 @@ def prepare_corpus(
     if corpus.key != key:
         raise DataError(
             f"{directory} holds a corpus that was prepared from another source, tokenizer or "
-            "split.\nName another directory, or delete this one: rm -r " + str(directory)
+            f"split.\nName another directory, or delete this one: {removal(directory)}"
         )
     return corpus
 

@@ -13,7 +13,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fidgpt.data.errors import DataError
+from fidgpt.data.errors import DataError, removal
 from fidgpt.data.preparing.array_file import ArrayFile
 from fidgpt.data.preparing.shards import Shard
 from fidgpt.data.tokenizers.tokenizer_files import load_tokenizer
@@ -223,5 +223,5 @@ def _check_hash(directory: Path, file: str, *, sha256: str) -> None:
 def _damaged(directory: Path, reason: str) -> DataError:
     return DataError(
         f"The prepared corpus in {directory} cannot be used: {reason}.\n"
-        f"Delete it (rm -r {directory}) and start again; it is prepared anew from the source."
+        f"Delete it ({removal(directory)}) and start again; it is prepared anew from the source."
     )

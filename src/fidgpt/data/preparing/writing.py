@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt import drafts
-from fidgpt.data.errors import DataError
+from fidgpt.data.errors import DataError, removal
 from fidgpt.data.preparing.atomic import sync, write_whole
 from fidgpt.data.preparing.encoders import Encode, encoded, encoding_processes
 from fidgpt.data.preparing.prepared import FORMAT_VERSION, INDEX, TOKENIZER
@@ -231,5 +231,6 @@ def _explaining_damage(directory: Path) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
         raise DataError(
             f"What was begun in {directory} cannot be gone on with ({error}).\n"
-            f"Delete it (rm -r {directory}) and start again; it is prepared anew from the source."
+            f"Delete it ({removal(directory)}) and start again; it is prepared anew from the "
+            "source."
         ) from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ class Mirror:
             raise CheckpointError(
                 f"{self.url} holds the checkpoints of a run up to step {max(there)}, which a new "
                 "run would delete: name a folder for this run alone, or go on with that run: "
-                f"--resume={self.url} --run_dir=DIRECTORY"
+                f"{shlex.quote(f'--resume={self.url}')} --run_dir=DIRECTORY"
             )
         self._is_own = True
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -56,7 +57,7 @@ class MLflow(Aside):
         self._id = journal.id
         client.update_run(journal.id, status="RUNNING")
         _describe(client, journal.id, run.config)
-        return f"mlflow ui --backend-store-uri {uri}"
+        return shlex.join(["mlflow", "ui", "--backend-store-uri", uri])
 
     def write(self, rows: Sequence[Row]) -> None:
         from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]

@@ -1,5 +1,6 @@
 """TensorBoard: event files in the run directory."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class TensorBoard(Aside):
         # What stands there of later steps is not shown: a failed writing, or other settings.
         self._writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=journal.step + 1)
         self._writer.add_text("config", _table(run.config), global_step=journal.step + 1)
-        return f"tensorboard --logdir={run.path.parent}"
+        return shlex.join(["tensorboard", f"--logdir={run.path.parent}"])
 
     def write(self, rows: Sequence[Row]) -> None:
         assert self._writer is not None

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -57,7 +58,8 @@ class WandB(Aside):
             settings=_quiet(),
         )
         if self._run.offline:
-            return f"offline; later: wandb sync {run.path / 'wandb'}/offline-run-*"
+            folder = shlex.quote(str(run.path / "wandb"))
+            return f"offline; later: wandb sync {folder}/offline-run-*"
         return str(self._run.url)
 
     def write(self, rows: Sequence[Row]) -> None:
