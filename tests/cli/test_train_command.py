@@ -134,6 +134,8 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
             ["--run_dir=a", "--run_dir=b"],
             "error: flag --run_dir=b: already defined as a\n  It takes",
         ),
+        (["--print=yaml", "--print"], "error: flag --print=text: already defined as yaml"),
+        (["--list=tags", "--list"], "error: flag --list=all: already defined as tags"),
         (["--config"], "error: Missing value for flag --config"),
         (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  '' is no"),
         (["make_large"], "error: 'make_large' is no flag."),

@@ -52,7 +52,21 @@ class OptionalText(flags.Flag):
 
     def _parse(self, argument: str | None) -> str | None:
         value = super()._parse(argument)
-        return {"true": self._alone, "false": None}.get(value, value) if value else None
+        value = {"true": self._alone, "false": None}.get(value, value) if value else None
+        return only(self, value)
+
+
+def only(flag: flags.Flag, value: str | None) -> str | None:
+    """A value of a flag that may stand alone, unless it has another one already.
+
+    Raises:
+      IllegalFlagValueError: it has.
+    """
+    if flag.present and value is not None and flag.value not in (None, value):
+        raise flags.IllegalFlagValueError(
+            f"flag --{flag.name}={value}: already defined as {flag.value}"
+        )
+    return value
 
 
 def run(main: Callable[[list[str]], int | None]) -> None:
@@ -120,7 +134,7 @@ def _status(main: Callable[[list[str]], int | None], arguments: list[str]) -> in
 
 def _parse(arguments: Sequence[str]) -> list[str]:
     for name in FLAGS:
-        if not isinstance(FLAGS[name], flags.BooleanFlag):  # on and off are told apart at a glance
+        if not FLAGS[name].boolean:  # what was turned on may be turned off again
             FLAGS[name].allow_overwrite = False  # or the first of two values is lost in silence
     try:
         return FLAGS(list(arguments))

@@ -4,6 +4,8 @@ from typing import Any
 
 from absl import flags
 
+from fidgpt.cli.app import only
+
 FLAGS = flags.FLAGS
 
 
@@ -23,7 +25,7 @@ class _List(flags.Flag):
 
     def _parse(self, argument: Any) -> str | None:
         words = {"true": "all", True: "all", "false": None, False: None}
-        return words.get(argument, argument)
+        return only(self, words.get(argument, argument))
 
 
 flags.DEFINE_flag(_List())
