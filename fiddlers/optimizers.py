@@ -9,7 +9,6 @@ from fidgpt.graph import swapped
 from fidgpt.graph.structure.arguments import given
 from fidgpt.optim import (
     Adafactor,
-    ByName,
     LayerDecay,
     Lion,
     Muon,
@@ -106,12 +105,10 @@ def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:
       cfg: the graph to change.
       factor: from one layer's learning rate to that of the layer below.
     """
+    by_layer = fdl.Config(LayerDecay, factor)
     rules = [
-        fdl.Config(Rule, "matrices", match=is_matrix),
-        fdl.Config(Rule, "vectors", match=is_vector, weight_decay=0.0),
-        fdl.Config(
-            Rule, "by layer", match=fdl.Config(ByName, "."), lr_scale=fdl.Config(LayerDecay, factor)
-        ),
+        fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=by_layer),
+        fdl.Config(Rule, "vectors", match=is_vector, lr_scale=by_layer, weight_decay=0.0),
     ]
     deal(cfg, fdl.Config(ParameterGroups, rules))
 

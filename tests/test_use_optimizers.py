@@ -109,3 +109,8 @@ def test_layers_learn_slower_the_deeper_they_are(muon: bool) -> None:
         expected = 0.5 ** (last + 1) if name.startswith("embedding") else 0.5 ** (last - layer)
         assert scales[id(parameter)] == expected, name
         assert decays[id(parameter)] == (parameter.dim() == 2), name
+    hidden = "hidden matrices" if muon else "matrices"
+    assert [group["name"] for group in groups] == [
+        *("matrices, embedding", f"{hidden}, layer 0", f"{hidden}, layer 1"),
+        *("vectors, layer 0", "vectors, layer 1, norm"),
+    ]

@@ -85,6 +85,6 @@ def test_a_summary_names_groups_and_stays_short(cfg: fdl.Config) -> None:
     machine = machine_at_hand(trainer.parallel, trainer.precision.dtype)
     lines = summary_text(summarise(trainer, machine), color=False).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("optimizer's groups"))
-    assert lines[first + 1].split()[:3] == ["matrices", "9.54e-10,", "0.1,"]
+    assert lines[first + 1].split()[:4] == ["matrices,", "embedding", "9.54e-10,", "0.1,"]
     assert any(line.split() == ["...", "10", "groups", "more"] for line in lines[first:])
     assert max(map(len, lines)) <= 80

@@ -88,12 +88,13 @@ def test_meters_say_of_each_group_what_its_step_was() -> None:
 
 def test_groups_of_one_name_are_numbered_and_zeros_have_no_ratio() -> None:
     groups = [{"params": [nn.Parameter(torch.zeros(2))], "name": "a", "lr": 1.0} for _ in range(2)]
+    groups += [{**groups[0], "name": "hidden matrices, layer 2"}]
     with StepMeters().measuring(groups, GradientNorms([])) as measured:
         pass
     assert {*measured} == {
-        f"{what}/a_{number}"
+        f"{what}/{name}"
         for what in ("grad_norm", "update_ratio", "learning_rate")
-        for number in (1, 2)
+        for name in ("a_1", "a_2", "hidden_matrices_layer_2")  # that all trackers take
     }
     assert measured["update_ratio/a_1"] == 0.0
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -99,22 +100,26 @@ class _Deal:
 
     rules: list[Rule]
     lr_scale: float
-    parameters: list[nn.Parameter] = field(default_factory=list)
+    parameters: dict[str, nn.Parameter] = field(default_factory=dict)
 
-    def group(self) -> dict[str, Any]:
+    @property
+    def name(self) -> str:
+        return ", ".join(rule.name for rule in self.rules) or "others"
+
+    def group(self, name: str) -> dict[str, Any]:
         settings = {key: value for rule in self.rules for key, value in rule.settings.items()}
         if self.lr_scale != 1:
             settings["lr_scale"] = self.lr_scale
-        name = ", ".join(rule.name for rule in self.rules) or "others"
-        return {"name": name, "params": self.parameters, **settings}
+        return {"name": name, "params": [*self.parameters.values()], **settings}
 
 
 class ParameterGroups:
     """Deals the parameters of a model into groups, by rules.
 
     Every rule that matches a parameter has its say: rates multiply, and of other settings the last
-    one counts. Parameters for which the same is said are a group; those that no rule matches are
-    the group `others`, as the optimizer says.
+    one counts. Parameters for which the same is said are a group, called by its rules, and where
+    several would be called so, by its layers too: `matrices, layer 2`. Those that no rule matches
+    are the group `others`, as the optimizer says.
 
     Args:
       rules: in the order in which they are asked.
@@ -137,9 +142,13 @@ class ParameterGroups:
             rules = [self.rules[number] for number in numbers]
             scale = math.prod((rule.scale_of(name, model) for rule in rules), start=1.0)
             deal = deals.setdefault((not numbers, numbers, scale), _Deal(rules, scale))
-            deal.parameters.append(parameter)
+            deal.parameters[name] = parameter
         self._require_all(used)
-        return [deals[key].group() for key in sorted(deals)]
+        names = Counter(deal.name for deal in deals.values())
+        return [
+            deal.group(deal.name if names[deal.name] == 1 else f"{deal.name}, {_place(deal)}")
+            for deal in (deals[key] for key in sorted(deals))
+        ]
 
     def _require_all(self, used: set[int]) -> None:
         idle = [repr(rule.name) for i, rule in enumerate(self.rules) if i not in used]
@@ -148,3 +157,17 @@ class ParameterGroups:
                 f"no parameter matches the rule {' or '.join(idle)} of the groups: mend "
                 "its `match`, or leave it out."
             )
+
+
+def _place(deal: _Deal) -> str:
+    """Where its parameters are: `layer 2`, `layers 0, 2, 4`, `embedding`, or `layer 5, norm`."""
+    found = [_LAYER.search(name) for name in deal.parameters]
+    layers = sorted({int(layer[1]) for layer in found if layer})
+    numbers = ", ".join(map(str, layers))
+    outside = [
+        name.partition(".")[0]
+        for name, layer in zip(deal.parameters, found, strict=True)
+        if layer is None
+    ]
+    inside = [f"layer{'s' * (len(layers) > 1)} {numbers}"] if layers else []
+    return ", ".join([*inside, *dict.fromkeys(outside)])

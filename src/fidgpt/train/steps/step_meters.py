@@ -1,5 +1,6 @@
 """How each group of parameters learns: its gradient's norm, its rate, and how far it moves."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -61,8 +62,11 @@ class StepMeters:
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
-    """One for each group, without spaces; groups of the same name are numbered."""
-    said = [str(group.get("name", number)).replace(" ", "_") for number, group in enumerate(groups)]
+    """One for each group, such as every tracker takes; groups of the same name are numbered."""
+    said = [
+        re.sub(r"\W+", "_", str(group.get("name", number)), flags=re.ASCII)
+        for number, group in enumerate(groups)
+    ]
     return [
         f"{name}_{said[: number + 1].count(name)}" if said.count(name) > 1 else name
         for number, name in enumerate(said)
