@@ -89,9 +89,24 @@ def test_perplexity_is_that_of_a_fair_die():
     assert measured["perplexity"] == pytest.approx(VOCAB)
 
 
+class Silent(Other):
+    """Nothing of it is learned, so that it has no loss that could count in a mean."""
+
+    def batch(self, number, *, rank=0, world_size=1):
+        tokens = super().batch(number)
+        tokens[:, 1:] = unlearned(tokens[:, 1:].abs())
+        return tokens
+
+
 def test_each_domain_is_measured_and_all_together():
     domains = {"two": TwoBatches(), "other": Other()}
     measured = DomainValidation(domains)(Indifferent(), CrossEntropy(), DataParallel())
+    assert measured.pop("macro_loss") == pytest.approx(math.log(VOCAB))
+    assert measured.pop("macro_bits_per_byte") == pytest.approx((6 * 4 / 10 + 4) / 2)
+    with_silent = DomainValidation({**domains, "silent": Silent()})
+    again = with_silent(Indifferent(), CrossEntropy(), DataParallel())
+    assert again["macro_loss"] == pytest.approx(math.log(VOCAB))
+    assert again["macro_bits_per_byte"] == pytest.approx((6 * 4 / 10 + 4) / 2)
     assert measured["two/bits_per_byte"] == pytest.approx(6 * 4 / 10)
     assert measured["other/bits_per_byte"] == pytest.approx(4)  # one target of one byte
     assert measured["bits_per_byte"] == pytest.approx(7 * 4 / 11)

@@ -46,7 +46,8 @@ class DomainValidation(Periodic):
     """The same of several texts, each by its name, and of all of them together.
 
     Together means over all tokens that were measured, so that a text counts by how much of it is
-    held out, or by the batches that its stream has at most.
+    held out, or by the batches that its stream has at most. In the means that are called `macro`
+    every text counts alike, but for one of which no token was measured.
 
     Args:
       domains: streams by name, as those of `Validation`.
@@ -77,7 +78,8 @@ class DomainValidation(Periodic):
     ) -> dict[str, float]:
         """Returns `DOMAIN/loss`, `DOMAIN/perplexity`, `DOMAIN/bits_per_byte`, and the same of all.
 
-        What is of all has no domain before its name.
+        What is of all has no domain before its name, as have `macro_loss` and
+        `macro_bits_per_byte`, the means of the domains' own.
         """
         sums = [_sums(model, loss, stream, parallel) for stream in self.domains.values()]
         each = parallel.sum(torch.stack(sums).to(parallel.device))
@@ -86,7 +88,7 @@ class DomainValidation(Periodic):
             for name, totals in zip(self.domains, each, strict=True)
             for key, value in _means(totals).items()
         }
-        return row | _means(each.sum(0))
+        return row | _means(each.sum(0)) | _macro_means(each)
 
 
 @torch.no_grad()
@@ -115,6 +117,17 @@ def _sums(
                 [losses.sum(), torch.tensor(len(targets)), token_bytes[targets].sum()]
             )
     return totals
+
+
+def _macro_means(each: Float64[Tensor, "domains 3"]) -> dict[str, float]:
+    """Means over domains, each of which counts once; a text without tokens or bytes has no say."""
+    measured = [(_means(totals), totals) for totals in each]
+    losses = [means["loss"] for means, (_, tokens, _) in measured if tokens]
+    bits = [means["bits_per_byte"] for means, (*_, num_bytes) in measured if num_bytes]
+    return {
+        f"macro_{name}": sum(values) / max(1, len(values))
+        for name, values in (("loss", losses), ("bits_per_byte", bits))
+    }
 
 
 def _means(totals: Float64[Tensor, "3"]) -> dict[str, float]:
