@@ -40,7 +40,13 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "PATIENCE", 60.0)  # MLflow makes its tables, on a busy machine
 
 
-def told(make: Callable[[], Aside], path: Path, steps: Sequence[int]) -> list[str]:
+def told(
+    make: Callable[[], Aside],
+    path: Path,
+    steps: Sequence[int],
+    *,
+    before_end: Callable[[], object] = str,
+) -> list[str]:
     """A tracker hears of a run from the first of these steps to the last; what it had to say."""
     ears = Ears()
     path.mkdir(parents=True, exist_ok=True)
@@ -50,6 +56,7 @@ def told(make: Callable[[], Aside], path: Path, steps: Sequence[int]) -> list[st
         trackers.start(RunDirectory(path, texts={}, identity=identity), FACTS, step=steps[0] - 1)
         for step in steps:
             trackers.log({**metrics_row(step), "loss": 1 / step, "validation/loss": 2.5})
+        before_end()
     return ears.said
 
 
@@ -123,11 +130,26 @@ def test_a_run_that_goes_on_is_one_run_with_every_step_once(name: str, tmp_path:
     assert where.startswith(make.title)
 
 
+def test_a_clock_that_goes_back_hides_no_steps(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    for times, steps in enumerate(([1, 2, 3], [3, 4], [4, 5])):
+        told(TensorBoard, tmp_path, steps)
+        for file in (tmp_path / "tensorboard").glob("events*"):  # now it was begun in 2106
+            file.rename(file.with_name(f"events.out.tfevents.429496729{times}.vm.1.0"))
+    losses = of_tensorboard(tmp_path)["loss"]
+    assert losses == [(step, pytest.approx(1 / step)) for step in (1, 2, 3, 4, 5)]
+
+
 def test_weights_and_biases_writes_offline_where_no_account_is_known(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     path = tmp_path / "night owl" / "one"
     (where,) = told(lambda: WandB(project="fidgpt"), path, [1, 2, 3])
-    told(lambda: WandB(project="fidgpt"), path, [3, 4])
+
+    def is_written() -> bool:  # before the end, so that a kill leaves it
+        written = [file.read_bytes() for file in path.glob("wandb/offline-run-*/run-*.wandb")]
+        return len(written) == 2 and all(b"validation/loss" in content for content in written)
+
+    told(lambda: WandB(project="fidgpt"), path, [3, 4], before_end=lambda: until(is_written))
     assert f"wandb sync '{path}/wandb'/offline-run-*" in where
     files = sorted((path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len({file.name for file in files}) == 1  # one id

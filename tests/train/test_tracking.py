@@ -138,9 +138,9 @@ def test_a_tracker_that_is_down_is_said_once_and_gets_its_rows_when_it_is_back(t
 
 
 def test_a_tracker_that_stays_down_is_told_later_when_the_run_goes_on(tmp_path):
-    service = Service()
-    service.broken = "disk full"
-    said = told(tmp_path, service, [1, 2])
+    first = Service()
+    first.broken = "disk full"
+    said = told(tmp_path, first, [1, 2])
     assert said[-1].startswith("the service never got 2 rows")
     with Trackers([JSONLines()]) as trackers:  # as if it had listened from the beginning
         trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
@@ -149,6 +149,7 @@ def test_a_tracker_that_stays_down_is_told_later_when_the_run_goes_on(tmp_path):
     service = Service()
     told(tmp_path, service, [3])
     assert service.steps == [1, 2, 3]
+    assert service.id == first.id
 
 
 def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):

@@ -24,8 +24,8 @@ class Aside(abc.ABC):
 
     Rows wait while the tracker is down, and it is opened anew until it takes them; what a run that
     goes on finds in `metrics.jsonl` and the tracker never heard of is made up for. A row is marked
-    as told before it is: a kill may lose one, and doubles none. A run that goes on with other
-    settings from before what the tracker heard of becomes another run there.
+    as told before it is: a kill may lose those of the last second or two, and doubles none. A run
+    that goes on with other settings from before what the tracker heard of becomes another there.
 
     Attributes:
       title: what a person calls the tracker.
@@ -122,6 +122,7 @@ class Aside(abc.ABC):
         if not run.path.is_dir():  # a tracker may make it anew, where it is to be put back
             raise FileNotFoundError("the run's directory is gone")
         if not self._is_open:
+            self._mark(self._journal.step)  # a kill as it opens must not leave a run by another id
             place = self.open(run, self._journal)
             if not self._was_seen:
                 self._news.append(f"{self.title}: {place}")

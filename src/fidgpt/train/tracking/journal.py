@@ -5,6 +5,8 @@ import os
 import uuid
 from pathlib import Path
 
+from fidgpt.data.preparing.atomic import sync
+
 
 class Journal:
     """Lets a run that goes on continue what a tracker has, and tell it nothing twice.
@@ -32,6 +34,7 @@ class Journal:
         temporary = self._path.with_suffix(".tmp")
         self._path.parent.mkdir(exist_ok=True)
         temporary.write_text(json.dumps({"id": self.id, "step": step}) + "\n", encoding="utf-8")
+        sync(temporary)  # else a loss of power leaves it empty: another run for the tracker
         os.replace(temporary, self._path)
 
 

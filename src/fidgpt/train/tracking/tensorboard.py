@@ -1,7 +1,9 @@
 """TensorBoard: event files in the run directory."""
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fidgpt.train.tracking.aside import Aside
@@ -11,6 +13,9 @@ from fidgpt.train.tracking.trackers import Row
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
+
+_EVENTS = "events.out.tfevents."  # then the seconds since 1970 at which a file begins
+_EARLIER = "before-"  # sorts before all of them, and before what has it already
 
 
 class TensorBoard(Aside):
@@ -26,8 +31,10 @@ class TensorBoard(Aside):
     def open(self, run: Described, journal: Journal) -> str:
         from torch.utils.tensorboard.writer import SummaryWriter  # late: an extra
 
+        folder = run.path / "tensorboard"
+        _stand_before_now(folder)
         # What stands there of later steps is not shown: a failed writing, or other settings.
-        self._writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=journal.step + 1)
+        self._writer = SummaryWriter(str(folder), purge_step=journal.step + 1)
         self._writer.add_text("config", _table(run.config), global_step=journal.step + 1)
         return shlex.join(["tensorboard", f"--logdir={run.path.parent}"])
 
@@ -44,6 +51,17 @@ class TensorBoard(Aside):
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+
+
+def _stand_before_now(folder: Path) -> None:
+    """Gives files of a clock that was ahead names before that of the next one.
+
+    TensorBoard reads them by name, which holds the time: one read last hides steps that follow it.
+    """
+    names = sorted(path.name for path in folder.glob("*tfevents*"))
+    if names and names[-1] >= f"{_EVENTS}{int(time.time()):010d}":
+        for name in names:
+            (folder / name).rename(folder / f"{_EARLIER}{name}")
 
 
 def _as_it_is(text: str) -> str:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fidgpt.train.tracking.aside import PATIENCE, Aside
+from fidgpt.train.tracking.aside import PATIENCE, PERIOD, Aside
 from fidgpt.train.tracking.described import Described, numbers, texts
 from fidgpt.train.tracking.journal import Journal
 from fidgpt.train.tracking.trackers import Row
@@ -64,7 +64,8 @@ class WandB(Aside):
 
     def write(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            self._run.log({**numbers(row), **texts(row)}, step=row["step"])
+            # Whole at once: else wandb keeps it until the next one comes, or a kill.
+            self._run.log({**numbers(row), **texts(row)}, step=row["step"], commit=True)
 
     def close(self) -> None:
         run, self._run = self._run, None
@@ -85,4 +86,8 @@ def _quiet() -> Any:
     from wandb import Settings  # pyright: ignore[reportMissingImports]
 
     # The console is the run's own; machine, commit and diff are in the run directory.
-    return Settings(silent=True, console="off", disable_git=True, finish_timeout=PATIENCE)
+    settings = Settings(silent=True, console="off", disable_git=True, finish_timeout=PATIENCE)
+    # Rows wait 15 s for the disk otherwise, and go with a kill. Older ones do not have it.
+    if hasattr(settings, "x_transaction_log_flush_interval"):
+        settings.x_transaction_log_flush_interval = PERIOD
+    return settings
