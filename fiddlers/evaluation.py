@@ -41,12 +41,13 @@ def use_validation(
 def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
     """Each text of the mixture is validated by its name, after the mixture is made.
 
-    What is validated so far, how often and on how many batches stay as they are.
+    What is validated so far, how often and on how many batches stay as they are, and so do files
+    that are there to be validated on alone.
     """
     found = False
     for name, evaluator in cfg.evaluators.items():
         held_out = _held_out(evaluator)
-        if held_out is not None:
+        if held_out is not None and getattr(held_out.corpus, "validation_fraction", None) != 1:
             found = True
             part = swapped(evaluator, DomainValidation)
             part.domains = {

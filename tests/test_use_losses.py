@@ -86,6 +86,9 @@ def test_a_file_of_which_all_is_held_out_is_validated_on_by_its_name(cfg, tmp_pa
     assert (here.every, here.data.max_batches) == (before.every, before.data.num_batches)
     prepared = here.data.corpus.prepare(show_progress=False)
     assert (prepared.train.num_tokens, prepared.validation.num_documents) == (0, 1)
+    own = cfg.evaluators["here"]
+    use_domain_validation(cfg)  # which is about what is trained on
+    assert cfg.evaluators["here"] is own
     use_validation(cfg, {"validation": __file__})
     assert cfg.evaluators["validation"].data.corpus.validation_fraction == 1.0
 
