@@ -89,6 +89,7 @@ from fidgpt.fiddlers.positions import (
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
+    train_for,
     use_bytes,
     use_float32,
     use_hub_text,
@@ -150,6 +151,7 @@ __all__ = [
     "shuffle_documents",
     "smoke_test",
     "tie_embeddings",
+    "train_for",
     "unroll",
     "untie_embeddings",
     "use_adafactor",

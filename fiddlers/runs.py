@@ -1,12 +1,16 @@
 """How long, how fast and on what a model learns."""
 
+import math
+
 import fiddle as fdl
 
 from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, TextFiles
 from fidgpt.fiddlers.texts import own_corpus
-from fidgpt.graph import find, swap_all, tagged
+from fidgpt.graph import ConfigError, bind, build, find, swap_all, tagged
 from fidgpt.graph.structure.arguments import assign
-from fidgpt.tags import LearningRate
+from fidgpt.model.cost import count_parameters
+from fidgpt.optim import steps_for_tokens
+from fidgpt.tags import BatchSize, LearningRate, SeqLen
 from fidgpt.train import Float32, Samples, Trainer
 
 
@@ -19,6 +23,37 @@ def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
         held_out.num_batches = 1
     for samples in find(cfg, Samples):
         samples.num_tokens = 16
+
+
+def train_for(
+    cfg: fdl.Config[Trainer], tokens: int | None = None, tokens_per_parameter: float | None = None
+) -> None:
+    """Trains for so many tokens, from which the number of steps follows, whatever a batch holds.
+
+    Where batches or sequences grow, those of their full size are counted.
+
+    Args:
+      cfg: the graph to change.
+      tokens: of the whole run; 100 million where nothing is given.
+      tokens_per_parameter: in place of `tokens`; 20 is about what a model of a given compute wants
+        (Hoffmann et al., 2022, arXiv:2203.15556). All parameters count that a token is computed
+        with: tables of embeddings too, which nanochat's ratio leaves out, and of a mixture of
+        experts those that a token goes to. It is the model as it is now that is counted, on the
+        meta device, so say its size before.
+    """
+    if tokens is not None and tokens_per_parameter is not None:
+        raise ConfigError(f"{tokens=} and {tokens_per_parameter=} say the same: leave one out.")
+    if tokens_per_parameter is not None:
+        if not 0 < tokens_per_parameter < math.inf:
+            raise ConfigError(f"{tokens_per_parameter=} must be above 0, and finite.")
+        counted = count_parameters(build(bind(cfg).model)).active
+        tokens = math.ceil(tokens_per_parameter * counted)
+    cfg.num_steps = fdl.Config(
+        steps_for_tokens,
+        tokens=100_000_000 if tokens is None else tokens,
+        batch_size=BatchSize.new(),
+        seq_len=SeqLen.new(),
+    )
 
 
 def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:

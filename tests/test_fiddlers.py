@@ -100,6 +100,7 @@ CONCERNS = [
     {"use_divergence_skip", "use_roll_back"},
     {"use_text", "use_hub_text"},
     {"use_layer_decay", "use_mup"},
+    {"make_depth", "smoke_test", "train_for"},
     {"use_fsdp", "use_hsdp"},
     {"use_float16", "use_float32"},
     {"use_recompute", "use_selective_recompute"},

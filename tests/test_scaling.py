@@ -7,7 +7,8 @@ from learning import learner_of
 
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import base, debug
-from fidgpt.fiddlers import make_depth, scale_depth, use_float32, use_mup
+from fidgpt.fiddlers import make_depth, scale_depth, train_for, use_float32, use_moe, use_mup
+from fidgpt.graph import ConfigError
 from fidgpt.model import Transformer, materialize
 from fidgpt.train.learner import Learner
 
@@ -76,3 +77,32 @@ def test_depth_is_scaled_and_never_below_one_layer():
     assert cfg.model.num_layers == 10
     scale_depth(cfg, factor=0.01)
     assert cfg.model.num_layers == 1
+
+
+def test_a_run_of_so_many_tokens_keeps_them_whatever_a_batch_holds() -> None:
+    cfg = base()
+    train_for(cfg, tokens=1_024_000)
+    assert build_trainer(cfg).num_steps == 1_024_000 // (8 * 128)
+    cfg.batch_size, cfg.seq_len = 16, 64
+    trainer = build_trainer(cfg)
+    assert trainer.num_steps == trainer.schedule.num_steps == 1000  # pyright: ignore[reportAttributeAccessIssue]
+    assert trainer.schedule.warmup_steps == 100  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_tokens_for_each_parameter_that_a_token_meets(experts: bool) -> None:
+    cfg = debug()
+    if experts:
+        use_moe(cfg, num_experts=4, top_k=1)
+    train_for(cfg, tokens_per_parameter=20)
+    model = build_trainer(cfg).model
+    met = sum(p.numel() // (4 if ".experts." in n else 1) for n, p in model.named_parameters())
+    assert cfg.num_steps.tokens == 20 * met
+    assert any(".experts." in name for name, _ in model.named_parameters()) == experts
+
+
+def test_tokens_are_said_once_and_are_a_number() -> None:
+    with pytest.raises(ConfigError, match="tokens=5 and tokens_per_parameter=20 say the same"):
+        train_for(debug(), tokens=5, tokens_per_parameter=20)
+    with pytest.raises(ConfigError, match="tokens_per_parameter=0 must be above 0"):
+        train_for(debug(), tokens_per_parameter=0)

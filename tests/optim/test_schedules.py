@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from fidgpt.optim import Constant, WarmupCosine, WarmupStableDecay, fraction
+from fidgpt.optim import Constant, WarmupCosine, WarmupStableDecay, fraction, steps_for_tokens
 
 
 def test_warmup_is_linear_and_its_first_step_moves():
@@ -69,3 +69,11 @@ def test_a_floor_is_a_share_of_the_peak(ratio):
     for make in (WarmupCosine, partial(WarmupStableDecay, decay_steps=3)):
         with pytest.raises(ValueError, match=f"min_ratio={ratio} must be a share"):
             make(num_steps=10, warmup_steps=2, min_ratio=ratio)
+
+
+def test_the_last_step_reads_what_is_left_of_the_tokens() -> None:
+    steps = [steps_for_tokens(tokens=n, batch_size=4, seq_len=32) for n in (1, 128, 129, 12_800)]
+    assert steps == [1, 1, 2, 100]
+    for wrong in ("tokens", "batch_size", "seq_len"):
+        with pytest.raises(ValueError, match=f"{wrong}=0"):
+            steps_for_tokens(**{"tokens": 8, "batch_size": 1, "seq_len": 1, wrong: 0})

@@ -32,6 +32,7 @@ from fidgpt.optim.schedules import (
     WarmupCosine,
     WarmupStableDecay,
     fraction,
+    steps_for_tokens,
 )
 
 __all__ = [
@@ -67,4 +68,5 @@ __all__ = [
     "is_vector",
     "mup_groups",
     "split_hidden_matrices",
+    "steps_for_tokens",
 ]

@@ -22,6 +22,22 @@ def fraction(*, of: int, ratio: float) -> int:
     return max(1, round(of * ratio))
 
 
+def steps_for_tokens(*, tokens: int, batch_size: int, seq_len: int) -> int:
+    """Optimizer steps that read so many tokens, of which the last one may read more.
+
+    Args:
+      tokens: of the whole run.
+      batch_size: sequences of a step.
+      seq_len: tokens of a sequence.
+
+    Raises:
+      ValueError: one of them is below 1.
+    """
+    if min(tokens, batch_size, seq_len) < 1:
+        raise ValueError(f"{tokens=}, {batch_size=} and {seq_len=} must each be 1 or more.")
+    return -(-tokens // (batch_size * seq_len))
+
+
 class WarmupCosine:
     """A linear rise, then half a cosine down to `min_ratio` (Loshchilov and Hutter, 2017).
 
