@@ -72,8 +72,14 @@ def use_inverse_sqrt(
 
 
 def use_wsd(cfg: fdl.Config[Trainer], decay_ratio: float = 0.2, min_lr_ratio: float = 0.0) -> None:
-    """The learning rate rises, stays, and falls in a line over the last part: a trapezoid."""
-    _fall(cfg, fdl.Config(LinearDecay), decay=decay_ratio, min_lr_ratio=min_lr_ratio)
+    """The learning rate rises, stays, and falls in a line over the last part: a trapezoid.
+
+    Args:
+      cfg: the graph to change.
+      decay_ratio: share of the run that the fall takes; `schedule.decay` says it in steps.
+      min_lr_ratio: share of the peak that is left in the end.
+    """
+    _fall(cfg, fdl.Config(LinearDecay), decay=_share(decay_ratio), min_lr_ratio=min_lr_ratio)
 
 
 def use_wsd_s(
@@ -90,10 +96,10 @@ def use_wsd_s(
     Args:
       cfg: the graph to change.
       cycles: how many, or the steps at which they end.
-      decay_ratio: share of a cycle that the fall takes.
+      decay_ratio: share of a cycle that the fall takes; `schedule.decay` says it in steps.
       min_lr_ratio: share of the peak at the end of a cycle.
     """
-    _fall(cfg, fdl.Config(InverseDecay), decay=decay_ratio, min_lr_ratio=min_lr_ratio)
+    _fall(cfg, fdl.Config(InverseDecay), decay=_share(decay_ratio), min_lr_ratio=min_lr_ratio)
     use_cycles(cfg, cycles=cycles)
 
 
@@ -120,6 +126,16 @@ def use_cycles(
 def set_warmup(cfg: fdl.Config[Trainer], warmup: int | float = 0.1) -> None:
     """The learning rate rises for so many steps, or for a share of the first cycle."""
     _phases(cfg).warmup = warmup
+
+
+def _share(decay_ratio: float) -> float:
+    """A ratio as a float, since a schedule takes whole numbers and what is above 1 for steps."""
+    if not 0 <= decay_ratio <= 1:
+        raise ConfigError(
+            f"{decay_ratio=} must be a share, from 0 to 1. For a fall of so many steps, set "
+            "schedule.decay, such as set:schedule.decay=100 after it."
+        )
+    return float(decay_ratio)
 
 
 def _fall(

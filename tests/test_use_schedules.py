@@ -37,6 +37,17 @@ def test_wsd_is_a_trapezoid_bit_for_bit() -> None:
     assert curve(cfg) == [same(step) for step in range(450)]
 
 
+def test_a_ratio_is_a_share_of_the_run_and_never_a_number_of_steps() -> None:
+    cfg = base()
+    for use in (fiddlers.use_wsd, fiddlers.use_wsd_s):
+        for ratio in (2, 1.5, -0.1):
+            with pytest.raises(ConfigError, match=f"decay_ratio={ratio} .* set:schedule.decay="):
+                use(cfg, decay_ratio=ratio)
+    fiddlers.use_wsd(cfg, decay_ratio=1)
+    fiddlers.set_warmup(cfg, warmup=0)
+    assert curve(cfg)[0] == pytest.approx(1 - 1 / 450)
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
