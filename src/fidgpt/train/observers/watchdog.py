@@ -112,4 +112,6 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         yield cast("IO[str]", sys.__stderr__)
         return
     with file:
+        if file.tell():  # it could not say so itself
+            tell(f"{path} says where an earlier process hung, and so was ended by its watchdog.")
         yield file
