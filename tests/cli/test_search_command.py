@@ -83,7 +83,11 @@ def test_a_bisection_names_the_difference_and_is_not_done_twice(
         (["--bisect=runs/good", "--objective=loss"], "--bisect needs two run directories"),
         (["--bisect=nowhere:nobody", "--objective=loss"], "nowhere holds no run"),
         (["--bisect=a:b", *FLAGS, "--objective=loss"], "--config says nothing to --bisect"),
-        ([*SEARCH, "--objective=validatoin/loss"], "no run reports --objective=validatoin/loss"),
+        (
+            [*SEARCH[:-1], "--objective=validatoin/loss"],
+            "no run reports --objective=validatoin/loss",
+        ),
+        ([*SEARCH, "--objective=loss"], "--objective=loss: already defined as validation/loss"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
