@@ -168,6 +168,13 @@ def test_mistakes(command: Command, flags: list[str], message: str) -> None:
     assert "Traceback" not in err
 
 
+def test_a_file_of_flags_may_be_overruled(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "flags"
+    file.write_text("--run_dir=written\n")
+    out = command(train.main, f"--flagfile={file}", DEBUG, "--run_dir=said", "--dry_run").out
+    assert "said" in out and "written" not in out
+
+
 def test_what_changes_a_config_is_told_to_who_knows_other_flags(command: Command) -> None:
     assert "--config=fiddler:make_small" in command(train.main, "--fiddler=make_large").err
 

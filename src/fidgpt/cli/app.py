@@ -133,9 +133,11 @@ def _status(main: Callable[[list[str]], int | None], arguments: list[str]) -> in
 
 
 def _parse(arguments: Sequence[str]) -> list[str]:
+    overrules_file = any(argument.lstrip("-").startswith("flagfile") for argument in arguments)
     for name in FLAGS:
         if not FLAGS[name].boolean:  # what was turned on may be turned off again
-            FLAGS[name].allow_overwrite = False  # or the first of two values is lost in silence
+            # Or the first of two values is lost in silence.
+            FLAGS[name].allow_overwrite = overrules_file
     try:
         return FLAGS(list(arguments))
     except flags.Error as error:
