@@ -15,7 +15,8 @@ from .parts import Part
 
 
 @pytest.fixture
-def notebook() -> Iterator[Any]:
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # of another one that is active, IPython warns
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
 
