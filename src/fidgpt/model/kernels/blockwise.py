@@ -104,19 +104,9 @@ def _backward(
 
 @_backward.register_fake
 def _(
-    gradient: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mixed: Tensor,
-    scale: float,
-    block_size: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        queries.new_empty(queries.shape),
-        keys.new_empty(keys.shape),
-        values.new_empty(values.shape),
-    )
+    gradient: Tensor, queries: Tensor, keys: Tensor, values: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (queries, keys, values))
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
