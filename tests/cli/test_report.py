@@ -82,6 +82,7 @@ def test_what_is_overruled_is_named() -> None:
         ("set:a=bb", "a: 'bb' is not an int.", "               ^^"),
         ("set:a=1", "something else.", "             ^^^"),
         ("set:a.long=1", "a.long is 5, so there is nothing.", "             ^^^^^^"),
+        ("fiddler:f(n=2000)", "n=2000 is too much: use 200.", " " * 19 + "^^^^^^"),
         ("set:a={b: CD}", "a['b']: 'CD' is not a C.", "                   ^^"),
         ("use:a.long=part", "a.long takes C, not the part part.", "                    ^^^^"),
         ("set:a={b} // {c}", "a: {b} // {c}: it divides by zero.", "               ^^^^^^^^^^"),

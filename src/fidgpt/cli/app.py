@@ -142,7 +142,7 @@ def _parse(arguments: Sequence[str]) -> list[str]:
         return FLAGS(list(arguments))
     except flags.Error as error:
         message = str(error)
-        if isinstance(error, flags.UnrecognizedFlagError):
+        if isinstance(error, flags.UnrecognizedFlagError) and "config" in FLAGS:
             message += f"\n  What changes a config is said in --config, such as {_EXAMPLE}"
         elif "already defined" in message:
             message += "\n  It takes one value: leave one of the two out."

@@ -31,9 +31,14 @@ def indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.split("\n"))
 
 
+def _alone(word: str, text: str, start: int = 0) -> re.Match[str] | None:
+    """Where a word stands by itself, and not within a longer word or number."""
+    return re.compile(rf"(?<!\w){re.escape(word)}(?!\w)").search(text, start)
+
+
 def _span(directive: str, word: str, start: int) -> tuple[int, int]:
     """Where a word that is there stands, rather by itself than within another one."""
-    alone = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)").search(directive, start)
+    alone = _alone(word, directive, start)
     at = alone.start() if alone else directive.find(word, start)
     return at, at + len(word)
 
@@ -74,7 +79,7 @@ def _phrase(message: str, value: str) -> str:
     for i in range(len(words)):
         for end in range(i + 1, len(words) + 1):
             phrase = " ".join(words[i:end]).strip(_PUNCTUATION)
-            if phrase not in value:
+            if not _alone(phrase, value):
                 break
             longest = max(longest, phrase, key=len)
     return longest if len(longest) > 2 else ""
