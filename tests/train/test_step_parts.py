@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fidgpt import fiddlers
 from fidgpt.cli.running.runs import build_trainer
-from fidgpt.train import RunDirectory, RunError, Trainer, trainer
+from fidgpt.train import RunDirectory, RunError, Samples, Trainer, trainer
 from fidgpt.train.learner import Learner
 from fidgpt.train.tracking.trackers import Row, read_rows, reproducible
 
@@ -237,8 +237,33 @@ def test_a_run_without_a_checkpoint_or_a_try_left_ends_with_a_report(run: Run) -
     assert "The gradients of 1 of " in words and "the last checkpoint is of step 4" in words
     last = [*dict(run.learner.model.named_parameters())][-1]
     assert f"came first to {last}" in words
-    assert "use_roll_back" in words and "--resume=" in words
+    assert "divergence.most=1" in words and "use_roll_back" not in words
+    assert "use_divergence_skip" in words and "--resume=" in words
     assert run.harm.read == [0, 0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_weights_that_a_step_spoilt_are_neither_saved_nor_sampled(run: Run, every: int) -> None:
+    run.cfg.optimizer.lr, run.cfg.checkpoints.every = 1e38, every
+    if every > 1:
+        run.cfg.samples = fdl.Config(Samples, prompts=["a"], num_tokens=1, every=1)
+    with pytest.raises(
+        RunError, match=r"1 diverged: after it \d+ of|no sample can be written: the"
+    ):
+        run.train()
+    assert not [*run.path.glob("checkpoints/step_*")]
+
+
+def test_what_is_measured_counts_in_a_step_that_is_left_out_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fiddlers.use_divergence_skip(run.cfg)
+    run.harm.factors = {0: math.nan}
+    monkeypatch.setattr(trainer, "evaluate", lambda *_: {"validation/loss": math.nan})
+    with pytest.raises(
+        RunError, match=r"step 1 diverged: validation/loss is nan\.(.|\n)*roll_back"
+    ):
+        run.train()
 
 
 def test_both_weights_and_their_average_are_measured(run: Run) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fidgpt.train.evaluation import Evaluator, evaluating
 from fidgpt.train.facts.facts import Facts
 from fidgpt.train.learner import Learner
+from fidgpt.train.run import RunError
 from fidgpt.train.stopwatch import peak_memory
 from fidgpt.train.tracking.trackers import Row
 
@@ -52,17 +53,24 @@ def sample_texts(trainer: "Trainer", learner: Learner) -> Iterator[str]:
     """What the model writes, a text for each prompt; by averaged weights if there are.
 
     On every process, of which each may hold a part of the model; only the main one shows it.
+
+    Raises:
+      RunError: the model's logits are no numbers.
     """
     if trainer.samples is None:
         return
     averaged = contextlib.nullcontext() if learner.average is None else learner.averaged()
     with averaged, evaluating(learner.replica):
-        yield from trainer.samples.write(
+        texts = trainer.samples.write(
             learner.replica,
             trainer.data.tokenizer,
             context=trainer.seq_len,
             seed=trainer.seed,
         )
+        try:
+            yield from texts
+        except ValueError as error:
+            raise RunError(f"no sample can be written: {error}") from error
 
 
 def _measured(trainer: "Trainer", learner: Learner, evaluators: Mapping[str, Evaluator]) -> Row:

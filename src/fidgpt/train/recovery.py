@@ -9,7 +9,7 @@ from fidgpt.train.beginning import restore
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.learner import Learner
 from fidgpt.train.run import RunDirectory, RunError, resume_flag
-from fidgpt.train.steps.divergence import Diverged, RollBack
+from fidgpt.train.steps.divergence import Diverged, Divergence, RollBack, SkipDiverged
 from fidgpt.train.steps.gradients import norms_of
 from fidgpt.train.steps.guards import Verdict
 
@@ -30,7 +30,7 @@ def recover(
     """
     policy = learner.divergence
     if diverged.verdict is not Verdict.ROLL_BACK or not isinstance(policy, RollBack):
-        raise RunError(f"step {step} diverged: {diverged} {_remedy(run)}")
+        raise RunError(f"step {step} diverged: {diverged} {_remedy(run)} {_policies(policy)}")
     memory = policy.state_dict()
     trainer.checkpoints.wait()
     is_main = trainer.parallel.is_main
@@ -38,12 +38,12 @@ def recover(
     learner.begin_anew()  # a checkpoint may be older than some parts of the run are
     for candidate in trainer.parallel.agree(good):
         restore(trainer, run, learner, candidate)
-        if norms_of([*learner.model.parameters()]).isfinite().all():
+        if not _spoilt(learner):
             break
     else:
         raise RunError(
             f"step {step} diverged: {diverged} There is no good checkpoint to go back to. "
-            f"{_remedy(run)}"
+            f"{_remedy(run)} {_policies(policy)}"
         )
     # What the run has learned of its batches is not in the checkpoint.
     policy.load_state_dict(memory)
@@ -52,15 +52,49 @@ def recover(
     return candidate
 
 
-def refuse_divergence(row: Mapping[str, Any], run: RunDirectory) -> None:
+def refuse_divergence(
+    row: Mapping[str, Any], measured: Mapping[str, Any], run: RunDirectory, learner: Learner
+) -> None:
     """Ends a run that measures what is no number, before good checkpoints make room for bad ones.
+
+    Of a step that was left out only what was `measured` counts, which is of weights that stay.
 
     Raises:
       RunError: says what it is.
     """
-    wrong = [f"{k} is {v}" for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)]
-    if wrong and not row.get("skipped"):
-        raise RunError(f"step {row['step']} diverged: {', '.join(wrong)}. {_remedy(run)}")
+    numbers = measured if row.get("skipped") else {**row, **measured}
+    wrong = [
+        f"{k} is {v}" for k, v in numbers.items() if isinstance(v, float) and not math.isfinite(v)
+    ]
+    if wrong:
+        raise RunError(
+            f"step {row['step']} diverged: {', '.join(wrong)}. {_remedy(run)} "
+            f"{_policies(learner.divergence)}"
+        )
+
+
+def refuse_spoilt(run: RunDirectory, learner: Learner, *, step: int) -> None:
+    """Ends a run before it saves weights from which nothing can go on.
+
+    The step's own loss and gradients were numbers; what the optimizer made of them shows only when
+    these weights are read, which may be after the last good checkpoint made room.
+
+    Raises:
+      RunError: says which weights.
+    """
+    if spoilt := _spoilt(learner):
+        num_parameters = len([*learner.model.parameters()])
+        raise RunError(
+            f"step {step} diverged: after it {len(spoilt)} of {num_parameters} parameters hold "
+            f"what is no number or too large, first {spoilt[0]}. {_remedy(run)}"
+        )
+
+
+def _spoilt(learner: Learner) -> list[str]:
+    """Names of the parameters whose norm is not finite, in the model's order."""
+    named = dict(learner.model.named_parameters())
+    finite = norms_of([*named.values()]).isfinite().tolist()
+    return [name for name, is_finite in zip(named, finite, strict=True) if not is_finite]
 
 
 def _remedy(run: RunDirectory) -> str:
@@ -68,10 +102,21 @@ def _remedy(run: RunDirectory) -> str:
     last = f"the last checkpoint is of step {max(saved)}" if saved else "there is no checkpoint yet"
     return (
         f"Nothing of it was saved; {last}. Go on with a lower learning rate: "
-        f"{resume_flag(run.path)} --config=tag:LearningRate=... Or let the run go back by itself "
-        "and read other batches, with --config=fiddler:use_roll_back, or leave such steps out, "
-        "with --config=fiddler:use_divergence_skip."
+        f"{resume_flag(run.path)} --config=tag:LearningRate=..."
     )
+
+
+def _policies(policy: Divergence | None) -> str:
+    """What else a run may do about such steps than it did."""
+    back = (
+        "let the run go back by itself and read other batches, with --config=fiddler:use_roll_back"
+    )
+    skip = "leave such steps out, with --config=fiddler:use_divergence_skip"
+    if isinstance(policy, RollBack):
+        return f"The run goes back divergence.most={policy.most} times at most. Or {skip}."
+    if isinstance(policy, SkipDiverged):
+        return f"At most divergence.most={policy.most} steps in a row are left out. Or {back}."
+    return f"Or {back}, or {skip}."
 
 
 def _good_checkpoints(trainer: "Trainer", run: RunDirectory, *, before: int) -> list[int]:

@@ -26,7 +26,7 @@ from fidgpt.train.measures import evaluate, sample_texts, speed
 from fidgpt.train.memory import keep_freed_memory, within_memory
 from fidgpt.train.observers.observers import Observer, stepping
 from fidgpt.train.precision import Precision
-from fidgpt.train.recovery import recover, refuse_divergence
+from fidgpt.train.recovery import recover, refuse_divergence, refuse_spoilt
 from fidgpt.train.rng import derive_seed, seed_torch
 from fidgpt.train.run import Outcome, RunDirectory, resume_flag, shell_words
 from fidgpt.train.samples import Samples
@@ -242,14 +242,13 @@ class Trainer:
                     with stepping(self.observers, step):
                         row = self._step(learner, step, facts)
                 except Diverged as diverged:
-                    begin = recover(self, run, learner, diverged, step=step)
-                    trackers.say(f"step {step} diverged: {diverged} Going back to step {begin}.")
-                    step = begin
+                    left, step = step, recover(self, run, learner, diverged, step=step)
+                    trackers.say(f"step {left} diverged: {diverged} Going back to step {step}.")
                     continue
                 with learner.clock.phase("evaluation"):
-                    row |= evaluate(self, learner, step)
-                refuse_divergence(row, run)
-                row |= learner.clock.take()  # with what saving the step before took
+                    measured = evaluate(self, learner, step)
+                refuse_divergence(row, measured, run, learner)
+                row |= measured | learner.clock.take()  # with what saving the step before took
                 trackers.log(row)
                 told = stop.agreed(self.parallel.largest)
                 stopping = told is not None or step == until_step < self.num_steps
@@ -287,6 +286,7 @@ class Trainer:
         )
 
     def _save(self, learner: Learner, run: RunDirectory, row: Row, reasons: Sequence[str]) -> None:
+        refuse_spoilt(run, learner, step=row["step"])
         self.parallel.on_main(run.sync)  # a checkpoint without the rows before it is half of one
         self.checkpoints.save(
             run.path,
