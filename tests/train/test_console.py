@@ -65,15 +65,17 @@ def test_what_is_left_is_known_where_a_step_takes_minutes():
 
 
 def test_a_log_tells_what_is_left_at_the_pace_since_the_run_went_on(tmp_path, monkeypatch, capsys):
-    times = iter([100.0, 130.0, 160.0])
+    times = iter([100.0, 130.0, 160.0, 190.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(times))
     one = Console()
     one.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
     one.log(metrics_row(5))
     one.log(metrics_row(6))
+    one.log(metrics_row(4))  # it went back
     said = capsys.readouterr().out
     assert "step 5/10  loss 0.3333  5 tokens/s  25% of peak  left 0:02:30" in said
     assert "step 6/10  loss 0.3333  5 tokens/s  25% of peak  left 0:02:00" in said
+    assert "step 4/10  loss 0.3333  5 tokens/s  25% of peak  left 0:03:00" in said
 
 
 def test_evaluations_and_steps_left_out_are_told_and_the_rest_is_for_the_files(tmp_path, capsys):

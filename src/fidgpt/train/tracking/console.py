@@ -25,7 +25,7 @@ class Console:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._facts: Facts | None = None
-        self._begun_at, self._begun_after = 0.0, 0
+        self._begun_at, self._num_rows = 0.0, 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         from rich.console import Console as RichConsole  # late: most who import this train nothing
@@ -33,7 +33,7 @@ class Console:
         from fidgpt.train.tracking.screen import facts_table, progress_bar
 
         self._facts = facts
-        self._begun_at, self._begun_after = time.monotonic(), step
+        self._begun_at, self._num_rows = time.monotonic(), 0
         self._rich = RichConsole(highlight=False)
         if not self._rich.is_terminal:
             self._rich.width = _WIDTH_WITHOUT_A_TERMINAL
@@ -47,6 +47,7 @@ class Console:
 
     def log(self, row: Row) -> None:
         assert self._rich is not None and self._facts is not None
+        self._num_rows += 1
         if values := {key: row[key] for key in row if self._is_evaluated(key)}:
             shown = "  ".join(f"{key.replace('_', ' ')} {_short(values[key])}" for key in values)
             self.say(f"step {row['step']}: {shown}")
@@ -77,7 +78,8 @@ class Console:
     def _left(self, step: int) -> str:
         """Hours, minutes and seconds that the rest takes at the pace since the run was begun."""
         assert self._facts is not None
-        pace = (time.monotonic() - self._begun_at) / (step - self._begun_after)
+        # Of rows, not up to the step: a run that diverged may go back to before it was begun.
+        pace = (time.monotonic() - self._begun_at) / self._num_rows
         return str(timedelta(seconds=round(pace * (self._facts.num_steps - step))))
 
     def finish(self) -> None:
