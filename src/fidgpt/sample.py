@@ -71,9 +71,10 @@ def _write(path: Path) -> None:
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train import RunError
 
-    model, tokenizer, context, precision = load_trained(path)
+    trained = load_trained(path)
+    model, tokenizer, context = trained.model, trained.tokenizer, trained.seq_len
     if not (FLAGS.float32 or FLAGS.score):  # scores are what one compares
-        model = _as_computed(model, precision)
+        model = _as_computed(model, trained.precision)
     prepare_to_write(model)
     try:
         if FLAGS.score:

@@ -1,7 +1,8 @@
-"""The command `evaluate` on a run of two steps: the harness's numbers, and what it refuses."""
+"""The command `evaluate` on a run of two steps: losses, the harness's numbers, and refusals."""
 
 import errno
 import json
+import math
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 from absl.testing import flagsaver
 
-from fidgpt import evaluate
+from fidgpt import evaluate, export
 from fidgpt.cli import train
-from fidgpt.train.evaluation import Tasks
+from fidgpt.train.evaluation import Tasks, Validation
 
 Command = Callable[..., Any]
 TASKS = Path(__file__).parents[1] / "train" / "harness_tasks"
@@ -37,7 +38,7 @@ def test_tasks_are_run_on_the_newest_checkpoint(command: Command, run: str, tmp_
         (tmp_path / path.name).write_text(text, encoding="utf-8")
     asked = ["--tasks=fidgpt_choice,fidgpt_text", f"--include_path={tmp_path}"]
     output = tmp_path / "results.json"
-    status, out, err = command(evaluate.main, run, *asked, f"--output={output}")
+    status, out, err = command(evaluate.main, run, *asked, f"--out={output}")
     assert (status, err) == (0, "")
     results = json.loads(output.read_text())
     assert f"{results['fidgpt_choice']['acc']:.4f} ± " in out
@@ -54,7 +55,7 @@ def test_without_the_harness_the_extra_is_named(command: Command, run: str) -> N
 def test_where_nothing_can_be_written_nothing_is_asked(
     command: Command, tmp_path: Path, name: str
 ) -> None:
-    asked = ["--tasks=fidgpt_choice", f"--output={tmp_path / name}"]
+    asked = ["--tasks=fidgpt_choice", f"--out={tmp_path / name}"]
     status, _, err = command(evaluate.main, "runs/none", *asked)
     assert status == 2 and "cannot be written: name a file in a folder" in err
 
@@ -69,11 +70,11 @@ def test_results_are_written_whole_or_not_at_all(
     output.write_text("older")
     with pytest.MonkeyPatch.context() as full:
         full.setattr(os, "fsync", _no_room)
-        status, out, err = command(evaluate.main, run, "--tasks=task", f"--output={output}")
+        status, out, err = command(evaluate.main, run, "--tasks=task", f"--out={output}")
     assert status == 2 and "0.5000" in out
     assert f"{output} cannot be written: No space left on device" in err
     assert output.read_text() == "older"
-    flags = ["--tasks=task,other", "--tasks=more", f"--output={output}"]
+    flags = ["--tasks=task,other", "--tasks=more", f"--out={output}"]
     assert command(evaluate.main, run, *flags).status == 0
     assert asked == [["task"], ["task", "other", "more"]]
     assert json.loads(output.read_text()) == {"task": {"acc": 0.5}}
@@ -83,6 +84,55 @@ def _no_room(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_run_and_a_task_are_needed(command: Command) -> None:
+def test_without_a_word_a_run_is_measured_as_it_measured_itself(
+    command: Command, run: str, tmp_path: Path
+) -> None:
+    output = tmp_path / "results.json"
+    status, out, _ = command(evaluate.main, run, f"--out={output}")
+    row = json.loads((Path(run) / "metrics.jsonl").read_text().splitlines()[-1])
+    own = {name.partition("/")[2]: row[name] for name in row if name.startswith("validation/")}
+    assert (status, json.loads(output.read_text())) == (0, {"validation": own})
+    assert f"{own['loss']:.4f}" in out and own["bits_per_byte"] > 0
+
+
+def test_texts_of_ones_own_are_measured_whole(command: Command, run: str, tmp_path: Path) -> None:
+    line = "A text that no run has seen. "
+    (tmp_path / "notes.txt").write_text(line * 9, encoding="utf-8")
+    rows = [json.dumps({"body": line * 3})] * 3
+    (tmp_path / "notes.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    output = tmp_path / "results.json"
+    texts = [f"--text={tmp_path / name}" for name in ("notes.txt", "notes.jsonl")]
+    flags = ["--text_field=body", "--seq_len=8", "--batch_size=7", f"--out={output}"]
+    assert command(evaluate.main, run, *texts, *flags).status == 0
+    plain, lines = json.loads(output.read_text()).values()
+    nats, bits = plain["loss"], plain["bits_per_byte"]
+    assert bits == pytest.approx(nats / math.log(2), rel=1e-3)  # a byte is a token
+    assert lines["loss"] == pytest.approx(nats, rel=0.05)
+    short = command(evaluate.main, run, texts[0], "--seq_len=900")
+    assert short.status == 2
+    assert "notes.txt cannot be measured. The held-out text is shorter" in short.err
+    with pytest.MonkeyPatch.context() as refusing:
+        refusing.setattr(Validation, "__call__", _no_such_place)
+        assert "cannot be measured: no such place" in command(evaluate.main, run, texts[0]).err
+
+
+def test_a_directory_and_what_to_measure_are_needed(command: Command, tmp_path: Path) -> None:
     assert "name one directory" in command(evaluate.main).err
-    assert "--tasks is missing" in command(evaluate.main, "runs/none").err
+    said = command(evaluate.main, "runs/none", "--limit=3").err
+    assert "--limit says something of --tasks, which is not given" in said
+    said = command(evaluate.main, "runs/none", "--tasks=one", "--seq_len=3").err
+    assert "--seq_len says something of --text, which is not given" in said
+    assert "holds no run" in command(evaluate.main, str(tmp_path)).err
+
+
+def test_of_a_model_of_the_hub_one_says_what_to_measure(
+    command: Command, run: str, tmp_path: Path
+) -> None:
+    hub = str(tmp_path / "hub")
+    with flagsaver.flagsaver():
+        assert command(export.main, run, hub).status == 0
+    assert "--text=books.jsonl" in command(evaluate.main, hub).err
+
+
+def _no_such_place(*_: object) -> None:
+    raise ValueError("no such place")

@@ -1,5 +1,6 @@
 """A trained model from where it lies: the directory of a run, or one of Hugging Face's."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
     from fidgpt.model import LanguageModel
     from fidgpt.train import Precision, Trainer
+    from fidgpt.train.evaluation import Evaluator
 
 flags.DEFINE_integer("step", None, "Take this checkpoint rather than the newest.")
 flags.DEFINE_boolean("averaged", False, "Take the run's average of weights, not its last weights.")
@@ -27,12 +29,16 @@ class Trained(NamedTuple):
       tokenizer: what it reads and writes.
       seq_len: the longest sequence that it is for, in tokens.
       precision: the number format in which its run computes, or in which its file is.
+      evaluators: what its run measures, by name; nothing where it is of no run.
+      trainer: the other parts of its run, or of one that would train it.
     """
 
     model: "LanguageModel"
     tokenizer: "Tokenizer"
     seq_len: int
     precision: "Precision"
+    evaluators: "Mapping[str, Evaluator]"
+    trainer: "Trainer"
 
 
 def load_trained(path: Path) -> Trained:
@@ -61,7 +67,14 @@ def load_trained(path: Path) -> Trained:
     else:
         _restore(trainer, path)
     precision = _precision_of_hub(path) if is_hub else trainer.precision
-    return Trained(model.eval(), tokenizer, trainer.seq_len, precision)
+    return Trained(
+        model.eval(),
+        tokenizer,
+        trainer.seq_len,
+        precision,
+        evaluators={} if is_hub else trainer.evaluators,
+        trainer=trainer,
+    )
 
 
 def _restore(trainer: "Trainer", path: Path) -> None:

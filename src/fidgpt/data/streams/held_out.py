@@ -20,9 +20,9 @@ from fidgpt.data.streams.windows import (
 class HeldOut(EvaluationStream):
     """At most `num_batches` batches of the validation split; None means all of it.
 
-    Where not every sequence is used, those used are spread evenly over the split. All batches
-    are full; only a split smaller than one batch gives a single smaller one, of which a rank may
-    get fewer rows than another, or none.
+    Where not every sequence is used, those used are spread evenly over the split. Only the last
+    batch of all may be smaller than the others; of it a rank may get fewer rows than another, or
+    none.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class HeldOut(EvaluationStream):
             raise DataError(
                 f"The held-out text is shorter than one sequence: {split.num_tokens} tokens in "
                 f"{split.num_documents} documents, and seq_len={self.seq_len} needs "
-                f"{self.seq_len + 1}.\nGive more text, raise validation_fraction, set a smaller "
-                "seq_len, or train without validation."
+                f"{self.seq_len + 1}.\nGive more text, hold out more of it (validation_fraction), "
+                "set a smaller seq_len, or do without validation."
             )
         self._prepared = prepared
 
@@ -71,8 +71,8 @@ class HeldOut(EvaluationStream):
     @property
     def num_batches(self) -> int:
         """The number of batches; at least 1."""
-        full = max(1, self.num_sequences // self.batch_size)
-        return full if self.max_batches is None else min(full, self.max_batches)
+        whole = -(-self.num_sequences // self.batch_size)
+        return whole if self.max_batches is None else min(whole, self.max_batches)
 
     def batch(
         self, number: int, *, rank: int = 0, world_size: int = 1
