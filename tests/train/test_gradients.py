@@ -33,6 +33,14 @@ def test_clipping_is_bit_for_bit_that_of_torch(max_norm: float) -> None:
             assert torch.equal(one.grad, other.grad)
 
 
+def test_small_gradients_are_not_multiplied_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = GradientNorms(parameters())
+    monkeypatch.delattr(nn.utils, "clip_grads_with_norm_")
+    norms.clip(norms.total.item() * 1.01)
+    with pytest.raises(AttributeError):
+        norms.clip(norms.total.item())
+
+
 def test_without_a_bound_gradients_stay_and_are_measured() -> None:
     own, before = parameters(), parameters()
     norms = GradientNorms(own)

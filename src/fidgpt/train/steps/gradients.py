@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+_TORCHS_EPS = 1e-6  # what its clipping adds to a norm
+
 
 @runtime_checkable
 class GradientTransform(Protocol):
@@ -66,11 +68,18 @@ class GradientNorms:
 
     def clip(self, max_norm: float | None) -> None:
         """Scales the gradients down, so that their total norm is `max_norm` at most."""
-        if max_norm is None:
+        if max_norm is None or self._is_within(max_norm):
             return
         for places in together(self._parameters):
             chosen = [self._parameters[place] for place in places]
             nn.utils.clip_grads_with_norm_(chosen, max_norm, self.total)
+
+    def _is_within(self, max_norm: float) -> bool:
+        """Whether torch would multiply with 1, which passes over memory for nothing.
+
+        Not asked on a GPU, which would have to be waited for.
+        """
+        return self.total.device.type == "cpu" and bool(self.total + _TORCHS_EPS < max_norm)
 
     def over(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
         """The norm over some of the parameters, as it was before clipping."""
