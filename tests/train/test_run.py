@@ -10,11 +10,9 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 from run_facts import FACTS, metrics_row
 
 from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
-from fidgpt.train.device import peak_flops
 from fidgpt.train.run import resume_flag
 from fidgpt.train.stop import StopSignals
 from fidgpt.train.tracking import Trackers
@@ -291,7 +289,3 @@ def test_seeds_differ_by_purpose_and_fit_a_signed_integer():
     assert all(0 <= seed < 2**63 for seed in seeds)
     # Written down, so that an old run starts as it did, in every Python and on every machine.
     assert derive_seed(0, "step", 1, 0) == 4520533044613826469
-
-
-def test_a_device_has_a_peak():
-    assert peak_flops(torch.device("cpu"), torch.float32) > 1e6

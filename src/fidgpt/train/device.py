@@ -1,15 +1,19 @@
 """The devices of a run, and what they can do at best, which utilisation is measured against."""
 
+import math
 import os
 import time
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 import torch
 
 from fidgpt.parallel import DataParallel
 from fidgpt.train.data_sheets import bfloat16_flops, bfloat16_flops_of, short_names
 
-_SIZES = {"cpu": 1024}  # of a matrix; a GPU is not filled by one so small
+# Of a matrix. A GPU is not filled by a small one; a CPU that has to imitate a number format is
+# quicker with one, and takes seconds for a large one.
+_SIZES = {"cpu": [128, 256, 512, 1024]}
 _SIZE = 8192
 _BUDGET = 0.1  # seconds
 
@@ -87,12 +91,15 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
         said = bfloat16_flops(torch.cuda.get_device_name(device))
         if said is not None:
             return said
-    size = _SIZES.get(device.type, _SIZE)
-    left = torch.ones(size, size, device=device, dtype=dtype)
-    best, end = _seconds(left), time.perf_counter() + _BUDGET
-    while time.perf_counter() < end:
-        best = min(best, _seconds(left))
-    return 2 * size**3 / best
+    sizes = _SIZES.get(device.type, [_SIZE])
+    matrices = [torch.ones(size, size, device=device, dtype=dtype) for size in sizes]
+    best, end = 0.0, math.inf
+    for matrix in chain(matrices, repeat(matrices[-1])):
+        best = max(best, 2 * len(matrix) ** 3 / _seconds(matrix))
+        end = min(end, time.perf_counter() + _BUDGET)  # the first one loads what it needs
+        if time.perf_counter() >= end:
+            break
+    return best
 
 
 def _seconds(matrix: torch.Tensor) -> float:
