@@ -59,3 +59,11 @@ class ByName:
 
     def __call__(self, name: str, parameter: nn.Parameter) -> bool:
         return re.search(self.pattern, name) is not None
+
+
+def train_only(model: nn.Module, trainable: Predicate | None) -> None:
+    """Lets those parameters learn for which it is so, and no others; None changes nothing."""
+    if trainable is None:
+        return
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trainable(name, parameter))

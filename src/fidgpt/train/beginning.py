@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fidgpt.data import BegunStage, check_vocab_size
 from fidgpt.model.extended import require_machine
 from fidgpt.model.materialize import materialize
+from fidgpt.optim.predicates import train_only
 from fidgpt.train.checkpoints import has_checkpoints
 from fidgpt.train.learner import Learner
 from fidgpt.train.observers.observers import require_devices
@@ -68,9 +69,7 @@ def make_learner(
     if begins and trainer.weights is not None:
         with trainer.parallel.filling():
             trainer.weights(trainer.model)
-    if trainer.trainable is not None:
-        for name, parameter in trainer.model.named_parameters():
-            parameter.requires_grad_(trainer.trainable(name, parameter))
+    train_only(trainer.model, trainer.trainable)
     learner = Learner(
         trainer.model,
         optimizer=trainer.optimizer,

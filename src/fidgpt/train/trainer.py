@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from fidgpt.data import TrainingStream
 from fidgpt.model.language_model import LanguageModel
-from fidgpt.optim.groups import decay_matrices
-from fidgpt.optim.schedules import Schedule
+from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.parallel import DataParallel
+from fidgpt.ranges import require_size
 from fidgpt.train.beginning import create, go_on, make_learner, prepare_data, progress
 from fidgpt.train.checkpoints import Checkpoints
 from fidgpt.train.device import machine_at_hand
@@ -179,12 +179,12 @@ class Trainer:
         max_grad_norm: float | None,
     ) -> None:
         """Raises ValueError where a count is below one, or a bound of gradients leaves none."""
-        counts = {**locals()}
-        require_bound(counts.pop("max_grad_norm"))
-        for name, count in counts.items():
-            if count is not None and not 1 <= count < 2**63:
-                bound = "at least 1" if count < 1 else "less than 2**63"
-                raise ValueError(f"{name}={count} must be {bound}.")
+        require_bound(max_grad_norm)
+        require_size("vocab_size", vocab_size)
+        require_size("seq_len", seq_len)
+        require_size("batch_size", batch_size)
+        require_size("num_steps", num_steps)
+        require_size("micro_batch_size", micro_batch_size)
 
     def facts(self) -> Facts:
         """What will run; on the meta device too, so that any size can be looked at anywhere."""

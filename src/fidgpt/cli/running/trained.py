@@ -80,6 +80,7 @@ def load_trained(path: Path) -> Trained:
 def _restore(trainer: "Trainer", path: Path) -> None:
     """Gives a run's model the weights of its checkpoint, or their average."""
     from fidgpt.graph import ConfigError
+    from fidgpt.optim.predicates import train_only
 
     restore = partial(
         trainer.checkpoints.restore, path, model=trainer.model, optimizer=None, step=FLAGS.step
@@ -93,9 +94,7 @@ def _restore(trainer: "Trainer", path: Path) -> None:
             f"--averaged: {path} keeps no average of its weights. Leave the flag out, or let a run "
             "keep one: --config=fiddler:use_ema"
         )
-    if trainer.trainable is not None:
-        for name, parameter in trainer.model.named_parameters():
-            parameter.requires_grad_(trainer.trainable(name, parameter))
+    train_only(trainer.model, trainer.trainable)
     average.begin(trainer.model)
     restore(stateful={"average": average}, tell=lambda line: None)
     if not average.has_history:

@@ -16,6 +16,7 @@ from fidgpt.model.cost import (
     without_memory,
 )
 from fidgpt.model.language_model import LanguageModel
+from fidgpt.optim.predicates import train_only
 from fidgpt.train.learner import Groups
 from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.losses.objective import NextToken
@@ -115,9 +116,7 @@ def footprint(
     at_once = min(micro_batch_size or num_sequences, num_sequences)
     small = with_zeros(model, num_tokens=at_once * seq_len, device=device)
     twin = without_memory(model) if small is None else small
-    if trainable is not None:
-        for name, parameter in twin.named_parameters():
-            parameter.requires_grad_(trainable(name, parameter))
+    train_only(twin, trainable)
     replica = precision.replica(twin)
     activations = _activations(replica, loss, num_sequences=at_once, seq_len=seq_len, device=device)
     _give_gradients(replica)

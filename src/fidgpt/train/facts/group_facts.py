@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from fidgpt.model.cost import without_memory
+from fidgpt.optim.predicates import train_only
 from fidgpt.train.facts.footprint import NEEDS_NUMBERS
 from fidgpt.train.steps.group_schedules import peak_rate
 
@@ -46,9 +47,7 @@ class GroupFacts:
 def trainable_copy(trainer: "Trainer") -> nn.Module:
     """The model of a run without memory, with `requires_grad` as the run will set it."""
     model = without_memory(trainer.model)
-    if trainer.trainable is not None:
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(trainer.trainable(name, parameter))
+    train_only(model, trainer.trainable)
     return model
 
 
