@@ -2,12 +2,14 @@
 
 import copy
 
+import fiddle as fdl
 import pytest
 import torch
 from torch import nn
 
 from fidgpt.fiddlers import use_float16, use_float32
-from fidgpt.train import Float16, Stateful
+from fidgpt.optim import Constant
+from fidgpt.train import Float16, RunError, Stateful
 from fidgpt.train.steps.loss_scaling import LossScaling
 
 
@@ -78,3 +80,12 @@ def test_overflows_leave_steps_out_and_a_resumed_run_knows_the_factor(cfg, train
         assert scales[step + 1] == scales[step] / (1 + skipped[step])
     assert train(cfg, resume=True, resume_step=4)[4]["loss_scale"] == scales[4]
     assert cfg.precision.init_scale == 2.0**18
+
+
+def test_a_loss_that_is_no_number_is_no_overflow_of_the_scale(cfg, train):
+    cfg.num_steps = 4
+    cfg.schedule = fdl.Config(Constant)
+    cfg.optimizer.lr = 1e5
+    use_float16(cfg, init_scale=1024.0)
+    with pytest.raises(RunError, match="step 2 diverged: loss is nan"):
+        train(cfg)

@@ -212,7 +212,8 @@ class Learner:
         """Whether the step is taken, the same on every process."""
         numbers = {name: row[name] for name in ("loss", "grad_norm")}
         is_finite = all(map(math.isfinite, numbers.values()))
-        if self._scaling is not None and not self._scaling.takes(is_finite=is_finite):
+        scaling = self._scaling if math.isfinite(row["loss"]) else None  # gradients alone overflow
+        if scaling is not None and not scaling.takes(is_finite=is_finite):
             return Verdict.SKIP
         verdict = Verdict.TAKE if is_finite else Verdict.ABORT
         if self.divergence is not None:
