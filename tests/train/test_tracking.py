@@ -104,6 +104,41 @@ def test_other_settings_from_an_earlier_step_are_another_run(tmp_path):
     assert second.id != first.id
 
 
+@pytest.mark.parametrize("is_writing", [False, True])
+def test_what_follows_a_way_back_is_another_run_and_holds_every_step_once(tmp_path, is_writing):
+    service, ears = Service(), Ears()
+    with Trackers([ears, service]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+        for step in range(1, 6):
+            trackers.log(metrics_row(step))
+        until(lambda: service.steps == [1, 2, 3, 4, 5])
+        first = service.id
+        if is_writing:
+            service.hangs.clear()
+        for step in (6, 7, 4, 5, 6):
+            trackers.log(metrics_row(step))
+        service.hangs.set()
+        until(lambda: (service.id, 6) in service.heard and service.id != first)
+        trackers.log(metrics_row(7))
+    assert [step for one, step in service.heard if one == service.id] == [4, 5, 6, 7]
+    left = [step for one, step in service.heard if one == first]
+    assert left in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7])
+    assert ears.said == ["the service: look here"]
+
+
+def test_steps_that_nobody_heard_of_yet_are_left_out_of_the_way(tmp_path):
+    service = Service()
+    service.broken = "no route to host"
+    with Trackers([service]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+        for step in (1, 2, 3, 2, 3):
+            trackers.log({**metrics_row(step), "loss": 1.0})
+        until(lambda: service.opened > 1)
+        service.broken = None
+        until(lambda: service.steps == [1, 2, 3])
+    assert len({one for one, _ in service.heard}) == 1
+
+
 def test_what_a_tracker_never_heard_of_is_made_up_for(tmp_path):
     run = RunDirectory(tmp_path, texts={})
     with Trackers([JSONLines()]) as trackers:

@@ -25,7 +25,8 @@ class Aside(abc.ABC):
     Rows wait while the tracker is down, and it is opened anew until it takes them; what a run that
     goes on finds in `metrics.jsonl` and the tracker never heard of is made up for. A row is marked
     as told before it is: a kill may lose those of the last second or two, and doubles none. A run
-    that goes on with other settings from before what the tracker heard of becomes another there.
+    that goes on with other settings from before what the tracker heard of becomes another there,
+    and so does one that goes back by itself.
 
     Attributes:
       title: what a person calls the tracker.
@@ -45,8 +46,10 @@ class Aside(abc.ABC):
         self._news: deque[str] = deque()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_open = self._is_down = self._was_seen = False
-        self._num_lost = 0
+        self._is_open = self._is_down = False
+        self._place = ""
+        self._num_lost = self._last = 0
+        self._back_to: int | None = None  # the step to which the run went back, until that is told
 
     @abc.abstractmethod
     def open(self, run: Described, journal: Journal) -> str:
@@ -63,6 +66,7 @@ class Aside(abc.ABC):
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         """The thread begins; what the tracker missed until `step` is the first that it hears."""
         self._journal = Journal(run.path / "tracking" / self._kept_in)
+        self._last, self._back_to = 0, None
         if run.changes and self._journal.step > step:
             self._journal.begin_anew(step=step)
         metrics = run.path / "metrics.jsonl"
@@ -77,10 +81,21 @@ class Aside(abc.ABC):
 
     def log(self, row: Row) -> None:
         """The row waits for the thread, unless the tracker has it from before a resume."""
+        step = row["step"]
         with self._lock:
-            if row["step"] > self._journal.step:
+            if step <= self._last:
+                self._back_to = min(step - 1, self._told())
+                while self._rows and self._rows[-1]["step"] >= step:
+                    self._rows.pop()
+            self._last = step
+            if step > self._told():
                 self._num_lost += len(self._rows) == ROWS
                 self._rows.append(row)
+
+    def _told(self) -> int:
+        """The last step that the tracker has, of the way that the run went."""
+        told = self._journal.step
+        return told if self._back_to is None else min(told, self._back_to)
 
     def say(self, text: str) -> None:
         """Text is no metric."""
@@ -121,14 +136,15 @@ class Aside(abc.ABC):
     def _deliver(self, run: Described) -> None:
         if not run.path.is_dir():  # a tracker may make it anew, where it is to be put back
             raise FileNotFoundError("the run's directory is gone")
+        self._go_back()
         if not self._is_open:
             self._mark(self._journal.step)  # a kill as it opens must not leave a run by another id
             place = self.open(run, self._journal)
-            if not self._was_seen:
+            if place != self._place:
                 self._news.append(f"{self.title}: {place}")
-            self._is_open = self._was_seen = True
+            self._is_open, self._place = True, place
         with self._lock:
-            rows = list(self._rows)
+            rows = list(self._rows) if self._back_to is None else []
         if not rows:
             return
         told = self._journal.step
@@ -144,12 +160,24 @@ class Aside(abc.ABC):
             self._is_down = False
             self._news.append(f"{self.title} is back, and has what it missed.")
 
+    def _go_back(self) -> None:
+        """Where the tracker heard of steps that the run left, what follows is another run there."""
+        with self._lock:
+            back = self._back_to
+            left = back is not None and back < self._journal.step
+            if left:
+                self._journal.begin_anew(step=self._told())
+            self._back_to = None
+        if left:
+            self._closed()
+
     def _mark(self, step: int) -> None:
         self._journal.write(step=step)
 
     def _forget(self, step: int) -> None:
         with self._lock:
-            while self._rows and self._rows[0]["step"] <= step:
+            told = step if self._back_to is None else min(step, self._back_to)
+            while self._rows and self._rows[0]["step"] <= told:
                 self._rows.popleft()
 
     def _failed(self, error: Exception) -> None:
