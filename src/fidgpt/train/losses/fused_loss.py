@@ -19,6 +19,10 @@ class FusedCrossEntropy(CrossEntropy):
     Torch knows a product with a table, whose scale may be any. Logits that are more than that, as
     those with a softcap, and losses with `terms` are computed as `CrossEntropy` does.
 
+    In bfloat16 torch adds up the table's gradients of the chunks in bfloat16 too, and errs the more
+    the more there are: of 2,048 tokens by 0.3% in 8 chunks and 2.4% in 512, where `CrossEntropy`
+    errs by 0.3% in all.
+
     Args:
       terms: as in `CrossEntropy`.
       chunk_size: as in `CrossEntropy`.
