@@ -54,6 +54,12 @@ def test_its_memory_is_restored():
     assert other.takes(is_finite=True) and other.scale == 16.0
 
 
+def test_a_run_that_goes_on_with_a_shorter_interval_doubles_the_factor_at_once():
+    shorter = LossScaling(growth_interval=2)
+    shorter.load_state_dict({"scale": 8.0, "steps": 5})
+    assert shorter.takes(is_finite=True) and shorter.scale == 16.0
+
+
 @pytest.mark.parametrize("wrong", [{"init_scale": 0.0}, {"growth_interval": 0}])
 def test_a_factor_and_an_interval_are_needed(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -60,7 +60,7 @@ class LossScaling:
         """
         if is_finite:
             self._steps += 1
-            if self._steps == self.growth_interval:
+            if self._steps >= self.growth_interval:  # which may be shorter than before a resume
                 self.scale, self._steps = 2 * self.scale, 0
             return True
         if self.scale < _LEAST:
