@@ -7,7 +7,7 @@ from torch import nn
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import untie_embeddings
-from fidgpt.optim import decay_matrices, mup_groups
+from fidgpt.optim import decay_matrices, mup_groups, split_hidden_matrices
 
 
 def test_matrices_decay_and_vectors_do_not():
@@ -50,3 +50,12 @@ def test_hidden_matrices_alone_learn_by_their_width():
     grouped = [p for group in groups.values() for p in group["params"]]
     assert {id(p) for p in grouped} == {id(p) for p in model.parameters()}
     assert len(grouped) == len({id(p) for p in grouped})
+
+
+def test_groups_without_names_can_be_split_and_rates_multiply():
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
+    dealt = [{"params": [*model.parameters()], "lr_scale": 2.0}]
+    others, hidden = split_hidden_matrices(model, groups=lambda _: dealt, lr_scale=0.5)
+    assert "name" not in others and others["lr_scale"] == 2.0
+    assert hidden["name"] == "hidden" and hidden["lr_scale"] == 1.0
+    assert [p.dim() for p in hidden["params"]] == [2]

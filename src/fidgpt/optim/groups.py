@@ -1,6 +1,6 @@
 """Which parameters an optimizer treats alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -46,15 +46,10 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
         for parameter in model.get_submodule(name).parameters()
     ]
     tables = {id(parameter) for parameter in outside}
-    groups = []
-    for group in decay_matrices(model):
-        is_matrix = group["name"] == "matrices"
-        hidden = [p for p in group["params"] if is_matrix and id(p) not in tables]
-        others = [p for p in group["params"] if not is_matrix or id(p) in tables]
-        groups += [{**group, "params": others}] if others else []
-        scale = {"name": "hidden matrices", "params": hidden, "lr_scale": base_dim / width}
-        groups += [{**group, **scale}] if hidden else []
-    return groups
+    hidden = {
+        id(p) for name, p in model.named_parameters() if is_matrix(name, p) and id(p) not in tables
+    }
+    return _apart(decay_matrices(model), hidden, settings={}, lr_scale=base_dim / width)
 
 
 def split_hidden_matrices(
@@ -77,20 +72,37 @@ def split_hidden_matrices(
     """
     require_not_negative("lr_scale", lr_scale)
     chosen = {id(p) for name, p in model.named_parameters() if match(name, p)}
-    split = []
-    for group in groups(model):
+    return _apart(groups(model), chosen, settings={"orthogonal": True}, lr_scale=lr_scale)
+
+
+def _apart(
+    groups: Iterable[Mapping[str, Any]],
+    chosen: Container[int],
+    *,
+    settings: Mapping[str, Any],
+    lr_scale: float,
+) -> list[dict[str, Any]]:
+    """The groups, each in two where some of its parameters are chosen, which are hidden ones.
+
+    Args:
+      groups: as they are dealt; each keeps its settings.
+      chosen: ids of parameters.
+      settings: what is so for those besides.
+      lr_scale: their learning rate, as a multiple of what it would be.
+    """
+    found = []
+    for group in groups:
         hidden = [p for p in group["params"] if id(p) in chosen]
-        others = [p for p in group["params"] if id(p) not in chosen]
-        if others:
-            split.append({**group, "params": others})
+        if others := [p for p in group["params"] if id(p) not in chosen]:
+            found.append({**group, "params": others})
         if hidden:
-            name = (
-                group["name"] if group["name"].startswith("hidden") else "hidden " + group["name"]
-            )
-            own = {"name": name, "params": hidden, "orthogonal": True}
-            scale = group.get("lr_scale", 1.0) * lr_scale
-            split.append({**group, **own, **({"lr_scale": scale} if scale != 1 else {})})
-    return split
+            name = group.get("name", "")
+            name = name if name.startswith("hidden") else f"hidden {name}".rstrip()
+            own = {**group, **settings, "name": name, "params": hidden}
+            if lr_scale != 1:
+                own["lr_scale"] = group.get("lr_scale", 1.0) * lr_scale
+            found.append(own)
+    return found
 
 
 def _group(name: str, parameters: list[nn.Parameter]) -> dict[str, Any]:
