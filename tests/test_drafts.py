@@ -1,12 +1,13 @@
-"""What a writer leaves that is killed, and who removes it."""
+"""Files that are there whole or not at all, and what a writer leaves that is killed."""
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fidgpt.drafts import MARK, drafted
+from fidgpt.drafts import MARK, drafted, write_whole
 
 
 def _killed_writing(path: Path) -> None:
@@ -53,3 +54,34 @@ def test_a_draft_that_cannot_be_locked_is_whoever_s_and_stays(tmp_path: Path, mo
         first.touch()
         second.touch()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_several_may_write_a_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    texts = [f"{letter}" * 1000 for letter in "abcd"]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        for _ in range(20):
+            assert list(pool.map(lambda text: write_whole(path, text), texts)) == [None] * 4
+            assert path.read_text() in texts
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_cannot_be_written_leaves_what_was(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_whole(path, "before")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "after \ud800")
+    assert path.read_text() == "before"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    path, link = tmp_path / "elsewhere" / "file", tmp_path / "link.txt"
+    link.symlink_to(path)
+    for text in ("first", "second"):
+        with drafted(link) as draft:
+            assert draft.suffix == ".txt"
+            draft.write_text(text)
+        assert link.is_symlink() and path.read_text() == text
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["elsewhere", "link.txt"]

@@ -16,19 +16,44 @@ def drafted(path: Path) -> Iterator[Path]:
     If the block fails, nothing is left. The place is in a hidden folder beside `path` whose lock
     this process holds. The kernel gives it back when the process dies, by which whoever next writes
     into the same directory knows what to remove. On a file system without locks it stays.
+    A link is written through, as by whoever opens it: /dev/stdout is the whole machine's.
 
     Raises:
       OSError: it cannot be written, or `path` is a folder that holds something.
     """
     import shutil  # late: completion writes here, and has no time
 
-    remove_leftovers(path.parent)
-    folder, handle = _begin(path.parent)
+    target = Path(os.path.realpath(path))
+    remove_leftovers(target.parent)
+    folder, handle = _begin(target.parent)
     try:
         yield folder / path.name
-        os.replace(folder / path.name, path)
+        os.replace(folder / path.name, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is there whole or not at all, on the disk when this returns.
+
+    Of several who write it at once, one wins.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    with drafted(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+        sync(draft)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's bytes, or a directory's names, would survive a loss of power."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
         os.close(handle)
 
 

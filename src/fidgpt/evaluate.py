@@ -177,7 +177,7 @@ def _output() -> Path | None:
 
 
 def _write(results: Mapping[str, Mapping[str, float]], output: Path) -> None:
-    from fidgpt.data.preparing.atomic import write_whole
+    from fidgpt.drafts import write_whole
     from fidgpt.train import RunError
 
     try:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fidgpt.data.preparing.atomic import sync
-from fidgpt.drafts import drafted
+from fidgpt.drafts import drafted, sync
 
 
 class RunError(ValueError):

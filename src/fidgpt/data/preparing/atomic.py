@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fidgpt.drafts import drafted
+from fidgpt.drafts import sync
 
 _UNFINISHED = ".fidgpt-unfinished-"
 _RESUMABLE = ".fidgpt-resumable-"
@@ -70,18 +70,6 @@ def resumable_directory(directory: Path, *, key: str, record: str) -> Iterator[P
     finally:
         if not (temporary / record).exists():
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all, on the disk when this returns.
-
-    Of several who write it at once, one wins.
-    """
-    with drafted(path) as draft, draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    sync(path.parent)
 
 
 def _publish(temporary: Path, directory: Path) -> None:
@@ -153,12 +141,3 @@ def _remove_leftovers(directory: Path, *, mark: str, is_left: Callable[[Path, bo
                 shutil.rmtree(path, ignore_errors=True)
             _lock_path(owner).unlink(missing_ok=True)
             os.close(handle)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a directory is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,7 +12,6 @@ from typing import Any
 
 from fidgpt import drafts
 from fidgpt.data.errors import DataError, removal
-from fidgpt.data.preparing.atomic import sync, write_whole
 from fidgpt.data.preparing.encoders import Encode, encoded, encoding_processes
 from fidgpt.data.preparing.prepared import FORMAT_VERSION, INDEX, TOKENIZER
 from fidgpt.data.preparing.progress import PreparationProgress
@@ -22,6 +21,7 @@ from fidgpt.data.sources.sources import Source
 from fidgpt.data.tokenizers.byte_level import ByteLevelTokenizer
 from fidgpt.data.tokenizers.tokenizer import Tokenizer, TokenizerSpec
 from fidgpt.data.tokenizers.tokenizer_files import load_tokenizer
+from fidgpt.drafts import sync, write_whole
 
 # What was done so far; it is there only while there is something to go on with.
 RECORD = "record.json"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fidgpt.data.preparing.atomic import write_whole
+from fidgpt.drafts import write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.report.commands import best_commands, repeat_command
 from fidgpt.sweep.report.report import Report

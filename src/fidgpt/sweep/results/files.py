@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.data.preparing.atomic import write_whole
+from fidgpt.drafts import write_whole
 from fidgpt.sweep.runners.locking import wait_for_lock
 
 Result = dict[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fidgpt.cli.directives.spelling import DEFAULT_CONFIG
-from fidgpt.data.preparing.atomic import write_whole
+from fidgpt.drafts import write_whole
 from fidgpt.sweep.points.axes import Item
 from fidgpt.sweep.points.naming import axis_names
 

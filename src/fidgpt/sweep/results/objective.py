@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fidgpt.data.preparing.atomic import write_whole
+from fidgpt.drafts import write_whole
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.train.tracking.trackers import read_rows
 

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from fidgpt.data.preparing.atomic import write_whole
+from fidgpt.drafts import write_whole
 from fidgpt.sweep.points.point import Point
 from fidgpt.sweep.results.objective import reported_by
 from fidgpt.sweep.runners.locking import lock

@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+from fidgpt.drafts import sync
+
 TEMPORARY = ".tmp-"
 REPLACED = ".old-"
 
@@ -85,15 +87,6 @@ def write_json(path: Path, value: object) -> None:
 def json_bytes(value: object) -> bytes:
     """The one way a value is written here, so that equal values are equal bytes."""
     return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
-
-
-def sync(path: Path) -> None:
-    """Waits until a file's bytes, or a directory's names, would survive a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sha256_of(path: Path) -> str:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from fidgpt.drafts import sync
 from fidgpt.train.checkpoints.files import (
     REPLACED,
     CheckpointError,
@@ -16,7 +17,6 @@ from fidgpt.train.checkpoints.files import (
     json_bytes,
     present,
     sha256_of,
-    sync,
     write_json,
 )
 from fidgpt.train.run import resume_flag

@@ -5,7 +5,7 @@ import os
 import uuid
 from pathlib import Path
 
-from fidgpt.data.preparing.atomic import sync
+from fidgpt.drafts import sync
 
 
 class Journal:

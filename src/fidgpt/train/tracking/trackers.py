@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fidgpt.data.preparing.atomic import sync
+from fidgpt.drafts import sync
 from fidgpt.train.facts.facts import Facts
 from fidgpt.train.run import RunDirectory, RunError, resume_flag
 from fidgpt.train.telling import tell
