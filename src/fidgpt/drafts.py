@@ -45,7 +45,7 @@ def write_whole(path: Path, text: str) -> None:
     with drafted(path) as draft:
         draft.write_text(text, encoding="utf-8")
         sync(draft)
-    sync(path.parent)
+    sync(path.resolve().parent)  # where a link leads to
 
 
 def sync(path: Path) -> None:
