@@ -8,6 +8,9 @@ from torch import nn
 from fidgpt.optim.predicates import Predicate, is_hidden_matrix, is_matrix
 from fidgpt.ranges import require_not_negative
 
+Grouping = Callable[[nn.Module], list[dict[str, Any]]]
+"""Deals the parameters of a model into groups, as optimizers take them."""
+
 
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
     """Two groups: matrices, which decay as the optimizer says, and vectors, which do not.
@@ -55,7 +58,7 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
 def split_hidden_matrices(
     model: nn.Module,
     *,
-    groups: Callable[[nn.Module], list[dict[str, Any]]] = decay_matrices,
+    groups: Grouping = decay_matrices,
     match: Predicate = is_hidden_matrix,
     lr_scale: float = 1.0,
 ) -> list[dict[str, Any]]:

@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer
 
 
-def prepare_data(trainer: "Trainer") -> None:
-    """Everything that a mistake could end, before anything is written."""
+def prepare(trainer: "Trainer") -> None:
+    """Makes the texts ready, and asks what would end the run later, before its directory is made.
+
+    Raises:
+      RunError: a tracker's package is not installed, or an observer cannot see this device.
+      MachineError: the model cannot compute on this machine.
+      DataError: a text cannot be read, or its tokens are not in the model's vocabulary.
+      ParallelError: processes read different texts.
+    """
     require_packages(trainer.trackers)
     require_devices(trainer.observers, trainer.parallel.device)
     require_machine(trainer.model, device=trainer.parallel.device)
@@ -124,7 +131,7 @@ def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int |
 def require_same_way(
     trainer: "Trainer", run: RunDirectory, *, step: int, state: dict[str, Any], shift: int | None
 ) -> None:
-    """Whether a run came to `step` by this config, and has steps left.
+    """Sees that a run came to `step` by what this config says, and has steps left.
 
     Args:
       trainer: what goes on.

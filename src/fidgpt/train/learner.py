@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.model.reports import collecting
+from fidgpt.optim.groups import Grouping
 from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
 from fidgpt.train.losses.loss import CrossEntropy
@@ -30,8 +31,6 @@ from fidgpt.train.steps.step_meters import StepMeters
 from fidgpt.train.steps.step_reports import StepReports
 from fidgpt.train.steps.trial_step import require_steps
 from fidgpt.train.stopwatch import Stopwatch
-
-Groups = Callable[[nn.Module], list[dict[str, Any]]]
 
 
 class Learner:
@@ -69,7 +68,7 @@ class Learner:
         model: LanguageModel,
         *,
         optimizer: Callable[..., Optimizer],
-        groups: Groups,
+        groups: Grouping,
         schedule: Schedule,
         loss: CrossEntropy,
         precision: Precision,

@@ -12,15 +12,16 @@ from torch.optim import Optimizer
 from fidgpt.data import TrainingStream
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.optim import Schedule, decay_matrices
+from fidgpt.optim.groups import Grouping
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
-from fidgpt.train.beginning import create, go_on, make_learner, prepare_data, progress
+from fidgpt.train.beginning import create, go_on, make_learner, prepare, progress
 from fidgpt.train.checkpoints import Checkpoints
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.facts.facts import Facts
 from fidgpt.train.facts.gathering import gather_facts
-from fidgpt.train.learner import Groups, Learner
+from fidgpt.train.learner import Learner
 from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.measures import evaluate, sample_texts, speed
 from fidgpt.train.memory import keep_freed_memory, within_memory
@@ -118,7 +119,7 @@ class Trainer:
         evaluators: Mapping[str, Evaluator],
         trackers: Sequence[Tracker],
         samples: Samples | None = None,
-        groups: Groups = decay_matrices,
+        groups: Grouping = decay_matrices,
         trainable: Callable[[str, nn.Parameter], bool] | None = None,
         weights: Callable[[LanguageModel], None] | None = None,
         observers: Sequence[Observer] = (),
@@ -216,13 +217,13 @@ class Trainer:
             run = self.parallel.agree(run)
             hold = partial(leases.enter_context, run.held())
             self.parallel.on_main(hold if resume else run.require_free)
-            prepare_data(self)
+            prepare(self)
             facts = self.facts()  # before the processes take the model apart
             learner, begin = make_learner(self, run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(begin)})
-            begun = partial(create, self, run, hold=hold)
-            gone_on = partial(go_on, self, run, step=begin, until_step=until_step)
-            self.parallel.on_main(gone_on if resume else begun)
+            creating = partial(create, self, run, hold=hold)
+            going_on = partial(go_on, self, run, step=begin, until_step=until_step)
+            self.parallel.on_main(going_on if resume else creating)
             return self._loop(run, learner, facts, begin, until_step or self.num_steps)
 
     def _loop(
@@ -261,13 +262,12 @@ class Trainer:
                     trackers.say(f"Stopped after step {step}; go on with {resume_flag(run.path)}")
                     return Outcome(run.path, step=step, stopped_by=told)
             self.checkpoints.wait()
-            if step < self.num_steps:
-                return Outcome(run.path, step=step, stopped_by=None)
-            for text in sample_texts(self, learner):
-                trackers.say(f"\n{text}")
-            words = shell_words(run.path, str(run.path))
-            trackers.say(f"\nDone. More text: python -m fidgpt.sample {words}")
-        return Outcome(run.path, step=self.num_steps, stopped_by=None)
+            if step == self.num_steps:
+                for text in sample_texts(self, learner):
+                    trackers.say(f"\n{text}")
+                words = shell_words(run.path, str(run.path))
+                trackers.say(f"\nDone. More text: python -m fidgpt.sample {words}")
+        return Outcome(run.path, step=step, stopped_by=None)
 
     def _step(self, learner: Learner, step: int, facts: Facts) -> Row:
         """Step number `step`, counted from 1, and what was measured of it."""

@@ -16,8 +16,8 @@ from fidgpt.model.cost import (
     without_memory,
 )
 from fidgpt.model.language_model import LanguageModel
+from fidgpt.optim.groups import Grouping
 from fidgpt.optim.predicates import train_only
-from fidgpt.train.learner import Groups
 from fidgpt.train.losses.loss import CrossEntropy
 from fidgpt.train.losses.objective import NextToken
 from fidgpt.train.precision import Precision
@@ -91,7 +91,7 @@ def footprint(
     num_sequences: int,
     micro_batch_size: int | None,
     optimizer: Callable[..., Optimizer],
-    groups: Groups,
+    groups: Grouping,
     trainable: Callable[[str, nn.Parameter], bool] | None,
     loss: CrossEntropy,
     precision: Precision,
@@ -161,7 +161,7 @@ def _activations(
 
 
 def _optimizer_state(
-    model: nn.Module, optimizer: Callable[..., Optimizer], groups: Groups
+    model: nn.Module, optimizer: Callable[..., Optimizer], groups: Grouping
 ) -> int | None:
     """What an optimizer keeps once it has stepped."""
     try:

@@ -12,10 +12,8 @@ from torch.optim import Optimizer
 from fidgpt.train.checkpoints.tree import is_sharded
 from fidgpt.train.run import RunError
 
-Groups = Sequence[Mapping[str, Any]]
 
-
-def require_steps(optimizer: Callable[..., Optimizer], groups: Groups) -> None:
+def require_steps(optimizer: Callable[..., Optimizer], groups: Sequence[Mapping[str, Any]]) -> None:
     """Tries an optimizer on small weights, on the devices and sharded as the model's weights are.
 
     Where it fails with those, it is tried again with some as large as the model's smallest, because
