@@ -41,8 +41,9 @@ flags.DEFINE_integer("task_seed", 0, "Another seed draws others, where a task dr
 flags.DEFINE_string("out", None, "A file for the results, as JSON.")
 
 _BELONGS_TO = {
-    "text": ("text_field", "seq_len"),
-    "tasks": ("include_path", "limit", "num_fewshot", "task_seed"),
+    ("text",): ("text_field", "seq_len"),
+    ("tasks",): ("include_path", "limit", "num_fewshot", "task_seed"),
+    ("text", "tasks"): ("batch_size",),
 }
 
 Results = dict[str, dict[str, float]]
@@ -72,7 +73,10 @@ def main(arguments: list[str]) -> None:
     _require_no_idle_flags()
     path, output = Path(arguments[0]), _output()
     tasks = [name.strip() for text in FLAGS.tasks if text for name in text.split(",")]
-    with within_memory(remedy="Let fewer go at once, with a smaller --batch_size."):
+    remedy = "Let fewer go at once, with a smaller --batch_size."
+    if not (FLAGS.text or tasks):
+        remedy = "Its batches are those of its run: with --text=FILE they may be smaller."
+    with within_memory(remedy=remedy):
         trained = load_trained(path)
         results: Results = {}
         if FLAGS.text or not tasks:
@@ -87,10 +91,11 @@ def main(arguments: list[str]) -> None:
 def _require_no_idle_flags() -> None:
     from fidgpt.graph import ConfigError
 
-    for owner, names in _BELONGS_TO.items():
+    for owners, names in _BELONGS_TO.items():
         given = [name for name in names if FLAGS[name].present]
-        if given and not FLAGS[owner].value:
-            raise ConfigError(f"--{given[0]} says something of --{owner}, which is not given.")
+        if given and not any(FLAGS[owner].value for owner in owners):
+            said = " or --".join(owners)
+            raise ConfigError(f"--{given[0]} says something of --{said}, which is not given.")
 
 
 def _of_run(trained: "Trained", path: Path) -> Mapping[str, "Evaluator"]:

@@ -122,6 +122,8 @@ def test_a_directory_and_what_to_measure_are_needed(command: Command, tmp_path: 
     assert "--limit says something of --tasks, which is not given" in said
     said = command(evaluate.main, "runs/none", "--tasks=one", "--seq_len=3").err
     assert "--seq_len says something of --text, which is not given" in said
+    said = command(evaluate.main, "runs/none", "--batch_size=3").err
+    assert "--batch_size says something of --text or --tasks, which is not given" in said
     assert "holds no run" in command(evaluate.main, str(tmp_path)).err
 
 
