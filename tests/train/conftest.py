@@ -6,6 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+from harmed import Run
 
 from fidgpt.cli.running.runs import build_trainer
 from fidgpt.configs import debug
@@ -35,3 +36,9 @@ def train(tmp_path: Path) -> Callable[..., list[Row]]:
         return read_rows(tmp_path / name / "metrics.jsonl")
 
     return run
+
+
+@pytest.fixture
+def run(cfg: fdl.Config[Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose batches may do harm."""
+    return Run(cfg, tmp_path / "run", monkeypatch)

@@ -97,17 +97,6 @@ def make_learner(
     return learner, 0 if begins else restore(trainer, run, learner, resume_step)
 
 
-def progress(trainer: "Trainer", learner: Learner, step: int) -> dict[str, Any]:
-    """What a checkpoint holds of a run besides tensors; `restore` compares it."""
-    return {
-        "data": trainer.data.checksum,
-        "full_batches": trainer.data.full_batches(step),
-        "shift": learner.shift,
-        "stages": [list(one) for one in trainer.data.stages_begun(step + learner.shift)],
-        "settings": learner.settings,
-    }
-
-
 def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int | None) -> int:
     """Makes a learner what it was at a checkpoint, the newest unless said; returns its step."""
     step, state = trainer.checkpoints.restore(

@@ -22,7 +22,7 @@ from fidgpt.train.precision import Precision
 from fidgpt.train.run import RunError
 from fidgpt.train.stateful import Stateful
 from fidgpt.train.steps.averaging import Average
-from fidgpt.train.steps.divergence import Diverged, Divergence
+from fidgpt.train.steps.divergence import Diverged, Divergence, report
 from fidgpt.train.steps.gradients import GradientNorms, GradientTransform
 from fidgpt.train.steps.group_schedules import GroupSchedules
 from fidgpt.train.steps.guards import Guard, Verdict
@@ -219,19 +219,15 @@ class Learner:
             verdict = self.divergence(is_finite=is_finite)
         if verdict in (Verdict.ABORT, Verdict.ROLL_BACK):
             self.optimizer.zero_grad()
-            raise self._diverged(verdict, row, norms)
+            raise Diverged(verdict, self._report(row, norms))
         if is_finite and self._guard is not None:
             return self._guard(**numbers)
         return verdict
 
-    def _diverged(self, verdict: Verdict, row: dict[str, float], norms: GradientNorms) -> Diverged:
+    def _report(self, row: dict[str, float], norms: GradientNorms) -> str:
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        return Diverged(
-            verdict,
-            numbers=row,
-            spoilt=[names[id(parameter)] for parameter in norms.not_finite()],
-            num_parameters=len(names),
-        )
+        spoilt = [names[id(parameter)] for parameter in norms.not_finite()]
+        return report(row, spoilt=spoilt, num_parameters=len(names))
 
     def _take(self, norms: GradientNorms, step: int) -> dict[str, float]:
         """Moves the weights; returns what was measured of each group, if it is time."""

@@ -53,41 +53,44 @@ def recover(
 
 
 def refuse_divergence(
-    row: Mapping[str, Any], measured: Mapping[str, Any], run: RunDirectory, learner: Learner
+    row: Mapping[str, Any], measured: Mapping[str, Any], learner: Learner
 ) -> None:
-    """Ends a run that measures what is no number, before good checkpoints make room for bad ones.
+    """Lets no run go on that measures what is no number: good checkpoints would make room for bad.
 
     Of a step that was left out only what was `measured` counts, which is of weights that stay.
 
     Raises:
-      RunError: says what it is.
+      Diverged: says what it is.
     """
     numbers = measured if row.get("skipped") else {**row, **measured}
     wrong = [
         f"{k} is {v}" for k, v in numbers.items() if isinstance(v, float) and not math.isfinite(v)
     ]
     if wrong:
-        raise RunError(
-            f"step {row['step']} diverged: {', '.join(wrong)}. {_remedy(run)} "
-            f"{_policies(learner.divergence)}"
-        )
+        raise Diverged(_verdict(learner.divergence), f"{', '.join(wrong)}.")
 
 
-def refuse_spoilt(run: RunDirectory, learner: Learner, *, step: int) -> None:
-    """Ends a run before it saves weights from which nothing can go on.
+def refuse_spoilt(learner: Learner) -> None:
+    """Lets no run save weights from which nothing can go on.
 
     The step's own loss and gradients were numbers; what the optimizer made of them shows only when
     these weights are read, which may be after the last good checkpoint made room.
 
     Raises:
-      RunError: says which weights.
+      Diverged: says which weights.
     """
     if spoilt := _spoilt(learner):
         num_parameters = len([*learner.model.parameters()])
-        raise RunError(
-            f"step {step} diverged: after it {len(spoilt)} of {num_parameters} parameters hold "
-            f"what is no number or too large, first {spoilt[0]}. {_remedy(run)}"
+        raise Diverged(
+            _verdict(learner.divergence),
+            f"after it {len(spoilt)} of {num_parameters} parameters hold what is no number or too "
+            f"large, first {spoilt[0]}.",
         )
+
+
+def _verdict(policy: Divergence | None) -> Verdict:
+    """Where it is the weights that are spoilt, no step can be left out: only going back helps."""
+    return policy(is_finite=False) if isinstance(policy, RollBack) else Verdict.ABORT
 
 
 def _spoilt(learner: Learner) -> list[str]:

@@ -15,7 +15,7 @@ from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
-from fidgpt.train.beginning import create, go_on, make_learner, prepare, progress
+from fidgpt.train.beginning import create, go_on, make_learner, prepare
 from fidgpt.train.checkpoints import Checkpoints
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.evaluation import Evaluator
@@ -27,7 +27,8 @@ from fidgpt.train.measures import evaluate, sample_texts, speed
 from fidgpt.train.memory import keep_freed_memory, within_memory
 from fidgpt.train.observers.observers import Observer, stepping
 from fidgpt.train.precision import Precision
-from fidgpt.train.recovery import recover, refuse_divergence, refuse_spoilt
+from fidgpt.train.progress import save_where_due
+from fidgpt.train.recovery import recover, refuse_divergence
 from fidgpt.train.rng import derive_seed, seed_torch
 from fidgpt.train.run import Outcome, RunDirectory, resume_flag, shell_words
 from fidgpt.train.samples import Samples
@@ -240,23 +241,15 @@ class Trainer:
             while step < min(until_step, self.num_steps):
                 step += 1
                 try:
-                    with stepping(self.observers, step):
-                        row = self._step(learner, step, facts)
+                    row = self._step(learner, step, facts)
+                    trackers.log(row)
+                    told = stop.agreed(self.parallel.largest)
+                    stopping = told is not None or step == until_step < self.num_steps
+                    save_where_due(self, learner, run, row, is_due=stopping)
                 except Diverged as diverged:
                     left, step = step, recover(self, run, learner, diverged, step=step)
                     trackers.say(f"step {left} diverged: {diverged} Going back to step {step}.")
                     continue
-                with learner.clock.phase("evaluation"):
-                    measured = evaluate(self, learner, step)
-                refuse_divergence(row, measured, run, learner)
-                row |= measured | learner.clock.take()  # with what saving the step before took
-                trackers.log(row)
-                told = stop.agreed(self.parallel.largest)
-                stopping = told is not None or step == until_step < self.num_steps
-                reasons = self._due(run, step, row)
-                if stopping or reasons:
-                    with learner.clock.phase("saving"):
-                        self._save(learner, run, row, reasons)
                 if stopping:
                     self.checkpoints.wait()
                     trackers.say(f"Stopped after step {step}; go on with {resume_flag(run.path)}")
@@ -270,31 +263,20 @@ class Trainer:
         return Outcome(run.path, step=step, stopped_by=None)
 
     def _step(self, learner: Learner, step: int, facts: Facts) -> Row:
-        """Step number `step`, counted from 1, and what was measured of it."""
-        begin = time.perf_counter()
-        rank, world_size = self.parallel.rank, self.parallel.world_size
-        seed_torch(derive_seed(self.seed, "step", step, rank), device=self.parallel.device)
-        with learner.clock.phase("data"):
-            batch = self.data.batch(step - 1 + learner.shift, rank=rank, world_size=world_size)
-        row: Row = {"step": step, **learner.update(batch, step=step - 1)}
-        return row | speed(self, facts, step, seconds=time.perf_counter() - begin)
+        """Step number `step`, counted from 1, and what was measured of it.
 
-    def _due(self, run: RunDirectory, step: int, row: Row) -> Sequence[str]:
-        """Why a checkpoint is due, if one is."""
-        return self.checkpoints.due(
-            step, num_steps=self.num_steps, directory=run.path, row=row, agree=self.parallel.agree
-        )
-
-    def _save(self, learner: Learner, run: RunDirectory, row: Row, reasons: Sequence[str]) -> None:
-        refuse_spoilt(run, learner, step=row["step"])
-        self.parallel.on_main(run.sync)  # a checkpoint without the rows before it is half of one
-        self.checkpoints.save(
-            run.path,
-            step=row["step"],
-            model=learner.model,
-            optimizer=learner.optimizer,
-            stateful=learner.stateful,
-            state=progress(self, learner, row["step"]),
-            reasons=reasons,
-            row=row,
-        )
+        Raises:
+          Diverged: that is no number.
+        """
+        with stepping(self.observers, step):
+            begin = time.perf_counter()
+            rank, world_size = self.parallel.rank, self.parallel.world_size
+            seed_torch(derive_seed(self.seed, "step", step, rank), device=self.parallel.device)
+            with learner.clock.phase("data"):
+                batch = self.data.batch(step - 1 + learner.shift, rank=rank, world_size=world_size)
+            row: Row = {"step": step, **learner.update(batch, step=step - 1)}
+            row |= speed(self, facts, step, seconds=time.perf_counter() - begin)
+        with learner.clock.phase("evaluation"):
+            measured = evaluate(self, learner, step)
+        refuse_divergence(row, measured, learner)
+        return row | measured | learner.clock.take()  # with what saving the step before took

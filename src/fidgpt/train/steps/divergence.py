@@ -8,41 +8,35 @@ from fidgpt.train.steps.guards import Verdict
 
 
 class Diverged(Exception):
-    """A step that the run cannot go on from.
+    """The run cannot go on from a step; the message says what is no number.
 
     Attributes:
       verdict: what is to be done.
+    """
+
+    def __init__(self, verdict: Verdict, message: str) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+def report(numbers: Mapping[str, float], *, spoilt: Sequence[str], num_parameters: int) -> str:
+    """What a person should know of a step whose loss or gradients are no numbers.
+
+    Args:
       numbers: what was measured, by name.
       spoilt: names of the parameters whose gradients are not finite, in the model's order.
       num_parameters: of how many.
     """
-
-    def __init__(
-        self,
-        verdict: Verdict,
-        *,
-        numbers: Mapping[str, float],
-        spoilt: Sequence[str],
-        num_parameters: int,
-    ) -> None:
-        super().__init__(verdict, numbers)
-        self.verdict = verdict
-        self.numbers = numbers
-        self.spoilt = spoilt
-        self.num_parameters = num_parameters
-
-    def __str__(self) -> str:
-        wrong = {name: v for name, v in self.numbers.items() if not math.isfinite(v)}
-        told = ", ".join(f"{name} is {value}" for name, value in wrong.items())
-        if "learning_rate" in self.numbers:
-            told += f" at a learning rate of {self.numbers['learning_rate']:.4g}"
-        if not self.spoilt:
-            return f"{told}. All gradients are finite."
-        # Backward passes go from the last parameter to the first: what is spoilt spoils the rest.
-        return (
-            f"{told}. The gradients of {len(self.spoilt)} of {self.num_parameters} parameters are "
-            f"not finite; the backward pass came first to {self.spoilt[-1]}."
-        )
+    wrong = {name: value for name, value in numbers.items() if not math.isfinite(value)}
+    told = ", ".join(f"{name} is {value}" for name, value in wrong.items())
+    told += f" at a learning rate of {numbers['learning_rate']:.4g}"
+    if not spoilt:
+        return f"{told}. All gradients are finite."
+    # Backward passes go from the last parameter to the first: what is spoilt spoils the rest.
+    return (
+        f"{told}. The gradients of {len(spoilt)} of {num_parameters} parameters are not finite; "
+        f"the backward pass came first to {spoilt[-1]}."
+    )
 
 
 @runtime_checkable

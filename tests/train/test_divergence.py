@@ -1,0 +1,117 @@
+"""Runs that diverge: they go back, end with a report, and save nothing that is spoilt."""
+
+import math
+import shutil
+
+import fiddle as fdl
+import pytest
+import torch
+from harmed import NUM_STEPS, Run, goes_back
+
+from fidgpt import fiddlers
+from fidgpt.train import RunError, Samples, Trainer, trainer
+from fidgpt.train.learner import Learner
+from fidgpt.train.tracking.trackers import Row
+
+
+def test_a_run_goes_back_and_reads_other_batches(run: Run) -> None:
+    goes_back(run)
+    rows = run.train()
+    # Batch 4 does harm in step 5, and 6 in the second try at step 6.
+    assert run.harm.read == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [row["step"] for row in rows] == [*range(1, NUM_STEPS + 1)]
+    assert run.learner.shift == 3
+    assert run.learner.stateful["divergence"].state_dict() == {"shift": 3, "num_roll_backs": 2}
+    assert all(math.isfinite(row["grad_norm"]) for row in rows)
+
+
+def test_a_run_that_goes_back_before_a_part_came_lets_it_begin_anew(run: Run) -> None:
+    run.train()
+    run.forget_after(4)
+    run.cfg.checkpoints.every = 100
+    goes_back(run)
+    fiddlers.use_skip_step(run.cfg, window=64)
+    run.changes = [{"path": "guard", "change": "+", "kind": "restart"}]
+    run.harm.factors, run.harm.read = {7: math.nan}, []
+    rows = run.train(resume=True)
+    assert run.harm.read == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+    heard = run.learner.stateful["guard"].state_dict()["losses"]
+    assert heard == pytest.approx([row["loss"] for row in rows[4:]])
+    assert run.learner.shift == 4
+
+
+def test_a_checkpoint_that_a_signal_left_changes_no_way_back(run: Run) -> None:
+    goes_back(run)
+    whole = run.train()
+    run.forget_after(2)
+    assert len(run.train(resume=True, stop_in=2)) == 3
+    assert (run.path / "checkpoints" / "step_00000003").exists()
+    assert run.train(resume=True) == whole
+
+
+def test_a_run_without_a_checkpoint_or_a_try_left_ends_with_a_report(run: Run) -> None:
+    fiddlers.use_roll_back(run.cfg, most=1)
+    run.harm.factors = {0: math.nan}
+    with pytest.raises(RunError, match="step 1 diverged(.|\n)*no good checkpoint to go back to"):
+        run.train()
+    shutil.rmtree(run.path)
+    run.harm.factors = dict.fromkeys(range(4, 20), math.nan)
+    with pytest.raises(RunError, match="step 5 diverged: grad_norm is nan") as failed:
+        run.train()
+    words = str(failed.value)
+    assert "The gradients of 1 of " in words and "the last checkpoint is of step 4" in words
+    last = [*dict(run.learner.model.named_parameters())][-1]
+    assert f"came first to {last}" in words
+    assert "divergence.most=1" in words and "use_roll_back" not in words
+    assert "use_divergence_skip" in words and "--resume=" in words
+    assert run.harm.read == [0, 0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_weights_that_a_step_spoilt_are_neither_saved_nor_sampled(run: Run, every: int) -> None:
+    run.cfg.optimizer.lr, run.cfg.checkpoints.every = 1e38, every
+    if every > 1:
+        run.cfg.samples = fdl.Config(Samples, prompts=["a"], num_tokens=1, every=1)
+    with pytest.raises(
+        RunError, match=r"1 diverged: after it \d+ of|no sample can be written: the"
+    ):
+        run.train()
+    assert not [*run.path.glob("checkpoints/step_*")]
+
+
+def test_what_is_measured_counts_in_a_step_that_is_left_out_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fiddlers.use_divergence_skip(run.cfg)
+    run.harm.factors = {0: math.nan}
+    monkeypatch.setattr(trainer, "evaluate", lambda *_: {"validation/loss": math.nan})
+    with pytest.raises(
+        RunError, match=r"step 1 diverged: validation/loss is nan\.(.|\n)*roll_back"
+    ):
+        run.train()
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["measured", "saved"])
+def test_a_run_goes_back_from_weights_that_are_no_numbers(
+    run: Run, is_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fiddlers.use_roll_back(run.cfg)
+    run.cfg.checkpoints.every = 1
+    to_spoil = [5]
+
+    def spoil(_: Trainer, learner: Learner, step: int) -> Row:
+        if step not in to_spoil:
+            return {}
+        to_spoil.remove(step)
+        if is_seen:
+            return {"validation/loss": math.nan}
+        with torch.no_grad():
+            next(learner.model.parameters()).fill_(math.nan)
+        return {}
+
+    monkeypatch.setattr(trainer, "evaluate", spoil)
+    rows = run.train()
+    assert [row["step"] for row in rows] == [*range(1, NUM_STEPS + 1)]
+    assert run.harm.read == [*range(NUM_STEPS + 1)]  # the fifth twice, with the next batch
+    assert run.learner.shift == 1
+    assert all(math.isfinite(row["loss"]) for row in rows)
