@@ -1,4 +1,4 @@
-"""Freed memory that is held, in a process of its own; and what is said where it is too little."""
+"""Memory: what is held in a process of its own, the most there was, and what is said of a lack."""
 
 import dataclasses
 import subprocess
@@ -9,7 +9,7 @@ import torch
 from run_facts import FACTS
 
 from fidgpt.train import RunError
-from fidgpt.train.memory import within_memory
+from fidgpt.train.memory import peak_memory, within_memory
 from fidgpt.train.tracking.screen import memory_text
 
 PROGRAM = """
@@ -72,3 +72,9 @@ def test_a_run_that_needs_more_than_there_is_says_so_before_it_begins() -> None:
     )
     assert less == f"{enough}; it has 100 B only"
     assert unknown == enough
+
+
+def test_the_most_memory_that_a_process_had_only_grows():
+    before = peak_memory(torch.device("cpu"))
+    held = torch.ones(64 << 20, dtype=torch.uint8)
+    assert peak_memory(torch.device("cpu")) >= max(before, held.nbytes)

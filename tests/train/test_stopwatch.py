@@ -1,10 +1,10 @@
-"""Where the time of a step goes, and the memory of a run."""
+"""Where the time of a step goes."""
 
 import time
 
 import torch
 
-from fidgpt.train.stopwatch import Stopwatch, peak_memory
+from fidgpt.train.stopwatch import Stopwatch
 
 
 def test_seconds_add_up_by_phase_until_they_are_taken():
@@ -30,9 +30,3 @@ def test_a_row_splits_its_step_and_a_save_counts_for_the_next_one(cfg, train):
         assert sum(seconds) <= 64 / row["tokens_per_second"]
     assert "seconds/saving" in third and "seconds/saving" not in second
     assert third["seconds/evaluation"] > 0
-
-
-def test_the_most_memory_that_a_process_had_only_grows():
-    before = peak_memory(torch.device("cpu"))
-    held = torch.ones(64 << 20, dtype=torch.uint8)
-    assert peak_memory(torch.device("cpu")) >= max(before, held.nbytes)

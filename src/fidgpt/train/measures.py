@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from fidgpt.train.evaluation import Evaluator, evaluating
 from fidgpt.train.facts.facts import Facts
 from fidgpt.train.learner import Learner
+from fidgpt.train.memory import peak_memory
 from fidgpt.train.run import RunError
-from fidgpt.train.stopwatch import peak_memory
 from fidgpt.train.tracking.trackers import Row
 
 if TYPE_CHECKING:
@@ -35,7 +35,11 @@ def evaluate(trainer: "Trainer", learner: Learner, step: int) -> Row:
 
 
 def speed(trainer: "Trainer", facts: Facts, step: int, *, seconds: float) -> Row:
-    """The tokens until a step, how many a second it learned in so long, and the memory for it."""
+    """How fast a step was, that took so many `seconds`, and what the run is at after it.
+
+    Returns `tokens`, read since the run began; `tokens_per_second`; `utilisation`, the share of the
+    devices' peak; and `memory`, the bytes that this process had at most.
+    """
     before, after = (
         round(trainer.data.full_batches(steps) * facts.tokens_per_step)
         for steps in (step - 1, step)

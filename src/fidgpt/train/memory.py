@@ -1,4 +1,4 @@
-"""How the process holds on to memory between steps, and what it says where there is not enough."""
+"""The memory of a process: what it had at most, what it holds on to, and that it is too little."""
 
 import ctypes
 from collections.abc import Iterator
@@ -32,6 +32,15 @@ def keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TRIM_THRESHOLD, -1)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process had at most: of the accelerator's memory, or of the machine's."""
+    if device.type == "cpu":
+        import resource  # late: not every system has it, and an accelerator needs it not
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return torch.accelerator.max_memory_allocated(device)
 
 
 @contextmanager

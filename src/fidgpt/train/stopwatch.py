@@ -49,12 +49,3 @@ class Stopwatch:
 
     def _event(self) -> torch.Event:
         return torch.Event(self._device, enable_timing=True)
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes that this process had at most: of the accelerator's memory, or of the machine's."""
-    if device.type == "cpu":
-        import resource  # late: not every system has it, and an accelerator needs it not
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return torch.accelerator.max_memory_allocated(device)
