@@ -177,7 +177,10 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], tell: Tell | None) -
     new = [name for name in stateful if name not in saved]
     other = [name for name in stateful if name in saved and _is_of_another(stateful, saved, name)]
     gone = [name for name in saved if name not in stateful]
-    if (new or other or gone) and tell is None:
+    known = {name: saved[name] for name in stateful if name not in (*new, *other)}
+    if not (new or other or gone):
+        return known
+    if tell is None:
         lines = [f"{name} is not in it" for name in new]
         lines += [f"{name} in it is of another part" for name in other]
         lines += [f"{name} is in it, and not in this run" for name in gone]
@@ -190,8 +193,8 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], tell: Tell | None) -
         *(f"{name} begins anew: {path} holds what another part remembered." for name in other),
         *(f"{name} is left out: {path} holds it, and this run has no such part." for name in gone),
     ):
-        (tell or print)(line)
-    return {name: saved[name] for name in stateful if name not in (*new, *other)}
+        tell(line)
+    return known
 
 
 def _is_of_another(

@@ -23,7 +23,7 @@ class Peers:
     """
 
     def __init__(self) -> None:
-        self.world = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+        self.world = _world()
         self.rank, self.size, self._group = 0, 1, None
         if self.world is not None and dist.get_world_size() > 1:
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -36,8 +36,7 @@ class Peers:
 
     def current(self) -> "Peers":
         """These, or new ones where the processes joined or parted since."""
-        world = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
-        return self if world is self.world else Peers()
+        return self if _world() is self.world else Peers()
 
     def all(self, value: Any) -> list[Any]:
         """The value of each process, on each of them."""
@@ -73,6 +72,11 @@ class Peers:
             ParallelError: on the others where it failed on the main one.
         """
         return self.together(lambda: action() if self.is_main else None)[0]
+
+
+def _world() -> dist.ProcessGroup | None:
+    """The group of the run; None where this process has joined no other."""
+    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
 def _meet() -> dist.ProcessGroup:

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError
 from torch import Tensor
@@ -16,6 +16,9 @@ from fidgpt.train.checkpoints.contents import Contents
 from fidgpt.train.checkpoints.files import CheckpointError
 from fidgpt.train.checkpoints.peers import Peers
 from fidgpt.train.run import resume_flag
+
+if TYPE_CHECKING:
+    from fidgpt.train.checkpoints.pieces import Files
 
 
 class Draft(NamedTuple):
@@ -27,7 +30,7 @@ class Draft(NamedTuple):
         size: bytes of all pieces.
     """
 
-    pieces: dict[str, dict[str, Any]]
+    pieces: "Files"
     texts: dict[str, Any]
     size: int
 

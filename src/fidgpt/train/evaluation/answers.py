@@ -7,7 +7,7 @@ from fidgpt.data import Tokenizer
 from fidgpt.model.generation import sampling
 from fidgpt.model.language_model import LanguageModel
 from fidgpt.train.evaluation.evaluator import evaluating
-from fidgpt.train.evaluation.likelihood import check_arguments, likelihoods
+from fidgpt.train.evaluation.likelihood import Likelihood, check_arguments, likelihoods
 from fidgpt.train.rng import derive_seed
 from fidgpt.train.samples import document_begin, texts_after
 
@@ -77,7 +77,7 @@ class Answers:
     def loglikelihood(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
         """Of each (context, continuation): the continuation's nats, and whether it is greedy."""
         pairs = [self._split(*request.args) for request in requests]
-        return [tuple(found) for found in self._likelihoods(pairs)]
+        return [(one.log_probability, one.is_greedy) for one in self._likelihoods(pairs)]
 
     def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[float]:
         """The nats of each whole (text,), in windows that do not overlap but for the last."""
@@ -104,7 +104,7 @@ class Answers:
                     texts[number] = text
         return texts
 
-    def _likelihoods(self, texts: Sequence[tuple[list[int], list[int]]]) -> Any:
+    def _likelihoods(self, texts: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
         with evaluating(self.model):
             return likelihoods(self.model, texts, context=self.context, batch_size=self.batch_size)
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from fidgpt.parallel import DataParallel
 from fidgpt.train.run import RunDirectory
@@ -40,7 +40,7 @@ class Watchdog:
         self.check_arguments(seconds=seconds, first_seconds=first_seconds)
         self.seconds = seconds
         self.first_seconds = first_seconds
-        self._file: Any = None
+        self._file: IO[str]  # while it observes
         self._begun = False
         self._longest = first_seconds
 
