@@ -3,12 +3,12 @@
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fidgpt.optim.closures import Closure, loss_of
 from fidgpt.optim.ranges import require_rates
 
 _step = inspect.unwrap(torch.optim.Adafactor.step)
@@ -31,7 +31,7 @@ class Adafactor(torch.optim.Adafactor):
             raise ValueError(f"{d=} must be 1 or more, and finite: it bounds the size of a step.")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         """One step; returns what the closure does."""
         groups, state = self.param_groups, self.state
         dealt = [
@@ -42,10 +42,7 @@ class Adafactor(torch.optim.Adafactor):
         ]
         if not dealt:
             return _step(self, closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         try:
             for group, parameter in dealt:
                 whole = _whole(parameter)

@@ -1,12 +1,13 @@
 """AdamW, in the form that torch computes fastest."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fidgpt.optim.closures import Closure
 from fidgpt.optim.ranges import require_adam
 
 _FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
@@ -25,7 +26,7 @@ class AdamW(torch.optim.AdamW):
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         return _step(self, closure)
 
 

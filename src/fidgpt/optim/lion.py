@@ -1,12 +1,13 @@
 """Lion, which steps by the sign of an average."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fidgpt.optim.closures import Closure, loss_of
 from fidgpt.optim.ranges import require_betas, require_rates
 
 
@@ -44,12 +45,9 @@ class Lion(Optimizer):
         require_betas(betas)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         """One step; returns what the closure does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -1,6 +1,6 @@
 """Muon for the matrices inside a model and AdamW for everything else, as one optimizer."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fidgpt.optim.adamw import adamw
+from fidgpt.optim.closures import Closure, loss_of
 from fidgpt.optim.ranges import require_adam
 
 Group = dict[str, Any]
@@ -99,12 +100,9 @@ class Muon(Optimizer):
             raise ValueError(f"{ns_steps=} must be from 1 to below {_MOST_ITERATIONS}: 5 is usual.")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         """One step; returns what the closure does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self._groups(orthogonal=True):
             self._step_matrices(group)
         if self._adamw is not None:
