@@ -18,11 +18,20 @@ from fidgpt.data.streams.windows import (
 
 
 class HeldOut(EvaluationStream):
-    """At most `num_batches` batches of the validation split; None means all of it.
+    """Sequences of the validation split, one after the other.
 
     Where not every sequence is used, those used are spread evenly over the split. Only the last
     batch of all may be smaller than the others; of it a rank may get fewer rows than another, or
     none.
+
+    Args:
+      corpus: the text.
+      seq_len: inputs of a sequence, which holds one token more.
+      batch_size: sequences of a batch, over all ranks.
+      num_batches: that are used at most; all of the split unless said.
+
+    Raises:
+      DataError: a count is below one.
     """
 
     def __init__(
@@ -38,9 +47,10 @@ class HeldOut(EvaluationStream):
     @staticmethod
     def check_arguments(*, seq_len: int, batch_size: int, num_batches: int | None) -> None:
         """Raises DataError where a count is below one."""
-        for name, count in locals().items():
-            if count is not None:
-                check_positive(count, name=name)
+        check_positive(seq_len, name="seq_len")
+        check_positive(batch_size, name="batch_size")
+        if num_batches is not None:
+            check_positive(num_batches, name="num_batches")
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Open the corpus, writing it first if it is missing; again, it costs nothing.

@@ -58,8 +58,8 @@ class TokenStream(IndexedStream):
     @staticmethod
     def check_arguments(*, seq_len: int, batch_size: int) -> None:
         """Raises DataError where a count is below one."""
-        for name, count in locals().items():
-            check_positive(count, name=name)
+        check_positive(seq_len, name="seq_len")
+        check_positive(batch_size, name="batch_size")
 
     def require_text(self) -> None:
         require_source = getattr(self.corpus, "require_source", None)

@@ -1,4 +1,4 @@
-"""What the two streams share: windows of a split, and a global batch dealt out to ranks."""
+"""What streams share: windows of a split, and a global batch dealt out to ranks."""
 
 from typing import Protocol, runtime_checkable
 
