@@ -3,6 +3,7 @@
 import io
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -17,7 +18,8 @@ from fidgpt.train.tracking.screen import bytes_text, counted, device_text, lack_
 UTILISATION = 0.4  # of the peak: what a run reaches on GPUs that is set up well
 _SMALL = 0.001  # share below which a place is one of the others
 _GROUPS = 12  # that are listed
-_UNKNOWN = "unknown: the model needs the numbers of its tensors"
+_BECAUSE = "the model needs the numbers of its tensors"
+_UNKNOWN = f"unknown: {_BECAUSE}"
 _COUNTS = ["", "k", "M", "B", "T"]
 _FLOPS = ["", "k", "M", "G", "T", "P"]
 
@@ -82,27 +84,26 @@ def _place_table(places: Sequence[PlaceCost]) -> Table:
     for name in ("part", "", "parameters", "", "FLOPs a token", ""):
         side = "left" if len(table.columns) < 2 else "right"
         table.add_column(name, justify=side, no_wrap=True)
-    parameters, flops = (sum(x) for x in ([p.parameters for p in places], _all_flops(places)))
+    parameters, flops = _sums(places)
+    count_shares = partial(_shares, whole=parameters, units=_COUNTS)
+    flop_shares = partial(_shares, whole=flops, units=_FLOPS)
     others = [p for p in places if _is_small(p, parameters, flops)]
     shown = [(_name(p), _kind(p), p) for p in places if p not in others]
     for place, kind, cost in shown:
-        table.add_row(
-            place, kind, *_shares(cost.parameters, parameters), *_flop_shares(cost.flops, flops)
-        )
+        table.add_row(place, kind, *count_shares(cost.parameters), *flop_shares(cost.flops))
         if cost.own and cost.linear:
-            table.add_row("", "  its Linears", "", "", *_flop_shares(cost.linear, flops))
-            table.add_row("", "  beside them", "", "", *_flop_shares(cost.own, flops))
-    rest = (sum(p.parameters for p in others), sum(_all_flops(others)))
+            table.add_row("", "  its Linears", "", "", *flop_shares(cost.linear))
+            table.add_row("", "  beside them", "", "", *flop_shares(cost.own))
     if others:
-        table.add_row("others", "", *_shares(rest[0], parameters), *_flop_shares(rest[1], flops))
-    table.add_row(
-        "all", "", *_shares(parameters, parameters), *_flop_shares(flops, flops), style="bold"
-    )
+        count, operations = _sums(others)
+        table.add_row("others", "", *count_shares(count), *flop_shares(operations))
+    table.add_row("all", "", *count_shares(parameters), *flop_shares(flops), style="bold")
     return table
 
 
-def _all_flops(places: Sequence[PlaceCost]) -> list[int]:
-    return [place.flops for place in places]
+def _sums(places: Sequence[PlaceCost]) -> tuple[int, int]:
+    """Parameters and operations of some places together."""
+    return sum(place.parameters for place in places), sum(place.flops for place in places)
 
 
 def _is_small(cost: PlaceCost, parameters: int, flops: int) -> bool:
@@ -117,12 +118,9 @@ def _kind(cost: PlaceCost) -> str:
     return cost.kind if cost.count == 1 else f"{cost.count} x {cost.kind}"
 
 
-def _shares(part: int, whole: int) -> tuple[str, str]:
-    return (magnitude(part, _COUNTS), f"{part / whole:.1%}") if part else ("", "")
-
-
-def _flop_shares(part: int, whole: int) -> tuple[str, str]:
-    return (magnitude(part, _FLOPS), f"{part / whole:.1%}") if part else ("", "")
+def _shares(part: int, *, whole: int, units: Sequence[str]) -> tuple[str, str]:
+    """A part in itself and of the whole; nothing where it is nothing."""
+    return (magnitude(part, units), f"{part / whole:.1%}") if part else ("", "")
 
 
 def _notes(summary: Summary) -> Iterator[str]:
@@ -133,7 +131,7 @@ def _notes(summary: Summary) -> Iterator[str]:
                 f"{magnitude(place.measured, _FLOPS)}FLOP of its products (own_flops_per_token)."
             )
     if not summary.runs_without_memory:
-        yield "Only what Linears and own_flops_per_token say is counted: " + _UNKNOWN[9:] + "."
+        yield f"Only what Linears and own_flops_per_token say is counted: {_BECAUSE}."
 
 
 def _groups(summary: Summary) -> list[tuple[str, str]]:
