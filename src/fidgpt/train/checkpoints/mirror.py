@@ -6,11 +6,11 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from fidgpt.train.checkpoints import files, manifest, storage
+from fidgpt.train.checkpoints import files, manifest
 from fidgpt.train.checkpoints.files import CheckpointError
 from fidgpt.train.checkpoints.policy import Saved, saved_of
+from fidgpt.train.checkpoints.storage import IDENTITY, Storage, is_same_run
 from fidgpt.train.run import RunDirectory, RunError
 from fidgpt.train.telling import tell as say
 
@@ -54,7 +54,7 @@ class Mirror:
             CheckpointError: the storage cannot be reached, or holds checkpoints already.
         """
         with self._naming("checkpoints cannot be copied to"):
-            there = storage.complete(*self._opened())
+            there = Storage(self.url).complete()
         if there:
             raise CheckpointError(
                 f"{self.url} holds the checkpoints of a run up to step {max(there)}, which a new "
@@ -72,17 +72,14 @@ class Mirror:
             step: the newest; later copies are of steps that the run has left behind.
         """
         try:
-            system, root = self._opened()
-            there = storage.complete(system, root)
-            self._require_own(system, root, there, directory)
+            storage, there = self._own_copies(directory)
             here = manifest.find(directory)
-            stay = staying(self._saved(system, root, here, there, until=step))
+            stay = staying(self._saved(storage, here, there, until=step))
             for other in sorted(stay & here.keys()):
                 if other not in there or other == step:
-                    path = f"{root}/{manifest.name_of(other)}"
-                    storage.send(system, here[other], path, run=directory)
-            for other in sorted((there | storage.cut_short(system, root)) - stay):
-                storage.remove(system, f"{root}/{manifest.name_of(other)}")
+                    storage.send(here[other], other, run=directory)
+            for other in sorted((there | storage.cut_short()) - stay):
+                storage.remove(other)
             self._missed = None
         except Exception as error:  # every kind of storage has its own
             self._tell(
@@ -111,9 +108,7 @@ class Mirror:
             self._look(directory)
             return
         with self._naming("no checkpoint can be brought from"):
-            system, root = self._opened()
-            there = storage.complete(system, root)
-            self._require_own(system, root, there, directory)
+            storage, there = self._own_copies(directory)
             wanted = max(there, default=None) if step is None else step
             if wanted is None or wanted not in there:
                 return
@@ -121,7 +116,7 @@ class Mirror:
             files.make_way(directory)
             temporary = files.begin(final)
             try:
-                storage.receive(system, f"{root}/{final.name}", temporary)
+                storage.receive(wanted, temporary)
                 files.publish(temporary, final)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -133,7 +128,7 @@ class Mirror:
             CheckpointError: the storage cannot be read.
         """
         with self._naming("no run can be brought from"):
-            return bool(storage.complete(*self._opened()))
+            return bool(Storage(self.url).complete())
 
     def bring(self, directory: Path) -> None:
         """Makes the directory of the run anew, but for its checkpoints, as of the newest copy.
@@ -146,9 +141,9 @@ class Mirror:
             RunError: the directory cannot be made.
         """
         with self._naming("no run can be brought from"):
-            system, root = self._opened()
-            there = storage.complete(system, root)
-            contents = storage.run_files(system, root, max(there)) if there else {}
+            storage = Storage(self.url)
+            there = storage.complete()
+            contents = storage.run_files(max(there)) if there else {}
         if not contents:
             kind = "checkpoints without the files of their run" if there else "no copy of a run"
             raise CheckpointError(
@@ -160,19 +155,19 @@ class Mirror:
         except RunError:
             if not os.path.lexists(directory):  # else another process was faster
                 raise
-        if not storage.is_same_run(directory, contents):
+        if not is_same_run(directory, contents):
             raise CheckpointError(
                 f"{directory} exists already, and is not the run that was copied to {self.url}: "
                 "name another --run_dir."
             )
 
     def _saved(
-        self, system: Any, root: str, here: dict[int, Path], there: Collection[int], *, until: int
+        self, storage: Storage, here: dict[int, Path], there: Collection[int], *, until: int
     ) -> list[Saved]:
         """The checkpoints of the run, wherever they are."""
         known = self._only_there
         self._only_there = {
-            step: known.get(step) or saved_of(step, storage.read_manifest(system, root, step))
+            step: known.get(step) or saved_of(step, storage.read_manifest(step))
             for step in there
             if step not in here and step <= until
         }
@@ -181,9 +176,7 @@ class Mirror:
 
     def _look(self, directory: Path) -> None:
         try:
-            system, root = self._opened()
-            there = storage.complete(system, root)
-            self._require_own(system, root, there, directory)
+            self._own_copies(directory)
         except CheckpointError:
             raise
         except Exception as error:  # every kind of storage has its own
@@ -192,17 +185,24 @@ class Mirror:
                 "tries again."
             )
 
-    def _require_own(self, system: Any, root: str, there: set[int], directory: Path) -> None:
-        """Raises CheckpointError where copies are of another run, which this one would delete."""
+    def _own_copies(self, directory: Path) -> tuple[Storage, set[int]]:
+        """The storage, and the steps of the run `directory` whose copies there are whole.
+
+        Raises:
+            CheckpointError: they are of another run, which this one would delete.
+        """
+        storage = Storage(self.url)
+        there = storage.complete()
         if there and not self._is_own:
-            contents = storage.run_files(system, root, max(there), names=storage.IDENTITY)
-            if not storage.is_same_run(directory, contents):
+            contents = storage.run_files(max(there), names=IDENTITY)
+            if not is_same_run(directory, contents):
                 raise CheckpointError(
                     f"{self.url} holds the checkpoints of another run than {directory}, up to step "
                     f"{max(there)}, which this one would delete: name a folder for this run alone, "
                     "with --config='fiddler:mirror_checkpoints(url=...)'."
                 )
         self._is_own = True
+        return storage, there
 
     @contextlib.contextmanager
     def _naming(self, failure: str) -> Iterator[None]:
@@ -216,12 +216,6 @@ class Mirror:
                 f"{failure} {self.url} ({_words(error)}): see that it can be reached and that its "
                 "package is installed, such as gcsfs or s3fs."
             ) from error
-
-    def _opened(self) -> tuple[Any, str]:
-        from fsspec.core import url_to_fs  # late: few runs have a mirror
-
-        system, root = url_to_fs(self.url)
-        return system, root.rstrip("/")
 
 
 def _writing(contents: dict[str, bytes]) -> Callable[[Path], None]:
