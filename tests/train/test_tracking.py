@@ -139,6 +139,23 @@ def test_steps_that_nobody_heard_of_yet_are_left_out_of_the_way(tmp_path):
     assert len({one for one, _ in service.heard}) == 1
 
 
+def test_a_run_killed_before_a_tracker_heard_of_its_way_back_keeps_no_step_of_the_other(tmp_path):
+    killed, service = Service(), Service()
+    with Trackers([JSONLines(), killed]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+        for step in range(1, 6):
+            trackers.log(metrics_row(step))
+        until(lambda: killed.steps == [1, 2, 3, 4, 5])
+        killed.broken = "no route to host"
+        trackers.log(metrics_row(6))
+        until(lambda: killed.opened > 1)
+        for thing in ("_go_back", "_mark"):  # the thread does not come to it any more
+            setattr(killed, thing, lambda *_: killed._answer())
+        trackers.log(metrics_row(4))
+    told(tmp_path, service, [5, 6])
+    assert service.steps == [4, 5, 6] and service.id != killed.id
+
+
 def test_what_a_tracker_never_heard_of_is_made_up_for(tmp_path):
     run = RunDirectory(tmp_path, texts={})
     with Trackers([JSONLines()]) as trackers:

@@ -1,6 +1,7 @@
 """A tracker on a thread of its own, so that nothing which happens to it ends or slows a run."""
 
 import abc
+import contextlib
 import threading
 import zlib
 from collections import deque
@@ -50,6 +51,7 @@ class Aside(abc.ABC):
         self._place = ""
         self._num_lost = self._last = 0
         self._back_to: int | None = None  # the step to which the run went back, until that is told
+        self._left = False  # whether the tracker has steps after it
 
     @abc.abstractmethod
     def open(self, run: Described, journal: Journal) -> str:
@@ -66,7 +68,7 @@ class Aside(abc.ABC):
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         """The thread begins; what the tracker missed until `step` is the first that it hears."""
         self._journal = Journal(run.path / "tracking" / self._kept_in)
-        self._last, self._back_to = 0, None
+        self._last, self._back_to, self._left = 0, None, False
         if run.changes and self._journal.step > step:
             self._journal.begin_anew(step=step)
         metrics = run.path / "metrics.jsonl"
@@ -84,13 +86,22 @@ class Aside(abc.ABC):
         step = row["step"]
         with self._lock:
             if step <= self._last:
-                self._back_to = min(step - 1, self._told())
                 while self._rows and self._rows[-1]["step"] >= step:
                     self._rows.pop()
+                self._leave(back_to=min(step - 1, self._told()))
             self._last = step
             if step > self._told():
                 self._num_lost += len(self._rows) == ROWS
                 self._rows.append(row)
+
+    def _leave(self, *, back_to: int) -> None:
+        """What the tracker has after a step is of a way that the run left."""
+        self._back_to = back_to
+        if self._journal.step > back_to:
+            self._left = True
+            # At once: a run that is killed while the tracker is down does not go back again.
+            with contextlib.suppress(OSError):
+                self._journal.begin_anew(step=back_to)
 
     def _told(self) -> int:
         """The last step that the tracker has, of the way that the run went."""
@@ -152,7 +163,8 @@ class Aside(abc.ABC):
         try:
             self.write(rows)
         except Exception:
-            self._journal.step = told
+            with self._lock:
+                told = min(told, self._told())
             self._mark(told)
             raise
         self._forget(rows[-1]["step"])
@@ -164,10 +176,10 @@ class Aside(abc.ABC):
         """Where the tracker heard of steps that the run left, what follows is another run there."""
         with self._lock:
             back = self._back_to
-            left = back is not None and back < self._journal.step
-            if left:
+            left = back is not None and (self._left or back < self._journal.step)
+            if left:  # once more: what was under way in this thread may have written over it
                 self._journal.begin_anew(step=self._told())
-            self._back_to = None
+            self._back_to, self._left = None, False
         if left:
             self._closed()
 

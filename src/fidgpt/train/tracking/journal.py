@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import uuid
 from pathlib import Path
 
@@ -18,6 +19,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._writing = threading.Lock()
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             self.id, self.step = str(kept["id"]), int(kept["step"])
@@ -30,12 +32,14 @@ class Journal:
 
     def write(self, *, step: int, identity: str | None = None) -> None:
         """Keeps the step, and the id where the tracker gives its own; whole or not at all."""
-        self.id, self.step = identity or self.id, step
-        temporary = self._path.with_suffix(".tmp")
-        self._path.parent.mkdir(exist_ok=True)
-        temporary.write_text(json.dumps({"id": self.id, "step": step}) + "\n", encoding="utf-8")
-        sync(temporary)  # else a loss of power leaves it empty: another run for the tracker
-        os.replace(temporary, self._path)
+        with self._writing:  # a run that goes back writes, too, not only the tracker's thread
+            self.id, self.step = identity or self.id, step
+            temporary = self._path.with_suffix(".tmp")
+            self._path.parent.mkdir(exist_ok=True)
+            kept = {"id": self.id, "step": step}
+            temporary.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+            sync(temporary)  # else a loss of power leaves it empty: another run for the tracker
+            os.replace(temporary, self._path)
 
 
 def _new_id() -> str:
