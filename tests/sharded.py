@@ -31,7 +31,7 @@ from fidgpt.fiddlers import (
 from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, RunDirectory, Trainer
-from fidgpt.train.beginning import make_learner, prepare_data
+from fidgpt.train.beginning import make_learner, prepare
 from fidgpt.train.tracking.trackers import read_rows
 
 NUM_STEPS = 4
@@ -133,7 +133,7 @@ def trained(case: Callable[[fdl.Config], None]) -> dict[str, Any]:
     """What training leaves on this process."""
     trainer = trainer_of(case)
     with trainer.parallel as parallel:
-        prepare_data(trainer)
+        prepare(trainer)
         run = RunDirectory(Path("unused"), texts={})
         learner, _ = make_learner(trainer, run, resume=False, resume_step=None)
         start = {name: whole(p) for name, p in learner.model.named_parameters()}
