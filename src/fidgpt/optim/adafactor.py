@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fidgpt.optim.closures import Closure, loss_of
 from fidgpt.optim.ranges import require_rates
+from fidgpt.parallel.sharding import is_sharded
 
 _step = inspect.unwrap(torch.optim.Adafactor.step)
 
@@ -38,7 +39,7 @@ class Adafactor(torch.optim.Adafactor):
             (group, parameter)
             for group in groups
             for parameter in group["params"]
-            if parameter.grad is not None and hasattr(parameter, "full_tensor")
+            if parameter.grad is not None and is_sharded(parameter)
         ]
         if not dealt:
             return _step(self, closure)

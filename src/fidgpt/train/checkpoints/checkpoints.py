@@ -97,13 +97,14 @@ class Checkpoints:
           row: what was measured at this step.
           agree: gives every process the main one's answer; all of them call this.
         """
-        reasons = self.planned(step, num_steps=num_steps)
-        if self.best is not None and self.best.metric in (row or {}):
-            self.wait()  # what is being written may be the best so far
-            if agree(self._is_best(directory, (row or {})[self.best.metric])):
-                reasons.append(policy.BEST)
-        elif self.best is not None and (line := self.best.missing(row or {})):
-            self._joined().on_main(lambda: say(line))
+        reasons, measured = self.planned(step, num_steps=num_steps), row or {}
+        if (best := self.best) is not None:
+            if best.metric in measured:
+                self.wait()  # what is being written may be the best so far
+                if agree(_is_best(directory, measured[best.metric], best)):
+                    reasons.append(policy.BEST)
+            elif line := best.missing(measured):
+                self._joined().on_main(lambda: say(line))
         if self.temporary is not None and agree(self.temporary.due()):
             reasons.append(policy.TEMPORARY)
         return reasons
@@ -273,11 +274,11 @@ class Checkpoints:
             return {}
         return {self.best.metric: float(value)}
 
-    def _is_best(self, directory: Path | None, value: float) -> bool:
-        assert self.best is not None  # who asks has looked
-        found = manifest.find(directory) if directory is not None else {}
-        best = policy.best_of([_saved(step, path) for step, path in found.items()], self.best)
-        return best is None or self.best.better(value, best.metrics[self.best.metric])
+
+def _is_best(directory: Path | None, value: float, best: KeepBest) -> bool:
+    found = manifest.find(directory) if directory is not None else {}
+    before = policy.best_of([_saved(step, path) for step, path in found.items()], best)
+    return before is None or best.better(value, before.metrics[best.metric])
 
 
 def _saved(step: int, path: Path) -> policy.Saved:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fidgpt.parallel.sharding import is_sharded
 from fidgpt.train.checkpoints.files import CheckpointError
-from fidgpt.train.checkpoints.tree import flatten, is_sharded, unflatten
+from fidgpt.train.checkpoints.tree import flatten, unflatten
 
 _LISTED = 12
 

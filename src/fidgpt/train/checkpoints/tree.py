@@ -7,12 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fidgpt.parallel.sharding import is_sharded
 from fidgpt.train.checkpoints.files import CheckpointError
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is spread over a mesh of devices; told without importing that class."""
-    return hasattr(tensor, "device_mesh")
 
 
 def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:

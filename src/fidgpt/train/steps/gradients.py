@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fidgpt.parallel.sharding import is_sharded
+
 _TORCHS_EPS = 1e-6  # what its clipping adds to a norm
 
 
@@ -104,7 +106,7 @@ def norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " tensors"]:
         each: Any = torch._foreach_norm(  # pyright: ignore[reportPrivateImportUsage]
             [tensors[place] for place in places]
         )
-        if hasattr(each[0], "full_tensor"):  # stacked first, so that processes speak once
+        if is_sharded(each[0]):  # stacked first, so that processes speak once
             joined: Any = torch.stack(each)
             each = joined.full_tensor().unbind()
         for place, norm in zip(places, each, strict=True):

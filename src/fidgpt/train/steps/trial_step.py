@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.train.checkpoints.tree import is_sharded
+from fidgpt.parallel.sharding import is_sharded
 from fidgpt.train.run import RunError
 
 
