@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 _FEW = 5  # steps that a warning names
 
-flags.DEFINE_string("out", "curves.png", "The file to write: .html, .pdf, .png or .svg.")
+flags.DEFINE_string(
+    "out",
+    None,
+    "The file to write: .html, .pdf, .png or .svg; curves.png unless given.",
+    allow_override=True,  # a process that holds several commands has that of fidgpt.evaluate, too
+)
 flags.DEFINE_multi_string(
     "metric",
     [],
@@ -54,7 +59,7 @@ def main(arguments: list[str]) -> None:
     from fidgpt.train import RunError
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    out = Path(FLAGS.out)
+    out = Path(FLAGS.out or "curves.png")
     _refuse_mistakes(arguments, out)
     runs = read_runs([Path(argument) for argument in arguments])
     panels = {metric: _curves(runs, metric) for metric in chosen_metrics(runs, FLAGS.metric)}
