@@ -28,7 +28,7 @@ class Trained(NamedTuple):
       model: as training left it.
       tokenizer: what it reads and writes.
       seq_len: the longest sequence that it is for, in tokens.
-      precision: the number format in which its run computes, or in which its file is.
+      precision: the number format in which its run computes; of no run, one as wide as its file's.
       evaluators: what its run measures, by name; nothing where it is of no run.
       trainer: the other parts of its run, or of one that would train it.
     """
@@ -127,7 +127,10 @@ def _of_hub(path: Path) -> "fdl.Config":
 
 
 def _precision_of_hub(path: Path) -> "Precision":
-    """That of the weights, as their config.json names it under its newer or its older key."""
+    """One as wide as that of the weights, which config.json names by its newer or its older key.
+
+    Weights in float16 are computed with in bfloat16 as well.
+    """
     from fidgpt.interop.hugging_face.said import read_said
     from fidgpt.train import BFloat16, Float32
 

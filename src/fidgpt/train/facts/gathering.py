@@ -74,6 +74,7 @@ def gather_facts(
 
 
 def _trained(trainer: "Trainer") -> int:
+    """Numbers of the parameters that `train_only` would let learn; the model stays as it is."""
     learns = trainer.trainable or (lambda name, parameter: parameter.requires_grad)
     named = trainer.model.named_parameters()
     return sum(parameter.numel() for name, parameter in named if learns(name, parameter))
