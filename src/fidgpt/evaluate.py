@@ -15,6 +15,7 @@ from fidgpt.cli.running.trained import load_trained
 
 if TYPE_CHECKING:
     from fidgpt.cli.running.trained import Trained
+    from fidgpt.data import EvaluationStream
     from fidgpt.train.evaluation import Evaluator
 
 FLAGS = flags.FLAGS
@@ -128,10 +129,13 @@ def _measured(trained: "Trained", evaluators: Mapping[str, "Evaluator"], path: P
     """What evaluators find, in the number format of the run: what it was told itself."""
     from fidgpt.data import DataError
     from fidgpt.train import RunError
+    from fidgpt.train.evaluation import Validation
 
     for name, evaluator in evaluators.items():
         try:
             evaluator.prepare()
+            if isinstance(evaluator, Validation):
+                _require_rows(trained, evaluator.data)
         except DataError as error:
             raise DataError(f"{name} cannot be measured. {error}") from error
     computing, trainer = trained.precision.replica(trained.model), trained.trainer
@@ -142,6 +146,24 @@ def _measured(trained: "Trained", evaluators: Mapping[str, "Evaluator"], path: P
         }
     except ValueError as error:
         raise RunError(f"{path} cannot be measured: {error}") from error
+
+
+def _require_rows(trained: "Trained", data: "EvaluationStream") -> None:
+    """Raises DataError where a text has a token that the model has not.
+
+    A tokenizer of the hub may have more tokens than its model, which no plain text needs.
+    """
+    from fidgpt.data import DataError
+
+    rows = trained.trainer.vocab_size
+    if trained.tokenizer.vocab_size <= rows:
+        return
+    largest = max(int(data.batch(number).max()) for number in range(data.num_batches))
+    if largest >= rows:
+        raise DataError(
+            f"It holds the token {largest}, and the model's table has {rows} rows.\n"
+            "Is tokenizer.json that of another model?"
+        )
 
 
 def _solved(trained: "Trained", names: Sequence[str], path: Path) -> Results:

@@ -134,6 +134,16 @@ def test_of_a_model_of_the_hub_one_says_what_to_measure(
     with flagsaver.flagsaver():
         assert command(export.main, run, hub).status == 0
     assert "--text=books.jsonl" in command(evaluate.main, hub).err
+    tokenizer = Path(hub, "tokenizer.json")
+    larger = json.loads(tokenizer.read_text(encoding="utf-8"))
+    larger["model"]["vocab"]["qu"] = 257
+    larger["model"]["merges"] = [["q", "u"]]
+    tokenizer.write_text(json.dumps(larger), encoding="utf-8")
+    for word in ("plain", "quite"):
+        (tmp_path / word).write_text(word * 9, encoding="utf-8")
+    assert command(evaluate.main, hub, f"--text={tmp_path / 'plain'}").status == 0
+    status, _, err = command(evaluate.main, hub, f"--text={tmp_path / 'quite'}")
+    assert status == 2 and "It holds the token 257, and the model's table has 257 rows" in err
 
 
 def _no_such_place(*_: object) -> None:
