@@ -39,6 +39,8 @@ def test_stable_decay_stays_and_falls_in_a_line():
 def test_no_warmup_starts_at_the_peak():
     assert WarmupStableDecay(num_steps=9, warmup_steps=0, decay_steps=3)(0) == 1.0
     assert Constant()(0) == 1.0
+    with pytest.raises(ValueError, match="warmup_steps=-1 must be 0 or more steps"):
+        Constant(warmup_steps=-1)
 
 
 @pytest.mark.parametrize(

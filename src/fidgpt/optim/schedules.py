@@ -115,10 +115,24 @@ class WarmupStableDecay:
 
 
 class Constant:
-    """The peak from `warmup_steps` on."""
+    """The peak from `warmup_steps` on.
+
+    Args:
+      warmup_steps: steps of the rise.
+
+    Raises:
+      ValueError: they are fewer than 0.
+    """
 
     def __init__(self, *, warmup_steps: int = 0) -> None:
+        self.check_arguments(warmup_steps=warmup_steps)
         self.warmup_steps = warmup_steps
+
+    @staticmethod
+    def check_arguments(*, warmup_steps: int) -> None:
+        """Raises ValueError where there are fewer than 0 steps."""
+        if warmup_steps < 0:
+            raise ValueError(f"{warmup_steps=} must be 0 or more steps.")
 
     def __call__(self, step: int) -> float:
         return min(1.0, (step + 1) / max(1, self.warmup_steps))
