@@ -12,6 +12,7 @@ import os
 from fidgpt.parallel import DataParallel, ParallelError
 try:
     with DataParallel() as parallel:
+        parallel.largest(0)  # else one may be gone before the other has found it
         if parallel.rank == 1:
             os._exit(0)
 except ParallelError as error:
@@ -40,4 +41,4 @@ def test_a_peer_that_is_gone_is_no_mistake_of_the_code():
 def test_a_peer_that_is_gone_before_all_leave_is_no_mistake_of_the_code(tmp_path: Path) -> None:
     (tmp_path / "last.py").write_text(_LAST)
     first, _ = run_ranks(2, tmp_path / "last.py", folder=tmp_path)
-    assert first.startswith("another process of the run is gone: ")
+    assert "another process of the run is gone: " in first
