@@ -111,6 +111,7 @@ def test_texts_of_ones_own_are_measured_whole(command: Command, run: str, tmp_pa
     short = command(evaluate.main, run, texts[0], "--seq_len=900")
     assert short.status == 2
     assert "notes.txt cannot be measured. The held-out text is shorter" in short.err
+    assert "set a smaller seq_len" in short.err and "validation_fraction" not in short.err
     with pytest.MonkeyPatch.context() as refusing:
         refusing.setattr(Validation, "__call__", _no_such_place)
         assert "cannot be measured: no such place" in command(evaluate.main, run, texts[0]).err

@@ -60,11 +60,13 @@ class HeldOut(EvaluationStream):
         prepared = self.corpus.prepare(show_progress=show_progress)
         split = prepared.validation
         if not count_windows(split, seq_len=self.seq_len):
+            rest = prepared.train.num_documents
+            more = "hold out more of it (validation_fraction), " if rest else ""
             raise DataError(
                 f"The held-out text is shorter than one sequence: {split.num_tokens} tokens in "
                 f"{split.num_documents} documents, and seq_len={self.seq_len} needs "
-                f"{self.seq_len + 1}.\nGive more text, hold out more of it (validation_fraction), "
-                "set a smaller seq_len, or do without validation."
+                f"{self.seq_len + 1}.\nGive more text, {more}set a smaller seq_len, or do without "
+                "validation."
             )
         self._prepared = prepared
 
