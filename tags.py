@@ -2,7 +2,7 @@
 
 A parameter that carries a tag and has a value says the quantity; one that carries a tag and has no
 value hears it from the nearest enclosing part that says it (see `fidgpt.graph.bind`). What has
-`may_change` may be another when a run goes on (see `fidgpt.graph.checking.permissions`).
+`may_change` may be another when a run goes on (see `fidgpt.graph.permissions`).
 """
 
 import fiddle as fdl

@@ -44,12 +44,7 @@ from fidgpt.fiddlers.data import (
     use_prefetch,
 )
 from fidgpt.fiddlers.embeddings import tie_embeddings, untie_embeddings
-from fidgpt.fiddlers.evaluation import (
-    use_domain_validation,
-    use_samples,
-    use_tasks,
-    use_validation,
-)
+from fidgpt.fiddlers.evaluation import use_domain_validation, use_samples, use_tasks, use_validation
 from fidgpt.fiddlers.experts import (
     use_expert_capacity,
     use_expert_groups,

@@ -7,8 +7,16 @@ import fiddle as fdl
 from fidgpt.fiddlers.patterns import repeated, require_depth
 from fidgpt.graph import ConfigError, clone_part, find, swapped
 from fidgpt.model import Block, LoRALinear, Transformer
-from fidgpt.model.activations import gelu_tanh, squared_relu
-from fidgpt.model.mlp import GELU, MLP, GatedMLP, GeGLU, SquaredReLU, SwiGLU
+from fidgpt.model.mlp import (
+    GELU,
+    MLP,
+    GatedMLP,
+    GeGLU,
+    SquaredReLU,
+    SwiGLU,
+    gelu_tanh,
+    squared_relu,
+)
 from fidgpt.model.moe import (
     Capacity,
     Gated,

@@ -6,8 +6,7 @@ import fiddle as fdl
 
 from fidgpt.graph import parts, swap_all
 from fidgpt.model import Attention, RoPE
-from fidgpt.model.latent_sizes import latent_rank, rotary_share
-from fidgpt.model.mla import LatentAttention
+from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share
 from fidgpt.tags import HeadDim
 from fidgpt.train import Trainer
 

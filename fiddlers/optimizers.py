@@ -6,7 +6,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.graph import swapped
-from fidgpt.graph.structure.arguments import given
+from fidgpt.graph.fiddle import given
 from fidgpt.optim import (
     Adafactor,
     LayerDecay,

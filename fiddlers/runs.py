@@ -7,7 +7,7 @@ import fiddle as fdl
 from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, TextFiles
 from fidgpt.fiddlers.texts import own_corpus
 from fidgpt.graph import ConfigError, bind, build, find, swap_all, tagged
-from fidgpt.graph.structure.arguments import assign
+from fidgpt.graph.fiddle import assign
 from fidgpt.model.cost import count_parameters
 from fidgpt.optim import steps_for_tokens
 from fidgpt.tags import BatchSize, LearningRate, SeqLen

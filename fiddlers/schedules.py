@@ -5,8 +5,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, swapped, title
-from fidgpt.graph.history.sayings import keep_sayings
-from fidgpt.graph.structure.arguments import given
+from fidgpt.graph.assignments import keep_sayings
+from fidgpt.graph.fiddle import given
 from fidgpt.optim import (
     Constant,
     CosineDecay,

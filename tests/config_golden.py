@@ -12,9 +12,9 @@ import fiddle as fdl
 from parameter_listing import list_parameters
 
 from fidgpt import configs
-from fidgpt.cli.running.runs import build_trainer
-from fidgpt.graph.history.story import story
-from fidgpt.graph.views.outline import Row, rows
+from fidgpt.compose.runs import build_trainer
+from fidgpt.graph.outlines import Row, rows
+from fidgpt.graph.provenance import story
 
 # The first of a family differs from base, its other sizes from the first.
 FAMILIES = {

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.train import RunDirectory, Trainer, trainer
-from fidgpt.train.learner import Learner
-from fidgpt.train.tracking.trackers import Row, read_rows, reproducible
+from fidgpt.train.state import Learner
+from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
 Config = fdl.Config[Trainer]
 NUM_STEPS = 9

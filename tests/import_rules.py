@@ -13,10 +13,10 @@ SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and 
 # sample, the root's scripts, tests) import what they like, and nothing here may import them.
 INSIDE = {
     "__init__": set(),
-    **dict.fromkeys(LIBRARY, LIBRARY | {"drafts", "ranges"}),
-    "train": LIBRARY | {"drafts", "ranges"},
+    **dict.fromkeys(LIBRARY, LIBRARY | {"files", "ranges"}),
+    "train": LIBRARY | {"files", "ranges"},
     "collection": set(),
-    "drafts": set(),
+    "files": set(),
     "late": set(),
     "ranges": set(),
     "graph": {"collection", "late"},
@@ -30,7 +30,7 @@ LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "
 OUTSIDE = {
     "__init__": set(),
     "collection": set(),
-    "drafts": set(),
+    "files": set(),
     "late": set(),
     "ranges": set(),
     **dict.fromkeys(LIBRARY | {"train"}, LIBRARY_PACKAGES),

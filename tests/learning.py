@@ -2,7 +2,7 @@
 
 from fidgpt.parallel import DataParallel
 from fidgpt.train import Trainer
-from fidgpt.train.learner import Learner
+from fidgpt.train.state import Learner
 
 
 def learner_of(

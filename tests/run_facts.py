@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from fidgpt.train.facts.facts import Facts
-from fidgpt.train.facts.footprint import Footprint
-from fidgpt.train.run import RunDirectory
+from fidgpt.train.facts import Facts
+from fidgpt.train.footprint import Footprint
+from fidgpt.train.run_directory import RunDirectory
 
 FACTS = Facts(
     parameters=10,

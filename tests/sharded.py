@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import (
     share_blocks,
@@ -31,8 +31,8 @@ from fidgpt.fiddlers import (
 from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, RunDirectory, Trainer
-from fidgpt.train.beginning import make_learner, prepare
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
+from fidgpt.train.trainer import make_learner, prepare
 
 NUM_STEPS = 4
 

@@ -11,7 +11,7 @@ from learning import learner_of
 from shrunk import shrunk
 
 from fidgpt import fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, clone, fingerprint
 from fidgpt.model import materialize
 

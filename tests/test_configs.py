@@ -13,7 +13,7 @@ from golden_text import GOLDENS, compare_with_golden
 from parameter_listing import compress
 
 from fidgpt import configs
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base
 from fidgpt.fiddlers import make_xl, use_gqa
 from fidgpt.graph import bind, fingerprint, parts

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, constraints, gpt2_124m
 from fidgpt.fiddlers import grow_batch, use_bytes, use_layer_norm, use_prefetch
 from fidgpt.graph import ConfigError

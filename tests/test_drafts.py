@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.drafts import MARK, drafted, write_whole
+from fidgpt.files import MARK, drafted, write_whole
 
 
 def _killed_writing(path: Path) -> None:
     """A process is killed while it writes there, with more beside its own file."""
     program = f"""if True:
         import os, pathlib
-        from fidgpt.drafts import drafted
+        from fidgpt.files import drafted
         with drafted(pathlib.Path({str(path)!r})) as draft:
             draft.write_text("half")
             draft.with_name(".tmpab12").touch()  # as safetensors has

@@ -18,7 +18,7 @@ from fidgpt.configs.windows import shortest_period, windows_of
 from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
 from fidgpt.graph import bind
 from fidgpt.model import MoE, RoPE, swiglu
-from fidgpt.model.rope_scaling import LinearScaling
+from fidgpt.model.positions import LinearScaling
 
 ROOT = Path(configs.__file__).parent
 FILES = {

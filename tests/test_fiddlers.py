@@ -10,7 +10,7 @@ import pytest
 from fiddling import OF_MIXTURES, apply
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.running import runs
+from fidgpt.compose import runs
 from fidgpt.graph import ConfigError, bind, clone, equal, fingerprint
 from fidgpt.train import Trainer
 

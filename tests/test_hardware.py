@@ -7,8 +7,7 @@ from fidgpt.configs import base
 from fidgpt.fiddlers import for_hardware, set_micro_batch_size, use_float32
 from fidgpt.fiddlers.hardware import apply_rules
 from fidgpt.train import Float32, machine_name
-from fidgpt.train.data_sheets import bfloat16_flops, bfloat16_flops_of
-from fidgpt.train.machine import short_name
+from fidgpt.train.device import bfloat16_flops, bfloat16_flops_of, short_name
 
 RULES = [
     ("h100x8", [use_float32]),

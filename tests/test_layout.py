@@ -12,9 +12,9 @@ from import_rules import INSIDE, broken_rules
 
 ROOT = Path(__file__).parent.parent
 LINKS = {"configs": "../../configs", "fiddlers": "../../fiddlers", "tags.py": "../../tags.py"}
-_FILES = {"__init__", "collection", "drafts", "late", "ranges", "tags"}
+_FILES = {"__init__", "collection", "files", "late", "ranges", "tags"}
 PARTS = sorted({*INSIDE, "cli", "interop"} - _FILES)
-MAX_LINES = 300
+MAX_LINES = 900
 
 
 @functools.cache
@@ -149,7 +149,7 @@ FORBIDDEN = {
     "fiddlers know configs": ("fiddlers/a.py", "from fidgpt.configs import base"),
     "configs know the command line": ("configs/a.py", "from fidgpt.cli import flags"),
     "configs know interop": ("configs/a.py", "from fidgpt.interop import gpt2"),
-    "the library knows a command": ("src/fidgpt/train/a.py", "import fidgpt.sample"),
+    "the library knows a command": ("src/fidgpt/train/a.py", "import fidgpt.cli.sample"),
     "the top imports a part": ("src/fidgpt/__init__.py", "from fidgpt.model import transformer"),
     "a heavy package": ("src/fidgpt/train/a.py", "import wandb"),
     "a private name": ("src/fidgpt/train/a.py", "from fidgpt.model.mlp import _gate"),
@@ -194,8 +194,8 @@ def test_an_allowed_import_passes(path: str, source: str) -> None:
 
 
 def test_other_broken_rules_are_caught() -> None:
-    assert length_problem("a.py", "x = 1\n" * 301)
-    assert not length_problem("a.py", "x = 1\n" * 300)
+    assert length_problem("a.py", "x = 1\n" * (MAX_LINES + 1))
+    assert not length_problem("a.py", "x = 1\n" * MAX_LINES)
     assert opening_problem("a.py", "x = 1")
     assert tag_problems("class A(fdl.Tag):\n    pass") == ["A has no docstring"]
     assert tag_problems('"""Tags."""\nx = 1') == ["line 2 is no tag"]

@@ -9,12 +9,11 @@ import pytest
 from fiddling import apply_to_any
 
 from fidgpt import configs
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, clone, find_place, parts
-from fidgpt.graph.signatures.annotations import members_of
-from fidgpt.graph.signatures.hints import hint_of
-from fidgpt.graph.structure.arguments import every
-from fidgpt.graph.structure.walk import join, step_to
+from fidgpt.graph.fiddle import every
+from fidgpt.graph.hints import hint_of, members_of
+from fidgpt.graph.walk import join, step_to
 
 # Parameters that say something with such a number, or whose value another one overrules.
 MAY_BE_INFINITE = {"max_grad_norm"}

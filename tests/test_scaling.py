@@ -5,12 +5,12 @@ import pytest
 import torch
 from learning import learner_of
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_depth, scale_depth, train_for, use_float32, use_moe, use_mup
 from fidgpt.graph import ConfigError
 from fidgpt.model import Transformer, materialize
-from fidgpt.train.learner import Learner
+from fidgpt.train.state import Learner
 
 
 def started(cfg: fdl.Config) -> Learner:

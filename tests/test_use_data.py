@@ -8,13 +8,13 @@ import fiddle as fdl
 import pytest
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.compose.runs import build_trainer
 from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.train import RunDirectory, RunError, Trainer
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 
 @pytest.fixture

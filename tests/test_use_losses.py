@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import HeldOut, Mixture, TextFiles
 from fidgpt.fiddlers import (

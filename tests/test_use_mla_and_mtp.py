@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.heads import use_mtp
 from fidgpt.fiddlers.latent import turn_a_share, use_mla
 from fidgpt.graph import ConfigError, fingerprint
@@ -17,7 +17,7 @@ from fidgpt.model.mla import LatentAttention
 from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
 from fidgpt.model.reports import collecting
 from fidgpt.tags import HeadDim
-from fidgpt.train.losses.objective import NextToken
+from fidgpt.train.loss import NextToken
 
 BOTH = [use_mla, use_mtp]
 SOME = ["base", "gpt2_124m", "gemma3_1b"]  # one RoPE, none, and two over a pattern of six

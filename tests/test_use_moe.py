@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, bind, build, check, clone_part, find, fingerprint
 from fidgpt.model import (
     GELU,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fidgpt import fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.graph import fingerprint, set_tag
 from fidgpt.optim import Lion, Muon, decay_matrices

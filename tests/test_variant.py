@@ -11,7 +11,7 @@ from fidgpt import configs
 from fidgpt.configs import gemma3
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.variant import variant_of
-from fidgpt.graph.signatures.annotations import hints_of
+from fidgpt.graph.hints import hints_of
 from fidgpt.train import Trainer
 
 SIZES: dict[str, Any] = {

@@ -14,12 +14,11 @@ from types import ModuleType
 from counting import Tree
 
 import fidgpt.model.blocks
-import fidgpt.model.lora
-import fidgpt.model.masks
+import fidgpt.model.context
+import fidgpt.model.linear
 import fidgpt.model.mlp
 import fidgpt.model.moe
-import fidgpt.model.rope
-import fidgpt.model.scores
+import fidgpt.model.positions
 
 _MODELS = [
     "use_layer_norm(cfg)",
@@ -66,7 +65,7 @@ class Feature:
 FEATURES = [
     Feature(
         "rope",
-        fidgpt.model.rope,
+        fidgpt.model.positions,
         ("Heads", "RoPE", "_rotated"),
         """rope = fdl.Config(RoPE, head_dim=HeadDim.new())
 for attention in find(cfg.model, Attention):
@@ -76,7 +75,7 @@ for attention in find(cfg.model, Attention):
     ),
     Feature(
         "alibi",
-        fidgpt.model.scores,
+        fidgpt.model.context,
         ("ALiBi", "alibi_slopes"),
         """for attention in find(cfg.model, Attention):
     attention.scores = [*attention.scores, fdl.Config(ALiBi)]""",
@@ -95,7 +94,7 @@ for attention in find(cfg.model, Attention):
     ),
     Feature(
         "softcap",
-        fidgpt.model.scores,
+        fidgpt.model.context,
         ("Softcap",),
         """for attention in find(cfg.model, Attention):
     attention.scores = [fdl.Config(Softcap, cap=50.0), *attention.scores]""",
@@ -104,7 +103,7 @@ for attention in find(cfg.model, Attention):
     ),
     Feature(
         "window",
-        fidgpt.model.masks,
+        fidgpt.model.context,
         ("Window",),
         """for attention in find(cfg.model, Attention):
     attention.mask = fdl.Config(Every, masks=(causal, fdl.Config(Window, size=8)))""",
@@ -140,7 +139,7 @@ for attention in find(cfg.model, Attention):
     ),
     Feature(
         "lora",
-        fidgpt.model.lora,
+        fidgpt.model.linear,
         ("LoRALinear",),
         """for node in parts(cfg.model):
     if "linear" in node.value.__signature_info__.valid_param_names:

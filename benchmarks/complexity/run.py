@@ -21,12 +21,12 @@ import composed  # noqa: E402
 import flattened  # noqa: E402
 from counting import Count, Tree, changed_lines, logical_lines, new_lines, write  # noqa: E402
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue  # noqa: E402
-from fidgpt.cli.directives.directives import compose  # noqa: E402
-from fidgpt.cli.running.runs import build_trainer  # noqa: E402
+from fidgpt.compose.catalogue import own_catalogue  # noqa: E402
+from fidgpt.compose.directives import compose  # noqa: E402
+from fidgpt.compose.runs import build_trainer  # noqa: E402
 from fidgpt.graph import parts  # noqa: E402
 from fidgpt.model import materialize  # noqa: E402
-from fidgpt.train.losses.objective import NextToken  # noqa: E402
+from fidgpt.train.loss import NextToken  # noqa: E402
 
 SIZES = [(1, 1), (5, 2), (10, 5), (20, 10)]
 TESTS = HERE.parents[1] / "tests"

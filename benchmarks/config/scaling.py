@@ -15,8 +15,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from fidgpt.graph import bind, check, clone, diff, dump, fingerprint, load, outline  # noqa: E402
-from fidgpt.graph.storage.fingerprint import equal  # noqa: E402
+from fidgpt.graph import (  # noqa: E402
+    bind,
+    check,
+    clone,
+    diff,
+    dump,
+    fingerprint,
+    load,
+    outline,
+)
+from fidgpt.graph.storage.equality import equal  # noqa: E402
 from tests.graph import synthetic  # noqa: E402
 
 Task = Callable[[], Any]

@@ -39,8 +39,8 @@ class Task:
 
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
-    from fidgpt.train.learner import Learner
-    from fidgpt.train.memory import keep_freed_memory
+    from fidgpt.train.meters import keep_freed_memory
+    from fidgpt.train.state import Learner
 
     keep_freed_memory()
     trainer = _trainer(task, *fiddlers)
@@ -178,8 +178,8 @@ def _loop(
 
 def _trainer(task: Task, *fiddlers: str) -> Any:
     """The trainer of the named config, with a model that has its values."""
-    from fidgpt.cli.catalogue.catalogue import own_catalogue
-    from fidgpt.cli.directives.directives import compose
+    from fidgpt.compose.catalogue import own_catalogue
+    from fidgpt.compose.directives import compose
     from fidgpt.graph import build
     from fidgpt.model import materialize
 

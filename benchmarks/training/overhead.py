@@ -15,11 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import composed
-from fidgpt.cli.running.runs import build_trainer, new_run
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import composed
+from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.train import Facts, RunDirectory
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.trackers.trackers import Row
 
 WARM_UP_STEPS = 5
 OF_THE_MODEL = ("forward", "backward", "optimizer")

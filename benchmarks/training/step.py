@@ -26,8 +26,8 @@ from contestants import CONTESTANTS
 from machine import gpu, machine
 from shapes import SHAPES, Shape
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import build
 from fidgpt.model.cost import TRAINING_PASSES, flops_per_token
 from fidgpt.train.device import peak_flops

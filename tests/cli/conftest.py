@@ -10,8 +10,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from fidgpt.cli import app, train
-from fidgpt.cli.index.build import build_index
-from fidgpt.cli.index.store import Index, write
+from fidgpt.compose.index import Index, write
+from fidgpt.compose.index_build import build_index
 from fidgpt.sweep.runners import local
 
 

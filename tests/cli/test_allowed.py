@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from fidgpt import sample
-from fidgpt.cli import train
+from fidgpt.cli import sample, train
 
 Command = Callable[..., Any]
 PART = "class Flat:\n    def __call__(self, step: int) -> float:\n        return 1.0\n"

@@ -6,8 +6,7 @@ from typing import Any
 
 from absl.testing import flagsaver
 
-from fidgpt import sample
-from fidgpt.cli import train
+from fidgpt.cli import sample, train
 
 Command = Callable[..., Any]
 DEBUG = ["--config=config:debug", "--config=set:num_steps=3", "--config=set:samples=None"]

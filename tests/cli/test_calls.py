@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import pytest
 
-from fidgpt.cli.catalogue.calls import call_with
+from fidgpt.compose.catalogue import call_with
 from fidgpt.graph import ConfigError
-from fidgpt.graph.typed.calls import Call, parse_call, split_at_commas
+from fidgpt.graph.formulas import Call, parse_call, split_at_commas
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ import fiddle as fdl
 import pytest
 from torch import nn
 
-from fidgpt.cli.catalogue.catalogue import Catalogue, own_catalogue
-from fidgpt.cli.directives.directives import apply_fiddlers, compose, composed
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose.directives import apply_fiddlers, compose, composed
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_large, use_gqa
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
-from fidgpt.graph.difference.patch import patch_of
+from fidgpt.graph.difference.patches import patch_of
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.history.provenance import story
+from fidgpt.graph.provenance import story
 from fidgpt.model import GELU, Attention, Normal, RoPE, sdpa
 from fidgpt.optim import WarmupStableDecay
 
@@ -176,8 +176,8 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("use:optimizer=torch.load", "there is no part 'torch.load'. Name a part that fits, such "
          "as adamw, Adafactor, Lion, Muon."),
         (
-            "use:loss=fidgpt.graph.typed.formula.make_formula",
-            "there is no part 'fidgpt.graph.typed.formula.",
+            "use:loss=fidgpt.graph.formulas.make_formula",
+            "there is no part 'fidgpt.graph.formulas.",
         ),
         ("use:loss=numpy.load", "numpy.load is no part: numpy is installed, and does not say that"),
         ("use:schedule=fraction", "schedule takes Schedule, not the part fraction."),

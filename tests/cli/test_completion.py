@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from fidgpt.cli.completion.line import read_line
-from fidgpt.cli.completion.scripts import script
-from fidgpt.cli.completion.shells import written
-from fidgpt.cli.completion.words import candidates, command_of
-from fidgpt.cli.directives.spelling import KINDS
+from fidgpt.cli.completion import candidates, command_of
+from fidgpt.cli.shells import read_line, script, written
+from fidgpt.compose.directives import KINDS
 
 Index = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -284,12 +282,14 @@ def test_every_kind_of_directive_is_offered() -> None:
 
 def test_scripts_ask_this_python() -> None:
     for shell in SHELLS:
-        assert f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.complete {shell} " in script(shell)
+        assert f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.completion {shell} " in script(
+            shell
+        )
 
 
 @pytest.mark.usefixtures("kept_index")
 def test_a_line_of_somebody_else_is_left_alone() -> None:
-    command = [sys.executable, "-m", "fidgpt.cli.complete", "bash", "python other.py --"]
+    command = [sys.executable, "-m", "fidgpt.cli.completion", "bash", "python other.py --"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fidgpt.cli.completion.line import read_line
-from fidgpt.cli.completion.words import candidates, folder_of_script
+from fidgpt.cli.completion import candidates, folder_of_script
+from fidgpt.cli.shells import read_line
 
 Index = dict[str, Any]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fidgpt.cli.completion.line import read_line
-from fidgpt.cli.completion.words import candidates
+from fidgpt.cli.completion import candidates
+from fidgpt.cli.shells import read_line
 
 Index = dict[str, Any]
 CLASS = [f"del::WarmupCosine.{name} " for name in ("num_steps", "warmup_steps", "min_ratio")]

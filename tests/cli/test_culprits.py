@@ -7,9 +7,9 @@ import pytest
 from torch import nn
 
 from fidgpt.cli import train
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.culprits import Culprits, grouped
-from fidgpt.cli.directives.directives import composed
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import composed
+from fidgpt.compose.report import Culprits, grouped
 from fidgpt.graph import ConfigError, ConfigErrors, checked
 
 OWN = own_catalogue()

@@ -9,8 +9,8 @@ import fiddle as fdl
 import pytest
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.catalogue.catalogue import Catalogue, own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.configs import base, debug
 from fidgpt.data import TextFiles
 from fidgpt.graph import ConfigError, dump, fingerprint, outline

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from absl.testing import flagsaver
 
-from fidgpt import evaluate, export
-from fidgpt.cli import train
-from fidgpt.train.evaluation import Tasks, Validation
+from fidgpt.cli import evaluate, export, train
+from fidgpt.train.evaluation import Validation
+from fidgpt.train.harness import Tasks
 
 Command = Callable[..., Any]
 TASKS = Path(__file__).parents[1] / "train" / "harness_tasks"

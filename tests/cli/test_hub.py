@@ -13,8 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from fidgpt import export, sample
-from fidgpt.cli import train
+from fidgpt.cli import export, sample, train
 from fidgpt.configs import debug
 from fidgpt.data import ByteTokenizer
 from fidgpt.graph import bind, build
@@ -132,7 +131,7 @@ def test_mistakes(
         assert message in err
     with monkeypatch.context() as full:
         error = SafetensorError("I/O error: No space left on device (os error 28)")
-        full.setattr("fidgpt.interop.hugging_face.shards.save_file", Mock(side_effect=error))
+        full.setattr("fidgpt.interop.hugging_face.files.save_file", Mock(side_effect=error))
         status, _, err = command(export.main, str(hub), str(tmp_path / "full"))
         assert status == 2 and "full cannot be written: I/O error: No space left" in err
     shutil.rmtree(hub)

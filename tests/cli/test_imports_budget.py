@@ -14,14 +14,14 @@ ASKED = {
     "--help of train": ["fidgpt.cli.train", "--help"],
     "--help of a config": ["fidgpt.cli.train", BASE, "--help"],
     "--help of sweep": ["fidgpt.cli.sweep", "--help"],
-    "--help of sample": ["fidgpt.sample", "--help"],
+    "--help of sample": ["fidgpt.cli.sample", "--help"],
     "--list": ["fidgpt.cli.train", "--list"],
     "--list of configs": ["fidgpt.cli.train", "--list=configs"],
     "--list of parts that fit": ["fidgpt.cli.sweep", "--list=parts:model.norm"],
     "--list of knobs": ["fidgpt.cli.train", "--list=knobs", BASE],
     "--completion": ["fidgpt.cli.train", "--completion=bash"],
-    "completion of names": ["fidgpt.cli.complete", "zsh", "fidgpt-train --config=fiddler:"],
-    "completion of paths": ["fidgpt.cli.complete", "fish", "fidgpt-train --config=set:model."],
+    "completion of names": ["fidgpt.cli.completion", "zsh", "fidgpt-train --config=fiddler:"],
+    "completion of paths": ["fidgpt.cli.completion", "fish", "fidgpt-train --config=set:model."],
 }
 RUN = """
 import json, runpy, sys
@@ -72,13 +72,13 @@ def test_nor_where_no_index_was_ever_built(
 def test_the_measure_sees_what_is_loaded() -> None:
     modules = modules_of("fidgpt.cli.train", "--config=config:debug", "--print")
     assert modules >= {"torch", "fiddle"}
-    unused = ("yaml", "rich", "fidgpt.graph.storage.file", "fidgpt.graph.difference")
-    assert not modules & {*unused, "fidgpt.interop.levanter", "fidgpt.cli.running.runs"}
+    unused = ("yaml", "rich", "fidgpt.graph.storage.files", "fidgpt.graph.difference")
+    assert not modules & {*unused, "fidgpt.interop.levanter", "fidgpt.compose.runs"}
 
 
 @pytest.mark.usefixtures("kept_index")
 def test_completion_does_without_absl() -> None:
-    assert "absl" not in loaded("fidgpt.cli.complete", "bash", "fidgpt-train --config=set:")
+    assert "absl" not in loaded("fidgpt.cli.completion", "bash", "fidgpt-train --config=set:")
 
 
 def modules_after(code: str) -> set[str]:
@@ -91,21 +91,21 @@ def modules_after(code: str) -> set[str]:
 
 
 def test_a_graph_is_made_without_what_compares_draws_and_saves_it() -> None:
-    late = {"yaml", "graphviz", "fidgpt.graph.difference.diff", "fidgpt.graph.drawing.draw"}
-    late |= {"fidgpt.graph.storage.file", "fidgpt.graph.spelling.sayable", "torch", "beartype"}
+    late = {"yaml", "graphviz", "fidgpt.graph.difference.differ", "fidgpt.graph.drawing"}
+    late |= {"fidgpt.graph.storage.files", "fidgpt.graph.spelling", "torch", "beartype"}
     assert not modules_after("import fidgpt.graph") & late
-    assert modules_after("from fidgpt.graph import diff") & late == {"fidgpt.graph.difference.diff"}
+    assert modules_after("from fidgpt.graph import diff") & late == {
+        "fidgpt.graph.difference.differ"
+    }
 
 
 def test_what_is_loaded_late_has_its_name_from_the_start() -> None:
     code = "from fidgpt import graph; assert {*graph.__all__} <= {*dir(graph)}; from fidgpt.graph"
-    assert "fidgpt.graph.drawing.draw" in modules_after(f"{code} import *; assert callable(repro)")
+    assert "fidgpt.graph.drawing" in modules_after(f"{code} import *; assert callable(repro)")
 
 
 def test_directives_are_read_without_torch() -> None:
-    assert "torch" not in modules_after(
-        "import fidgpt.cli.directives.directives, fidgpt.cli.directives.report"
-    )
+    assert "torch" not in modules_after("import fidgpt.compose.directives, fidgpt.compose.report")
 
 
 FIRST_STEP = """

@@ -11,14 +11,20 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-import fidgpt.cli.catalogue.projects
+import fidgpt.compose.projects
 from fidgpt import configs, fiddlers, tags
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.index import ask, projects, store
-from fidgpt.cli.index.build import quantities_of
-from fidgpt.cli.index.knobs import knobs_of
-from fidgpt.cli.index.names import names, names_of_projects
-from fidgpt.cli.index.parts import fitting, parts_on_offer
+from fidgpt.compose import index as projects
+from fidgpt.compose import index as store
+from fidgpt.compose import index_build as ask
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.index import knobs_of
+from fidgpt.compose.index_build import (
+    fitting,
+    names,
+    names_of_projects,
+    parts_on_offer,
+    quantities_of,
+)
 from fidgpt.graph import find_place
 from fidgpt.model import Attention
 
@@ -87,7 +93,7 @@ class TestNames:
         assert fiddler[1]["arguments"] == [{"name": "colour", "type": "str"}]
 
     def test_of_the_group_that_commands_read(self) -> None:
-        assert projects.GROUP == fidgpt.cli.catalogue.projects.GROUP
+        assert projects.GROUP == fidgpt.compose.projects.GROUP
 
 
 class TestKnobs:
@@ -250,7 +256,9 @@ class TestKept:
         monkeypatch.setattr(subprocess, "Popen", lambda command, **_: started.append(command))
         store.rebuild_in_background()
         store.rebuild_in_background()
-        assert started == [[sys.executable, "-P", "-m", "fidgpt.cli.index", store.BACKGROUND]]
+        assert started == [
+            [sys.executable, "-P", "-m", "fidgpt.compose.index_main", store.BACKGROUND]
+        ]
         path = store.index_path()
         assert path
         marker, long_ago = path.with_suffix(".building"), time.time() - 1000

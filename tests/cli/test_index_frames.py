@@ -5,13 +5,11 @@ import itertools
 import pytest
 
 from fidgpt import configs
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.index.frames import frame_from, known_frames
-from fidgpt.cli.index.knobs import knobs_of
-from fidgpt.cli.index.store import Index
-from fidgpt.cli.running import named
-from fidgpt.graph.spelling.nearness import frame_of, least_apart
+from fidgpt.compose import reproduction as named
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.compose.index import Index, frame_from, knobs_of, known_frames
+from fidgpt.graph.spelling import frame_of, least_apart
 
 CATALOGUE = own_catalogue()
 NAMES = ("base", "debug", "gpt2_124m", "gemma3_270m", "deepseek_v2_lite", "olmo2_1b")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigErrors
 
 

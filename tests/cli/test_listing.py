@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fidgpt import configs, fiddlers, sample
-from fidgpt.cli import sweep, train
-from fidgpt.cli.index import chosen
-from fidgpt.cli.index.build import build_chosen
-from fidgpt.cli.showing import tables
-from fidgpt.cli.showing.helping import print_knobs
+from fidgpt import configs, fiddlers
+from fidgpt.cli import listing as tables
+from fidgpt.cli import sample, sweep, train
+from fidgpt.cli.listing import print_knobs
+from fidgpt.compose import index as chosen
+from fidgpt.compose.index_build import build_chosen
 
 Command = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("kept_index")
@@ -160,7 +160,7 @@ class TestHelp:
             for i in range(12)
         ]
         index = {"knobs": {"base": knobs}, "configs": {"base": {"doc": "Deep."}}}
-        monkeypatch.setattr("fidgpt.cli.index.ask.whole", lambda: index)
+        monkeypatch.setattr("fidgpt.compose.index_build.whole", lambda: index)
         print_knobs([])
         told = [row[0] for row in rows(capsys.readouterr().out)]
         assert told[:2] == ["blocks[0].width", "blocks[2].width"]

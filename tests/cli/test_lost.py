@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 Command = Callable[..., Any]
 

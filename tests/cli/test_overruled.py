@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose, composed
-from fidgpt.cli.directives.overruled import overruled
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose, composed
+from fidgpt.compose.report import overruled
 from fidgpt.graph import dump_patch
 
 OWN = own_catalogue()

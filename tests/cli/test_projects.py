@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.index import store
+from fidgpt.compose import index as store
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigError, bind, dump, fingerprint
 

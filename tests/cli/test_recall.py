@@ -3,7 +3,7 @@
 import pytest
 
 from fidgpt import configs
-from fidgpt.cli.running import recall
+from fidgpt.compose import sources as recall
 from fidgpt.graph import dump
 
 

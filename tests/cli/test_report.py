@@ -2,10 +2,9 @@
 
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.blame import blamed
-from fidgpt.cli.directives.directives import composed
-from fidgpt.cli.directives.report import Report, report
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import blamed, composed
+from fidgpt.compose.report import Report, report
 from fidgpt.graph import ConfigErrors
 
 OWN = own_catalogue()

@@ -12,10 +12,10 @@ from torch import nn
 
 from fidgpt import configs, model, optim, tags
 from fidgpt.cli import train
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.running import again
-from fidgpt.cli.running.again import command_for, directives_from, part_name
+from fidgpt.compose import reproduction as again
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.compose.reproduction import command_for, directives_from, part_name
 from fidgpt.graph import dump, fingerprint, load
 
 DEBUG = "--config=config:debug"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.cli.running.runs import load_run
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.compose.runs import load_run
+from fidgpt.train.trackers.trackers import read_rows
 
 Command = Callable[..., Any]
 

@@ -10,8 +10,7 @@ import torch
 from absl.testing import flagsaver
 from torch import nn
 
-from fidgpt import sample
-from fidgpt.cli import train
+from fidgpt.cli import sample, train
 from fidgpt.train import BFloat16
 
 Command = Callable[..., Any]

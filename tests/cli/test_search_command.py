@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import sweep
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import dump, load
 
 Command = Callable[..., Any]

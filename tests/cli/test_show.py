@@ -11,11 +11,11 @@ import pytest
 
 from fidgpt import configs
 from fidgpt.cli import train
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import dump, fingerprint, load, outline
-from fidgpt.graph.views.flat import flat, said
-from fidgpt.graph.views.python import python
+from fidgpt.graph.codegen import python
+from fidgpt.graph.outlines import flat, said
 
 DEBUG = "--config=config:debug"
 Command = Callable[..., Any]

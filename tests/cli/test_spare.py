@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.directives.spare import spare_blocks
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.compose.effects import spare_blocks
 
 UNROLLED = ["config:debug", "set:model.num_layers=4", "fiddler:unroll"]
 

@@ -2,15 +2,8 @@
 
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.directives.spelling import (
-    BASES,
-    KINDS,
-    is_base,
-    is_by_machine,
-    split_directive,
-)
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import BASES, KINDS, compose, is_base, is_by_machine, split_directive
 from fidgpt.graph import ConfigErrors
 
 

@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fidgpt.cli import train
 from fidgpt.configs import debug
 from fidgpt.graph import clone, diff, dump, dump_patch, said_by
-from fidgpt.graph.history.provenance import dump_provenance
+from fidgpt.graph.provenance import dump_provenance
 
 Command = Callable[..., Any]
 ONE_CHANGE = "~ num_steps: 10 -> 20, heard by 2 parameters\n"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fidgpt.cli import train
 from fidgpt.train.device import machine_named
-from fidgpt.train.facts.summary_text import duration
-from fidgpt.train.tracking.screen import bytes_text, magnitude
+from fidgpt.train.summary_text import duration
+from fidgpt.train.trackers.screen import bytes_text, magnitude
 
 DEBUG = "--config=config:debug"
 SUMMARY = "--print=summary"

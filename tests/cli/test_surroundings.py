@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fidgpt.cli.running import surroundings as module
-from fidgpt.cli.running.surroundings import patch, surroundings
+from fidgpt.compose import trial as module
+from fidgpt.compose.trial import patch, surroundings
 
 
 def test_what_another_machine_needs() -> None:

@@ -10,7 +10,7 @@ from fidgpt.cli import sweep
 from fidgpt.graph import ConfigError, ConfigErrors, load
 from fidgpt.sweep import Point, axis, axis_values, plan
 from fidgpt.sweep.runners import local
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
 FLAGS = [f"--config={directive}" for directive in QUICK]

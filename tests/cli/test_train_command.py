@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from fidgpt import sample
-from fidgpt.cli import train
+from fidgpt.cli import sample, train
 from fidgpt.configs import debug
 from fidgpt.graph import dump, fingerprint, load, outline
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 DEBUG = "--config=config:debug"
 QUICK = (

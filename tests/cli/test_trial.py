@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, find
 from fidgpt.model import Attention, Layout, StartError
 

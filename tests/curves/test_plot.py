@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from absl.testing import flagsaver
 
-from fidgpt import plot
-from fidgpt.cli import app
+from fidgpt.cli import app, plot
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fidgpt.data import DataError, TokenStream, best_fit, tokens_of
-from fidgpt.data.packing.bins import pack
-from fidgpt.model.layout import PackedDocuments
+from fidgpt.data.packing import pack
+from fidgpt.model.context import PackedDocuments
 
 MakeStream = Callable[..., TokenStream]
 END = 256
@@ -171,7 +171,7 @@ def test_the_packing_is_written_once_and_known_by_its_length(
     }
     checksums.add(stream_of([text[::-1] for text in texts], packing=best_fit).checksum)
     assert len(checksums) == 4
-    monkeypatch.setattr("fidgpt.data.packing.pieces._write", lambda *_, **__: pytest.fail("again"))
+    monkeypatch.setattr("fidgpt.data.packing._write", lambda *_, **__: pytest.fail("again"))
     assert stream_of(texts, packing=best_fit).checksum in checksums
 
 
@@ -181,7 +181,7 @@ def test_pieces_are_the_same_whatever_is_read_at_once(
     """As with any number of shards and any size of what is held in memory."""
     texts = random_texts(100, longest=90)
     whole = stream_of(texts, packing=best_fit)
-    monkeypatch.setattr("fidgpt.data.packing.pieces._AT_ONCE", 7)
+    monkeypatch.setattr("fidgpt.data.packing._AT_ONCE", 7)
 
     def elsewhere(corpus: Any, *, seq_len: int, seed: int) -> Any:
         return best_fit(corpus, seq_len=seq_len, seed=seed, cache_dir=tmp_path / "other")

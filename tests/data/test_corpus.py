@@ -20,7 +20,7 @@ from fidgpt.data import (
     cache_directory,
     prepare_corpus,
 )
-from fidgpt.data.preparing.atomic import only_one
+from fidgpt.files import only_one
 
 MakeSource = Callable[..., Any]
 

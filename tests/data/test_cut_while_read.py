@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from fidgpt.data import DataError, PreparedCorpus
-from fidgpt.data.packing.best_fit import best_fit
-from fidgpt.data.preparing import array_file
-from fidgpt.data.preparing.array_file import ArrayFile
+from fidgpt.data import prepared as array_file
+from fidgpt.data.packing import best_fit
+from fidgpt.data.prepared import ArrayFile
 
 
 @pytest.fixture
 def corpus(prepared: PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> PreparedCorpus:
     """One that is too large to be verified whenever it is opened."""
-    monkeypatch.setattr("fidgpt.data.preparing.prepared.VERIFIED_BELOW_BYTES", 0)
-    monkeypatch.setattr("fidgpt.data.packing.pieces.VERIFIED_BELOW_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.packing.VERIFIED_BELOW_BYTES", 0)
     return PreparedCorpus(prepared.directory)
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from fidgpt.data.streams.interleaving import Interleaving, exact_counts
+from fidgpt.data.mixture import Interleaving, exact_counts
 
 
 def some_counts(*, number: int) -> list[int]:

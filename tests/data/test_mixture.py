@@ -23,7 +23,7 @@ from fidgpt.data import (
     TokenStream,
     best_fit,
 )
-from fidgpt.data.streams.interleaving import Interleaving
+from fidgpt.data.mixture import Interleaving
 
 MakeStream = Callable[..., TokenStream]
 SEQ_LEN = 32
@@ -233,7 +233,7 @@ def test_the_order_of_a_stage_is_as_long_as_it_and_made_when_it_comes(
         lengths.append(num_places)
         return Interleaving(counts, num_places=num_places)
 
-    monkeypatch.setattr("fidgpt.data.streams.mixture.Interleaving", order)
+    monkeypatch.setattr("fidgpt.data.mixture.Interleaving", order)
     first, *_ = streams
     weights = dict.fromkeys(streams, 1.0)
     stages = [Stage(begin=n * 10, weights={**weights, first: 2**0.5 + n}) for n in range(1, 100)]

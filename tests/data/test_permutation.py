@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fidgpt.data.streams.permutation import derive_key, permute
+from fidgpt.data.order import derive_key, permute
 
 
 def whole(size: int, *, seed: int = 0, epoch: int = 0) -> np.ndarray:

@@ -21,7 +21,7 @@ from fidgpt.data import (
     prepare_corpus,
 )
 from fidgpt.data.prepare import main
-from fidgpt.data.preparing.shards import SplitWriter
+from fidgpt.data.shards import SplitWriter
 
 MakeSource = Callable[..., Any]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fidgpt.data import BPETokenizer, ByteTokenizer, DataError, TextFiles, prepare_corpus
-from fidgpt.data.preparing.shards import SplitWriter
+from fidgpt.data.shards import SplitWriter
 
 MakeSource = Callable[..., Any]
 UNFINISHED = ".out.fidgpt-resumable-"
@@ -23,8 +23,8 @@ UNFINISHED = ".out.fidgpt-resumable-"
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record after every few documents."""
-    monkeypatch.setattr("fidgpt.data.preparing.writing._PIECE_BYTES", 20_000)
-    monkeypatch.setattr("fidgpt.data.preparing.encoders._BATCH_BYTES", 5_000)
+    monkeypatch.setattr("fidgpt.data.preparation._PIECE_BYTES", 20_000)
+    monkeypatch.setattr("fidgpt.data.encoders._BATCH_BYTES", 5_000)
 
 
 def prepared(source: Any, directory: Path, **options: Any) -> dict[str, bytes]:
@@ -220,7 +220,7 @@ def test_processes_write_what_threads_write(
     texts = ["<|endoftext|> is text", "line\r\n\x00 end", *modules, "\N{SNOWMAN}" * 3000]
     spec = BPETokenizer(vocab_size=400)
     expected = prepared(documents(texts), tmp_path / "threads", tokenizer=spec)
-    monkeypatch.setattr("fidgpt.data.preparing.writing._PROCESSES_FROM_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.preparation._PROCESSES_FROM_BYTES", 0)
     made = prepared(
         documents(texts), tmp_path / "processes", tokenizer=spec, num_workers=num_workers
     )
@@ -231,7 +231,7 @@ def test_processes_write_what_threads_write(
 def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(
     documents: MakeSource, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fidgpt.data.preparing.writing._PROCESSES_FROM_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.preparation._PROCESSES_FROM_BYTES", 0)
     started: list[subprocess.Popen[bytes]] = []
     start, add, count = subprocess.Popen, SplitWriter.add, iter(range(10**6))
 
@@ -246,7 +246,7 @@ def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(
 
     spec = BPETokenizer(vocab_size=400)
     with monkeypatch.context() as patch:
-        patch.setattr("fidgpt.data.preparing.encoders.subprocess.Popen", starting)
+        patch.setattr("fidgpt.data.encoders.subprocess.Popen", starting)
         patch.setattr(SplitWriter, "add", adding)
         with pytest.raises(DataError, match=r"ended with status -9(.|\n)*--num_workers"):
             prepared(documents(modules), tmp_path / "out", tokenizer=spec)

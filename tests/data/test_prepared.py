@@ -91,7 +91,7 @@ def test_a_later_format_is_not_guessed_at(directory: Path) -> None:
 def test_a_large_corpus_is_verified_when_asked(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fidgpt.data.preparing.prepared.VERIFIED_BELOW_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
     PreparedCorpus(directory).verify()
     content = bytearray((directory / "train-00000.bin").read_bytes())
     content[0] ^= 1

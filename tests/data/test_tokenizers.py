@@ -118,7 +118,7 @@ def test_training_is_the_same_in_another_process(modules: list[str], tmp_path: P
     (tmp_path / "sample.json").write_text(json.dumps(modules))
     script = """
 import json, sys
-from fidgpt.data.tokenizers.bpe import BPETokenizer
+from fidgpt.data.tokenizers import BPETokenizer
 sample = json.load(open(sys.argv[1] + "/sample.json"))
 BPETokenizer(vocab_size=700).build(sample).save(sys.argv[1] + "/other.json")
 """

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fidgpt.data import inputs_and_targets, tokens_of, unlearned
-from fidgpt.model.language_model import LanguageModel
-from fidgpt.train.losses.loss import CrossEntropy
-from fidgpt.train.losses.objective import NextToken
+from fidgpt.model.transformer import LanguageModel
+from fidgpt.train.loss import CrossEntropy, NextToken
 
 
 class Bigram(LanguageModel):

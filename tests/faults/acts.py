@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fidgpt.train.tracking.console import Console
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.trackers.console import Console
+from fidgpt.train.trackers.trackers import Row
 
 Act = Callable[[], None]
 FILLER = "filler"

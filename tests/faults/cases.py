@@ -16,7 +16,7 @@ from faults.processes import Ended, Process
 from faults.results import Result, Wrong, refuse_difference, result_of
 from faults.variants import EVERY
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 Counts = Mapping[str, Mapping[str, Sequence[int]]]
 

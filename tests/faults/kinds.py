@@ -14,8 +14,8 @@ from faults.cases import Case
 from faults.power import Power
 from faults.results import Wrong
 
-STEP = "fidgpt.train.learner:Learner.update"
-EVALUATION = "fidgpt.train.evaluation.validation:Validation.__call__"
+STEP = "fidgpt.train.state:Learner.update"
+EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
 SAVE = "fidgpt.train.checkpoints.checkpoints:Checkpoints.save"
 WRITE = "fidgpt.train.checkpoints.checkpoints:save_draft"
 RETIRE = "fidgpt.train.checkpoints.checkpoints:Checkpoints._retire"

@@ -18,7 +18,7 @@ import torch._dynamo  # or the first tensor made in a mode imports it, in every 
 from absl import flags
 
 from fidgpt.cli import train
-from fidgpt.cli.running import runs
+from fidgpt.compose import runs
 from fidgpt.train import device
 from fidgpt.train.checkpoints import peers
 

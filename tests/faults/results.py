@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.tracking.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 
 class Wrong(AssertionError):

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from fidgpt.graph.difference.bound import Bound
+from fidgpt.graph.difference.align import Bound
 from fidgpt.graph.difference.compare import Comparison
-from fidgpt.graph.drawing.overlay import Difference, Mark, Overlay
-from fidgpt.graph.drawing.picture import Box, Picture, Row
-from fidgpt.graph.drawing.sketch import sketch
+from fidgpt.graph.drawing import Box, Difference, Mark, Overlay, Picture, Row, sketch
 
 
 def picture_of(cfg: Any, *, since: Any = None, depth: int | None = None) -> Picture:

@@ -10,8 +10,8 @@ from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, diff, dump, fingerprint
-from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
-from fidgpt.graph.difference.merge import merge
+from fidgpt.graph.difference.applying import apply, apply_patch, dump_patch
+from fidgpt.graph.difference.merging import merge
 
 from . import parts
 from .parts import (

@@ -10,7 +10,7 @@ import pytest
 from fidgpt import fiddlers
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigErrors, clone, equal, merge
-from fidgpt.graph.difference.apply import apply_patch, dump_patch
+from fidgpt.graph.difference.applying import apply_patch, dump_patch
 from fidgpt.train import Console, JSONLines
 
 

@@ -6,7 +6,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, check
-from fidgpt.graph.checking.asked import asked
+from fidgpt.graph.requirements import asked
 
 
 class Listener(Protocol):

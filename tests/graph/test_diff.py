@@ -16,7 +16,7 @@ from fidgpt.graph import (
     diff_text,
     fingerprint,
 )
-from fidgpt.graph.typed.formula import make_formula
+from fidgpt.graph.formulas import make_formula
 
 from . import elsewhere
 from .differences import told

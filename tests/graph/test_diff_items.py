@@ -4,11 +4,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import (
-    PartAdded,
-    clone,
-    diff,
-)
+from fidgpt.graph import PartAdded, clone, diff
 from fidgpt.graph.difference.align import align
 
 from .differences import told

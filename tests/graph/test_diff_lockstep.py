@@ -7,10 +7,10 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigErrors, clone, diff
+from fidgpt.graph.difference.changes import plain_changes
 from fidgpt.graph.difference.compare import Comparison
-from fidgpt.graph.difference.diff import changes_of
-from fidgpt.graph.difference.plain import plain_changes
-from fidgpt.graph.storage.fingerprint import equal
+from fidgpt.graph.difference.differ import changes_of
+from fidgpt.graph.storage.equality import equal
 
 from .parts import Outer, Part, Wide, Width, holding, pair
 

@@ -8,12 +8,7 @@ import pytest
 from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
-from fidgpt.graph import (
-    clone,
-    diff,
-    diff_text,
-    fingerprint,
-)
+from fidgpt.graph import clone, diff, diff_text, fingerprint
 
 from .parts import Outer, Part, Rate, Square, Wide, Width, holding, pair
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fidgpt.graph.signatures.docs import Docs, doc_of, first_sentence
+from fidgpt.graph.docs import Docs, doc_of, first_sentence
 
 
 def painted(colour: str, *layers: int, gloss: float = 0.5) -> None:

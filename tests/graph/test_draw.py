@@ -10,7 +10,7 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, draw, fingerprint, outline
-from fidgpt.graph.drawing.picture import Kind
+from fidgpt.graph.drawing import Kind
 
 from .parts import Outer, Part, Square, Wide, Width, pair, scaled
 from .pictures import arrows, box, picture_of, row

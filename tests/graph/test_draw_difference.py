@@ -4,7 +4,7 @@ import fiddle as fdl
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import clone
-from fidgpt.graph.drawing.overlay import Mark
+from fidgpt.graph.drawing import Mark
 
 from .parts import Depth, Outer, Part, Square, Wide, Width, holding, pair
 from .pictures import arrows, box, marks, picture_of, row

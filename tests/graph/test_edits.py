@@ -6,15 +6,8 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import bind, build, find_place
-from fidgpt.graph.edits import (
-    Edit,
-    change_by,
-    change_tag_by,
-    delete,
-    set_text,
-    set_value,
-    tag_text,
-)
+from fidgpt.graph.assign import change_by, change_tag_by, delete, set_text, set_value, tag_text
+from fidgpt.graph.edits import Edit
 
 from .edited import Holder, Settings, graph, refused
 from .parts import (

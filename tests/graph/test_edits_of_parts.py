@@ -7,7 +7,9 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, build
-from fidgpt.graph.edits import set_text, tie, untie, use
+from fidgpt.graph.assign import set_text
+from fidgpt.graph.share import tie, untie
+from fidgpt.graph.swap import use
 
 from .edited import PARTS, graph, refused, takes_function
 from .parts import (

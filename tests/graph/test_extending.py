@@ -6,7 +6,8 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, bind
-from fidgpt.graph.edits import Edit, change_by, change_tag_by
+from fidgpt.graph.assign import change_by, change_tag_by
+from fidgpt.graph.edits import Edit
 
 from .edited import PARTS, Settings
 from .parts import Outer, Part, Size, Square, Width, annotated, holding

@@ -11,8 +11,8 @@ import pytest
 from fidgpt.configs import debug, gpt2_124m
 from fidgpt.fiddlers import unroll
 from fidgpt.graph import ConfigError, clone, dump, fingerprint, load
-from fidgpt.graph.storage.fingerprint import equal
-from fidgpt.graph.structure.walk import parts as parts_of
+from fidgpt.graph.storage.equality import equal
+from fidgpt.graph.walk import parts as parts_of
 
 from . import parts
 from .parts import Outer, Part, Square, Wide, Width, double, holding, pair, scaled
@@ -203,7 +203,7 @@ class TestMigrations:
         return json.dumps({"format": "fidgpt.config", "version": 1, "parts": {"": root}})
 
     def read(self, text: str) -> tuple[Any, list[str]]:
-        from fidgpt.graph.storage.file import load_with_changes
+        from fidgpt.graph.storage.files import load_with_changes
 
         return load_with_changes(text, allowed=ALLOWED)
 

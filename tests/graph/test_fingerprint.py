@@ -12,9 +12,9 @@ import pytest
 from fidgpt import fiddlers
 from fidgpt.configs import base
 from fidgpt.graph import ConfigError, bind, clone, dump, equal, fingerprint, load
-from fidgpt.graph.storage.merkle import Merkle, Table
+from fidgpt.graph.formulas import make_formula
+from fidgpt.graph.storage.hashing import Merkle, Table
 from fidgpt.graph.storage.order import Order
-from fidgpt.graph.typed.formula import make_formula
 
 from . import parts
 from .parts import Depth, Outer, Part, Rate, Wide, Width, double, keywords, pair, scaled

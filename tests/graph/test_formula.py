@@ -6,9 +6,9 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
-from fidgpt.graph.edits import set_text
-from fidgpt.graph.structure.clone import clone_part
-from fidgpt.graph.typed.formula import formula, make_formula, says_formula
+from fidgpt.graph.assign import set_text
+from fidgpt.graph.cloning import clone_part
+from fidgpt.graph.formulas import formula, make_formula, says_formula
 
 from .parts import Depth, Outer, Part, Rate, Width, annotated, double, keywords, pair, scaled
 

@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt import configs, tags
-from fidgpt.graph.spelling.repro import repro
+from fidgpt.graph.reproduce import repro
 
 from .test_repro import BASES, compose
 

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.graph.signatures.annotations import hints_of
-from fidgpt.graph.signatures.hints import element_hint, fits, name_of
+from fidgpt.graph.hints import element_hint, fits, hints_of, name_of
 
 from .parts import Color, Shape, Size, Square, double
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.graph.signatures.hints import fits, hint_of
+from fidgpt.graph.hints import fits, hint_of
 
 from .parts import Options, Part, Shape, Size, Square, Wide, Width, double, keywords, product
 

@@ -7,8 +7,7 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import clone, diff
-from fidgpt.graph.spelling.nearness import frame_of, least_apart
-from fidgpt.graph.spelling.sayable import distance
+from fidgpt.graph.spelling import distance, frame_of, least_apart
 
 from .parts import Outer, Part
 

@@ -10,9 +10,9 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigErrors, fingerprint, parts, title
-from fidgpt.graph.history.provenance import said_by
 from fidgpt.graph.page import page
 from fidgpt.graph.page.page import document
+from fidgpt.graph.provenance import said_by
 
 from .pages import Data, Reader, chain, wide
 from .parts import (

@@ -7,8 +7,8 @@ import fiddle as fdl
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import clone
-from fidgpt.graph.history.provenance import said_by
 from fidgpt.graph.page import page
+from fidgpt.graph.provenance import said_by
 
 from .browser import driven, opened
 from .pages import chain, wide

@@ -7,7 +7,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, bind, build, find_place
-from fidgpt.graph.selecting.paths import parse_path
+from fidgpt.graph.paths import parse_path
 
 from .parts import Outer, Part, Square, Width, annotated, keywords, pair, positional, product
 

@@ -6,7 +6,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigErrors
-from fidgpt.graph.checking.permissions import Permission, allowed_changes, permission_of
+from fidgpt.graph.permissions import Permission, allowed_changes, permission_of
 
 
 class Speed(fdl.Tag):

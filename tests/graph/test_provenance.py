@@ -10,8 +10,8 @@ from fiddle import history
 from graph.parts import Depth, Outer, Part, Wide, Width, scaled, whole_graph
 
 from fidgpt.graph import ConfigError, clone, find_place, parts, swapped
-from fidgpt.graph.edits import set_text
-from fidgpt.graph.history.provenance import (
+from fidgpt.graph.assign import set_text
+from fidgpt.graph.provenance import (
     Speaker,
     dump_provenance,
     record_item,

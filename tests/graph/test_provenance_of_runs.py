@@ -3,7 +3,7 @@
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph.history.provenance import (
+from fidgpt.graph.provenance import (
     Speaker,
     dump_provenance,
     restore_provenance,

@@ -11,9 +11,11 @@ from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, optim, tags, train
 from fidgpt.graph import ConfigError, clone, fingerprint
-from fidgpt.graph.edits import change_by, delete, set_text, tag_text, tie, untie, use
-from fidgpt.graph.spelling.repro import Repro, nearest, repro
-from fidgpt.graph.spelling.spoken import value_text
+from fidgpt.graph.assign import change_by, delete, set_text, tag_text
+from fidgpt.graph.reproduce import Repro, nearest, repro
+from fidgpt.graph.share import tie, untie
+from fidgpt.graph.spelling import value_text
+from fidgpt.graph.swap import use
 
 from .parts import Color, Outer, Part, Width
 

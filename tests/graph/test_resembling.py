@@ -8,9 +8,9 @@ import pytest
 
 from fidgpt import configs, fiddlers, model
 from fidgpt.graph import ConfigError, bind, checked
-from fidgpt.graph.checking.resembling import Resembling
-from fidgpt.graph.storage.merkle import Merkle, Table
+from fidgpt.graph.storage.hashing import Merkle, Table
 from fidgpt.graph.storage.order import Order
+from fidgpt.graph.unused import Resembling
 
 
 def positive_seed(cfg: fdl.Config) -> None:

@@ -4,7 +4,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, build, find, set_tag, swapped, tagged
-from fidgpt.graph.selecting.select import holders
+from fidgpt.graph.selectors import holders
 
 from . import namesakes
 from .parts import (

@@ -6,7 +6,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError
-from fidgpt.graph.selecting.selectors import places, places_of_tag, tags_in
+from fidgpt.graph.selectors import places, places_of_tag, tags_in
 
 from . import elsewhere, namesakes
 from .parts import (

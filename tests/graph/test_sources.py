@@ -7,9 +7,9 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, ConfigErrors, build, checked
-from fidgpt.graph.checking.permissions import allowed_changes
 from fidgpt.graph.errors import at, raise_all
-from fidgpt.graph.typed.formula import make_formula
+from fidgpt.graph.formulas import make_formula
+from fidgpt.graph.permissions import allowed_changes
 
 from .parts import Outer, Part, Width, pair
 

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from fidgpt import configs
-from fidgpt.graph.checking.unread import unread
+from fidgpt.graph.unused import unread
 
 
 class Ignores:

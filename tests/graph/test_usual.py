@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fidgpt.graph import ConfigError, read_value
-from fidgpt.graph.typed.usual import NOT_USUAL, read_usual
+from fidgpt.graph.values import NOT_USUAL, read_usual
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, find_place, fingerprint, nodes, outline
-from fidgpt.graph.views.base import since
-from fidgpt.graph.views.flat import flat, said
-from fidgpt.graph.views.layout import Code, bracketed, lines, quoted
-from fidgpt.graph.views.python import python
+from fidgpt.graph.codegen import python
+from fidgpt.graph.difference.text import since
+from fidgpt.graph.outlines import Code, bracketed, flat, lines, quoted, said
 
 from .parts import (
     Extra,
@@ -170,8 +169,8 @@ class TestPython:
         assert run(python(fdl.Config(pair, values))).first == values
 
     def test_names_of_two_modules_do_not_meet(self) -> None:
-        other = type("Part", (), {"__module__": "fidgpt.graph.views", "__init__": Part.__init__})
-        import fidgpt.graph.views as views
+        other = type("Part", (), {"__module__": "fidgpt.graph.outlines", "__init__": Part.__init__})
+        import fidgpt.graph.outlines as views
 
         views.Part = other  # pyright: ignore[reportAttributeAccessIssue]
         try:

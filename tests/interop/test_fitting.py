@@ -17,9 +17,9 @@ from fidgpt.fiddlers import (
     use_squared_relu,
 )
 from fidgpt.graph import ConfigError, bind, build, find
-from fidgpt.interop.hugging_face.fitting import Fitting, fitting_family
+from fidgpt.interop.hugging_face.config import differences
+from fidgpt.interop.hugging_face.load import Fitting, fitting_family
 from fidgpt.interop.hugging_face.settings import config_of
-from fidgpt.interop.hugging_face.structure import differences
 from fidgpt.model import (
     Attention,
     Block,

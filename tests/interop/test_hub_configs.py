@@ -9,10 +9,10 @@ import pytest
 from fidgpt.configs import gemma3, llama
 from fidgpt.configs.hub import Family
 from fidgpt.graph import ConfigError, diff, diff_text, fingerprint
-from fidgpt.graph.signatures.annotations import hints_of
+from fidgpt.graph.hints import hints_of
 from fidgpt.interop import from_hf
 from fidgpt.interop.hugging_face.families import FAMILIES
-from fidgpt.interop.hugging_face.said import read_said
+from fidgpt.interop.hugging_face.settings import read_said
 
 TRANSFORMERS = pytest.mark.xdist_group("transformers")  # whose import takes seconds
 LLAMA = {

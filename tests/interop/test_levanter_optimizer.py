@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import bind, build, checked
 from fidgpt.interop import Mapped, read_levanter
 from fidgpt.optim import Constant, Muon, Phases, WarmupStableDecay

@@ -6,8 +6,8 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigErrors, bind, checked
 from fidgpt.interop import Mapped, read_levanter
 from fidgpt.train import Ema, EmaDecaySqrt, EveryMinutes, SkipOutliers, ZLoss

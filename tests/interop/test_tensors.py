@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fidgpt.configs.hub import Form, Interleaved, Joined, Paired, Same, Stacked, Transposed
 from fidgpt.graph import ConfigError
-from fidgpt.graph.storage.names import find_name
+from fidgpt.graph.storage.codec import find_name
 from fidgpt.interop import load_hf, save_hf
 from fidgpt.interop.hugging_face.files import TensorFiles
 

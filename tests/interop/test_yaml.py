@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fidgpt.graph import ConfigError
-from fidgpt.interop.yaml_in import Foreign, read_yaml
-from fidgpt.interop.yaml_out import write_yaml
+from fidgpt.interop.yaml import Foreign, read_yaml, write_yaml
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fidgpt.model import Attention, RoPE, Scoring, causal, sdpa
-from fidgpt.model.layout import Layout, counted
+from fidgpt.model.context import Layout, counted
 
 HIDDEN, HEAD_DIM, HEADS, SEQ = 32, 8, 4, 11
 

@@ -4,14 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt.model import (
-    Block,
-    Layout,
-    ParallelBlock,
-    PostNormBlock,
-    SandwichBlock,
-    Shared,
-)
+from fidgpt.model import Block, Layout, ParallelBlock, PostNormBlock, SandwichBlock, Shared
 
 WIDTH = 6
 

@@ -31,7 +31,7 @@ def check() -> None:
 
 
 check()  # attention is traced, and its weights are kept
-sys.modules["fidgpt.model.kernels.blockwise"]._KEEP_UP_TO = 4
+sys.modules["fidgpt.model.kernels"]._KEEP_UP_TO = 4
 torch.compiler.reset()
 check()  # attention is one operator, that computes its weights once more
 operator = torch.ops.fidgpt.blockwise_attention.default

@@ -11,20 +11,20 @@ from forked import run_program
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_recompute
 from fidgpt.model import Block, Compile, MachineError
-from fidgpt.model.compiled import Compiled
-from fidgpt.model.extended import require_machine
+from fidgpt.model.linear import require_machine
+from fidgpt.model.wrappers import Compiled
 
 PROGRAM = """
 import sys
 import torch
 from torch._dynamo.utils import counters
 from fidgpt import fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_moe
 from fidgpt.model import Block, Compile, compiled, materialize
 from fidgpt.model.reports import collecting
-from fidgpt.train.losses.objective import NextToken
+from fidgpt.train.loss import NextToken
 
 def results(*names, layers, compiling):
     cfg = debug()

@@ -24,7 +24,6 @@ from fidgpt.model import (
     attention_sinks,
     token_table,
 )
-from fidgpt.model.activations import gelu
 from fidgpt.model.cost import (
     TRAINING_PASSES,
     cost_by_place,
@@ -33,9 +32,9 @@ from fidgpt.model.cost import (
     shared_parameters,
     unsaid_flops,
 )
-from fidgpt.model.lora import LoRALinear
+from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention
-from fidgpt.model.mlp import MLP, GatedMLP, GeGLU, SquaredReLU
+from fidgpt.model.mlp import MLP, GatedMLP, GeGLU, SquaredReLU, gelu
 from fidgpt.model.moe import (
     Capacity,
     Experts,
@@ -169,7 +168,7 @@ def test_a_training_step_costs_three_times_as_much() -> None:
 
 def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
     """Closed form: 2 (12 layers * 12 * 768^2 + 50,257 * 768) + 12 layers * 4 * 1,024 * 768."""
-    from fidgpt.cli.running.runs import build_trainer
+    from fidgpt.compose.runs import build_trainer
     from fidgpt.configs import gpt2_124m
 
     module = build_trainer(gpt2_124m()).model

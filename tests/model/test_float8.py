@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_float8
 from fidgpt.model import Attention, Float8, Linear, LoRALinear, MachineError, SwiGLU
-from fidgpt.model.float8 import InFloat8, require_float8
+from fidgpt.model.wrappers import InFloat8, require_float8
 from fidgpt.train import RunDirectory
 
 

@@ -18,8 +18,8 @@ from fidgpt.model import (
     one_document,
 )
 from fidgpt.model.cache import StaticCache
+from fidgpt.model.context import within
 from fidgpt.model.generation import generate, likeliest, next_logits, sampling, write
-from fidgpt.model.masks import within
 
 
 class Scored(LanguageModel):

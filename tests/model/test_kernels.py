@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
+from fidgpt.model.context import Layout, causal, counted
 from fidgpt.model.kernels import Scoring, blockwise, fastest, sdpa
-from fidgpt.model.layout import Layout, counted
-from fidgpt.model.masks import causal
 
 SHAPES = [(2, 4, 4, 7), (2, 4, 2, 16), (1, 4, 1, 21)]  # batch, heads, key heads, positions
 

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from fidgpt.model.init import Constant
-from fidgpt.model.linear import Linear, LinearFactory
-from fidgpt.model.lora import LoRALinear
+from fidgpt.model.linear import Linear, LinearFactory, LoRALinear
 
 
 def test_it_computes_what_torch_computes():

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from fidgpt.model.cost import flops_per_token
 from fidgpt.model.init import Constant
-from fidgpt.model.linear import Linear
-from fidgpt.model.lora import LoRALinear, is_adapter
-from fidgpt.model.materialize import materialize
+from fidgpt.model.linear import Linear, LoRALinear, is_adapter
+from fidgpt.model.materialization import materialize
 from fidgpt.model.mlp import SwiGLU
 
 RANK, ALPHA = 3, 12.0

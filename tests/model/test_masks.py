@@ -26,9 +26,8 @@ from fidgpt.model import (
     padded,
     sdpa,
 )
+from fidgpt.model.context import alibi_slopes, counted
 from fidgpt.model.kernels import Scoring
-from fidgpt.model.layout import counted
-from fidgpt.model.scores import alibi_slopes
 
 SEQ, HEADS, KV_HEADS = 12, 6, 2
 MASKS = {

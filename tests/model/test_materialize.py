@@ -21,7 +21,7 @@ from fidgpt.model import (
     token_table,
 )
 from fidgpt.model.init import carry
-from fidgpt.model.materialize import check_starts
+from fidgpt.model.materialization import check_starts
 
 CPU = torch.device("cpu")
 M = TypeVar("M", bound=nn.Module)

@@ -21,11 +21,10 @@ from fidgpt.model import (
     padded,
 )
 from fidgpt.model.cache import Cache
+from fidgpt.model.context import Layout, Places
 from fidgpt.model.cost import flops_per_token
-from fidgpt.model.latent_sizes import latent_rank, rotary_share, yarn_scale
-from fidgpt.model.layout import Layout, Places
-from fidgpt.model.lora import LoRALinear
-from fidgpt.model.mla import LatentAttention
+from fidgpt.model.linear import LoRALinear
+from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
 
 HIDDEN, HEADS, NOPE, ROPE, VALUE, KV_RANK, SEQ = 48, 3, 16, 8, 12, 20, 14
 SIZES: dict[str, Any] = {

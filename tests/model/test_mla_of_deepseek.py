@@ -10,8 +10,7 @@ from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
 
 from fidgpt.model import RMSNorm, RoPE, YaRN
-from fidgpt.model.latent_sizes import yarn_scale
-from fidgpt.model.mla import LatentAttention
+from fidgpt.model.mla import LatentAttention, yarn_scale
 
 HIDDEN, HEADS, NOPE, ROPE, VALUE, KV_RANK, SEQ = 48, 3, 16, 8, 12, 20, 14
 KINDS = {

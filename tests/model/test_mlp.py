@@ -11,9 +11,8 @@ from transformers import Gemma2Config
 from transformers.activations import ACT2FN
 from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP
 
-from fidgpt.model.activations import gelu, gelu_tanh, squared_relu
 from fidgpt.model.init import Constant
-from fidgpt.model.lora import LoRALinear
+from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mlp import (
     GELU,
     MLP,
@@ -22,7 +21,10 @@ from fidgpt.model.mlp import (
     SquaredReLU,
     SwiGLU,
     gated_ffn_dim,
+    gelu,
+    gelu_tanh,
     multiple_of,
+    squared_relu,
 )
 
 M = TypeVar("M", bound=nn.Module)

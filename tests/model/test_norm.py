@@ -5,13 +5,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 
-from fidgpt.model.norm import (
-    AcrossHeads,
-    OffsetRMSNorm,
-    RMSNorm,
-    WeightlessRMSNorm,
-    width_of_heads,
-)
+from fidgpt.model.norm import AcrossHeads, OffsetRMSNorm, RMSNorm, WeightlessRMSNorm, width_of_heads
 
 
 def _pair(dtype: torch.dtype) -> tuple[RMSNorm, nn.RMSNorm, Tensor]:

@@ -34,7 +34,7 @@ from fidgpt.model.cost import flops_per_token
 from fidgpt.model.prediction import MultiTokenTransformer, TokenLoss, TokenPrediction
 from fidgpt.model.reports import Reports, collecting
 from fidgpt.train import CrossEntropy
-from fidgpt.train.losses.objective import NextToken
+from fidgpt.train.loss import NextToken
 
 VOCAB, HIDDEN = 50, 32
 

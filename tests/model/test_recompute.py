@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import share_blocks, use_moe, use_recompute, use_selective_recompute
 from fidgpt.model import Block, materialize
-from fidgpt.model.recompute import Recomputed
 from fidgpt.model.reports import collecting
-from fidgpt.train.losses.objective import NextToken
+from fidgpt.model.wrappers import Recomputed
+from fidgpt.train.loss import NextToken
 
 Fiddler = Callable[[fdl.Config], None]
 LAYERS = 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fidgpt.model import RoPE
-from fidgpt.model.rope_scaling import LinearScaling, Llama3Scaling, NTKScaling, RoPEScaling, YaRN
+from fidgpt.model.positions import LinearScaling, Llama3Scaling, NTKScaling, RoPEScaling, YaRN
 
 SEQ = 96
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)

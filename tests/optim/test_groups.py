@@ -4,7 +4,7 @@ import fiddle as fdl
 import torch
 from torch import nn
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import untie_embeddings
 from fidgpt.optim import decay_matrices, mup_groups, split_hidden_matrices

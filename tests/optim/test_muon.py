@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import untie_embeddings, use_muon, use_mup
 from fidgpt.optim import Muon, is_hidden_matrix, split_hidden_matrices

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fidgpt import configs, fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import unroll, use_moe
 from fidgpt.optim import (
     ByName,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fidgpt.sweep import Job, Point, jobs_of
-from fidgpt.sweep.points.dry_runs import Cost
+from fidgpt.sweep.points import Cost
 from fidgpt.sweep.runners import local
 
 NUM_STEPS = 5

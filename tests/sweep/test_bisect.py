@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep import Events, Job, LocalRunner, Point
-from fidgpt.sweep.bisect import Bisection, Culprits, Measuring, Stopped, minimal, together
+from fidgpt.sweep.bisection import Bisection, Measuring, Stopped
+from fidgpt.sweep.bisection_pieces import Culprits, minimal, together
 
 from .conftest import Toys
 

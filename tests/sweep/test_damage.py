@@ -12,10 +12,9 @@ import pytest
 from rich.console import Console
 
 from fidgpt.sweep import Ending, Job, LocalRunner
-from fidgpt.sweep.results import book as books
-from fidgpt.sweep.results.book import Book
-from fidgpt.sweep.results.files import num_damaged, read_table
-from fidgpt.sweep.showing.screen import Screen
+from fidgpt.sweep import results as books
+from fidgpt.sweep.progress import Screen
+from fidgpt.sweep.results import Book, num_damaged, read_table
 from fidgpt.train import RunError
 
 from .conftest import NUM_STEPS, Toys

@@ -12,7 +12,7 @@ import pytest
 
 from fidgpt.sweep import Ending, Job, LocalRunner
 from fidgpt.sweep.runners.attempt import Exit, State
-from fidgpt.sweep.runners.devices import shares_of, visible_devices
+from fidgpt.sweep.runners.local import shares_of, visible_devices
 from fidgpt.sweep.runners.work import Work
 
 from .conftest import NUM_STEPS, Toys

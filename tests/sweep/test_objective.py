@@ -8,11 +8,10 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Sweep, axis, read_results
-from fidgpt.sweep.bisect.bounds import bounds_of
-from fidgpt.sweep.bisect.minimal import Verdict
+from fidgpt.sweep.bisection_pieces import Verdict, bounds_of
+from fidgpt.sweep.objective import Objective, kept, objective_of
 from fidgpt.sweep.report import read_report
-from fidgpt.sweep.results.objective import Objective, kept, objective_of
-from fidgpt.sweep.runners.job import Job
+from fidgpt.sweep.runners.attempt import Job
 
 from .conftest import Toys
 

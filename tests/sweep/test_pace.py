@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from fidgpt.sweep import Job, Point, jobs_of
-from fidgpt.sweep.points.dry_runs import Cost
-from fidgpt.sweep.showing import pace as module
-from fidgpt.sweep.showing.pace import Pace
+from fidgpt.sweep import progress as module
+from fidgpt.sweep.points import Cost
+from fidgpt.sweep.progress import Pace
 
 SPEED = 10  # operations a second
 BESIDES = 6.0  # seconds that a run takes to begin and to end

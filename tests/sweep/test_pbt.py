@@ -18,14 +18,14 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, read_results
-from fidgpt.sweep.results.book import Book
-from fidgpt.sweep.runners.job import Ending, jobs_of
+from fidgpt.sweep.progress import Screen
+from fidgpt.sweep.results import Book
+from fidgpt.sweep.runners.attempt import Ending, jobs_of
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.search import space
-from fidgpt.sweep.showing.screen import Screen
 from fidgpt.sweep.tune import Evolved, Population, evolve, read_pbt
-from fidgpt.sweep.tune.lineage import schedule
-from fidgpt.train.tracking.trackers import reproducible
+from fidgpt.sweep.tune.member import schedule
+from fidgpt.train.trackers.trackers import reproducible
 
 from .on_ray import ray_here  # noqa: F401
 from .test_local import interrupt_when

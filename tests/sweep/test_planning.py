@@ -5,12 +5,12 @@ from pathlib import Path
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
 from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat
-from fidgpt.sweep.points import dry_runs
-from fidgpt.sweep.points.axes import Axis, Item
+from fidgpt.sweep import points as dry_runs
+from fidgpt.sweep.values import Axis, Item
 from fidgpt.train import Trainer
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]

@@ -19,10 +19,8 @@ from rich.console import Console
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, Sweep
 from fidgpt.sweep.runners import ray_cluster
-from fidgpt.sweep.runners.ray_attempt import environments
-from fidgpt.sweep.runners.ray_cluster import RayRunner
-from fidgpt.sweep.runners.ray_place import Claim
-from fidgpt.train.tracking.trackers import read_rows, reproducible
+from fidgpt.sweep.runners.ray_cluster import Claim, RayRunner, environments
+from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
 from .test_local import Heard, HeardOfJobs, interrupt_when

@@ -12,11 +12,9 @@ import pytest
 
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import axis
+from fidgpt.sweep.objective import described, enter
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
-from fidgpt.sweep.report.columns import is_log_spaced
-from fidgpt.sweep.report.configs import differing
-from fidgpt.sweep.report.records import oddities
-from fidgpt.sweep.results.neighbours import described, enter
+from fidgpt.sweep.report.records import differing, is_log_spaced, oddities
 
 from .reported import Values, write_sweep
 

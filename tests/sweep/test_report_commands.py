@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import fingerprint
 from fidgpt.sweep import pairs, plan, repeat
 from fidgpt.sweep.report import markdown_text, read_report, write_report
 from fidgpt.sweep.report.commands import repeat_command, shortest_command
-from fidgpt.sweep.report.tables import leaders_table
+from fidgpt.sweep.report.report import leaders_table
 
 from .reported import Values, write_sweep
 

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from fidgpt.sweep import Job
 from fidgpt.sweep.search import Search
-from fidgpt.sweep.search.journal import FILE, present
+from fidgpt.sweep.search.study import FILE, present
 
 from .test_search import QUICK, RATE, Toys, run, study_of, toys
 

@@ -14,10 +14,11 @@ import pytest
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job
-from fidgpt.sweep.runners import slurm, slurm_attempt
+from fidgpt.sweep.runners import slurm
+from fidgpt.sweep.runners import slurm as slurm_attempt
 from fidgpt.sweep.runners.slurm import SlurmRunner
 from fidgpt.sweep.runners.slurm_jobs import SlurmJobs
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import NUM_STEPS, Toys
 from .slurm_here import NoSlurmError, SlurmHere

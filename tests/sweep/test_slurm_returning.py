@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fidgpt.sweep import LocalRunner, Sweep, axis
 from fidgpt.sweep.runners.slurm import SlurmRunner
-from fidgpt.train.tracking.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import Toys
 from .slurm_here import SlurmHere

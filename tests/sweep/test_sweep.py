@@ -12,17 +12,16 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.running.runs import build_trainer, new_run
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
-from fidgpt.sweep.points.axes import Item
-from fidgpt.sweep.results.book import Book
-from fidgpt.sweep.results.files import read_table
+from fidgpt.sweep.progress import Screen
+from fidgpt.sweep.results import Book, read_table
 from fidgpt.sweep.runners import local
-from fidgpt.sweep.showing.screen import Screen
-from fidgpt.train.tracking.trackers import read_rows, reproducible
+from fidgpt.sweep.values import Item
+from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import Toys
 from .test_local import interrupt_when

@@ -4,7 +4,7 @@ import pytest
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import ablation, axis, axis_values, pairs, repeat
-from fidgpt.sweep.points.values import expanded
+from fidgpt.sweep.values import expanded
 
 
 @pytest.mark.parametrize(

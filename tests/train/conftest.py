@@ -8,11 +8,11 @@ import fiddle as fdl
 import pytest
 from harmed import Run
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.graph import dump
 from fidgpt.train import Outcome, RunDirectory, Trainer
-from fidgpt.train.tracking.trackers import Row, read_rows
+from fidgpt.train.trackers.trackers import Row, read_rows
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fidgpt.cli import train
-from fidgpt.train.learner import Learner
+from fidgpt.train.state import Learner
 
 FLAG = "--run_dir="
 DIES_AT = 5

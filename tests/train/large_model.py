@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.compose.runs import build_trainer
 from fidgpt.train import Checkpoints, RunDirectory
 
 README = ["config:base", "fiddler:make_large", "set:model.hidden_dim=1024"]

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from fidgpt.optim import Adafactor, Muon
 from fidgpt.train import ClipByValue, Ema, StepMeters
-from fidgpt.train.steps.gradients import GradientNorms
+from fidgpt.train.step import GradientNorms
 
 
 def model(mesh: DeviceMesh | None) -> nn.Module:

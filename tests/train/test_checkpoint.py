@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from fidgpt.train.checkpoints import CheckpointError, Checkpoints, newest_good
-from fidgpt.train.checkpoints.tree import flatten, unflatten
+from fidgpt.train.checkpoints.tensors import flatten, unflatten
 
 Parameters = list[nn.Parameter]
 

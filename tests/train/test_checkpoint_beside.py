@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from fidgpt.train import CheckpointError, Checkpoints, WriteAtOnce, WriteBeside
-from fidgpt.train.checkpoints import newest_good, saving
+from fidgpt.train.checkpoints import checkpoints as saving
+from fidgpt.train.checkpoints import newest_good
 
 
 def make() -> tuple[nn.Module, torch.optim.Optimizer]:

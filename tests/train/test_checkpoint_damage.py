@@ -16,14 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.train.checkpoints import (
-    CheckpointError,
-    Checkpoints,
-    files,
-    manifest,
-    newest_good,
-    verify,
-)
+from fidgpt.train.checkpoints import CheckpointError, Checkpoints, manifest, newest_good, verify
+from fidgpt.train.checkpoints import manifest as files
 
 FILES = (
     "manifest.json",

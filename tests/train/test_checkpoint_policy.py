@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fidgpt.train import Checkpoints, EveryMinutes, KeepBest, KeepEvery
-from fidgpt.train.checkpoints import policy
+from fidgpt.train.checkpoints import retention as policy
 from fidgpt.train.checkpoints.manifest import find, read_manifest
-from fidgpt.train.checkpoints.policy import BEST, PERMANENT, REGULAR, TEMPORARY, Saved, staying
+from fidgpt.train.checkpoints.retention import BEST, PERMANENT, REGULAR, TEMPORARY, Saved, staying
 
 
 class Clock:

@@ -8,8 +8,9 @@ from rich.console import Console as RichConsole
 from run_facts import FACTS, metrics_row
 
 from fidgpt.train import Console, RunDirectory
-from fidgpt.train.tracking import Trackers, console
-from fidgpt.train.tracking.screen import progress_bar
+from fidgpt.train.trackers import console
+from fidgpt.train.trackers.background import Trackers
+from fidgpt.train.trackers.screen import progress_bar
 
 
 class Loud:

@@ -10,8 +10,8 @@ from harmed import NUM_STEPS, Run, goes_back
 
 from fidgpt import fiddlers
 from fidgpt.train import RunError, Samples, Trainer, trainer
-from fidgpt.train.learner import Learner
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.state import Learner
+from fidgpt.train.trackers.trackers import Row
 
 
 def test_a_run_goes_back_and_reads_other_batches(run: Run) -> None:

@@ -24,15 +24,15 @@ from fidgpt.model import (
     token_table,
 )
 from fidgpt.model.cost import activation_bytes, with_zeros, without_memory
-from fidgpt.model.cost.layers import alike_layers
+from fidgpt.model.cost.flops import alike_layers
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import adamw, decay_matrices
 from fidgpt.parallel import DataParallel
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
-from fidgpt.train.facts.footprint import Footprint, footprint
-from fidgpt.train.learner import Learner
-from fidgpt.train.losses.objective import NextToken
+from fidgpt.train.footprint import Footprint, footprint
+from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
+from fidgpt.train.state import Learner
 
 SEQ, ROWS, HIDDEN, VOCAB, WIDE = 128, 4, 128, 600, 8000
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fidgpt.model import Unembedding, token_table
 from fidgpt.model.reports import collecting
 from fidgpt.train import FusedCrossEntropy, ZLoss
-from fidgpt.train.losses import fused_loss
+from fidgpt.train import loss as fused_loss
 
 ROWS, HIDDEN, VOCAB = 70, 16, 101
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fidgpt.train import ClipByValue
-from fidgpt.train.steps.gradients import GradientNorms, norms_of, require_bound
+from fidgpt.train.step import GradientNorms, norms_of, require_bound
 
 
 def parameters() -> list[nn.Parameter]:

@@ -5,13 +5,13 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import use_lora, use_muon
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.train.device import machine_at_hand
-from fidgpt.train.facts.group_facts import groups_of, in_short
-from fidgpt.train.facts.summary import summarise
-from fidgpt.train.facts.summary_text import summary_text
+from fidgpt.train.parameter_groups import groups_of, in_short
+from fidgpt.train.summary import summarise
+from fidgpt.train.summary_text import summary_text
 
 LAYERS = {f"blocks.*.{name}": {0, 1, 2} for name in ("a.query.w", "a.key.w", "norm.w", "mlp.0.w")}
 LAYERS |= {"norm.w": set(), "scale": set()}

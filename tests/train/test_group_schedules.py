@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from fidgpt.train import StepMeters
-from fidgpt.train.steps.gradients import GradientNorms
-from fidgpt.train.steps.group_schedules import GroupSchedules
+from fidgpt.train.step import GradientNorms, GroupSchedules
 
 
 def halves(step: int) -> float:

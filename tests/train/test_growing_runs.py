@@ -7,12 +7,12 @@ from pathlib import Path
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import grow_batch, use_mixture, use_prefetch, use_roll_back
-from fidgpt.graph.checking.permissions import Permission, allowed_changes
+from fidgpt.graph.permissions import Permission, allowed_changes
 from fidgpt.train import RunDirectory, RunError, Trainer
-from fidgpt.train.resuming import check_resumable
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.trackers.trackers import Row
+from fidgpt.train.trainer import check_resumable
 
 Config = fdl.Config[Trainer]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import ByteTokenizer, DataError
 from fidgpt.fiddlers import smoke_test, use_tasks
@@ -18,7 +18,8 @@ from fidgpt.model import LanguageModel, materialize
 from fidgpt.model.generation import score
 from fidgpt.parallel import DataParallel
 from fidgpt.train import CrossEntropy
-from fidgpt.train.evaluation import Answers, Tasks, harness_model
+from fidgpt.train.harness import Tasks, harness_model
+from fidgpt.train.tasks import Answers
 
 try:
     import lm_eval  # noqa: F401  # pyright: ignore[reportMissingImports]

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 GIGABYTES = 12  # weights twice, their gradients and AdamW's two means
 

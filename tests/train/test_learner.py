@@ -6,15 +6,15 @@ import torch
 from learning import learner_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import unlearned
 from fidgpt.model import materialize
 from fidgpt.model.reports import collecting, report_tally
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, Float32, Precision
-from fidgpt.train.learner import Learner
-from fidgpt.train.steps.step_reports import StepReports
+from fidgpt.train.meters import StepReports
+from fidgpt.train.state import Learner
 
 
 def learner(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> Learner:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.data import ByteTokenizer
 from fidgpt.model import LanguageModel, materialize
 from fidgpt.model.generation import generate, score
-from fidgpt.train.evaluation import Answers, likelihoods
+from fidgpt.train.tasks import Answers, likelihoods
 
 CONTEXT = 24
 TOKENIZER = ByteTokenizer()

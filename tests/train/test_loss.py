@@ -8,8 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt.model import Unembedding, token_table
 from fidgpt.model.reports import collecting
-from fidgpt.train.losses.loss import CrossEntropy
-from fidgpt.train.losses.loss_terms import SmoothedLabels, ZLoss
+from fidgpt.train.loss import CrossEntropy, SmoothedLabels, ZLoss
 
 ROWS, HIDDEN, VOCAB = 70, 16, 101
 

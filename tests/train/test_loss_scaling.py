@@ -10,7 +10,7 @@ from torch import nn
 from fidgpt.fiddlers import use_float16, use_float32
 from fidgpt.optim import Constant
 from fidgpt.train import Float16, RunError, Stateful
-from fidgpt.train.steps.loss_scaling import LossScaling
+from fidgpt.train.step import LossScaling
 
 
 def test_the_factor_moves_as_torchs_own_does():

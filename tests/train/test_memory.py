@@ -9,13 +9,13 @@ import torch
 from run_facts import FACTS
 
 from fidgpt.train import RunError
-from fidgpt.train.memory import peak_memory, within_memory
-from fidgpt.train.tracking.screen import memory_text
+from fidgpt.train.meters import peak_memory, within_memory
+from fidgpt.train.trackers.screen import memory_text
 
 PROGRAM = """
 import resource, sys
 import torch
-from fidgpt.train.memory import keep_freed_memory
+from fidgpt.train.meters import keep_freed_memory
 
 def faults(times):
     begin = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

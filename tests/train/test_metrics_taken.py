@@ -7,8 +7,8 @@ import pytest
 from run_facts import FACTS, metrics_row
 
 from fidgpt.train import JSONLines, RunDirectory, RunError
-from fidgpt.train.tracking import Trackers
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.background import Trackers
+from fidgpt.train.trackers.trackers import read_rows
 
 
 def edited(path: Path) -> None:

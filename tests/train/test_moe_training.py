@@ -16,7 +16,7 @@ from fidgpt.graph import find
 from fidgpt.model.moe import MoE
 from fidgpt.train import BFloat16
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.tracking.trackers import reproducible
+from fidgpt.train.trackers.trackers import reproducible
 
 BIAS = "blocks.0.mlp.router.selection_bias.bias"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import fiddle as fdl
 import pytest
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import use_memory_snapshot, use_profiler, use_watchdog
 from fidgpt.train import Profiler, RunDirectory, RunError, Watchdog
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 
 def losses(rows: list[dict]) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import (
     use_adafactor,
     use_adamw,
@@ -22,8 +22,8 @@ from fidgpt.fiddlers import (
 )
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.train import Trainer
-from fidgpt.train.facts.footprint import footprint
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.footprint import footprint
+from fidgpt.train.trackers.trackers import Row
 
 Config = fdl.Config[Trainer]
 Train = Callable[..., list[Row]]

@@ -13,7 +13,7 @@ import torch
 from forked import Python
 
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 pytestmark = pytest.mark.xdist_group("processes")  # one worker trains `whole` for all
 COMMAND = [sys.executable, "-m", "fidgpt.cli.train"]

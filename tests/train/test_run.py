@@ -13,11 +13,10 @@ import pytest
 from run_facts import FACTS, metrics_row
 
 from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
-from fidgpt.train.run import resume_flag
-from fidgpt.train.stop import StopSignals
-from fidgpt.train.tracking import Trackers
-from fidgpt.train.tracking.console import Console
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.run_directory import StopSignals, resume_flag
+from fidgpt.train.trackers.background import Trackers
+from fidgpt.train.trackers.console import Console
+from fidgpt.train.trackers.trackers import read_rows
 
 
 def test_a_run_directory_is_made_once_with_its_texts(tmp_path):
@@ -142,7 +141,7 @@ def test_what_others_put_into_the_folder_does_not_end_the_run(tmp_path, monkeypa
         if path.suffix == ".swp":
             raise error(2, "not for us")
 
-    monkeypatch.setattr("fidgpt.train.run.sync", synced)
+    monkeypatch.setattr("fidgpt.train.run_directory.sync", synced)
     run.sync()
 
 

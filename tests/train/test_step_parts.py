@@ -10,8 +10,8 @@ from harmed import NUM_STEPS, Run, differences, goes_back
 from torch import Tensor
 
 from fidgpt import fiddlers
-from fidgpt.cli.running.runs import build_trainer
-from fidgpt.train.learner import Learner
+from fidgpt.compose.runs import build_trainer
+from fidgpt.train.state import Learner
 
 
 def skips(run: Run) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from forked import run_ranks
 
-from fidgpt.train.tracking.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 pytestmark = pytest.mark.xdist_group("sharded")
 

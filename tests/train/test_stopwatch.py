@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from fidgpt.train.stopwatch import Stopwatch
+from fidgpt.train.meters import Stopwatch
 
 
 def test_seconds_add_up_by_phase_until_they_are_taken():

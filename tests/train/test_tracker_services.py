@@ -14,9 +14,9 @@ from run_facts import FACTS, Ears, metrics_row, until
 
 from fidgpt.graph import clone
 from fidgpt.train import Aside, MLflow, RunDirectory, TensorBoard, Trackio, WandB
-from fidgpt.train.tracking import Trackers, aside
-from fidgpt.train.tracking.described import GROUP
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.trackers import background as aside
+from fidgpt.train.trackers.background import GROUP, Trackers
+from fidgpt.train.trackers.trackers import Row
 
 Known = dict[str, Any]
 # What the packages themselves warn of; a warning of the project's own stays an error.

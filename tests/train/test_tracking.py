@@ -12,10 +12,16 @@ import pytest
 from run_facts import FACTS, Ears, metrics_row, until
 
 from fidgpt.train import JSONLines, RunDirectory, RunError
-from fidgpt.train.tracking import Aside, Described, Trackers, aside, require_packages
-from fidgpt.train.tracking.described import GROUP, described
-from fidgpt.train.tracking.journal import Journal
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.trackers import background as aside
+from fidgpt.train.trackers.background import (
+    GROUP,
+    Aside,
+    Described,
+    Trackers,
+    described,
+    require_packages,
+)
+from fidgpt.train.trackers.trackers import Journal, Row
 
 
 class Service(Aside):

@@ -9,7 +9,7 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.cli.running.runs import build_trainer, load_run
+from fidgpt.compose.runs import build_trainer, load_run
 from fidgpt.data import DataError, TextFiles
 from fidgpt.fiddlers import use_float32, use_gqa, use_learned_positions, use_wsd
 from fidgpt.graph import ConfigError, fingerprint
@@ -17,7 +17,7 @@ from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.tracking.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 
 def test_a_run_leaves_all_that_is_needed_to_run_again(cfg, train, tmp_path):
@@ -103,7 +103,7 @@ def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fidgpt.train.learner.Learner.update", die)
+        patch.setattr("fidgpt.train.state.Learner.update", die)
         with pytest.raises(KeyboardInterrupt):
             train(cfg, resume=True, resume_step=6)
     assert newest_good(tmp_path / "run") == 6

@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from fidgpt.train import RunError, Trainer
-from fidgpt.train.steps.trial_step import require_steps
-from fidgpt.train.tracking.trackers import Row
+from fidgpt.train.step import require_steps
+from fidgpt.train.trackers.trackers import Row
 
 
 def groups_of(*parameters: Tensor) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_float32
 from fidgpt.model import Transformer

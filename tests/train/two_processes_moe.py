@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import load
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fidgpt import fiddlers
-from fidgpt.cli.running.runs import build_trainer
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.train import RunDirectory, trainer
-from fidgpt.train.learner import Learner
+from fidgpt.train.state import Learner
 
 HARMFUL = 4  # the number of a batch
 

@@ -6,9 +6,9 @@ import fiddle as fdl
 import recipe
 
 from fidgpt import graph
-from fidgpt.cli.catalogue.catalogue import Catalogue
-from fidgpt.cli.directives.directives import compose
-from fidgpt.graph.edits import set_text, set_value
+from fidgpt.compose.catalogue import Catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.graph.assign import set_text, set_value
 
 ALLOWED = ("parts", "systems")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fidgpt.cli import app
-from fidgpt.cli.flags import refuse_arguments
-from fidgpt.cli.showing import asked
-from fidgpt.cli.sweeping.flags import FLAGS  # with those of a sweep
+from fidgpt.cli import show as asked
+from fidgpt.cli.app import refuse_arguments
+from fidgpt.cli.sweep_flags import FLAGS  # with those of a sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,14 +44,14 @@ def _asked_for(console: "Console") -> int | None:
     _refuse_directory()
     _refuse_form()
     if FLAGS.bisect is not None:
-        from fidgpt.cli.sweeping.bisecting import bisect
+        from fidgpt.cli.sweep_modes import bisect
 
         return bisect(console)
     if FLAGS.search is not None:
-        from fidgpt.cli.sweeping.searching import search
+        from fidgpt.cli.sweep_modes import search
 
         return search(console)
-    from fidgpt.cli.sweeping.grid import sweep
+    from fidgpt.cli.sweep_modes import sweep
 
     return sweep(console)
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from fidgpt.cli import app
-from fidgpt.cli.flags import FLAGS, refuse_arguments
-from fidgpt.cli.running import earlier
-from fidgpt.cli.running.contradictions import refuse_contradictions
-from fidgpt.cli.showing import asked, show
+from fidgpt.cli import app, show
+from fidgpt.cli import resume as earlier
+from fidgpt.cli import show as asked
+from fidgpt.cli.app import FLAGS, refuse_arguments
+from fidgpt.cli.resume import refuse_contradictions
 from fidgpt.collection import without_collection
 
 if TYPE_CHECKING:
     import fiddle as fdl
 
-    from fidgpt.cli.catalogue.catalogue import Catalogue
-    from fidgpt.cli.directives.effects import Composed
+    from fidgpt.compose.catalogue import Catalogue
+    from fidgpt.compose.effects import Composed
     from fidgpt.graph import ConfigError
     from fidgpt.train import RunDirectory, Trainer
 
@@ -53,8 +53,8 @@ def main(arguments: list[str]) -> int | None:
         refuse_contradictions()
         _pretend_machine()
         # Late: --help, --list and completion load no torch.
-        from fidgpt.cli.catalogue.catalogue import own_catalogue
-        from fidgpt.cli.directives.directives import composed
+        from fidgpt.compose.catalogue import own_catalogue
+        from fidgpt.compose.directives import composed
 
         catalogue = own_catalogue(tuple(FLAGS.allow))
         old = earlier.resumed(catalogue) if FLAGS.resume else None
@@ -68,9 +68,11 @@ def main(arguments: list[str]) -> int | None:
 
 
 def _show(made: "Composed", catalogue: "Catalogue") -> None:
-    from fidgpt.cli.directives.culprits import grouped  # late, as they know the model
-    from fidgpt.cli.directives.report import naming_directives
-    from fidgpt.cli.directives.spare import spare_blocks
+    from fidgpt.compose.effects import spare_blocks
+    from fidgpt.compose.report import (
+        grouped,  # late, as they know the model
+        naming_directives,
+    )
 
     with naming_directives(made, allow_noop=FLAGS.allow_noop):
         mistakes = _cannot_run(made.root)
@@ -86,7 +88,7 @@ def _cannot_run(cfg: "fdl.Config") -> "list[ConfigError]":
     Raises:
       ConfigErrors: the graph is so wrong that there is nothing to look at.
     """
-    from fidgpt.cli.running.constraints import CONSTRAINTS
+    from fidgpt.compose.runs import CONSTRAINTS
     from fidgpt.graph import ConfigError, ConfigErrors, bind, check, checked
 
     try:
@@ -102,18 +104,18 @@ def _cannot_run(cfg: "fdl.Config") -> "list[ConfigError]":
 
 def _wrong_beside(made: "Composed") -> list[str]:
     """What is wrong with the graph too where a directive is, so that all is told at once."""
-    from fidgpt.cli.directives.report import wrong_beside
-    from fidgpt.cli.running.constraints import CONSTRAINTS
+    from fidgpt.compose.report import wrong_beside
+    from fidgpt.compose.runs import CONSTRAINTS
 
     return wrong_beside(made, constraints=CONSTRAINTS, allow_noop=FLAGS.allow_noop)
 
 
 def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -> int | None:
     """Trains what the directives made, or goes on with it where a run went by `old` so far."""
-    from fidgpt.cli.directives.report import naming_directives
-    from fidgpt.cli.directives.spare import spare_blocks
-    from fidgpt.cli.running.runs import build_trainer
-    from fidgpt.graph.checking.unread import unread
+    from fidgpt.compose.effects import spare_blocks
+    from fidgpt.compose.report import naming_directives
+    from fidgpt.compose.runs import build_trainer
+    from fidgpt.graph.unused import unread
 
     with naming_directives(made, allow_noop=FLAGS.allow_noop):
         trainer = build_trainer(made.root)
@@ -130,8 +132,7 @@ def _directory(
     cfg: "fdl.Config", old: "fdl.Config | None", allowed: tuple[str, ...]
 ) -> "RunDirectory":
     """Of a new run, or of the one that is to go on; nothing is written yet."""
-    from fidgpt.cli.running.runs import new_run, resumed_run
-    from fidgpt.cli.running.saying import allow_flags
+    from fidgpt.compose.runs import allow_flags, new_run, resumed_run
 
     flags = allow_flags(FLAGS.allow)
     if old is None:
@@ -145,8 +146,8 @@ def _show_facts(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) 
     """What would be trained; of a run that is to go on, that it could."""
     from rich.console import Console
 
-    from fidgpt.train.resuming import check_resumable
-    from fidgpt.train.tracking.screen import facts_table
+    from fidgpt.train.trackers.screen import facts_table
+    from fidgpt.train.trainer import check_resumable
 
     if resume:
         check_resumable(trainer, directory, step=FLAGS.resume_step)
@@ -163,7 +164,7 @@ def _train(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) -> in
 
 def _tell(made: "Composed", *, all_of_it: bool) -> None:
     """What the directives changed, on standard error; without `all_of_it` only the warnings."""
-    from fidgpt.cli.directives.report import report
+    from fidgpt.compose.report import report
 
     told = report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop)
     for line in told.changes if all_of_it else []:
@@ -178,9 +179,9 @@ def _warn(lines: list[str]) -> None:
 
 def _pretend_machine() -> None:
     """Lets for_hardware see the machine of --hardware in place of the one at hand."""
-    from fidgpt.cli.directives.spelling import is_by_machine
+    from fidgpt.compose.directives import is_by_machine
     from fidgpt.graph import ConfigError
-    from fidgpt.train.machine import VARIABLE
+    from fidgpt.train.device import VARIABLE
 
     if FLAGS.hardware is None:
         return

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 from fidgpt.curves.drawing import short_number
 from fidgpt.curves.series import Curve
-from fidgpt.drafts import drafted
+from fidgpt.files import drafted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

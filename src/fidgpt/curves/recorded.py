@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.train import RunError
-from fidgpt.train.telling import tell
-from fidgpt.train.tracking.trackers import Row, read_rows
+from fidgpt.train.run_directory import tell
+from fidgpt.train.trackers.trackers import Row, read_rows
 
 FILE = "metrics.jsonl"
 

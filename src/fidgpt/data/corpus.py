@@ -1,18 +1,35 @@
-"""A corpus as a part of a run: which text, which tokenizer, and where the prepared form is kept."""
+"""Where prepared corpora lie when nobody says where."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from fidgpt.data.cache import cache_directory
-from fidgpt.data.preparing.preparation import (
+from fidgpt.data.errors import DataError
+from fidgpt.data.preparation import (
     DEFAULT_SHARD_TOKENS,
     DEFAULT_VALIDATION_FRACTION,
     check_options,
     preparation_key,
     prepare_corpus,
 )
-from fidgpt.data.preparing.prepared import PreparedCorpus
-from fidgpt.data.sources.sources import Source
-from fidgpt.data.tokenizers.tokenizer import TokenizerSpec
+from fidgpt.data.prepared import PreparedCorpus
+from fidgpt.data.sources import Source
+from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec
+
+
+def cache_directory() -> Path:
+    """`$FIDGPT_CACHE`, else `$XDG_CACHE_HOME/fidgpt`, else `~/.cache/fidgpt`."""
+    try:
+        if own := os.environ.get("FIDGPT_CACHE"):
+            return Path(own).expanduser()
+        if common := os.environ.get("XDG_CACHE_HOME"):
+            return Path(common).expanduser() / "fidgpt"
+        return Path.home() / ".cache" / "fidgpt"
+    except RuntimeError as error:
+        raise DataError(
+            f"There is no such home directory to keep prepared corpora in ({error})\n"
+            "Set the environment variable FIDGPT_CACHE to a directory, or give cache_dir=... ."
+        ) from error
 
 
 class Corpus:
@@ -100,3 +117,24 @@ class CorpusDirectory:
         if self._prepared is None:
             self._prepared = PreparedCorpus(Path(self.path).expanduser())
         return self._prepared
+
+
+class CorpusTokenizer:
+    """The tokenizer that a corpus has, or will have once it is prepared."""
+
+    sample_bytes = 0
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    def identity(self) -> str:
+        """That of the prepared corpus, which is prepared first."""
+        return f"of corpus {self.corpus.prepare().key}"
+
+    def end_of_text_id(self) -> int:
+        """As the corpus's own tokenizer says."""
+        return self.corpus.tokenizer.end_of_text_id()
+
+    def build(self, sample: Sequence[str]) -> Tokenizer:
+        """Prepare the corpus, and take its tokenizer."""
+        return self.corpus.prepare().tokenizer

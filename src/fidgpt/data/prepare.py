@@ -8,17 +8,14 @@ from typing import Any
 
 from fidgpt.data.corpus import Corpus
 from fidgpt.data.errors import DataError
-from fidgpt.data.preparing.preparation import (
+from fidgpt.data.preparation import (
     DEFAULT_SHARD_TOKENS,
     DEFAULT_VALIDATION_FRACTION,
     prepare_corpus,
 )
-from fidgpt.data.preparing.prepared import PreparedCorpus
-from fidgpt.data.sources.sources import Source, StandardLibrary, TextFiles
-from fidgpt.data.tokenizers.bpe import BPETokenizer
-from fidgpt.data.tokenizers.byte_tokenizer import ByteTokenizer
-from fidgpt.data.tokenizers.tokenizer import TokenizerSpec
-from fidgpt.data.tokenizers.tokenizer_files import TokenizerFile
+from fidgpt.data.prepared import PreparedCorpus
+from fidgpt.data.sources import Source, StandardLibrary, TextFiles
+from fidgpt.data.tokenizers import BPETokenizer, ByteTokenizer, TokenizerFile, TokenizerSpec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

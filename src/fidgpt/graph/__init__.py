@@ -6,24 +6,23 @@ for: most runs need none of them.
 
 from typing import TYPE_CHECKING
 
-from fidgpt.graph.binding.bind import Heard, bind, resolve
-from fidgpt.graph.build import build
-from fidgpt.graph.checking.check import check, checked
-from fidgpt.graph.drawing.notebook import show_configs
-from fidgpt.graph.edits.swap import swap_all, swapped
+from fidgpt.graph.binding import Heard, bind, resolve
+from fidgpt.graph.building import build
+from fidgpt.graph.checking import check, checked
+from fidgpt.graph.cloning import clone, clone_part
+from fidgpt.graph.drawing import show_configs
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
-from fidgpt.graph.history.provenance import Saying, Speaker, Story, said_by, story, why_text
-from fidgpt.graph.selecting.paths import find_place
-from fidgpt.graph.selecting.select import find, set_tag, tagged
-from fidgpt.graph.selecting.selectors import places
-from fidgpt.graph.structure.clone import clone, clone_part
-from fidgpt.graph.structure.walk import Node, nodes, parts, title
-from fidgpt.graph.typed.values import read_value
-from fidgpt.graph.views.outline import outline
+from fidgpt.graph.outlines import outline
+from fidgpt.graph.paths import find_place
+from fidgpt.graph.provenance import Saying, Speaker, Story, said_by, story, why_text
+from fidgpt.graph.selectors import find, places, set_tag, tagged
+from fidgpt.graph.swap import swap_all, swapped
+from fidgpt.graph.values import read_value
+from fidgpt.graph.walk import Node, nodes, parts, title
 from fidgpt.late import late_names
 
 if TYPE_CHECKING:
-    from fidgpt.graph.difference.apply import apply, apply_patch, dump_patch
+    from fidgpt.graph.difference.applying import apply, apply_patch, dump_patch
     from fidgpt.graph.difference.changes import (
         Change,
         ItemMoved,
@@ -35,20 +34,19 @@ if TYPE_CHECKING:
         TagsChanged,
         ValueChanged,
     )
-    from fidgpt.graph.difference.diff import Changes, diff
-    from fidgpt.graph.difference.merge import merge
+    from fidgpt.graph.difference.differ import Changes, diff
+    from fidgpt.graph.difference.merging import merge
     from fidgpt.graph.difference.text import diff_text
-    from fidgpt.graph.drawing.draw import draw
-    from fidgpt.graph.drawing.render import Drawing
-    from fidgpt.graph.spelling.repro import Repro, repro
-    from fidgpt.graph.storage.file import dump, load, load_with_changes
-    from fidgpt.graph.storage.fingerprint import equal, fingerprint
-    from fidgpt.graph.typed.formula import formula
+    from fidgpt.graph.drawing import Drawing, draw
+    from fidgpt.graph.formulas import formula
+    from fidgpt.graph.reproduce import Repro, repro
+    from fidgpt.graph.storage.equality import equal, fingerprint
+    from fidgpt.graph.storage.files import dump, load, load_with_changes
 else:
     __getattr__, __dir__ = late_names(
         __name__,
         {
-            "difference.apply": ("apply", "apply_patch", "dump_patch"),
+            "difference.applying": ("apply", "apply_patch", "dump_patch"),
             "difference.changes": (
                 "Change",
                 "ItemMoved",
@@ -60,15 +58,14 @@ else:
                 "TagsChanged",
                 "ValueChanged",
             ),
-            "difference.diff": ("Changes", "diff"),
-            "difference.merge": ("merge",),
+            "difference.differ": ("Changes", "diff"),
+            "difference.merging": ("merge",),
             "difference.text": ("diff_text",),
-            "drawing.draw": ("draw",),
-            "drawing.render": ("Drawing",),
-            "spelling.repro": ("Repro", "repro"),
-            "storage.file": ("dump", "load", "load_with_changes"),
-            "storage.fingerprint": ("equal", "fingerprint"),
-            "typed.formula": ("formula",),
+            "drawing": ("Drawing", "draw"),
+            "reproduce": ("Repro", "repro"),
+            "storage.files": ("dump", "load", "load_with_changes"),
+            "storage.equality": ("equal", "fingerprint"),
+            "formulas": ("formula",),
         },
     )
 

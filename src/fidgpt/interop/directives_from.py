@@ -7,14 +7,14 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.directives import compose
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigError, bind, find_place, read_value
 from fidgpt.graph.errors import ConfigErrors, raise_all
-from fidgpt.graph.selecting.paths import Place, describe
-from fidgpt.graph.signatures.hints import name_of
-from fidgpt.graph.structure.arguments import default_of
-from fidgpt.graph.structure.walk import join
+from fidgpt.graph.fiddle import default_of
+from fidgpt.graph.hints import name_of
+from fidgpt.graph.paths import Place, describe
+from fidgpt.graph.walk import join
 
 
 def directives_of(tree: Any, *, base: str = "config:base") -> list[str]:

@@ -1,9 +1,25 @@
 """Parts of a decoder, as plain torch modules."""
 
-from fidgpt.model.activations import Activation, gelu, gelu_tanh, squared_relu
 from fidgpt.model.attention import Attention, heads_that_fit
 from fidgpt.model.blocks import Block, Mixer, ParallelBlock, PostNormBlock, SandwichBlock, Shared
-from fidgpt.model.compiled import Compile
+from fidgpt.model.context import (
+    ALiBi,
+    Either,
+    Every,
+    Layout,
+    LayoutMaker,
+    Mask,
+    PackedDocuments,
+    Places,
+    Prefix,
+    ScoreChange,
+    Softcap,
+    Window,
+    attention_sinks,
+    causal,
+    one_document,
+    padded,
+)
 from fidgpt.model.embedding import (
     Embedding,
     Unembedding,
@@ -11,8 +27,6 @@ from fidgpt.model.embedding import (
     root_of_width,
     token_table,
 )
-from fidgpt.model.extended import MachineError
-from fidgpt.model.float8 import Float8
 from fidgpt.model.init import (
     Constant,
     DepthScaled,
@@ -22,32 +36,26 @@ from fidgpt.model.init import (
     Normal,
     RandomInit,
     TruncatedNormal,
+    attention_scale,
+    output_scale,
 )
 from fidgpt.model.kernels import Kernel, Scoring, blockwise, dense, fastest, flex, sdpa
-from fidgpt.model.language_model import LanguageModel
-from fidgpt.model.latent_sizes import latent_rank, rotary_share, yarn_scale
-from fidgpt.model.layout import (
-    Layout,
-    LayoutMaker,
-    PackedDocuments,
-    Places,
-    one_document,
-    padded,
-)
-from fidgpt.model.linear import Linear, LinearFactory
-from fidgpt.model.lora import LoRALinear, is_adapter
-from fidgpt.model.masks import Either, Every, Mask, Prefix, Window, causal
-from fidgpt.model.materialize import StartError, initialize, materialize
-from fidgpt.model.mla import LatentAttention
+from fidgpt.model.linear import Linear, LinearFactory, LoRALinear, MachineError, is_adapter
+from fidgpt.model.materialization import StartError, initialize, materialize
+from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
 from fidgpt.model.mlp import (
     GELU,
     MLP,
+    Activation,
     GatedMLP,
     GeGLU,
     SquaredReLU,
     SwiGLU,
     gated_ffn_dim,
+    gelu,
+    gelu_tanh,
     multiple_of,
+    squared_relu,
 )
 from fidgpt.model.moe import (
     AdapterFactory,
@@ -77,7 +85,6 @@ from fidgpt.model.moe import (
     geglu,
     swiglu,
 )
-from fidgpt.model.mup import attention_scale, output_scale
 from fidgpt.model.norm import (
     AcrossHeads,
     NormFactory,
@@ -86,24 +93,24 @@ from fidgpt.model.norm import (
     WeightlessRMSNorm,
     width_of_heads,
 )
-from fidgpt.model.positions import LearnedPositions, SinusoidalPositions
+from fidgpt.model.positions import (
+    LearnedPositions,
+    LinearScaling,
+    Llama3Scaling,
+    NTKScaling,
+    RoPE,
+    RoPEScaling,
+    SinusoidalPositions,
+    YaRN,
+)
 from fidgpt.model.prediction import (
     MultiTokenTransformer,
     PredictionFactory,
     TokenLoss,
     TokenPrediction,
 )
-from fidgpt.model.recompute import Keep, Recompute, keep_products
-from fidgpt.model.rope import RoPE
-from fidgpt.model.rope_scaling import (
-    LinearScaling,
-    Llama3Scaling,
-    NTKScaling,
-    RoPEScaling,
-    YaRN,
-)
-from fidgpt.model.scores import ALiBi, ScoreChange, Softcap, attention_sinks
-from fidgpt.model.transformer import Transformer
+from fidgpt.model.transformer import LanguageModel, Transformer
+from fidgpt.model.wrappers import Compile, Float8, Keep, Recompute, keep_products
 
 __all__ = [
     "GELU",

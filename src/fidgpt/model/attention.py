@@ -6,12 +6,10 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fidgpt.model.context import Layout, Mask, Places, ScoreChange, causal, counted, within
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
-from fidgpt.model.layout import Layout, Places, counted
 from fidgpt.model.linear import Linear, LinearFactory
-from fidgpt.model.masks import Mask, causal, within
-from fidgpt.model.scores import ScoreChange
 from fidgpt.ranges import require_factor, require_share, require_size
 
 

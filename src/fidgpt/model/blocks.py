@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.layout import Layout
+from fidgpt.model.context import Layout
 from fidgpt.ranges import require_factor, require_share
 
 Stream = Float[Tensor, "batch seq hidden"]

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fidgpt.model.context import Layout, one_document
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, carry
-from fidgpt.model.layout import Layout, one_document
 from fidgpt.ranges import require_factor, require_positive, require_size
 
 HALF = Constant(0.5)

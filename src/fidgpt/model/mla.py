@@ -1,5 +1,6 @@
-"""Multi-head latent attention: keys and values of all heads from one small vector a token."""
+"""Multi-head latent attention."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -7,16 +8,41 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.attention import Attention, Rotation, SinkFactory
+from fidgpt.model.context import Layout, Mask, Places, ScoreChange, causal, counted, within
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
-from fidgpt.model.latent_sizes import rotary_share, yarn_scale
-from fidgpt.model.layout import Layout, Places, counted
 from fidgpt.model.linear import Linear, LinearFactory
-from fidgpt.model.masks import Mask, causal, within
 from fidgpt.model.norm import NormFactory, RMSNorm
-from fidgpt.model.rope import RoPE
-from fidgpt.model.rope_scaling import YaRN
-from fidgpt.model.scores import ScoreChange
+from fidgpt.model.positions import RoPE, YaRN
+
+
+def latent_rank(*, head_dim: int) -> int:
+    """Size of the latent, 4 * head_dim as in DeepSeek-V2 (arXiv:2405.04434, section 3.1.2)."""
+    return 4 * head_dim
+
+
+def rotary_share(*, head_dim: int) -> int:
+    """Dimensions that turn beside those of a head: half as many, as there, and an even number."""
+    return max(2, head_dim // 4 * 2)
+
+
+def yarn_scale(
+    *, head_dim: int, rope_head_dim: int, factor: float, mscale_all_dim: float = 1.0
+) -> float:
+    """The scale of a model whose RoPE is stretched by YaRN, as DeepSeek's own code has it.
+
+    `(0.1 * mscale_all_dim * ln(factor) + 1)^2 / sqrt(head_dim + rope_head_dim)`: what `YaRN`
+    would do by an amplitude to the dimensions that turn is done here to all of a head (Peng et
+    al., 2023, arXiv:2309.00071, section 3.4). The amplitude is then 1.
+
+    Args:
+      head_dim: dimensions of a head that do not turn.
+      rope_head_dim: those that turn.
+      factor: how many times as long the new sequences are.
+      mscale_all_dim: how much of the sharpening is wanted; 0 for none.
+    """
+    sharper = 0.1 * mscale_all_dim * math.log(max(1.0, factor)) + 1
+    return sharper**2 / math.sqrt(head_dim + rope_head_dim)
 
 
 class LatentAttention(nn.Module):

@@ -1,13 +1,31 @@
-"""What a block does to each token alone: plain and gated MLPs around any activation."""
+"""Feed-forward networks."""
+
+from collections.abc import Callable
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.activations import Activation, gelu_tanh, squared_relu
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.ranges import require_size
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`x * P(z < x)` for a standard normal z (Hendrycks and Gimpel, 2016, arXiv:1606.08415)."""
+    return F.gelu(x)
+
+
+def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """GELU by a tanh that is within 0.0005 of it: what GPT-2 and Gemma were trained with."""
+    return F.gelu(x, approximate="tanh")
+
+
+def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """`max(x, 0)^2` (Primer, So et al., 2021, arXiv:2109.08668)."""
+    return F.relu(x).square()
 
 
 def multiple_of(*, multiple: int, value: int | float) -> int:

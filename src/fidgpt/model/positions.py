@@ -1,11 +1,16 @@
-"""Where a token stands as a vector that is added to its own."""
+"""Positions: rotary, scaled and absolute."""
+
+import math
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fidgpt.model.context import Layout, counted
 from fidgpt.model.init import GPT2_NORMAL, Init, carry
-from fidgpt.ranges import require_positive
+from fidgpt.ranges import require_positive, require_size
 
 
 class LearnedPositions(nn.Module):
@@ -71,3 +76,254 @@ class SinusoidalPositions(nn.Module):
         )
         angles = positions.unsqueeze(-1) * self.theta ** (-exponents / self.hidden_dim)
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+Frequencies = Float[Tensor, " pairs"]
+
+
+@runtime_checkable
+class RoPEScaling(Protocol):
+    """Changes how fast each pair of dimensions turns.
+
+    Attributes:
+      amplitude: what cosine and sine are multiplied with, 1 for most.
+    """
+
+    amplitude: float
+
+    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
+        """The new radians a position of each pair; `frequencies` are theta^(-2i / rotary_dim)."""
+        ...
+
+
+class LinearScaling:
+    """Positions are squeezed together by `factor` (Chen et al., 2023, arXiv:2306.15595)."""
+
+    amplitude = 1.0
+
+    def __init__(self, *, factor: float) -> None:
+        self.check_arguments(factor=factor)
+        self.factor = factor
+
+    @staticmethod
+    def check_arguments(*, factor: float) -> None:
+        """Raises ValueError unless waves get a length."""
+        _require_factor(factor)
+
+    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
+        return frequencies / self.factor
+
+
+class NTKScaling:
+    """Slow pairs are slowed by `factor`, fast ones left alone, those between in between.
+
+    The base becomes theta * factor^(d / (d - 2)), so that the slowest of the d / 2 pairs turns
+    `factor` times as slowly ("NTK-aware" scaling; Peng et al., 2023, arXiv:2309.00071, section
+    3.1).
+    """
+
+    amplitude = 1.0
+
+    def __init__(self, *, factor: float) -> None:
+        self.check_arguments(factor=factor)
+        self.factor = factor
+
+    @staticmethod
+    def check_arguments(*, factor: float) -> None:
+        """Raises ValueError unless waves get a length."""
+        _require_factor(factor)
+
+    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
+        pairs = len(frequencies)
+        if pairs == 1:
+            return frequencies
+        shares = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
+        return frequencies * self.factor ** (-shares / (pairs - 1))
+
+
+class YaRN:
+    """Pairs that turn often within the old length are left alone, those that hardly turn slowed.
+
+    Between `beta_fast` and `beta_slow` turns the two are mixed, and attention is sharpened by an
+    amplitude of 0.1 ln(factor) + 1 (Peng et al., 2023, arXiv:2309.00071, sections 3.2 to 3.4).
+
+    Args:
+      factor: how many times as long the new sequences are.
+      original_seq_len: the length that the model was trained with, in tokens.
+      beta_fast: turns within the old length from which on a pair is left alone.
+      beta_slow: turns up to which a pair is slowed by the whole factor.
+      amplitude: of cosine and sine; by the formula unless said.
+      truncate: whether the ends of the mixture are whole numbers of pairs, as in the paper's code.
+      sharpness: how much latent attention sharpens whole heads besides; see `yarn_scale`.
+    """
+
+    def __init__(
+        self,
+        *,
+        factor: float,
+        original_seq_len: int,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        amplitude: float | None = None,
+        truncate: bool = True,
+        sharpness: float = 0.0,
+    ) -> None:
+        self.factor = factor
+        self.original_seq_len = original_seq_len
+        self.beta_fast = beta_fast
+        self.beta_slow = beta_slow
+        self.amplitude = max(1.0, 0.1 * math.log(factor) + 1) if amplitude is None else amplitude
+        self.truncate = truncate
+        self.sharpness = sharpness
+
+    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
+        pairs = len(frequencies)
+        low, high = (self._pair(beta, pairs, theta) for beta in (self.beta_fast, self.beta_slow))
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * pairs - 1)
+        places = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
+        slowed = ((places - low) / max(high - low, 1e-3)).clamp(0, 1)
+        return frequencies * (1 - slowed) + frequencies / self.factor * slowed
+
+    def _pair(self, turns: float, pairs: int, theta: float) -> float:
+        """Which pair turns so often within the old length."""
+        ratio = self.original_seq_len / (turns * 2 * math.pi)
+        return pairs * math.log(ratio) / math.log(theta)
+
+
+class Llama3Scaling:
+    """Waves longer than the old length are stretched by `factor`, short ones left alone.
+
+    Between `original_seq_len / high_freq_factor` and `original_seq_len / low_freq_factor` the two
+    are mixed (Grattafiori et al., 2024, arXiv:2407.21783; the formula is that of the model's
+    published code).
+
+    Args:
+      factor: how many times as long the longest waves become.
+      original_seq_len: the length that the model was trained with, in tokens.
+      low_freq_factor: waves longer than original_seq_len / low_freq_factor are stretched whole.
+      high_freq_factor: waves shorter than original_seq_len / high_freq_factor are left alone.
+    """
+
+    amplitude = 1.0
+
+    def __init__(
+        self,
+        *,
+        factor: float = 8.0,
+        original_seq_len: int = 8192,
+        low_freq_factor: float = 1.0,
+        high_freq_factor: float = 4.0,
+    ) -> None:
+        self.factor = factor
+        self.original_seq_len = original_seq_len
+        self.low_freq_factor = low_freq_factor
+        self.high_freq_factor = high_freq_factor
+
+    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
+        waves_that_fit = self.original_seq_len * frequencies / (2 * math.pi)
+        span = self.high_freq_factor - self.low_freq_factor
+        kept = ((waves_that_fit - self.low_freq_factor) / span).clamp(0, 1)
+        return frequencies * kept + frequencies / self.factor * (1 - kept)
+
+
+def _require_factor(factor: float) -> None:
+    if not factor > 0:
+        raise ValueError(f"{factor=} stretches waves to no length: use a number above 0.")
+
+
+Heads = Float[Tensor, "batch heads seq head_dim"]
+
+
+class RoPE(nn.Module):
+    """Turns each pair of dimensions by an angle that grows with the position.
+
+    Dimension i is paired with i + head_dim / 2, and pair i turns by position * theta^(-2i /
+    head_dim) (Su et al., 2021, arXiv:2104.09864, in the half-split layout of
+    GPT-NeoX and Llama checkpoints on the Hugging Face hub). Angles are computed in float32 once a
+    pass: they cost nothing beside the attention they serve, and there is no table to move between
+    devices or to outgrow. One RoPE may serve every layer.
+
+    Args:
+      head_dim: size of a head; even.
+      theta: the base of the wavelengths; 10,000 in the paper, larger for longer contexts.
+      rotary_dim: how many dimensions are turned, the first ones; even, and all unless said.
+      scaling: changes how fast pairs turn, to reach beyond the lengths seen in training.
+
+    Raises:
+      ValueError: a dimension would have no partner, rotary_dim is more than there are, or theta is
+        not above 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        theta: float = 10_000.0,
+        rotary_dim: int | None = None,
+        scaling: RoPEScaling | None = None,
+    ) -> None:
+        super().__init__()
+        self.check_arguments(head_dim=head_dim, theta=theta, rotary_dim=rotary_dim)
+        self.head_dim = head_dim
+        self.theta = theta
+        self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        self.scaling = scaling
+
+    @staticmethod
+    def check_arguments(*, head_dim: int, theta: float, rotary_dim: int | None) -> None:
+        """Raises ValueError unless an even number of the dimensions that there are is turned."""
+        require_size("head_dim", head_dim)
+        require_positive("theta", theta)
+        if rotary_dim is None and head_dim % 2:
+            raise ValueError(f"{head_dim=} is odd, and RoPE turns pairs: use an even head_dim.")
+        if rotary_dim is not None and (rotary_dim % 2 or not 0 < rotary_dim <= head_dim):
+            raise ValueError(
+                f"{rotary_dim=} of {head_dim=} cannot be turned in pairs: use an even number of "
+                f"at most {head_dim}."
+            )
+
+    def forward(
+        self,
+        query: Heads,
+        key: Float[Tensor, "batch kv_heads seq head_dim"],
+        layout: Layout | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Rotates queries and keys by where they stand; from 0 on unless a layout says."""
+        layout = Layout(counted(query.shape[2], query.device)) if layout is None else layout
+        make = partial(self._waves, layout.places.positions, query.dtype)
+        cos, sin = layout.once(("rope", id(self), query.dtype), make)
+        return _rotated(query, cos, sin), _rotated(key, cos, sin)
+
+    def _waves(
+        self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "rows 1 seq rotary_dim"], Float[Tensor, "rows 1 seq rotary_dim"]]:
+        """The cosine and the signed sine that each dimension and its partner are weighed by."""
+        exponents = torch.arange(
+            0, self.rotary_dim, 2, device=positions.device, dtype=torch.float32
+        )
+        frequencies = self.theta ** (-exponents / self.rotary_dim)
+        amplitude = 1.0
+        if self.scaling is not None:
+            frequencies = self.scaling(frequencies, theta=self.theta)
+            amplitude = self.scaling.amplitude
+        angles = positions[:, None, :, None].float() * frequencies
+        cos, sin = ((wave * amplitude).to(dtype) for wave in (angles.cos(), angles.sin()))
+        return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def _rotated(
+    x: Heads,
+    cos: Float[Tensor, "rows 1 seq rotary_dim"],
+    sin: Float[Tensor, "rows 1 seq rotary_dim"],
+) -> Heads:
+    rotary_dim = cos.shape[-1]
+    if rotary_dim < x.shape[-1]:
+        turned = _rotated(x[..., :rotary_dim], cos, sin)
+        return torch.cat([turned, x[..., rotary_dim:]], dim=-1)
+    # Halves change places, so that every dimension meets its partner: four passes over memory, back
+    # included, for the nine of cutting in two and joining. A flip compiles to vectors, a roll does
+    # not.
+    partners = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+    return torch.addcmul(x * cos, partners, sin)

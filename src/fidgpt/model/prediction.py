@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
+from fidgpt.model.context import Layout, LayoutMaker, Places, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.layout import Layout, LayoutMaker, Places, one_document
 from fidgpt.model.linear import Linear
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.reports import report_loss, report_metric
@@ -189,7 +189,7 @@ class MultiTokenTransformer(Transformer):
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Every prediction scores all tokens of the vocabulary once more, in training."""
-        from fidgpt.model.cost.operations import flops_per_token  # which knows models itself
+        from fidgpt.model.cost.flops import flops_per_token  # which knows models itself
 
         return len(self.predictions) * flops_per_token(self.unembedding, seq_len=seq_len)
 

@@ -1,16 +1,54 @@
-"""The decoder: the stack of blocks that makes a language model."""
+"""What training, evaluation and generation ask of a model."""
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
+from fidgpt.model.context import Layout, LayoutMaker, one_document
 from fidgpt.model.embedding import Embedding
-from fidgpt.model.language_model import LanguageModel
-from fidgpt.model.layout import Layout, LayoutMaker, one_document
 from fidgpt.ranges import require_share, require_size
+
+
+class LanguageModel(nn.Module):
+    """Tokens in, a score for every next token out, in two halves.
+
+    The halves are apart so that a loss can score a few tokens at a time, and generation only the
+    last one: the logits of a whole batch are the largest tensor of a small model's training.
+
+    Attributes:
+      unembedding: features [..., hidden] to logits [..., vocab].
+      layout: says where the tokens of a batch stand.
+    """
+
+    unembedding: nn.Module
+    layout: LayoutMaker
+
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq hidden"]:
+        """What the model knows of each token, ready for the unembedding.
+
+        Args:
+          tokens: ids, from 0 to vocab_size - 1.
+          layout: where the tokens stand; as the model itself says of a training batch unless given.
+        """
+        raise NotImplementedError
+
+    def forward(
+        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    ) -> Float[Tensor, "batch seq vocab"]:
+        """Logits of the token that follows each token; the arguments are those of `features`."""
+        return self.unembedding(self.features(tokens, layout))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return next(self.parameters()).device
+
 
 _DEEPEST = 100_000  # each layer is made, on whatever device: a slip of the pen would never end
 

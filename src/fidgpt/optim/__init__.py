@@ -2,7 +2,22 @@
 
 from fidgpt.optim.adafactor import Adafactor
 from fidgpt.optim.adamw import adamw
-from fidgpt.optim.decays import (
+from fidgpt.optim.groups import (
+    ByName,
+    Predicate,
+    decay_matrices,
+    is_hidden_matrix,
+    is_matrix,
+    is_table,
+    is_vector,
+    mup_groups,
+    split_hidden_matrices,
+)
+from fidgpt.optim.lion import Lion
+from fidgpt.optim.muon import Muon
+from fidgpt.optim.rules import LayerDecay, ParameterGroups, RateScale, Rule
+from fidgpt.optim.schedules import (
+    Constant,
     CosineDecay,
     DecayShape,
     Fall,
@@ -10,25 +25,10 @@ from fidgpt.optim.decays import (
     InverseSqrtDecay,
     LinearDecay,
     NoDecay,
+    Phases,
     PolynomialDecay,
-    SqrtDecay,
-)
-from fidgpt.optim.groups import decay_matrices, mup_groups, split_hidden_matrices
-from fidgpt.optim.lion import Lion
-from fidgpt.optim.muon import Muon
-from fidgpt.optim.phases import Phases
-from fidgpt.optim.predicates import (
-    ByName,
-    Predicate,
-    is_hidden_matrix,
-    is_matrix,
-    is_table,
-    is_vector,
-)
-from fidgpt.optim.rules import LayerDecay, ParameterGroups, RateScale, Rule
-from fidgpt.optim.schedules import (
-    Constant,
     Schedule,
+    SqrtDecay,
     WarmupCosine,
     WarmupStableDecay,
     fraction,

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fidgpt.optim.closures import Closure, loss_of
-from fidgpt.optim.ranges import require_rates
-from fidgpt.parallel.sharding import is_sharded
+from fidgpt.optim.adamw import Closure, loss_of
+from fidgpt.optim.groups import require_rates
+from fidgpt.parallel.fully_sharded import is_sharded
 
 _step = inspect.unwrap(torch.optim.Adafactor.step)
 

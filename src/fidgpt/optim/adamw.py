@@ -1,14 +1,24 @@
-"""AdamW, in the form that torch computes fastest."""
+"""What an optimizer's `step` may be handed: a function that computes the loss and its gradients."""
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fidgpt.optim.closures import Closure
-from fidgpt.optim.ranges import require_adam
+from fidgpt.optim.groups import require_adam
+
+Closure = Callable[[], Any]
+
+
+def loss_of(closure: Closure | None) -> Any:
+    """What the function returns, which is called with gradients switched on; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
 
 _FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}
 _step = inspect.unwrap(torch.optim.AdamW.step)

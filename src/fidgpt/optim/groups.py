@@ -1,12 +1,76 @@
-"""Which parameters an optimizer treats alike."""
+"""Parameter groups."""
 
+import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fidgpt.optim.predicates import Predicate, is_hidden_matrix, is_matrix
 from fidgpt.ranges import require_not_negative
+
+_TABLES = re.compile(r"(?:^|\.)\w*embedding\.")
+
+
+@runtime_checkable
+class Predicate(Protocol):
+    """Whether a rule is about a parameter."""
+
+    def __call__(self, name: str, parameter: nn.Parameter, /) -> bool: ...
+
+
+def is_matrix(name: str, parameter: nn.Parameter) -> bool:
+    """Two dimensions or more, and no bias: those of experts are one matrix, and biases still."""
+    return parameter.dim() >= 2 and not name.endswith("bias")
+
+
+def is_vector(name: str, parameter: nn.Parameter) -> bool:
+    """What is no matrix: norms, biases, sinks."""
+    return not is_matrix(name, parameter)
+
+
+def is_table(name: str, parameter: nn.Parameter) -> bool:
+    """A matrix that tokens or positions are looked up in, or that scores tokens."""
+    return is_matrix(name, parameter) and _TABLES.search(name) is not None
+
+
+def is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
+    """A matrix between two layers of a model: any that is no table."""
+    return is_matrix(name, parameter) and not is_table(name, parameter)
+
+
+class ByName:
+    """Parameters in whose name a pattern is found, such as `attention[.](query|key)`.
+
+    Args:
+      pattern: a regular expression.
+
+    Raises:
+      ValueError: it is none.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.check_arguments(pattern=pattern)
+        self.pattern = pattern
+
+    @staticmethod
+    def check_arguments(*, pattern: str) -> None:
+        """Raises ValueError unless the pattern is a regular expression."""
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{pattern=} is no regular expression: {error}.") from None
+
+    def __call__(self, name: str, parameter: nn.Parameter) -> bool:
+        return re.search(self.pattern, name) is not None
+
+
+def train_only(model: nn.Module, trainable: Predicate | None) -> None:
+    """Lets those parameters learn for which it is so, and no others; None changes nothing."""
+    if trainable is None:
+        return
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(trainable(name, parameter))
+
 
 Grouping = Callable[[nn.Module], list[dict[str, Any]]]
 """Deals the parameters of a model into groups, as optimizers take them."""
@@ -110,3 +174,22 @@ def _apart(
 
 def _group(name: str, parameters: list[nn.Parameter]) -> dict[str, Any]:
     return {"name": name, "params": parameters}
+
+
+def require_rates(*, lr: float, weight_decay: float) -> None:
+    """Raises ValueError unless both are finite and 0 or more."""
+    require_not_negative("lr", lr)
+    require_not_negative("weight_decay", weight_decay)
+
+
+def require_adam(*, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    """Raises ValueError unless these are numbers that Adam can step with."""
+    require_rates(lr=lr, weight_decay=weight_decay)
+    require_betas(betas)
+    require_not_negative("eps", eps)
+
+
+def require_betas(betas: tuple[float, float]) -> None:
+    """Raises ValueError unless each is from 0 to below 1."""
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"{betas=} must be from 0 to less than 1.")

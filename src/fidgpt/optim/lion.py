@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fidgpt.optim.closures import Closure, loss_of
-from fidgpt.optim.ranges import require_betas, require_rates
+from fidgpt.optim.adamw import Closure, loss_of
+from fidgpt.optim.groups import require_betas, require_rates
 
 
 class Lion(Optimizer):

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fidgpt.optim.adamw import adamw
-from fidgpt.optim.closures import Closure, loss_of
-from fidgpt.optim.ranges import require_adam
+from fidgpt.optim.adamw import Closure, adamw, loss_of
+from fidgpt.optim.groups import require_adam
 
 Group = dict[str, Any]
 _MOST_ITERATIONS = 100  # of torch's own Muon

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fidgpt.optim.predicates import Predicate
+from fidgpt.optim.groups import Predicate
 from fidgpt.ranges import require_not_negative
 
 _LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidgpt.parallel.data_parallel import Computation, DataParallel, ParallelError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
 
 # What shards is imported where it is used: it takes longer than all else that a command starts.
 Model = TypeVar("Model", bound=nn.Module)
@@ -174,3 +175,8 @@ def _gather_around_features(model: nn.Module) -> None:
         return switch(mode)
 
     setattr(model, "train", train)  # noqa: B010
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is spread over a mesh of devices, whose class takes a second to import."""
+    return hasattr(tensor, "device_mesh")

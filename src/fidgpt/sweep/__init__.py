@@ -4,13 +4,12 @@ sweep = Sweep("config:base", axis("tag:LearningRate=log(1e-4,1e-2,5)"), repeat("
 sweep.run(jobs=2).best()
 """
 
-from fidgpt.sweep.points.axes import Axis, Choice, ablation, axis, axis_values, pairs, repeat
-from fidgpt.sweep.points.planning import Plan, plan
-from fidgpt.sweep.points.point import Point
-from fidgpt.sweep.results.results import Results, read_results
-from fidgpt.sweep.runners.job import Ending, Events, Job, Runner, jobs_of
+from fidgpt.sweep.points import Plan, Point, plan
+from fidgpt.sweep.runners.attempt import Ending, Events, Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
-from fidgpt.sweep.sweep import Sweep
+from fidgpt.sweep.running import Sweep
+from fidgpt.sweep.tables import Results, read_results
+from fidgpt.sweep.values import Axis, Choice, ablation, axis, axis_values, pairs, repeat
 
 __all__ = [
     "Axis",

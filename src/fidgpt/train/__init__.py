@@ -1,5 +1,6 @@
 """The trainer and its parts: loop, checkpoints, evaluation, metrics, trackers."""
 
+from fidgpt.train.averaging import Average, Ema, EmaDecaySqrt
 from fidgpt.train.checkpoints import (
     CheckpointError,
     Checkpoints,
@@ -11,29 +12,23 @@ from fidgpt.train.checkpoints import (
     WriteBeside,
     initial_weights,
 )
-from fidgpt.train.evaluation import DomainValidation, Evaluator, TaskEvaluation, Validation
-from fidgpt.train.facts.facts import Facts
-from fidgpt.train.losses.fused_loss import FusedCrossEntropy
-from fidgpt.train.losses.loss import CrossEntropy
-from fidgpt.train.losses.loss_terms import LossTerm, SmoothedLabels, ZLoss
-from fidgpt.train.machine import machine_name
-from fidgpt.train.observers.determinism import Determinism
-from fidgpt.train.observers.observers import Observer
-from fidgpt.train.observers.profiling import MemorySnapshot, Profiler
-from fidgpt.train.observers.watchdog import Watchdog
+from fidgpt.train.device import derive_seed, machine_name
+from fidgpt.train.divergence import Divergence, Guard, RollBack, SkipDiverged, SkipOutliers, Verdict
+from fidgpt.train.evaluation import DomainValidation, Evaluator, Validation
+from fidgpt.train.facts import Facts
+from fidgpt.train.harness import TaskEvaluation
+from fidgpt.train.loss import CrossEntropy, FusedCrossEntropy, LossTerm, SmoothedLabels, ZLoss
+from fidgpt.train.meters import StepMeters
+from fidgpt.train.observers import Determinism, MemorySnapshot, Observer, Profiler, Watchdog
 from fidgpt.train.precision import BFloat16, Float16, Float32, Precision, native_precision
-from fidgpt.train.rng import derive_seed
-from fidgpt.train.run import Outcome, RunDirectory, RunError
+from fidgpt.train.run_directory import Outcome, RunDirectory, RunError
 from fidgpt.train.samples import Samples, continuations, document_begin, texts_after
-from fidgpt.train.stateful import Stateful
-from fidgpt.train.steps.averaging import Average, Ema, EmaDecaySqrt
-from fidgpt.train.steps.divergence import Divergence, RollBack, SkipDiverged
-from fidgpt.train.steps.gradients import ClipByValue, GradientTransform
-from fidgpt.train.steps.guards import Guard, SkipOutliers, Verdict
-from fidgpt.train.steps.step_meters import StepMeters
-from fidgpt.train.tracking import Aside, MLflow, TensorBoard, Trackio, WandB
-from fidgpt.train.tracking.console import Console
-from fidgpt.train.tracking.trackers import JSONLines, Tracker
+from fidgpt.train.state import Stateful
+from fidgpt.train.step import ClipByValue, GradientTransform
+from fidgpt.train.trackers.background import Aside
+from fidgpt.train.trackers.console import Console
+from fidgpt.train.trackers.services import MLflow, TensorBoard, Trackio, WandB
+from fidgpt.train.trackers.trackers import JSONLines, Tracker
 from fidgpt.train.trainer import Trainer
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fidgpt.train.steps.loss_scaling import LossScaling
+from fidgpt.train.step import LossScaling
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from fidgpt.data import StreamDecoder, Tokenizer
 from fidgpt.model.generation import Choice, UntilString, sampling, write
-from fidgpt.model.language_model import LanguageModel
+from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_not_negative, require_size
-from fidgpt.train.rng import derive_seed
+from fidgpt.train.device import derive_seed
 
 
 class Samples:

@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 
 from faults.processes import Command, become
 from fidgpt.cli import train
-from fidgpt.train.learner import Learner
+from fidgpt.train.state import Learner
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE = "done"

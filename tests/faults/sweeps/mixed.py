@@ -7,7 +7,8 @@ from pathlib import Path
 from faults.sweeps import toy
 from fidgpt.cli import sweep
 from fidgpt.sweep import Job
-from fidgpt.sweep.runners import slurm, slurm_attempt
+from fidgpt.sweep.runners import slurm
+from fidgpt.sweep.runners import slurm as slurm_attempt
 
 SLURM_HERE = "SLURM_HERE"  # not SLURM_CONF, by which all is known that goes down with the node
 _SECONDS = 0.4  # of a toy's step

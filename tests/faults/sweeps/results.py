@@ -13,7 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from faults.results import Result, Wrong, refuse_difference, result_of
 from faults.sweeps.children import DONE, Trained
-from fidgpt.train.tracking.trackers import reproducible
+from fidgpt.train.trackers.trackers import reproducible
 
 Row = Mapping[str, Any]
 _BY_CHANCE = ("attempts", "seconds", "code")

@@ -1,19 +1,80 @@
-"""Two graphs side by side: which part stands for which, and the places where they may differ."""
+"""Comparison of two graphs, node by node."""
 
+import enum
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.difference.bound import NOTHING, Argument, Bound
-from fidgpt.graph.difference.edges import Aspect, Edge, Finding
-from fidgpt.graph.difference.items import Items, are_comparable
-from fidgpt.graph.difference.likeness import call_of, function_of, tags_of
-from fidgpt.graph.storage.merkle import Table, leaf_key
-from fidgpt.graph.structure.clone import copies_of
-from fidgpt.graph.structure.quantities import is_quantity
-from fidgpt.graph.structure.walk import IS_NODE, nodes, step_to
+from fidgpt.graph.cloning import copies_of
+from fidgpt.graph.difference.align import (
+    NOTHING,
+    Argument,
+    Bound,
+    Items,
+    Place,
+    are_comparable,
+    call_of,
+    function_of,
+    tags_of,
+)
+from fidgpt.graph.hints import is_quantity
+from fidgpt.graph.storage.hashing import Table, leaf_key
+from fidgpt.graph.walk import IS_NODE, nodes, step_to
+
+Tags = tuple[str, ...]
+
+
+class Aspect(enum.Enum):
+    """In what two graphs differ at an edge."""
+
+    TAGS = enum.auto()
+    POSITION = enum.auto()  # the item stands before or after others than it did
+    CALL = enum.auto()  # the part that stands there calls something else
+    VALUE = enum.auto()  # another value, or a heard one, which may be the same
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edge:
+    """The same argument, or item, of a node of the old graph and of its partner in the new one.
+
+    Attributes:
+      holders: the identities of the two nodes.
+      steps: what leads from each; None where this one has no such item.
+      old: what the old graph holds there.
+      new: what the new one holds there.
+      tags: the names of its tags in each graph.
+      is_moved: whether it is an item that has left its place among the others.
+      like: of an item that came, the old item that it resembles.
+      copy: of which copy of old parts this is a place; 0 for the pairs that all starts with.
+    """
+
+    holders: tuple[int, int]
+    steps: tuple[str | None, str | None]
+    old: Argument
+    new: Argument
+    tags: tuple[Tags, Tags] = ((), ())
+    is_moved: bool = False
+    like: Any = None
+    copy: int = 0
+
+    @property
+    def is_heard(self) -> bool:
+        return self.old.said is not None or self.new.said is not None
+
+    @property
+    def places(self) -> tuple[Place | None, Place | None]:
+        """The place in each graph."""
+        old, new = self.steps
+        return (
+            None if old is None else (self.holders[0], old),
+            None if new is None else (self.holders[1], new),
+        )
+
+
+Finding = tuple[Aspect, Edge]
 
 
 class Comparison:

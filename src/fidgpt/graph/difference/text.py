@@ -1,11 +1,13 @@
-"""Changes as text for a person."""
+"""Changes as text."""
 
 import math
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from fidgpt.graph.difference.changes import Change
-from fidgpt.graph.selecting.paths import TEXT
+from fidgpt.graph.difference.differ import diff
+from fidgpt.graph.paths import TEXT
 
 _PIECE = re.compile(rf"{TEXT}|\[(\d+)\]")  # the key of a dict, in which brackets mean nothing
 _HOLE = "[\0]"  # no path has this sign: it writes keys as Python does
@@ -49,3 +51,15 @@ def _paths(pattern: str, indices: list[tuple[int, ...]]) -> Iterator[str]:
 def _filled(pattern: str, indices: list[str]) -> str:
     first, *rest = pattern.split(_HOLE)
     return first + "".join(f"[{i}]{text}" for i, text in zip(indices, rest, strict=True))
+
+
+def since(base: Any, root: Any, *, name: str) -> str:
+    """The name of the graph that another began with, and a line for each difference.
+
+    Raises:
+      ConfigErrors: one of the graphs cannot be bound.
+    """
+    changes = diff(base, root)
+    if not changes:
+        return f"{name}, unchanged\n"
+    return f"{name}, but\n{diff_text(changes)}"

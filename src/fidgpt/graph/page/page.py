@@ -1,4 +1,4 @@
-"""The page: one text with the graph, the style and the scripts inside."""
+"""The HTML page of a graph."""
 
 import base64
 import hashlib
@@ -7,9 +7,146 @@ import json
 from importlib import resources
 from typing import Any
 
-from fidgpt.graph.page.changes import changes
-from fidgpt.graph.page.graph import Graph
-from fidgpt.graph.page.tables import Tables
+import fiddle as fdl
+from fiddle.tagging import TaggedValueCls
+
+from fidgpt.graph.binding import bind, resolve
+from fidgpt.graph.difference.changes import Change
+from fidgpt.graph.difference.differ import diff
+from fidgpt.graph.hints import is_quantity
+from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.page.tables import Rows, Tables
+from fidgpt.graph.paths import find_place
+from fidgpt.graph.walk import Node, children, is_node, join, nodes
+
+
+def results(root: Any, found: list[Node]) -> dict[int, str]:
+    """The result of each quantity among the nodes of a graph, by its identity.
+
+    A quantity that is computed from a part that is none itself is left out, as building that may
+    take long. Where one fails, there are none: that is told elsewhere.
+
+    Raises:
+      ConfigErrors: the graph cannot be bound.
+    """
+    asked = [node for node in found if node.parents and is_quantity(node.value)]
+    if not asked:
+        return {}
+    bound = bind(root)
+    quick = _quick(bound)
+    copies = {id(node.value): find_place(bound, node.path).value for node in asked}
+    computed = {number: copy for number, copy in copies.items() if id(copy) in quick}
+    try:
+        built = fdl.build(list(computed.values()))  # together, each once
+    except Exception:  # whatever the functions do with wrong arguments
+        return {}
+    return dict(zip(computed, map(leaf_text, built), strict=True))
+
+
+def _quick(root: Any) -> set[int]:
+    """The nodes that hold nothing but quantities, by identity."""
+    quick: set[int] = set()
+    for node in reversed(nodes(root)):
+        is_part = isinstance(node.value, fdl.Buildable)
+        if is_part and not (is_quantity(node.value) or isinstance(node.value, TaggedValueCls)):
+            continue
+        if all(id(child) in quick for _, child in children(node.value) if is_node(child)):
+            quick.add(id(node.value))
+    return quick
+
+
+Place = tuple[int, int]  # the numbers of a node and of its row
+_FEW = 24  # plain values in a list that is written on one line
+_SHALLOW = 4  # lists in lists that are
+
+
+class Graph:
+    """The nodes of a graph for a page.
+
+    A list of a few plain values is a value on one line; a longer one is a node with a row for
+    each.
+
+    Attributes:
+      nodes: the nodes as data, the root first.
+    """
+
+    def __init__(self, root: Any, tables: Tables) -> None:
+        found = nodes(root)
+        small = _small(found)
+        shown = [node for node in found if id(node.value) not in small or not node.parents]
+        numbers = {id(node.value): number for number, node in enumerate(shown)}
+        heard = {(id(heard.part), heard.key): heard for heard in resolve(root)}
+        rows = Rows(numbers, heard, tables)
+        self.nodes = [_node(node, rows, tables) for node in shown]
+        for number, text in results(root, shown).items():
+            self.nodes[numbers[number]]["result"] = text
+        steps = [{row["step"]: j for j, row in enumerate(node["rows"])} for node in self.nodes]
+        for node, described in zip(shown, self.nodes, strict=True):
+            holders = ((numbers[id(holder.value)], step) for holder, step in node.parents)
+            described["parents"] = [(i, steps[i][step]) for i, step in holders]
+
+    def places(self) -> dict[str, Place]:
+        """The row at each path, by the first path of the node that holds it."""
+        paths = [""] * len(self.nodes)
+        found: dict[str, Place] = {}
+        for i, node in enumerate(self.nodes):
+            if node["parents"]:
+                holder, row = node["parents"][0]
+                paths[i] = join(paths[holder], self.nodes[holder]["rows"][row]["step"])
+            found |= {join(paths[i], row["step"]): (i, j) for j, row in enumerate(node["rows"])}
+        return found
+
+
+def _node(node: Node, rows: Rows, tables: Tables) -> dict[str, Any]:
+    described = {"kind": type(node.value).__name__, "rows": rows.of(node.value)}
+    if isinstance(node.value, fdl.Buildable):
+        described["call"] = tables.calls.number(node.value)
+    return described
+
+
+def _small(found: list[Node]) -> set[int]:
+    """Lists and tuples of a few plain values, and empty dicts, by identity."""
+    sizes: dict[int, tuple[int, int]] = {}
+    for node in reversed(found):
+        if isinstance(node.value, fdl.Buildable) or (isinstance(node.value, dict) and node.value):
+            continue
+        held = [child for _, child in children(node.value)]
+        below = [sizes.get(id(child)) if is_node(child) else (1, 0) for child in held]
+        if None in below:
+            continue
+        count = sum(one[0] for one in below if one)
+        depth = 1 + max((one[1] for one in below if one), default=0)
+        if count <= _FEW and depth <= _SHALLOW:
+            sizes[id(node.value)] = count, depth
+    return set(sizes)
+
+
+def changes(old: tuple[Any, Graph], new: tuple[Any, Graph]) -> list[dict[str, Any]]:
+    """Every difference, with the place in each graph; no place where a graph has none.
+
+    Raises:
+      ConfigErrors: a graph cannot be bound.
+    """
+    places = old[1].places(), new[1].places()
+    return [_described(change, *places) for change in diff(old[0], new[0])]
+
+
+def _described(change: Change, old: dict[str, Place], new: dict[str, Place]) -> dict[str, Any]:
+    sides = {"old": _place(change.old.path, old), "new": _place(change.new.path, new)}
+    return {
+        "kind": type(change).__name__,
+        "sign": change.sign,
+        "path": change.path or "the root",
+        "detail": change.detail,
+        **{name: place for name, place in sides.items() if place is not None},
+    }
+
+
+def _place(path: str | None, places: dict[str, Place]) -> Place | None:
+    if path == "":
+        return 0, -1  # the root stands in no row
+    return None if path is None else places.get(path)
+
 
 # In the order in which they use each other.
 _SCRIPTS = (

@@ -11,21 +11,19 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.graph.cloning import copy_part
 from fidgpt.graph.errors import ConfigError, at, suggest
-from fidgpt.graph.storage.codec import decode, encode_default
-from fidgpt.graph.storage.migrations import Migration
-from fidgpt.graph.storage.names import find_name, find_tag, is_tag
+from fidgpt.graph.fiddle import Key, assign, default_of, every, named_defaults, parameter_of
+from fidgpt.graph.storage.codec import (
+    Migration,
+    decode,
+    encode_default,
+    find_name,
+    find_tag,
+    is_tag,
+)
 from fidgpt.graph.storage.plan import plan
 from fidgpt.graph.storage.writing import KINDS, TAGGED
-from fidgpt.graph.structure.arguments import (
-    Key,
-    assign,
-    default_of,
-    every,
-    named_defaults,
-    parameter_of,
-)
-from fidgpt.graph.structure.clone import copy_part
 
 _SECTIONS = ("set", "tags", "heard", "defaults")
 _MADE_ANEW = ("part", "shared", "tuple", "dict", "items", "object")  # of what each copy has its own

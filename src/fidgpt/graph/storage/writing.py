@@ -9,16 +9,13 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.storage.codec import encode, encode_default, encode_dict
-from fidgpt.graph.storage.fingerprint import fingerprint_by, fingerprint_of
-from fidgpt.graph.storage.merkle import Merkle, Table, hashable, leaf_key
-from fidgpt.graph.storage.names import name_of
-from fidgpt.graph.storage.noted import NotedMerkle
-from fidgpt.graph.storage.order import PLAIN, Order
-from fidgpt.graph.storage.walked import step_between
-from fidgpt.graph.structure.arguments import Key, default_of, every, given
-from fidgpt.graph.structure.walk import IS_PART, join, title
-from fidgpt.graph.structure.walk import parts as parts_of
+from fidgpt.graph.fiddle import Key, default_of, every, given
+from fidgpt.graph.storage.codec import encode, encode_default, encode_dict, name_of
+from fidgpt.graph.storage.equality import fingerprint_by, fingerprint_of
+from fidgpt.graph.storage.hashing import Merkle, NotedMerkle, Table, hashable, leaf_key
+from fidgpt.graph.storage.order import PLAIN, Order, step_between
+from fidgpt.graph.walk import IS_PART, join, title
+from fidgpt.graph.walk import parts as parts_of
 
 FORMAT = "fidgpt.config"
 VERSION = 1

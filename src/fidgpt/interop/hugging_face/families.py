@@ -1,7 +1,8 @@
-"""The families of models that can be read from the hub's files and written to them.
+"""Families of Hugging Face models."""
 
-Where a model is one of several, the first one here is what it is written as.
-"""
+from collections.abc import Callable
+
+import torch
 
 from fidgpt.configs.deepseek_v2 import HUB as DEEPSEEK_V2
 from fidgpt.configs.deepseek_v3 import HUB as DEEPSEEK_V3
@@ -18,7 +19,9 @@ from fidgpt.configs.qwen2 import HUB as QWEN2
 from fidgpt.configs.qwen3 import HUB as QWEN3
 from fidgpt.configs.qwen3_moe import HUB as QWEN3_MOE
 from fidgpt.configs.smollm import HUB as SMOLLM3
-from fidgpt.graph import ConfigError, suggest
+from fidgpt.graph import ConfigError, bind, build, suggest
+from fidgpt.interop.hugging_face.settings import Settings, config_of
+from fidgpt.model import LanguageModel
 
 FAMILIES: tuple[Family, ...] = (
     LLAMA,
@@ -48,3 +51,28 @@ def family_of(model_type: str) -> Family:
     if model_type not in known:
         raise ConfigError(f"{model_type=} is none that fidgpt knows. {suggest(model_type, known)}")
     return known[model_type]
+
+
+def member_of(family: Family, settings: Settings) -> LanguageModel:
+    """The model of some settings, on the meta device.
+
+    Raises:
+      ConfigError: the family has no such member.
+    """
+    model = bind(config_of(family, settings)).model
+    with torch.device("meta"):
+        return build(model)
+
+
+_OF_BARE_MODELS = ("transformer.", "model.")  # what a model has before it where a head is beside
+_OF_TEXT = (("model.language_model.", "model."), ("language_model.", ""))  # where an eye is beside
+
+
+def known_name(name: str, is_known: Callable[[str], bool]) -> str:
+    """The name that is known, of a tensor saved from a bare model or from one of text and images.
+
+    A name that is known, or is not known in any way, stays as it is.
+    """
+    candidates = [prefix + name for prefix in _OF_BARE_MODELS]
+    candidates += [name.replace(old, new, 1) for old, new in _OF_TEXT if name.startswith(old)]
+    return next((one for one in [name, *candidates] if is_known(one)), name)

@@ -1,23 +1,30 @@
-"""Weights of a Hugging Face directory into a model, one tensor in memory at a time."""
+"""Weights of the hub, loaded."""
 
 import fnmatch
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import fiddle as fdl
 import torch
 
 from fidgpt.configs.hub import Family
+from fidgpt.data import TokenizerFile
 from fidgpt.graph import ConfigError
-from fidgpt.interop.hugging_face.families import family_of
-from fidgpt.interop.hugging_face.files import CONFIG, TensorFiles
-from fidgpt.interop.hugging_face.member import member_of
-from fidgpt.interop.hugging_face.names import known_name
-from fidgpt.interop.hugging_face.readings import read_settings
-from fidgpt.interop.hugging_face.said import Said, read_said
-from fidgpt.interop.hugging_face.settings import Settings, said_of, settings_of
-from fidgpt.interop.hugging_face.structure import differences
+from fidgpt.interop.hugging_face.config import differences, read_settings
+from fidgpt.interop.hugging_face.families import FAMILIES, family_of, known_name, member_of
+from fidgpt.interop.hugging_face.files import CONFIG, TensorFiles, has_weights
+from fidgpt.interop.hugging_face.settings import (
+    Said,
+    Settings,
+    config_of,
+    read_said,
+    said_of,
+    settings_of,
+)
 from fidgpt.interop.hugging_face.tensors import Layout, layout_of
 from fidgpt.model import LanguageModel
+from fidgpt.train import Trainer
 
 _LISTED = 12  # tensors in a message
 _ALLOWED = 4  # paths that one would allow
@@ -155,3 +162,102 @@ def _require(message: str, wrong: list[str], remedy: str = "") -> None:
         rest = len(wrong) - _LISTED
         listed = wrong[:_LISTED] + ([f"and {rest} more"] if rest > 0 else [])
         raise ConfigError("\n  ".join([f"{message}:", *listed, *([remedy] if remedy else [])]))
+
+
+_TOKENIZER = "tokenizer.json"
+
+
+def from_hf(directory: str) -> fdl.Config[Trainer]:
+    """The model of a Hugging Face directory, with its tokenizer and weights where it has them.
+
+    What config.json says of training, such as dropout, is not taken over. Where there are weights
+    and no tokenizer.json, the config can be built, and is to be given a tokenizer before it runs.
+
+    Raises:
+      ConfigError: the directory holds no config.json, or not that of a model that we can compute;
+        all that is in the way is listed; or it has weights that are no safetensors, or that no
+        index names.
+    """
+    path = Path(directory).expanduser()
+    said = read_said(path)
+    try:
+        family = family_of(said["model_type"])
+        cfg = config_of(family, settings_of(family, said))
+    except ConfigError as error:
+        raise ConfigError(f"{path / CONFIG} cannot be used:\n  {error}") from error
+    path = path.resolve()
+    is_trained = has_weights(path)
+    # Weights know the numbers of one tokenizer: where it is missing, a run has to say so.
+    if is_trained or (path / _TOKENIZER).exists():
+        cfg.data.corpus.tokenizer = fdl.Config(TokenizerFile, path=str(path / _TOKENIZER))
+    if is_trained:
+        cfg.weights = fdl.Partial(load_hf, directory=str(path))
+    return cfg
+
+
+_LISTED_OF_FITTING = 6
+
+
+class Fitting(NamedTuple):
+    """A family, its settings by our names, and what config.json says of them."""
+
+    family: Family
+    settings: Settings
+    said: Said
+
+
+class _Misfit(NamedTuple):
+    family: Family
+    wrong: list[str]
+    is_far: bool  # not even described by the family's settings
+
+
+def fitting_family(model: LanguageModel, *, seq_len: int) -> Fitting:
+    """The first family of which a member, made of what config.json would say, is the same model.
+
+    So that nothing can be lost on the way: what config.json cannot say shows as a difference.
+
+    Raises:
+      ConfigError: there is none; the nearest one is named, and in what it differs.
+    """
+    misfits: list[_Misfit] = []
+    for family in FAMILIES:
+        found = _attempt(family, model, seq_len=seq_len)
+        if isinstance(found, Fitting):
+            return found
+        misfits.append(found)
+    nearest = min(misfits, key=lambda one: (one.is_far, len(one.wrong)))
+    rest = len(nearest.wrong) - _LISTED_OF_FITTING
+    lines = nearest.wrong[:_LISTED_OF_FITTING] + ([f"and {rest} more"] if rest > 0 else [])
+    raise ConfigError(
+        "no family of the hub that fidgpt knows computes what this model computes. Nearest is "
+        f"{nearest.family.architecture}:\n  " + "\n  ".join(lines)
+    )
+
+
+def _attempt(family: Family, model: LanguageModel, *, seq_len: int) -> Fitting | _Misfit:
+    try:
+        found = read_settings(family, model, seq_len=seq_len)
+    except ConfigError as error:
+        return _Misfit(family, [str(error)], is_far=True)
+    try:
+        said = said_of(family, found)
+    except ConfigError as error:
+        return _Misfit(family, [str(error)], is_far=False)
+    try:
+        settings = settings_of(family, said)
+        expected = member_of(family, settings)
+    except ConfigError as error:
+        return _Misfit(family, str(error).splitlines(), is_far=True)
+    wrong = differences(model, expected)
+    lines = [f"{one.path} is {one.ours}, there {one.theirs}" for one in wrong]
+    lines += _refused(family, settings)
+    return _Misfit(family, lines, is_far=False) if lines else Fitting(family, settings, said)
+
+
+def _refused(family: Family, settings: Settings) -> list[str]:
+    """What transformers' class of the family would not take, although the numbers work."""
+    width, heads = settings["hidden_dim"], settings["num_heads"]
+    if not family.whole_heads or width % heads == 0:
+        return []
+    return [f"{width=} is no whole number of {heads=}, as transformers wants it there"]

@@ -1,18 +1,37 @@
-"""A model into a directory from which transformers makes the same one."""
+"""A model saved in the hub's format."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fidgpt.data import Tokenizer
 from fidgpt.graph import ConfigError
-from fidgpt.interop.hugging_face.files import CONFIG, is_hub_directory, write_json
-from fidgpt.interop.hugging_face.fitting import fitting_family
-from fidgpt.interop.hugging_face.load import require_memory
-from fidgpt.interop.hugging_face.shards import write_weights
+from fidgpt.interop.hugging_face.files import CONFIG, is_hub_directory, write_json, write_weights
+from fidgpt.interop.hugging_face.load import fitting_family, require_memory
 from fidgpt.interop.hugging_face.tensors import layout_of
-from fidgpt.interop.hugging_face.tokenizer_out import write_tokenizer
 from fidgpt.model import LanguageModel
+
+
+def write_tokenizer(tokenizer: Tokenizer, directory: Path, *, seq_len: int) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, from which AutoTokenizer makes one."""
+    path = directory / "tokenizer.json"
+    tokenizer.save(path)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": seq_len,
+        "eos_token": _name(json.loads(path.read_text(encoding="utf-8")), tokenizer.end_of_text),
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(directory / "tokenizer_config.json", settings)
+
+
+def _name(content: Any, number: int) -> str | None:
+    """How a tokenizer.json writes a token."""
+    added = {one["id"]: one["content"] for one in content.get("added_tokens", ())}
+    vocabulary = content["model"].get("vocab", {})
+    return added.get(number) or next((word for word, n in vocabulary.items() if n == number), None)
 
 
 @torch.no_grad()

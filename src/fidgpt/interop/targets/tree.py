@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.structure.walk import join
+from fidgpt.graph.walk import join
 from fidgpt.interop.targets.references import References
-from fidgpt.interop.yaml_in import Foreign
+from fidgpt.interop.yaml import Foreign
 
 _NAMES = ("_target_", "_component_")
 _SETTINGS = ("_args_", "_partial_", "_convert_", "_recursive_")

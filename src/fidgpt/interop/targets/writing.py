@@ -9,14 +9,13 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, Node, bind, nodes
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.signatures.hints import hint_of
-from fidgpt.graph.structure.arguments import Key, given
-from fidgpt.graph.structure.walk import children, is_node, join, step_to
-from fidgpt.interop.targets.names import dotted_name
-from fidgpt.interop.targets.reading import inside, is_made_anew
+from fidgpt.graph.fiddle import Key, given
+from fidgpt.graph.hints import hint_of
+from fidgpt.graph.walk import children, is_node, join, step_to
+from fidgpt.interop.targets.reading import inside, is_made_anew, require_readable, written_value
+from fidgpt.interop.targets.references import dotted_name
 from fidgpt.interop.targets.tree import is_reserved
-from fidgpt.interop.targets.values import require_readable, written_value
-from fidgpt.interop.yaml_out import write_yaml
+from fidgpt.interop.yaml import write_yaml
 
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
 

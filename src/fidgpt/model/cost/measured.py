@@ -1,16 +1,20 @@
-"""What parts compute that say nothing of it, as torch counts it."""
+"""Costs measured by running a model that holds no memory."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Container
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from fidgpt.model.cost.layers import first_of_each
-from fidgpt.model.language_model import LanguageModel
+from fidgpt.model.cost.flops import first_of_each
+from fidgpt.model.kernels import Scoring, fastest, fastest_on, flex, sdpa
+from fidgpt.model.transformer import LanguageModel
 
 _NO_PRODUCTS = {
     *("__get__", "__getitem__", "_set_grad_enabled", "add", "arange", "clamp_min", "embedding"),
@@ -119,3 +123,176 @@ def _mute(model: nn.Module, path: str) -> bool:
 
 def _says(module: nn.Module) -> bool:
     return hasattr(module, "own_flops_per_token") or isinstance(module, nn.Linear)
+
+
+_DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class PretendedDevice(TorchFunctionMode):
+    """Inside, tensors on the meta device say that they are on another one.
+
+    Parts then choose their way of computing as they would there. Where torch itself has a fused
+    operation on real devices and a chain of small ones on the meta device, which keeps far more
+    for the backward pass, a stand-in keeps what the fused one does.
+
+    Args:
+      device: the device that is pretended.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func == _DEVICE:
+            return self._device
+        if func is F.scaled_dot_product_attention and self._has_fused(*args, **kwargs):
+            return _attended(*args, **kwargs)
+        if func is F.rms_norm and self._device.type != "cpu":
+            return _normalised(*args, **kwargs)
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
+        return func(*(_META if isinstance(x, torch.device) else x for x in args), **kwargs)
+
+    def _has_fused(
+        self, query: Tensor, key: Tensor, value: Tensor, *_: object, **options: object
+    ) -> bool:
+        """Whether torch fuses it there; a CPU's kernel drops nothing, and wants sizes alike."""
+        alike = query.shape[-1] == value.shape[-1] and not options.get("dropout_p")
+        return self._device.type != "cpu" or alike
+
+
+_META = torch.device("meta")
+
+
+def pretend_kernels(model: nn.Module, device: torch.device) -> None:
+    """Puts a stand-in where an attention would call FlexAttention, which is compiled for a GPU."""
+    for module in model.modules():
+        kernel = getattr(module, "kernel", None)
+        if kernel is fastest or kernel is flex:
+            setattr(module, "kernel", partial(_on, device, kernel is fastest))  # noqa: B010
+
+
+def _on(
+    device: torch.device,
+    is_free: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scoring: Scoring,
+) -> Tensor:
+    """What the kernel computes on a device, where it is free to choose the fastest form or not."""
+    form = fastest_on(device.type, query.dtype, scoring) if is_free else flex
+    if form is not flex:
+        return form(query, key, value, scoring)
+    if device.type == "cpu" or scoring.dropout:
+        return sdpa(query, key, value, scoring)
+    return _Attended.apply(query, key, value)
+
+
+def _attended(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **_: object
+) -> Tensor:
+    if attn_mask is None:
+        return _Attended.apply(query, key, value)
+    return _Attended.apply(query, key, value, attn_mask.to(query.dtype))
+
+
+def _normalised(x: Tensor, shape: object, weight: Tensor | None = None, **_: object) -> Tensor:
+    return _Normalised.apply(x) if weight is None else _Normalised.apply(x, weight)
+
+
+class _Attended(torch.autograd.Function):
+    """Keeps the inputs, the output, and one number for each query."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, *masks: Tensor) -> Tensor:
+        batch, heads, queries, _ = query.shape
+        # The heads of a token side by side, as fused kernels leave them: joining them is no copy.
+        out = query.new_empty(batch, queries, heads, value.shape[-1]).transpose(1, 2)
+        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, out, sums, *masks)
+        return out
+
+
+class _Normalised(torch.autograd.Function):
+    """Keeps the input, and one number for each row of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, x.new_empty(x.shape[:-1], dtype=torch.float32), *weights)
+        return torch.empty_like(x)
+
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def without_memory(model: Model) -> Model:
+    """A copy on the meta device, with the same ties; the model itself may have memory or none."""
+    return twin_of(model, lambda tensor: torch.empty_like(tensor, device="meta"))
+
+
+def twin_of(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
+    """A copy with the same ties, and with what `make` gives in place of each tensor."""
+    twins: dict[int, Tensor] = {}
+    for parameter in model.parameters():
+        twins[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
+    for buffer in model.buffers():
+        twins[id(buffer)] = make(buffer)
+    return copy.deepcopy(model, twins)
+
+
+_SOON = 5e10  # operations that a CPU ends sooner than torch has loaded all that
+_SMALL = 5e7  # numbers; of a larger model zeros, gradients and moments take gigabytes, and seconds
+_IS_META = Tensor.is_meta.__get__  # pyright: ignore[reportAttributeAccessIssue]
+# What a tensor without memory cannot tell.
+_NUMBERS = {
+    *(Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.nonzero, Tensor.unique),
+    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
+    *(torch.nonzero, torch.unique, torch.equal, torch.allclose, torch.masked_select),
+}
+
+
+def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model | None:
+    """A copy with the same ties; None where it, or a pass of `num_tokens`, would take a CPU long.
+
+    Args:
+      model: with memory or without; it is left as it is.
+      num_tokens: of the forward pass that is to be tried.
+      device: where the model would compute; on any but the CPU parts may compute in other ways.
+    """
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if device.type != "cpu" or size > _SMALL or 2 * size * num_tokens > _SOON:
+        return None
+    return twin_of(model, lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
+
+
+class AsWithoutMemory(TorchFunctionMode):
+    """Inside, tensors say that they are without memory, and nobody can ask for their numbers.
+
+    So a trial with zeros fails where one on the meta device would, and parts that look for meta
+    tensors compute as they do there. A tensor that is made without a device comes without memory,
+    as it would be on a wrong one.
+    """
+
+    def __enter__(self) -> "AsWithoutMemory":
+        self._made = torch.device("meta")
+        self._made.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._made.__exit__(*error)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func == _IS_META:
+            return True
+        if func in _NUMBERS:
+            raise RuntimeError("a part of the model asks for the numbers of a tensor.")
+        return func(*args, **(kwargs or {}))

@@ -1,19 +1,23 @@
 """Writing and scoring text with a trained model, by the same modules that were trained."""
 
-from fidgpt.model.generation.filters import (
+from fidgpt.model.generation.sampling import (
+    Chance,
+    Draw,
     LogitFilter,
     MinP,
     RepetitionPenalty,
+    Sampling,
     Temperature,
     TopK,
     TopP,
+    UntilString,
     Vocabulary,
+    likeliest,
+    sampling,
 )
-from fidgpt.model.generation.sampling import Chance, Draw, Sampling, likeliest, sampling
-from fidgpt.model.generation.score import Score, log_probabilities, score
-from fidgpt.model.generation.stopping import UntilString
+from fidgpt.model.generation.scoring import Score, log_probabilities, score
 from fidgpt.model.generation.weights import prepare_to_write
-from fidgpt.model.generation.write import Choice, generate, next_logits, write
+from fidgpt.model.generation.writing import Choice, generate, next_logits, write
 
 __all__ = [
     "Chance",

@@ -1,21 +1,147 @@
-"""Which token comes next, from logits: filters in turn, then a draw."""
+"""Sampling of tokens."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fidgpt.model.generation.filters import (
-    LogitFilter,
-    MinP,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-    Vocabulary,
-)
+
+@runtime_checkable
+class LogitFilter(Protocol):
+    """Changes the logits of the next token, row by row; -inf is never drawn."""
+
+    def __call__(
+        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"], /
+    ) -> Float[Tensor, "batch fewer"]:
+        """The new logits, of the same tokens or of the first of them.
+
+        Args:
+          logits: of the next token.
+          tokens: of the text so far, prompt and all; short rows begin with their first token again.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens from `size` on have no meaning, and are never drawn."""
+
+    size: int
+
+    def __call__(
+        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        return logits[:, : self.size]
+
+
+@dataclass(frozen=True)
+class RepetitionPenalty:
+    """Divides the logit of what the text holds already where it is positive, else multiplies it.
+
+    (Keskar et al., 2019, arXiv:1909.05858, section 4.1; for negative logits as transformers.)
+    """
+
+    penalty: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.penalty < math.inf:
+            raise ValueError(
+                f"repetition_penalty={self.penalty} has to be above 0, and finite; 1 is none."
+            )
+
+    def __call__(
+        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        present = logits.gather(1, tokens).double()
+        scaled = torch.where(present > 0, present / self.penalty, present * self.penalty)
+        largest = torch.finfo(logits.dtype).max  # beyond it there is no difference to the others
+        return logits.scatter(1, tokens, scaled.clamp(-largest, largest).to(logits.dtype))
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Divides logits by `temperature`: below 1 the likely become likelier.
+
+    In double and below the largest, so that no temperature is so small that this is no number.
+    """
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(
+                f"temperature={self.temperature} has to be above 0; draw with `likeliest` for 0."
+            )
+
+    def __call__(
+        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        return (logits - logits.amax(1, keepdim=True)).double() / self.temperature
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Leaves the `k` likeliest tokens, and no more where logits are equal."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"top_k={self.k} leaves nothing to draw: use 1 or more.")
+
+    def __call__(
+        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        likeliest, where = logits.topk(min(self.k, logits.shape[1]))
+        return torch.full_like(logits, -math.inf).scatter(1, where, likeliest)
+
+
+@dataclass(frozen=True)
+class TopP:
+    """Leaves the fewest tokens that have a probability of `p` together (Holtzman et al., 2020).
+
+    Nucleus sampling, arXiv:1904.09751, section 3.1; the likeliest token always stays.
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p <= 1:
+            raise ValueError(f"top_p={self.p} is no probability above 0; 1 leaves all tokens.")
+
+    def __call__(
+        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        ordered, where = logits.sort(dim=1, descending=True, stable=True)
+        probabilities = ordered.softmax(1)
+        before = probabilities.cumsum(1) - probabilities
+        spare = before >= self.p
+        spare[:, 0] = False
+        return logits.masked_fill(torch.zeros_like(spare).scatter(1, where, spare), -math.inf)
+
+
+@dataclass(frozen=True)
+class MinP:
+    """Leaves tokens at least `p` times as likely as the likeliest one (Nguyen et al., 2024).
+
+    (arXiv:2407.01082, section 3.)
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p <= 1:
+            raise ValueError(f"min_p={self.p} is no share of the likeliest: use more than 0, to 1.")
+
+    def __call__(
+        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        least = logits.amax(1, keepdim=True) + math.log(self.p)
+        return logits.masked_fill(logits < least, -math.inf)
 
 
 @runtime_checkable
@@ -125,3 +251,47 @@ def sampling(
         filters=[part for part in parts if part is not None],
         draw=likeliest if temperature == 0 else Chance(seeds),
     )
+
+
+class UntilString:
+    """Passes text on up to the first of some strings, which is not passed on.
+
+    What may be the beginning of such a string is held back until it is clear.
+
+    Args:
+      strings: end the text; none of them is empty.
+
+    Raises:
+      ValueError: one is empty.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        if not all(strings):
+            raise ValueError("an empty string ends every text: give one character at least.")
+        self._strings = strings
+        self._held = ""
+        self.found = False
+
+    def push(self, piece: str) -> str:
+        """What is certain of the text after this piece; nothing once a string was found."""
+        if self.found:
+            return ""
+        text = self._held + piece
+        places = [place for string in self._strings if (place := text.find(string)) >= 0]
+        if places:
+            self.found, self._held = True, ""
+            return text[: min(places)]
+        certain = len(text) - max((_begun(text, string) for string in self._strings), default=0)
+        self._held = text[certain:]
+        return text[:certain]
+
+    def finish(self) -> str:
+        """What was still held back: no string came."""
+        rest, self._held = self._held, ""
+        return rest
+
+
+def _begun(text: str, string: str) -> int:
+    """How many characters of the string, not all, the text ends with."""
+    longest = min(len(text), len(string) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(string[:size])), 0)

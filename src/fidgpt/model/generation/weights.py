@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.attention import Attention
 from fidgpt.model.embedding import Unembedding
-from fidgpt.model.extended import extended
+from fidgpt.model.linear import extended
 from fidgpt.model.mla import LatentAttention
 from fidgpt.model.mlp import multiple_of
 

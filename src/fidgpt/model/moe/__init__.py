@@ -1,27 +1,36 @@
 """Mixture of experts: routers, experts, how tokens get there, and what keeps the load even."""
 
-from fidgpt.model.moe.adapters import AdapterFactory, StackedLoRA
-from fidgpt.model.moe.balancing import (
-    Balancing,
-    LoadBalancingLoss,
-    RouterZLoss,
-    SequenceBalancingLoss,
-)
 from fidgpt.model.moe.dispatch import Capacity, Dispatch, dropless
 from fidgpt.model.moe.experts import (
+    AdapterFactory,
     ClampedSwiGLU,
+    Experts,
     Gated,
     GatedExperts,
     Gating,
     PlainExperts,
     SeparateExperts,
+    StackedExperts,
+    StackedLoRA,
     geglu,
     swiglu,
 )
-from fidgpt.model.moe.layer import GatedShared, MoE
-from fidgpt.model.moe.routers import Router, SigmoidRouter, SoftmaxRouter
-from fidgpt.model.moe.routing import GroupLimit, Routing, SelectionBias
-from fidgpt.model.moe.stacked import Experts, StackedExperts
+from fidgpt.model.moe.layer import (
+    Balancing,
+    GatedShared,
+    LoadBalancingLoss,
+    MoE,
+    RouterZLoss,
+    SequenceBalancingLoss,
+)
+from fidgpt.model.moe.routing import (
+    GroupLimit,
+    Router,
+    Routing,
+    SelectionBias,
+    SigmoidRouter,
+    SoftmaxRouter,
+)
 
 __all__ = [
     "AdapterFactory",

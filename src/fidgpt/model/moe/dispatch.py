@@ -1,4 +1,4 @@
-"""How tokens get to their experts and back: all of them, or as many as an expert has room for."""
+"""Dispatch of tokens to experts."""
 
 import math
 from typing import Any, Protocol, runtime_checkable
@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.moe.grouped import Groups
-from fidgpt.model.moe.stacked import Experts
+from fidgpt.model.moe.experts import Experts, Groups
 from fidgpt.model.reports import report_metric
 
 

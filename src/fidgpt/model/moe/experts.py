@@ -1,20 +1,245 @@
-"""Experts: many MLPs as one, each weight stacked over them, for rows sorted by expert."""
+"""Experts with stacked weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor, nn
+from torch.utils.flop_counter import register_flop_formula
 
-from fidgpt.model.activations import Activation, gelu_tanh
 from fidgpt.model.cost import flops_per_token
-from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.mlp import gated_ffn_dim
-from fidgpt.model.moe.adapters import AdapterFactory
-from fidgpt.model.moe.grouped import Groups
-from fidgpt.model.moe.stacked import Experts, StackedExperts
+from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, carry
+from fidgpt.model.linear import LoRALinear
+from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.ranges import require_size
+
+_ALIGNMENT = 16  # bytes: torch's kernels start every row of a matrix at a multiple of it
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Groups(NamedTuple):
+    """How rows are dealt to groups.
+
+    Attributes:
+      owners: the group of each row, never falling.
+      ends: the row after the last one of each group.
+    """
+
+    owners: Int64[Tensor, " rows"]
+    ends: Int32[Tensor, " groups"]
+
+    def sizes(self) -> list[int]:
+        """How many rows each group has; a device that works on its own is waited for."""
+        return _sizes(self.ends)
+
+
+def grouped_linear(
+    rows: Float[Tensor, "rows inside"],
+    weight: Float[Tensor, "groups outside inside"],
+    groups: Groups,
+    bias: Float[Tensor, "groups outside"] | None = None,
+) -> Float[Tensor, "rows outside"]:
+    """`y = x W_g^T + b_g` for each row x of group g; a group may be empty.
+
+    By torch's grouped product where the rows are aligned as it wants them, which takes a tenth to a
+    quarter less time than a product for each group: on a busy core of an AMD EPYC, forwards and
+    backwards in float32, 0.42 ms for 0.55 (8 groups, 512 rows, 64 to 128) and 33 ms for 42 (64
+    groups, 4,096 rows, 256 to 176).
+    """
+    product = _by_torch if _takes(rows, weight) else _by_loop
+    out = product(rows, weight, groups.ends)
+    return out if bias is None else out + bias[groups.owners]
+
+
+def _takes(rows: Tensor, weight: Tensor) -> bool:
+    """Whether torch's product takes tensors of these sizes and this type, here and now."""
+    if any(size * rows.element_size() % _ALIGNMENT for size in weight.shape[1:]):
+        return False
+    if rows.is_meta or torch.compiler.is_compiling():
+        return rows.dtype == torch.bfloat16  # of which alone it knows the shape without computing
+    return rows.dtype in _DTYPES
+
+
+def _by_torch(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    return F.grouped_mm(rows, weight.transpose(-2, -1), offs=ends)
+
+
+@torch.library.custom_op("fidgpt::grouped_linear", mutates_args=())
+def _by_loop(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    # An operator of its own, so that torch.compile need not know the sizes of the groups.
+    parts = zip(rows.split(_sizes(ends)), weight, strict=True)
+    return torch.cat([F.linear(part, matrix) for part, matrix in parts])
+
+
+@_by_loop.register_fake
+def _(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    return rows.new_empty(rows.shape[0], weight.shape[1])
+
+
+@torch.library.custom_op("fidgpt::grouped_outer", mutates_args=())
+def _outer(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    """The sum of outer products of the rows of each group."""
+    sizes = _sizes(ends)
+    return torch.stack(
+        [a.T @ b for a, b in zip(left.split(sizes), right.split(sizes), strict=True)]
+    )
+
+
+@_outer.register_fake
+def _(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    return left.new_empty(len(ends), left.shape[1], right.shape[1])
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    rows, weight, ends = ctx.saved_tensors
+    return _by_loop(gradient, weight.mT, ends), _outer(gradient, rows, ends), None
+
+
+_by_loop.register_autograd(_gradients, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.fidgpt.grouped_linear)
+def _linear_flops(rows: Sequence[int], weight: Sequence[int], *rest: object, **more: object) -> int:
+    return 2 * rows[0] * weight[1] * weight[2]
+
+
+@register_flop_formula(torch.ops.fidgpt.grouped_outer)
+def _outer_flops(left: Sequence[int], right: Sequence[int], *rest: object, **more: object) -> int:
+    return 2 * left[0] * left[1] * right[1]
+
+
+def _sizes(ends: Tensor) -> list[int]:
+    return ends.diff(prepend=ends.new_zeros(1)).tolist()
+
+
+class StackedLoRA(nn.Module):
+    """`alpha / rank * x A_e^T B_e^T` for each row x of expert e: a `LoRALinear` for each expert.
+
+    `lora_a` is A, [num_experts, rank, inside], and `lora_b` is B, [num_experts, outside, rank],
+    which starts at zero (Hu et al., 2021, arXiv:2106.09685).
+
+    Args:
+      num_experts: how many there are.
+      outside: width of what comes out of each.
+      inside: width of what goes in.
+      rank: width between the two thin matrices.
+      alpha: how strongly the adapters speak, over the rank; `rank` unless said.
+      dropout: probability of dropping what goes into the adapters, in training.
+      adapter_init: start of A.
+
+    Raises:
+      ValueError: the rank is below 1, or the dropout is no probability below 1.
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        outside: int,
+        inside: int,
+        *,
+        rank: int,
+        alpha: int | float | None = None,
+        dropout: float = 0.0,
+        adapter_init: Init = LECUN_NORMAL,
+    ) -> None:
+        super().__init__()
+        self.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
+        self.scale = 1.0 if alpha is None else alpha / rank
+        self.dropout = dropout
+        self.lora_a = carry(nn.Parameter(torch.empty(num_experts, rank, inside)), adapter_init)
+        self.lora_b = carry(nn.Parameter(torch.empty(num_experts, outside, rank)), ZEROS)
+
+    @staticmethod
+    def check_arguments(*, rank: int, alpha: int | float | None, dropout: float) -> None:
+        """Raises ValueError unless the adapters have a width and keep some of their input."""
+        LoRALinear.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
+
+    def forward(
+        self, rows: Float[Tensor, "rows inside"], groups: Groups
+    ) -> Float[Tensor, "rows outside"]:
+        heard = F.dropout(rows, self.dropout, self.training) if self.dropout else rows
+        thin = grouped_linear(heard, self.lora_a, groups)
+        return self.scale * grouped_linear(thin, self.lora_b, groups)
+
+    def merged_into(
+        self, weight: Float[Tensor, "experts outside inside"]
+    ) -> Float[Tensor, "experts outside inside"]:
+        """The matrices that compute the same without adapters, but for dropout."""
+        return weight.baddbmm(self.lora_b, self.lora_a, alpha=self.scale)
+
+
+@runtime_checkable
+class AdapterFactory(Protocol):
+    """Makes the adapters beside stacked matrices [num_experts, outside, inside].
+
+    `functools.partial(StackedLoRA, rank=8)` is one.
+    """
+
+    def __call__(self, num_experts: int, outside: int, inside: int, /) -> StackedLoRA: ...
+
+
+class Experts(nn.Module):
+    """What experts of every kind have: stacked weights, and what one of them costs."""
+
+    def __init__(self, *, num_experts: int) -> None:
+        super().__init__()
+        self.num_experts = num_experts
+
+    def forward(
+        self, rows: Float[Tensor, "rows hidden"], groups: Groups
+    ) -> Float[Tensor, "rows hidden"]:
+        """Each row goes through the expert that is its group."""
+        raise NotImplementedError
+
+    def parameters_per_expert(self) -> int:
+        """Numbers to learn that one expert holds."""
+        return sum(parameter[0].numel() for parameter in self.parameters())
+
+    def flops_per_row(self) -> int:
+        """Forward floating-point operations of a row, a multiply-add counted as two."""
+        return 2 * sum(p[0].numel() for p in self.parameters() if p.dim() == 3)
+
+
+class StackedExperts(Experts):
+    """Experts whose matrices of one name are one parameter, [num_experts, outside, inside].
+
+    `adapters` holds what is trained beside them, by that name.
+    """
+
+    adapters: nn.ModuleDict
+
+    def merged_weight(self, name: str) -> Float[Tensor, "experts outside inside"]:
+        """The matrices of a name that compute the same without an adapter, but for dropout."""
+        weight = self.get_parameter(name)
+        if name not in self.adapters:
+            return weight
+        return cast(StackedLoRA, self.adapters[name]).merged_into(weight)
+
+    def _stacked(self, outside: int, inside: int, init: Init) -> nn.Parameter:
+        return carry(nn.Parameter(torch.empty(self.num_experts, outside, inside)), init)
+
+    def _biases(self, outside: int, bias: bool) -> nn.Parameter | None:
+        return carry(nn.Parameter(torch.empty(self.num_experts, outside)), ZEROS) if bias else None
+
+    def _adapt(self, adapter: AdapterFactory | None, *names: str) -> None:
+        """Puts an adapter beside the matrices of each name."""
+        self.adapters = nn.ModuleDict()
+        if adapter is not None:
+            self.adapters.update({name: adapter(*self.get_parameter(name).shape) for name in names})
+
+    def _linear(
+        self, rows: Float[Tensor, "rows inside"], name: str, groups: Groups
+    ) -> Float[Tensor, "rows outside"]:
+        """Each row through its expert's matrix of a name, the bias and the adapter of that."""
+        out = grouped_linear(rows, getattr(self, name), groups, getattr(self, f"{name}_bias"))
+        return out + self.adapters[name](rows, groups) if name in self.adapters else out
+
 
 Gating = Callable[[Tensor, Tensor], Tensor]
 

@@ -1,17 +1,21 @@
-"""Commands that a report hands out: the best point again, and the two best with other seeds."""
+"""Commands and tables of a report."""
 
+import html
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from fidgpt.cli.catalogue.catalogue import own_catalogue
-from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.spelling import split_directive
-from fidgpt.cli.running.again import command_for
-from fidgpt.cli.running.saying import allow_flags, train_command
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import assignment, split_directive
+from fidgpt.compose.reproduction import command_for
+from fidgpt.compose.runs import allow_flags, train_command
 from fidgpt.graph import ConfigError, load
-from fidgpt.sweep.points.axes import ASSIGNED
+from fidgpt.sweep.objective import Objective, usual
+from fidgpt.sweep.points import Point
 from fidgpt.sweep.report.records import Record
 from fidgpt.sweep.report.report import Report
+from fidgpt.sweep.results import Result
+from fidgpt.sweep.tables import FAILED, best, tally
+from fidgpt.sweep.values import ASSIGNED
 
 _SEEDS = "--repeat=seed:3"
 
@@ -29,7 +33,10 @@ def best_commands(report: Report, *, allowed: Sequence[str] = ()) -> list[str]:
     if not report.is_population:
         return [shortest_command(report.best, allowed=allowed).strip()]
     try:
-        from fidgpt.sweep.tune.lineage import Lineage, schedule  # late: what it comes with is large
+        from fidgpt.sweep.tune.member import (
+            Lineage,  # late: what it comes with is large
+            schedule,  # late: what it comes with is large
+        )
     except ImportError as error:
         raise ConfigError(
             "the report of a population needs what it was searched with. Install it with: "
@@ -115,3 +122,81 @@ def _apart(directive: str) -> tuple[str, str]:
     kind, rest = split_directive(directive)
     value = assignment(rest, directive)[2] if kind in ASSIGNED else rest
     return directive.removesuffix(value), value
+
+
+_MOST = 200  # points, of which more are left out
+_SIGNS = {
+    "finished": "✓",
+    "running": "▶",
+    "waiting": "…",
+    "stopped": "‖",
+    "stopped early": "‖",
+    "failed": "✕",
+    "diverged": "✕",
+}
+_STYLE = "padding:2px 14px 2px 0;text-align:{}"
+
+
+def points_html(
+    points: Sequence[Point],
+    results: Iterable[Result],
+    lines: Sequence[str] = (),
+    *,
+    objective: Objective | None = None,
+) -> str:
+    """A table: each point with its size, its state, and how far it came.
+
+    Args:
+      points: those of the sweep.
+      results: the rows of what was run so far.
+      lines: what stands below the table.
+      objective: what points are compared by; the held-out loss unless said.
+    """
+    by_print = {row["fingerprint"]: row for row in results}
+    mine = [by_print[one.fingerprint] for one in points if one.fingerprint in by_print]
+    by = objective or usual(mine)
+    measured = by.name
+    leader = best([row for row in mine if row["status"] == "finished"], by)
+    head = _row("th", ["point", "fingerprint", "parameters", "state", "step", measured])
+    body = "".join(
+        _row("td", _cells(point, by_print.get(point.fingerprint, {}), leader, measured))
+        for point in points[:_MOST]
+    )
+    below = [tally(mine, len(points))]
+    below += [f"{len(points) - _MOST} more points are not shown."] if len(points) > _MOST else []
+    told = "".join(f"<div>{html.escape(line)}</div>" for line in (*below, *lines))
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{told}"
+
+
+def _cells(
+    point: Point, row: Mapping[str, object], leader: Result | None, measured: str
+) -> list[str]:
+    state = str(row.get("status", "waiting"))
+    words = f": {row['last_words']}" if state in FAILED else ""
+    metrics = row.get("metrics")
+    value = metrics.get(measured) if isinstance(metrics, dict) else None
+    number = f"{value:.4f}" if isinstance(value, int | float) else "-"
+    is_best = leader is not None and leader["fingerprint"] == point.fingerprint
+    return [
+        point.name,
+        point.short,
+        f"{point.cost.parameters:,}",
+        f"{_SIGNS.get(state, '')} {state}{words}",
+        f"{row.get('step', 0):,}/{point.cost.num_steps:,}",
+        f"{number}{' ★' if is_best else ''}",
+    ]
+
+
+def _row(kind: str, cells: Sequence[str]) -> str:
+    right = (2, 4, 5)  # numbers
+    return "".join(
+        [
+            "<tr>",
+            *(
+                f"<{kind} style='{_STYLE.format('right' if at in right else 'left')}'>"
+                f"{html.escape(cell)}</{kind}>"
+                for at, cell in enumerate(cells)
+            ),
+            "</tr>",
+        ]
+    )

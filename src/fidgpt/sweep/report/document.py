@@ -1,14 +1,31 @@
-"""All that the page knows of a report, as plain data."""
+"""The report as text and as a page."""
 
+import base64
+import hashlib
+import html
+import importlib.util
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.report.configs import Said, differing
-from fidgpt.sweep.report.importance import METHOD
-from fidgpt.sweep.report.records import Record
-from fidgpt.sweep.report.report import Report
-from fidgpt.sweep.report.tables import by_rank, deviation, leaders_table, percent
+from fidgpt.files import write_whole
+from fidgpt.graph import ConfigError
+from fidgpt.sweep.report.analysis import METHOD
+from fidgpt.sweep.report.commands import best_commands, repeat_command
+from fidgpt.sweep.report.records import Record, Said, differing
+from fidgpt.sweep.report.report import (
+    Report,
+    by_rank,
+    csv_text,
+    deviation,
+    leaders_table,
+    markdown_text,
+    percent,
+)
 
 _CURVES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
 _NUMBERS = 40_000  # in all curves of a metric together, which a browser draws at once
@@ -136,3 +153,116 @@ def _curve(record: Record, metric: str, most: int) -> list[list[float]]:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
+
+
+# In the order in which they use each other.
+_SCRIPTS = (
+    "data",
+    "dom",
+    "chosen",
+    "plots",
+    "curves",
+    "axes",
+    "importance",
+    "map",
+    "parallel",
+    "points",
+    "difference",
+    "main",
+)
+
+
+def page(document: dict[str, Any]) -> str:
+    """A report as an HTML page that needs nothing but itself, to be opened from a file.
+
+    Args:
+      document: all that it shows, as `document` makes it.
+    """
+    from plotly.offline import get_plotlyjs  # late: an extra
+
+    library = get_plotlyjs()
+    script = "\n".join(["'use strict';", *(_read(f"{name}.js") for name in _SCRIPTS)])
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    parts = {
+        "title": html.escape(document["title"]),
+        "policy": _policy(library, script),
+        "style": _read("style.css"),
+        "data": data.replace("<", "\\u003c"),  # no text in a config may end the script
+        "library": library,
+        "script": script,
+    }
+    pieces = _read("page.html").split("%%")
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def _policy(*scripts: str) -> str:
+    """Nothing from outside, and no script but these: whatever a sweep holds, it cannot run.
+
+    Plotly writes styles of its own, draws pictures, and makes functions for the graphics card.
+    """
+    sources = " ".join(map(_digest, scripts))
+    return (
+        "default-src 'none'; form-action 'none'; base-uri 'none'; style-src 'unsafe-inline'; "
+        f"img-src data: blob:; script-src 'unsafe-eval' {sources}"
+    )
+
+
+def _digest(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _read(name: str) -> str:
+    return resources.files("fidgpt.sweep.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a report was written to, and the commands in it.
+
+    Attributes:
+      paths: the files.
+      command: what runs the best point again; of a population, a line for each stretch.
+      repeat: what runs the two best with other seeds; None where they were, or cannot be.
+    """
+
+    paths: Sequence[Path]
+    command: str
+    repeat: str | None
+
+
+def write_report(
+    report: Report,
+    out: str | Path | None = None,
+    *,
+    with_page: bool = True,
+    allowed: Sequence[str] = (),
+) -> Written:
+    """Writes `NAME.csv`, `NAME.md` and `NAME.html` for `out=NAME`.
+
+    Args:
+      report: what is told.
+      out: where to; `report` in the directory of the sweep unless said.
+      with_page: whether to write the page, which Plotly draws.
+      allowed: packages of the user's own that configs may name.
+
+    Raises:
+      ConfigError: Plotly is missing.
+      OSError: a file cannot be written.
+    """
+    base = Path(out) if out is not None else report.directory / "report"
+    if with_page and importlib.util.find_spec("plotly") is None:
+        raise ConfigError(
+            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '
+            "tables alone, with --nopage"
+        )
+    command = "\n".join(best_commands(report, allowed=allowed))
+    repeat = repeat_command(report, allowed=allowed)
+    texts = {".csv": csv_text(report), ".md": markdown_text(report, command, repeat)}
+    if with_page:
+        texts[".html"] = page(document(report, command, repeat=repeat, allowed=allowed))
+    base.parent.mkdir(parents=True, exist_ok=True)
+    paths = [base.with_name(base.name + suffix) for suffix in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        write_whole(path, text)
+    return Written(paths, command, repeat)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from subprocess import PIPE, Popen
 from typing import NamedTuple
 
-from fidgpt.sweep.runners.locking import lock
+from fidgpt.files import lock
 
 
 class Claim(NamedTuple):

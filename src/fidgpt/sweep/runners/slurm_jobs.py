@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fidgpt import files as locking
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.runners import locking, slurm_task, tail
-from fidgpt.sweep.runners.job import Job
+from fidgpt.sweep.runners import slurm_task
+from fidgpt.sweep.runners import work as tail
+from fidgpt.sweep.runners.attempt import Job
 from fidgpt.sweep.runners.slurm_task import Task
 
 _BOOK = "jobs.jsonl"

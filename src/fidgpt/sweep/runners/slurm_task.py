@@ -17,8 +17,8 @@ from subprocess import DEVNULL, STDOUT, Popen
 from types import FrameType
 from typing import IO, Any
 
-from fidgpt.sweep.runners.locking import lock
-from fidgpt.sweep.runners.tail import of_rank
+from fidgpt.files import lock
+from fidgpt.sweep.runners.work import of_rank
 
 RUNNING, REFUSED, REQUEUED, ENDED = "running", "refused", "requeued", "ended"
 _TEMPORARY_FAILURE = 75  # as sysexits.h calls it

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial
 
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.sweep.search.space import Continuous, Space
-from fidgpt.train.rng import derive_seed
+from fidgpt.train.device import derive_seed
 
 Seeded = Callable[[int], BaseSampler]
 HALVING = 3  # of as many points, ASHA lets one go on

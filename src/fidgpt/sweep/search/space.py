@@ -1,10 +1,12 @@
-"""What a search may choose: a range of numbers, or one of several values, of a directive."""
+"""Search spaces and the points in them."""
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import fiddle as fdl
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -12,11 +14,14 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from fidgpt.cli.directives.changes import assignment
-from fidgpt.cli.directives.spelling import split_directive
+from fidgpt.compose.catalogue import Catalogue
+from fidgpt.compose.directives import assignment, split_directive
 from fidgpt.graph import ConfigError
-from fidgpt.graph.typed.calls import split_at_commas
-from fidgpt.sweep.points.axes import ASSIGNED, NUMBERS, Axis, Choice, axis_values
+from fidgpt.graph.errors import raise_all
+from fidgpt.graph.formulas import split_at_commas
+from fidgpt.sweep.moves import moves, overwritten, samples_of
+from fidgpt.sweep.points import Maker, Point
+from fidgpt.sweep.values import ASSIGNED, NUMBERS, Axis, Choice, axis_values
 
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _DIGITS = 5  # of a number, so that one can read and say it again
@@ -192,3 +197,79 @@ def _whole(numbers: list[float], text: str) -> Range | None:
             f"--space={text} is no range: it holds no two whole numbers, as it ends before {end}."
         )
     return Whole(low, low + (end - 1 - low) // step * step, step)
+
+
+class Points:
+    """Makes the points of a search.
+
+    Args:
+      items: directives, and spaces in the places where theirs belong among them.
+      catalogue: what has a name.
+
+    Attributes:
+      spaces: those among the items.
+      items: with each space as the axis of its two ends.
+    """
+
+    def __init__(self, items: Sequence[str | Space], catalogue: Catalogue) -> None:
+        self.spaces = [item for item in items if isinstance(item, Space)]
+        self.items = [item.axis() if isinstance(item, Space) else item for item in items]
+        self._catalogue = catalogue
+        self._maker = Maker(self.items, catalogue)
+
+    def check(self) -> fdl.Config:
+        """The graph of a point, after a look for what would be wrong with all of them.
+
+        Raises:
+          ConfigErrors: a directive is wrong, or overwrites what a space chooses.
+        """
+        graph = self._graph(self._at_end(0))
+        raise_all(overwritten(list(samples_of(self.items, self._catalogue))))
+        return graph
+
+    def moves(self) -> list[str]:
+        """A line for each space: how many parameters it moves."""
+        return moves(list(samples_of(self.items, self._catalogue)), self._maker.axes)
+
+    def of(self, values: Mapping[str, Any]) -> Point:
+        """The point of some values, by the names of their spaces.
+
+        Raises:
+          ConfigError, StartError: it does not check.
+        """
+        return self._point([space.choice(values[space.name]) for space in self.spaces])
+
+    def first(self) -> Point:
+        """The point of all first values.
+
+        Raises:
+          ConfigError, StartError: it does not check.
+        """
+        return self._point(self._at_end(0))
+
+    def ends(self) -> tuple[fdl.Config, fdl.Config]:
+        """The graphs of all first values, and of all last ones.
+
+        Raises:
+          ConfigErrors: a directive is wrong.
+        """
+        return self._graph(self._at_end(0)), self._graph(self._at_end(-1))
+
+    def num_steps(self) -> int | None:
+        """How long a point is trained; None where the first one does not check."""
+        try:
+            return self.first().cost.num_steps
+        except ValueError:
+            return None
+
+    def _point(self, chosen: Sequence[Choice]) -> Point:
+        return self._maker.point(chosen, self._graph(chosen))
+
+    def _at_end(self, end: int) -> list[Choice]:
+        return [axis.choices[end] for axis in self._maker.axes]
+
+    def _graph(self, chosen: Sequence[Choice]) -> fdl.Config:
+        draft = self._maker.draft(chosen)
+        raise_all(list(draft.mistakes))
+        assert draft.root is not None  # or there was a mistake
+        return draft.root

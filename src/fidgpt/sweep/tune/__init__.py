@@ -5,9 +5,8 @@ search = Search("config:base", space("tag:LearningRate=log(1e-5,1e-1)"), sampler
 search_with_tune(search, RayRunner(jobs=8, gpus=1))
 """
 
-from fidgpt.sweep.tune.evolving import Evolved, evolve
-from fidgpt.sweep.tune.lineage import Lineage
-from fidgpt.sweep.tune.population import Population, read_pbt
+from fidgpt.sweep.tune.member import Lineage
+from fidgpt.sweep.tune.population import Evolved, Population, evolve, read_pbt
 from fidgpt.sweep.tune.searching import search_with_tune
 
 __all__ = ["Evolved", "Lineage", "Population", "evolve", "read_pbt", "search_with_tune"]

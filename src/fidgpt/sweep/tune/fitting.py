@@ -1,4 +1,4 @@
-"""Ray Tune itself: set up for us, run, and stopped by signals as any other sweep is."""
+"""Trials that are driven and followed."""
 
 import contextlib
 import logging
@@ -7,19 +7,22 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
+from fidgpt import files as locking
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.results.objective import Objective
-from fidgpt.sweep.runners import locking, ray_place, tail
-from fidgpt.sweep.runners.keeper import keeping
+from fidgpt.sweep.objective import Objective
+from fidgpt.sweep.progress import Screen
+from fidgpt.sweep.runners import ray_place
+from fidgpt.sweep.runners import work as tail
+from fidgpt.sweep.runners.attempt import Ending, Job, keeping
 from fidgpt.sweep.runners.ray_cluster import RayRunner
-from fidgpt.sweep.runners.work import Signals
-from fidgpt.sweep.search.journal import present
-from fidgpt.sweep.tune import attended, cloning, descent, member, stretches, trial
-from fidgpt.sweep.tune.attended import Surroundings
-from fidgpt.sweep.tune.trainable import trainable
-from fidgpt.train.tracking.described import GROUP
+from fidgpt.sweep.runners.work import Signals, Tail
+from fidgpt.sweep.search.study import present
+from fidgpt.sweep.tune import member
+from fidgpt.sweep.tune import trial as trials
+from fidgpt.sweep.tune.trial import BROKEN, Surroundings, trainable
+from fidgpt.train.trackers.background import GROUP
 
 FOLDER = ".tune"  # what Ray keeps, which nobody reads afterwards
 _LOSSES = 20  # of nodes or workers under a trial; each time it goes on from its newest checkpoint
@@ -33,7 +36,7 @@ _SETTINGS = {
     "TUNE_RESULT_BUFFER_LENGTH": "1",
 }
 # Sent to the nodes as they are, which so load nothing but Ray.
-_SENT = (attended, cloning, descent, member, stretches, trial, tail, ray_place, locking)
+_SENT = (member, trials, tail, ray_place, locking)
 
 
 class Stop:
@@ -194,3 +197,116 @@ def _settings() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = text
+
+
+class Heard(Protocol):
+    """Hears of trials, by their identity."""
+
+    def reported(self, trial: str, report: Mapping[str, Any]) -> None:
+        """A trial has reported."""
+        ...
+
+    def broke(self, trial: str, words: str) -> None:
+        """The code of a trial raised something, so that going on makes no sense."""
+        ...
+
+    def completed(self, trial: str, report: Mapping[str, Any]) -> None:
+        """A trial came to its end, or is ended; with its last report."""
+        ...
+
+    def lost(self, trial: str, words: str, *, again: bool) -> None:
+        """The node of a trial is gone; `again` where it is moved to another one."""
+        ...
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        ...
+
+
+def callback(heard: Heard) -> Any:
+    """The callback by which Ray Tune tells of its trials."""
+    from ray import tune
+
+    class Calling(tune.Callback):
+        def __init__(self, heard: Heard) -> None:
+            self._heard = heard
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {}  # Tune keeps a copy, for what we do otherwise
+
+        def on_trial_result(
+            self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+        ) -> None:
+            if result.get("event") == BROKEN:
+                self._heard.broke(trial.trial_id, result["words"])
+            else:
+                self._heard.reported(trial.trial_id, result)
+
+        def on_trial_complete(
+            self, iteration: int, trials: list[Any], trial: Any, **info: Any
+        ) -> None:
+            self._heard.completed(trial.trial_id, trial.last_result or {})
+
+        def on_trial_error(
+            self, iteration: int, trials: list[Any], trial: Any, **info: Any
+        ) -> None:
+            self._heard.lost(trial.trial_id, _reason(trial), again=False)
+
+        def on_trial_recover(
+            self, iteration: int, trials: list[Any], trial: Any, **info: Any
+        ) -> None:
+            self._heard.lost(trial.trial_id, _reason(trial), again=True)
+
+        def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+            self._heard.tick()
+
+    return Calling(heard)
+
+
+def _reason(trial: Any) -> str:
+    """Why Ray took a trial for lost, in a line."""
+    lines = [line.strip() for line in str(trial.get_error() or "").splitlines() if line.strip()]
+    return f"its process on the node is gone: {lines[-1]}" if lines else "its node is gone."
+
+
+def broken(words: str) -> ConfigError:
+    """What ends a search in which a trial's own code fails, as it would on any node."""
+    return ConfigError(f"the search cannot go on: {words}\nThe same command tries it again.")
+
+
+class Follower:
+    """Passes on what the runs of trials write, and how they end.
+
+    Args:
+      screen: hears of the runs.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._running: dict[str, tuple[Job, Tail]] = {}  # by trial
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        for trial in self._running:
+            self._follow(trial)
+        self._screen.tick()
+
+    def stopped(self) -> None:
+        """No trial runs any more: those that had not come to their end were stopped."""
+        for trial, (job, _) in list(self._running.items()):
+            self._end(trial, job, Ending("stopped"))
+
+    def _start(self, trial: str, job: Job) -> None:
+        self._running[trial] = job, Tail(job.directory / "metrics.jsonl")
+        self._screen.started(job)
+
+    def _end(self, trial: str, job: Job, ending: Ending, *, again: bool = False) -> None:
+        self._follow(trial)
+        self._running.pop(trial, None)
+        self._screen.ended(job, ending, again=again)
+
+    def _follow(self, trial: str) -> None:
+        if trial in self._running:
+            job, tail = self._running[trial]
+            for row in tail.rows():
+                self._screen.progressed(job, row)

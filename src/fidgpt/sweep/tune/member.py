@@ -1,16 +1,200 @@
-"""One member of a population, on its node: trained a stretch at a time, and cloned from others."""
+"""Members of a population."""
 
+import hashlib
+import json
 import math
+import os
+import shlex
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fidgpt.sweep.tune.attended import BEAT, Attended, Surroundings
-from fidgpt.sweep.tune.cloning import clone, pin, pinned
-from fidgpt.sweep.tune.descent import Descent, short
-from fidgpt.sweep.tune.stretches import Stretches
+from fidgpt.files import drafted
+from fidgpt.sweep.runners.work import Tail
+from fidgpt.sweep.tune.trial import BEAT, Attended, Stretches, Surroundings
+
+PINS = ".pins"  # in the directory of a sweep
+_KEPT = 2  # pins of a run: between a look at the population and the clone, it may train one stretch
+_NOT_COPIED = ("done.json",)
+
+
+def pin(run: Path, step: int) -> None:
+    """Keeps the checkpoint of a step for who is cloned from it, even where the run drops it."""
+    folder = run.parent / PINS / run.name
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / _name(step)).exists():
+        _link(run / "checkpoints" / _name(step), folder / _name(step))
+    pins = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    for path in pins[:-_KEPT]:
+        shutil.rmtree(path)
+
+
+def pinned(folder: Path, run: str, step: int) -> Path:
+    """Where the checkpoint of a run is kept."""
+    return folder / PINS / run / _name(step)
+
+
+def clone(parent: Path, checkpoint: Path, run: Path, *, step: int) -> None:
+    """Makes a run directory that reads as its parent's after a step; whole or not at all.
+
+    Its own trackers know nothing of it yet: what they keep in folders of the parent stays there.
+
+    Args:
+      parent: a run directory.
+      checkpoint: of the step.
+      run: the new directory.
+      step: the last one that both have in common.
+    """
+    run.parent.mkdir(parents=True, exist_ok=True)
+    with drafted(run) as draft:
+        draft.mkdir()
+        for path in parent.iterdir():
+            if path.is_file() and path.name not in _NOT_COPIED and not path.name.startswith("."):
+                shutil.copy2(path, draft / path.name)
+        metrics = (parent / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [one for one in metrics if one.endswith("\n") and json.loads(one)["step"] <= step]
+        (draft / "metrics.jsonl").write_text("".join(kept), encoding="utf-8")
+        _link(checkpoint, draft / "checkpoints" / checkpoint.name)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same files under another name, or copies where there can be no second name."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with drafted(target) as draft:
+        shutil.copytree(source, draft, copy_function=_linked)
+
+
+def _linked(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+    return target
+
+
+def _name(step: int) -> str:
+    return f"step_{step:08d}"
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The identity of a run of a population.
+
+    Attributes:
+      fingerprint: of the directives, the member, and all that it descends from.
+      member: the number of the one whose run it is.
+      parent: the fingerprint of the run that it is a clone of; None of a first one.
+      step: after which it was cloned.
+      directives: all that make its config.
+      values: of the spaces, by name.
+    """
+
+    fingerprint: str
+    member: int
+    parent: str | None
+    step: int
+    directives: Sequence[str]
+    values: Mapping[str, Any]
+
+    @staticmethod
+    def first(directives: Sequence[str], *, member: int, values: Mapping[str, Any]) -> "Descent":
+        """A run from the first step."""
+        fingerprint = _hash(directives, member, None, 0)
+        return Descent(fingerprint, member, None, 0, list(directives), dict(values))
+
+    def cloned(
+        self, directives: Sequence[str], *, member: int, step: int, values: Mapping[str, Any]
+    ) -> "Descent":
+        """A clone of this run, for another member."""
+        parent = self.fingerprint
+        fingerprint = _hash(directives, member, parent, step)
+        return Descent(fingerprint, member, parent, step, list(directives), dict(values))
+
+    @property
+    def short(self) -> str:
+        """The first digits of the fingerprint, which name its run directory."""
+        return short(self.fingerprint)
+
+    def row(self) -> dict[str, Any]:
+        """The same in plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def of_row(row: Mapping[str, Any]) -> "Descent":
+        """What a row says, which may hold more than that."""
+        return Descent(**{name: row[name] for name in Descent.__dataclass_fields__})
+
+
+def short(fingerprint: str) -> str:
+    """The name of the run directory of a fingerprint."""
+    return fingerprint[:12]
+
+
+def _hash(directives: Sequence[str], member: int, parent: str | None, step: int) -> str:
+    text = json.dumps([list(directives), member, parent, step])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+FILE = "lineage.jsonl"
+
+
+class Lineage:
+    """All runs of a population, as they were begun.
+
+    Args:
+      directory: of the sweep.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._known = {one.fingerprint: one for one in map(Descent.of_row, Tail(self._path).rows())}
+
+    def __iter__(self) -> Iterator[Descent]:
+        return iter(self._known.values())
+
+    def add(self, descent: Descent) -> bool:
+        """Takes down a run; False where it is known."""
+        if descent.fingerprint in self._known:
+            return False
+        self._known[descent.fingerprint] = descent
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(
+                json.dumps({"run": descent.short, **descent.row()}, ensure_ascii=False) + "\n"
+            )
+        return True
+
+    def ancestors(self, fingerprint: str) -> list[Descent]:
+        """A run and all that it descends from, the first one first."""
+        line: list[Descent] = []
+        at: str | None = fingerprint
+        while at is not None:
+            line.insert(0, self._known[at])
+            at = line[0].parent
+        return line
+
+
+def schedule(line: Sequence[Descent], *, run_dir: str, flags: Sequence[str] = ()) -> list[str]:
+    """The commands that make the last run of a line anew: from its first step, through all changes.
+
+    Args:
+      line: a run and what it descends from, the first one first.
+      run_dir: where it is made.
+      flags: what every command is told.
+    """
+    commands: list[str] = []
+    for number, one in enumerate(line):
+        before = line[number - 1].directives if number else ()
+        changes = [f"--config={said}" for said in one.directives if said not in before]
+        words = ["python", "train.py", *flags, *changes]
+        words += [f"--{'resume' if number else 'run_dir'}={run_dir}", "--allow_noop"]
+        if number + 1 < len(line):
+            words.append(f"--until_step={line[number + 1].step}")
+        commands.append(shlex.join(words))
+    return commands
+
 
 _TOLD = (130, 143)  # how a run ends that somebody told to
 

@@ -2,12 +2,11 @@
 
 from fidgpt.train.checkpoints.checkpoints import Checkpoints, has_checkpoints, verify
 from fidgpt.train.checkpoints.contents import check_fit
-from fidgpt.train.checkpoints.files import CheckpointError
 from fidgpt.train.checkpoints.initial import initial_weights
-from fidgpt.train.checkpoints.manifest import newest_good
+from fidgpt.train.checkpoints.manifest import CheckpointError, newest_good
 from fidgpt.train.checkpoints.mirror import Mirror
-from fidgpt.train.checkpoints.policy import EveryMinutes, KeepBest, KeepEvery
-from fidgpt.train.checkpoints.writers import WriteAtOnce, WriteBeside, Writer
+from fidgpt.train.checkpoints.retention import EveryMinutes, KeepBest, KeepEvery
+from fidgpt.train.checkpoints.tensors import WriteAtOnce, WriteBeside, Writer
 
 __all__ = [
     "CheckpointError",

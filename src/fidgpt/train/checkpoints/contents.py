@@ -10,12 +10,14 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.train.checkpoints import manifest, tensors, tree
-from fidgpt.train.checkpoints.files import CheckpointError
-from fidgpt.train.stateful import Stateful
+from fidgpt.train.checkpoints import manifest, tensors
+from fidgpt.train.checkpoints import tensors as tree
+from fidgpt.train.checkpoints.manifest import CheckpointError
+from fidgpt.train.state import Stateful
 
 if TYPE_CHECKING:
-    from fidgpt.train.checkpoints.stored import Stored
+    from fidgpt.train.checkpoints.sharded import Stored
+
 
 Tell = Callable[[str], object]
 
@@ -146,7 +148,7 @@ def _step_and_state(path: Path) -> tuple[int, dict[str, Any]]:
 
 def _stored(path: Path, section: str) -> "Stored":
     # Late: it needs torch.distributed.checkpoint, which is slow to import.
-    from fidgpt.train.checkpoints.stored import Stored
+    from fidgpt.train.checkpoints.sharded import Stored
 
     return Stored(manifest.files_of(path, section))
 

@@ -10,12 +10,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.checkpoints.files import CheckpointError
+from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import misfits, model_tensors
-from fidgpt.train.telling import tell as say
+from fidgpt.train.run_directory import tell as say
 
 if TYPE_CHECKING:
-    from fidgpt.train.checkpoints.stored import Stored
+    from fidgpt.train.checkpoints.sharded import Stored
+
 
 _LISTED = 8
 
@@ -103,7 +104,7 @@ def _check_words(
 
 def _stored(path: Path, step: int | None) -> "Stored":
     # Late: it needs torch.distributed.checkpoint, which is slow to import.
-    from fidgpt.train.checkpoints.stored import Stored
+    from fidgpt.train.checkpoints.sharded import Stored
 
     is_run = path.is_dir() and not (path / manifest.MANIFEST).is_file()
     if step is not None and not is_run and path.exists():

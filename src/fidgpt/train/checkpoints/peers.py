@@ -5,9 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import (  # pyright: ignore[reportPrivateImportUsage]
-    _set_pg_timeout,  # the one way to lengthen a group's patience; torchtitan takes it as well
-)
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from fidgpt.parallel import ParallelError
 

@@ -1,15 +1,99 @@
-"""What a model and an optimizer are made of, as named tensors and JSON, and how it is put back."""
+"""Tensors of checkpoints: sharded, written and read."""
 
-from collections.abc import Mapping
-from typing import Any
+import math
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.parallel.sharding import is_sharded
-from fidgpt.train.checkpoints.files import CheckpointError
-from fidgpt.train.checkpoints.tree import flatten, unflatten
+from fidgpt.parallel.fully_sharded import is_sharded
+from fidgpt.train.checkpoints.manifest import CheckpointError
+
+
+def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
+    """A JSON value and the tensors it names; `unflatten` is the inverse.
+
+    Holds None, bool, int, float (inf and nan too), str, list, tuple, dict with such keys, Tensor.
+    One tensor in two places is stored once and comes back as one tensor. `root` opens the names of
+    the tensors and of the place in the error.
+
+    Raises:
+        CheckpointError: something else is in it; the message names the place and the type.
+    """
+    tensors: dict[str, Tensor] = {}
+    names: dict[int, str] = {}
+
+    def encode(item: object, place: str) -> Any:
+        match item:
+            case None | bool() | int() | str():
+                return item
+            case float():
+                return float(item) if math.isfinite(item) else {"$float": repr(float(item))}
+            case Tensor():
+                name = names.setdefault(id(item), place)
+                tensors[name] = item
+                return {"$tensor": name} | _strides(item)
+            case list():
+                return [encode(part, f"{place}.{i}") for i, part in enumerate(item)]
+            case tuple():
+                return {"$tuple": [encode(part, f"{place}.{i}") for i, part in enumerate(item)]}
+            case Mapping():
+                pairs = [(key, encode(part, f"{place}.{key}")) for key, part in item.items()]
+                if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
+                    return dict(pairs)
+                return {"$items": [[encode(key, place), part] for key, part in pairs]}
+        raise CheckpointError(
+            f"{place} is a {type(item).__name__}, which a checkpoint cannot hold: "
+            "keep numbers, strings, None, lists, tuples, dicts or tensors there."
+        )
+
+    return encode(value, root), tensors
+
+
+def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The value that `flatten` took apart, of the tensors that are handed over with it.
+
+    One that did not lie in memory row by row is copied, so that it lies as it did.
+    """
+    made: dict[str, Tensor] = {}
+
+    def decode(item: Any) -> Any:
+        match item:
+            case list():
+                return [decode(part) for part in item]
+            case {"$float": text}:
+                return float(text)
+            case {"$tuple": parts}:
+                return tuple(decode(part) for part in parts)
+            case {"$items": pairs}:
+                return {decode(key): decode(part) for key, part in pairs}
+            case {"$tensor": name}:
+                if name not in made:
+                    made[name] = _laid_out(tensors[name], item.get("stride"))
+                return made[name]
+            case dict():
+                return {key: decode(part) for key, part in item.items()}
+        return item
+
+    return decode(value)
+
+
+def _strides(tensor: Tensor) -> dict[str, list[int]]:
+    # Fused optimizers walk a parameter and its state side by side in memory, so the state of a
+    # transposed parameter must come back transposed. A stride of 0 (expanded) is not worth keeping.
+    if is_sharded(tensor) or tensor.is_contiguous() or 0 in tensor.stride():
+        return {}
+    return {"stride": list(tensor.stride())}
+
+
+def _laid_out(tensor: Tensor, stride: list[int] | None) -> Tensor:
+    if stride is None or is_sharded(tensor):
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
 
 _LISTED = 12
 
@@ -162,3 +246,78 @@ def _uncast(saved: Any, live: Any) -> Any:
     if isinstance(saved, dict):
         return {key: _uncast(value, live[key]) for key, value in saved.items()}
     return saved
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """Writes one checkpoint at a time."""
+
+    def keep(self, name: str, tensor: Tensor) -> Tensor:
+        """What will be written of a tensor that training may change as soon as it goes on."""
+        ...
+
+    def write(self, job: Callable[[], None]) -> None:
+        """Does the job, at once or soon; the one before is done."""
+        ...
+
+    def wait(self) -> None:
+        """Returns once nothing is being written, and raises what the last job raised."""
+        ...
+
+
+class WriteAtOnce:
+    """Training waits until a checkpoint is written."""
+
+    def keep(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def write(self, job: Callable[[], None]) -> None:
+        """Does the job."""
+        job()
+
+    def wait(self) -> None:
+        """Nothing is being written."""
+
+
+class WriteBeside:
+    """Copies at once, and writes in a thread while training goes on.
+
+    The copy lies in the main memory and is kept for the next one, so a process needs once more what
+    its part of a checkpoint takes. Where a save comes before the one before is written, it waits.
+    What a writing raises is raised by the next save, or at the end of the run.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[str, Tensor] = {}
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def keep(self, name: str, tensor: Tensor) -> Tensor:
+        """A copy of the tensor; of one name there is one, so nothing may be being written."""
+        copy = self._copies.get(name)
+        if copy is None or (copy.shape, copy.dtype) != (tensor.shape, tensor.dtype):
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._copies[name] = copy
+        return copy.copy_(tensor.detach())
+
+    def write(self, job: Callable[[], None]) -> None:
+        """Starts the job in a thread, which ends with the process: who leaves in order waits."""
+        self.wait()
+        self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits for the thread; raises what the job raised, once."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            self._error = error

@@ -1,1 +1,0 @@
-"""What can be named on the command line, and called."""

@@ -1,1 +1,0 @@
-"""Directives: how each is read, what it changed, and what was in vain."""

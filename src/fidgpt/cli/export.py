@@ -1,0 +1,50 @@
+"""The command `python -m fidgpt.export RUN DIRECTORY`: a run's model for transformers."""
+
+from pathlib import Path
+
+from absl import flags
+
+from fidgpt.cli import app
+from fidgpt.cli.trained import load_trained
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_float("shard_gb", 5.0, "Gigabytes of a file of weights at most.", 0.001)
+
+
+def run() -> None:
+    """Entry point of the command."""
+    app.run(main)
+
+
+def main(arguments: list[str]) -> None:
+    """Writes config.json, the weights and the tokenizer.
+
+    Raises:
+      ConfigError: not a run and a directory were named, or no family of the hub computes what the
+        model does.
+      RunError: there is no run, or the directory cannot be written.
+    """
+    # Late: --help loads no torch.
+    from safetensors import SafetensorError
+
+    from fidgpt.graph import ConfigError
+    from fidgpt.interop.hugging_face import save_hf
+    from fidgpt.train import RunError
+
+    if len(arguments) != 2:
+        raise ConfigError("name a run and a directory: python -m fidgpt.export runs/NAME DIRECTORY")
+    path, directory = map(Path, arguments)
+    trained = load_trained(path)
+    try:
+        architecture = save_hf(
+            trained.model,
+            directory,
+            seq_len=trained.seq_len,
+            tokenizer=trained.tokenizer,
+            max_shard_size=int(FLAGS.shard_gb * 1e9),
+        )
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{directory} cannot be written: {reason}.") from error
+    print(f"{directory} holds a {architecture} of transformers.")

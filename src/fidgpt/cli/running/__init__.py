@@ -1,1 +1,0 @@
-"""Between graphs, trainers and run directories."""

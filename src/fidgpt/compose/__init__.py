@@ -1,0 +1,1 @@
+"""Composition of configs: directives, the catalogue of what they name, and what explains them."""

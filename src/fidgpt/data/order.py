@@ -1,0 +1,121 @@
+"""The order of sequences: keyed permutations and windows."""
+
+import hashlib
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fidgpt.data.errors import DataError
+from fidgpt.data.prepared import PreparedCorpus, Split
+
+_ROUNDS = 6
+# With halves of 1 and 2 bits, five sequences were visibly unevenly shuffled.
+_MIN_BITS = 6
+# Odd multipliers with well-mixed bits (the golden ratio and the square root of 3, times 2**64).
+_MULTIPLY_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLY_SECOND = np.uint64(0xBB67AE8584CAA73B)
+_HALF = np.uint64(32)
+
+
+def derive_key(seed: int, *purpose: str | int) -> bytes:
+    """48 bytes that depend on the seed and on every word of the purpose, and on nothing else."""
+    words = "\x1f".join([str(seed), *(f"{type(word).__name__}:{word}" for word in purpose)])
+    return hashlib.blake2b(words.encode(), digest_size=8 * _ROUNDS, person=b"fidgpt-data").digest()
+
+
+def permute(positions: NDArray[np.uint64], *, size: int, key: bytes) -> NDArray[np.uint64]:
+    """Where each of `positions` (all below `size`) goes under the permutation that `key` names.
+
+    A Feistel network on the smallest power of two that holds `size`, walked along its cycle until
+    the value falls below `size` (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains").
+    That domain is less than twice `size` (but for tiny sizes), so the walk is short.
+    """
+    if size <= 1:
+        return np.zeros_like(positions)
+    bits = max(_MIN_BITS, (size - 1).bit_length())
+    round_keys = np.frombuffer(key, dtype="<u8", count=_ROUNDS)
+    result = _feistel(positions, bits=bits, round_keys=round_keys)
+    outside = np.flatnonzero(result >= size)
+    while outside.size:
+        result[outside] = _feistel(result[outside], bits=bits, round_keys=round_keys)
+        outside = outside[result[outside] >= size]
+    return result
+
+
+def _feistel(
+    values: NDArray[np.uint64], *, bits: int, round_keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """A bijection of the numbers of `bits` bits: each half in turn masks the other by a hash.
+
+    The halves may differ by one bit, so any number of bits will do.
+    """
+    low_bits = bits // 2
+    high_bits = bits - low_bits
+    low = values & np.uint64((1 << low_bits) - 1)
+    high = values >> np.uint64(low_bits)
+    for number, round_key in enumerate(round_keys):
+        if number % 2:
+            high = high ^ _hash(low, round_key, bits=high_bits)
+        else:
+            low = low ^ _hash(high, round_key, bits=low_bits)
+    return (high << np.uint64(low_bits)) | low
+
+
+def _hash(values: NDArray[np.uint64], round_key: np.uint64, *, bits: int) -> NDArray[np.uint64]:
+    """A hash of `bits` bits: add, multiply, fold, multiply, and keep the best-mixed top bits."""
+    mixed = (values + round_key) * _MULTIPLY_FIRST
+    mixed ^= mixed >> _HALF
+    mixed *= _MULTIPLY_SECOND
+    return mixed >> np.uint64(64 - bits)
+
+
+@runtime_checkable
+class CorpusPart(Protocol):
+    """What a stream reads from: `Corpus`, or `CorpusDirectory`."""
+
+    def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
+        """Make the corpus ready to be read; again, it costs nothing."""
+        ...
+
+
+def require_prepared(corpus: PreparedCorpus | None) -> PreparedCorpus:
+    """The corpus that a stream opened; DataError if it has not opened any."""
+    if corpus is None:
+        raise DataError("The stream is not prepared yet: call prepare() first.")
+    return corpus
+
+
+def check_positive(value: int, *, name: str) -> None:
+    """Raise DataError if a size is below 1."""
+    if value < 1:
+        raise DataError(f"{name}={value} must be at least 1.")
+
+
+def count_windows(split: Split, *, seq_len: int) -> int:
+    """How many windows of `seq_len` + 1 tokens, each sharing one with the next, a split holds."""
+    return max(0, (split.num_tokens - 1) // seq_len)
+
+
+def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
+    """Which rows of a batch of `size` rows a rank holds: equal, consecutive shares."""
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank} is not one of world_size={world_size} ranks.")
+    if size % world_size:
+        raise DataError(
+            f"batch_size={size} cannot be dealt out evenly to world_size={world_size} ranks.\n"
+            f"Choose a multiple of {world_size}, for example batch_size="
+            f"{-(-size // world_size) * world_size}."
+        )
+    share = size // world_size
+    return range(rank * share, (rank + 1) * share)
+
+
+def read_windows(
+    split: Split, numbers: NDArray[np.int64], *, seq_len: int
+) -> Int64[Tensor, "rows window"]:
+    """The windows with these numbers, [len(numbers), seq_len + 1]."""
+    return torch.from_numpy(split.read(numbers * seq_len, length=seq_len + 1))

@@ -1,1 +1,0 @@
-"""How documents become sequences of one length."""

@@ -1,1 +1,0 @@
-"""A corpus as token ids on the disk: written once, opened for reading."""

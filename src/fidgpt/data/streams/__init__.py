@@ -1,1 +1,0 @@
-"""Batches as a pure function of their number."""

@@ -1,1 +1,0 @@
-"""Tokenizers: learned, read from files, or of bytes."""

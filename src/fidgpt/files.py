@@ -1,0 +1,281 @@
+"""Files that are written whole or not at all."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+MARK = ".fidgpt-draft-"
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def drafted(path: Path) -> Iterator[Path]:
+    """A place for a file or folder, which takes the name `path` once the block has made it.
+
+    If the block fails, nothing is left. The place is in a hidden folder beside `path` whose lock
+    this process holds. The kernel gives it back when the process dies, by which whoever next writes
+    into the same directory knows what to remove. On a file system without locks it stays.
+    A link is written through, as by whoever opens it: /dev/stdout is the whole machine's.
+
+    Raises:
+      OSError: it cannot be written, or `path` is a folder that holds something.
+    """
+    import shutil  # late: completion writes here, and has no time
+
+    target = Path(os.path.realpath(path))
+    remove_leftovers(target.parent)
+    folder, handle = _begin(target.parent)
+    try:
+        yield folder / path.name
+        os.replace(folder / path.name, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is there whole or not at all, on the disk when this returns.
+
+    Of several who write it at once, one wins.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    with drafted(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+        sync(draft)
+    sync(path.resolve().parent)  # where a link leads to
+
+
+def sync(path: Path) -> None:
+    """Waits until a file's bytes, or a directory's names, would survive a loss of power."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what killed processes were about to write into a directory."""
+    drafts: list[Path] = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # it cannot be listed
+        drafts = [Path(entry.path) for entry in entries if entry.name.startswith(MARK)]
+    for draft in drafts:
+        _remove_left(draft)
+
+
+def _begin(directory: Path) -> tuple[Path, int]:
+    """A new folder for a draft, and the handle that holds its lock."""
+    import shutil
+
+    while True:
+        folder = directory / f"{MARK}{os.urandom(8).hex()}"
+        folder.mkdir()
+        try:
+            handle = _locked(folder, wait=True)
+        except BaseException:  # the disk is full
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if handle is not None:
+            return folder, handle
+
+
+def _remove_left(draft: Path) -> None:
+    import shutil
+
+    with contextlib.suppress(OSError):  # it is another user's, or its writer has just ended
+        handle = _locked(draft, wait=False)
+        if handle is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+            os.close(handle)
+
+
+def _locked(folder: Path, *, wait: bool) -> int | None:
+    """A handle that holds the lock of a draft; None where somebody else does, or it is gone.
+
+    Where there are no locks, who waits for one has it, and nobody else.
+    """
+    import fcntl
+
+    path = folder / _LOCK
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:
+        return None
+    has_it = wait
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Who had it before may have removed the folder, file and all.
+        has_it = os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        has_it = False
+    except OSError:  # no locks, or another one's
+        pass
+    if not has_it:
+        os.close(handle)
+    return handle if has_it else None
+
+
+_UNFINISHED = ".fidgpt-unfinished-"
+_RESUMABLE = ".fidgpt-resumable-"
+
+
+@contextlib.contextmanager
+def only_one(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[bool]:
+    """Hold the right to make `directory`; others wait, after a call of `on_wait`.
+
+    The kernel gives the right back when a process dies, and the next holder removes what it left.
+    On a file system without locks nobody waits, the first to finish wins, and this gives False.
+    """
+    path = _lock_path(directory)
+    handle = _acquire(path, on_wait=on_wait)
+    try:
+        if handle is not None:
+            _remove_leftovers(directory, mark=_UNFINISHED, is_left=lambda *_: True)
+        yield handle is not None
+    finally:
+        path.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def new_directory(directory: Path) -> Iterator[Path]:
+    """A temporary directory beside `directory` that takes its name if the block succeeds.
+
+    If the block fails, nothing is left. If somebody else made `directory` meanwhile, theirs stays.
+    """
+    temporary = directory.parent / f".{directory.name}{_UNFINISHED}{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        yield temporary
+        _publish(temporary, directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def resumable_directory(directory: Path, *, key: str, record: str) -> Iterator[Path]:
+    """As `new_directory`, but a file `record` in it says that it is to be gone on with.
+
+    Where there is one, it outlives whatever ends the block, a kill too, and the next who comes
+    with the same `key` finds it all. The caller is the `only_one`; what was begun for `directory`
+    with another key is removed. The record has to be gone when the block succeeds.
+    """
+    temporary = directory.parent / f".{directory.name}{_RESUMABLE}{key}"
+    _remove_leftovers(
+        directory,
+        mark=_RESUMABLE,
+        is_left=lambda path, own: path != temporary if own else not (path / record).exists(),
+    )
+    temporary.mkdir(exist_ok=True)
+    try:
+        yield temporary
+        _publish(temporary, directory)
+    finally:
+        if not (temporary / record).exists():
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _publish(temporary: Path, directory: Path) -> None:
+    """Give it its name, unless somebody else made `directory` meanwhile."""
+    for path in (*sorted(temporary.iterdir()), temporary):
+        sync(path)
+    try:
+        temporary.rename(directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    sync(directory.parent)
+
+
+def _lock_path(directory: Path) -> Path:
+    return directory.parent / f".{directory.name}.fidgpt-lock"
+
+
+def _acquire(path: Path, *, on_wait: Callable[[], None] | None) -> int | None:
+    """An open handle that holds the lock; None without locks, or, without `on_wait`, when taken."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            locked = _lock(handle, on_wait=on_wait)
+            # The holder before us removed its file, and another may have made a new one since.
+            if locked and _is_at(path, handle):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+        if not locked:
+            return None
+
+
+def _lock(handle: int, *, on_wait: Callable[[], None] | None) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if on_wait is None:
+            return False
+        on_wait()
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError:  # this file system has no locks
+        return False
+    return True
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _remove_leftovers(directory: Path, *, mark: str, is_left: Callable[[Path, bool], bool]) -> None:
+    """Remove what killed processes left beside `directory`; the caller holds its lock.
+
+    `is_left` is asked with the path, and whether it was begun for `directory` itself.
+    """
+    for path in directory.parent.glob(f".*{mark}*"):
+        owner = directory.parent / path.name[1:].split(mark)[0]
+        if not is_left(path, owner == directory):
+            continue
+        if owner == directory:
+            shutil.rmtree(path, ignore_errors=True)
+        elif (handle := _acquire(_lock_path(owner), on_wait=None)) is not None:
+            if is_left(path, False):  # its owner may have been at work until now
+                shutil.rmtree(path, ignore_errors=True)
+            _lock_path(owner).unlink(missing_ok=True)
+            os.close(handle)
+
+
+def lock(file: IO[bytes] | int) -> bool:
+    """Locks an open file; False where another process holds it.
+
+    It is held until the last process that has this file open ends, whatever becomes of the one
+    that opened it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system that knows no locks keeps nobody out
+        pass
+    return True
+
+
+def wait_for_lock(file: IO[bytes], kind: int = fcntl.LOCK_EX) -> None:
+    """Locks an open file as soon as no other process holds it.
+
+    Args:
+      file: held until it is closed.
+      kind: fcntl.LOCK_EX for one process alone; fcntl.LOCK_SH for all that ask so.
+    """
+    with contextlib.suppress(OSError):  # a file system that knows no locks keeps nobody out
+        fcntl.flock(file, kind)

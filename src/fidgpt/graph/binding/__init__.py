@@ -1,1 +1,0 @@
-"""Tags as variables, and the graph as their scope."""

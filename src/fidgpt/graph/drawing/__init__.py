@@ -1,1 +1,0 @@
-"""Graphs as pictures, through Graphviz."""

@@ -1,0 +1,168 @@
+"""The one adapter to Fiddle: arguments, defaults and signatures of nodes."""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import fiddle as fdl
+
+Key = str | int
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_known_defaults: dict[Any, dict[Key, Any] | None] = {}
+_MOST_KNOWN = 4096  # callables; a notebook that defines one anew for ever must not fill the memory
+
+
+def given(part: fdl.Buildable) -> dict[Key, Any]:
+    """The arguments that are set, in the order of the signature."""
+    named, known = named_defaults(part), part.__arguments__
+    if named is None:
+        return fdl.ordered_arguments(part)
+    if len(known) < 2:
+        return dict(known)
+    return {key: known[key] for key in named if key in known}
+
+
+def every(part: fdl.Buildable) -> dict[Key, Any]:
+    """All arguments: what is set, else the default, else `fdl.NO_VALUE`.
+
+    Elements of `*args` and `**kwargs` that carry a tag and no value are among them, which Fiddle
+    itself does not list.
+    """
+    if (named := named_defaults(part)) is not None:
+        return {**named, **part.__arguments__}
+    listed = fdl.ordered_arguments(part, include_defaults=True, include_unset=True)
+    is_open = [key for key, tags in part.__argument_tags__.items() if tags and key not in listed]
+    if not is_open:
+        return listed
+    both = listed | dict.fromkeys(is_open, fdl.NO_VALUE)
+    return dict(sorted(both.items(), key=lambda item: _position(part, item[0])))
+
+
+def named_defaults(part: fdl.Buildable) -> Mapping[Key, Any] | None:
+    """The defaults of a part that takes arguments by name only, in the order of its signature.
+
+    `fdl.NO_VALUE` stands where there is none. None where there may be arguments without a name, or
+    with any name.
+    """
+    function = part.__fn_or_cls__
+    try:
+        return _known_defaults[function]
+    except KeyError:
+        if len(_known_defaults) > _MOST_KNOWN:
+            _known_defaults.clear()
+        found = _known_defaults[function] = _named_defaults(part)
+        return found
+    except TypeError:  # an instance that can be called but not hashed
+        return _named_defaults(part)
+
+
+def _named_defaults(part: fdl.Buildable) -> dict[Key, Any] | None:
+    parameters = part.__signature_info__.parameters
+    if not all(parameter.kind in _USUAL for parameter in parameters.values()):
+        return None
+    empty = inspect.Parameter.empty
+    return {
+        name: fdl.NO_VALUE if parameter.default is empty else parameter.default
+        for name, parameter in parameters.items()
+    }
+
+
+def _position(part: fdl.Buildable, key: Key) -> tuple[int, int]:
+    names = list(part.__signature_info__.parameters)
+    if isinstance(key, str):
+        return (names.index(key) if key in names else len(names)), 0
+    return min(key, part.__signature_info__.var_positional_start or 0), key
+
+
+def default_of(part: fdl.Buildable, key: Key) -> Any:
+    """The default of a parameter; `fdl.NO_VALUE` where it has none."""
+    if (named := named_defaults(part)) is not None:
+        return named.get(key, fdl.NO_VALUE)
+    parameter = parameter_of(part, key)
+    if parameter is None or parameter.default is inspect.Parameter.empty:
+        return fdl.NO_VALUE
+    return parameter.default
+
+
+def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
+    """The class or function that makes the default of a dataclass' field anew; None for others."""
+    factory = _factory_of(part, key)
+    return None if _makes_container(factory) else factory
+
+
+def default_container_of(part: fdl.Buildable, key: Key) -> Any:
+    """The empty list or dict that a dataclass' field makes anew as its default; None for others."""
+    factory = _factory_of(part, key)
+    return factory() if _makes_container(factory) else None
+
+
+def has_factory(part: fdl.Buildable, key: Key) -> bool:
+    """Whether the default of a parameter is made anew, be it by a class, a list or a function."""
+    return _factory_of(part, key) is not None
+
+
+def _makes_container(factory: Any) -> bool:
+    return isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
+
+
+def _factory_of(part: fdl.Buildable, key: Key) -> Any:
+    function = fdl.get_callable(part)
+    if not dataclasses.is_dataclass(function):
+        return None
+    fields = {field.name: field.default_factory for field in dataclasses.fields(function)}
+    factory = fields.get(str(key), dataclasses.MISSING)
+    return None if factory is dataclasses.MISSING else factory
+
+
+def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:
+    """The parameter that takes an argument: `*args` and `**kwargs` take what no other does.
+
+    None where nothing takes it.
+    """
+    parameters = part.__signature_info__.parameters
+    usual = parameters.get(key) if isinstance(key, str) else None
+    if usual is not None and usual.kind in _USUAL:
+        return usual
+    kinds = {parameter.kind: parameter for parameter in parameters.values()}
+    if isinstance(key, str):
+        named = parameters.get(key)
+        if named is None or named.kind is named.VAR_KEYWORD:
+            return kinds.get(inspect.Parameter.VAR_KEYWORD)
+        return None if named.kind is named.VAR_POSITIONAL else named
+    first = part.__signature_info__.var_positional_start
+    if first is not None and key >= first:
+        return kinds[inspect.Parameter.VAR_POSITIONAL]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    at = list(parameters.values())[key] if 0 <= key < len(parameters) else None
+    return at if at is not None and at.kind in positional else None
+
+
+def assign(part: fdl.Buildable, key: Key, value: Any) -> None:
+    """Sets an argument by its name, or by its number where it has none.
+
+    Raises:
+      AttributeError, IndexError: there is no such argument.
+    """
+    if isinstance(key, int):
+        key = part.__signature_info__.index_to_key(key, part.__arguments__)
+    if isinstance(key, str):
+        setattr(part, key, value)
+        return
+    # Fiddle refuses to set an element of *args that is not there yet, or that was left open.
+    first = part.__signature_info__.var_positional_start
+    if parameter_of(part, key) is None or (
+        first is not None and key > first and not {key, key - 1} & every(part).keys()
+    ):
+        raise IndexError(f"there is no argument number {key}")
+    part.__arguments__[key] = value
+
+
+def unset(part: fdl.Buildable, key: Key) -> None:
+    """Takes an argument away; its tags stay."""
+    if isinstance(key, str):
+        delattr(part, key)
+    else:  # Fiddle's own `del part[i]` would move the arguments that follow
+        part.__argument_history__.add_deleted_value(key)
+        del part.__arguments__[key]

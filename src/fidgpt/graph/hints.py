@@ -1,0 +1,421 @@
+"""Type hints of parameters and what callables return."""
+
+import collections.abc
+import enum
+import functools
+import inspect
+import pathlib
+import re
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import fiddle as fdl
+from fiddle.tagging import TaggedValueCls
+
+from fidgpt.graph.fiddle import VARIADIC, Key, given, named_defaults, parameter_of
+
+
+def hints_of(function: Any) -> dict[str, Any]:
+    """The annotations of a callable's parameters, and under "return" what a call returns.
+
+    A class returns itself. An annotation that cannot be resolved is left out.
+    """
+    try:
+        return _cached_hints(function)
+    except TypeError:  # an instance that can be called but not hashed
+        return _hints(function)
+
+
+def members_of(hint: Any) -> tuple[Any, ...]:
+    """The members of a Union or Optional; a hint of one member otherwise.
+
+    Names for other hints (`NewType`, `Annotated`, `type X = ...`) are followed to what they name.
+    """
+    if type(hint) is type:  # most are
+        return (hint,)
+    while True:
+        if isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif typing.get_origin(hint) is typing.Annotated:
+            hint = typing.get_args(hint)[0]
+        elif type(hint).__name__ == "TypeAliasType":  # Python 3.12
+            hint = hint.__value__
+        else:
+            break
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(member for one in typing.get_args(hint) for member in members_of(one))
+    return (hint,)
+
+
+def is_unknown(hint: Any) -> bool:
+    """Whether a hint says nothing that a value could be compared with."""
+    is_named_only = isinstance(hint, typing.TypeVar | typing.ParamSpec | typing.ForwardRef | str)
+    return hint is Any or hint is inspect.Parameter.empty or hint is typing.Self or is_named_only
+
+
+def is_dtype(hint: Any) -> bool:
+    """Whether a hint is torch's type of number formats, found out without importing torch."""
+    return _is_of_torch(hint, "dtype")
+
+
+def is_device(hint: Any) -> bool:
+    """Whether a hint is torch's type of devices, found out in the same way."""
+    return _is_of_torch(hint, "device")
+
+
+def _is_of_torch(hint: Any, name: str) -> bool:
+    return (getattr(hint, "__module__", None), getattr(hint, "__name__", None)) == ("torch", name)
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    if isinstance(function, functools.partial):
+        return hints_of(function.func)
+    function = typing.get_origin(function) or function  # Box for Box[int]
+    target = function
+    if inspect.isclass(function):
+        own_init = function.__init__ is not object.__init__
+        target = function.__init__ if own_init else function.__new__
+    elif not inspect.isroutine(function):
+        target = type(function).__call__
+    hints = _resolved(target)
+    if inspect.isclass(function):
+        hints["return"] = function if type(function).__call__ is type.__call__ else Any
+    elif hints.get("return") is typing.Self:
+        hints["return"] = getattr(function, "__self__", Any)
+    return hints
+
+
+_cached_hints = functools.lru_cache(maxsize=4096)(_hints)
+
+
+def _resolved(target: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(target)
+    except Exception:  # a third party's annotation may name what is not imported
+        return _resolved_one_by_one(target)
+
+
+def _resolved_one_by_one(target: Any) -> dict[str, Any]:
+    """Those that can be resolved, when not all can."""
+    names = getattr(inspect.unwrap(target), "__globals__", {})
+    hints: dict[str, Any] = {}
+    try:
+        annotations = target.__annotations__
+    except Exception:  # since Python 3.14 it may fail as a whole
+        return {}
+    for name, annotation in annotations.items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= typing.get_type_hints(alone, globalns=names)
+        except Exception:  # as above
+            continue
+    return hints
+
+
+def is_protocol(hint: Any) -> bool:
+    """Whether a hint is a Protocol; of an object not yet built only its methods can be asked."""
+    return getattr(hint, "_is_protocol", False)
+
+
+def methods_of(protocol: Any) -> dict[str, Any]:
+    """The methods that a Protocol asks for, by name."""
+    return {
+        name: member
+        for one in reversed(protocol.__mro__)
+        if is_protocol(one)
+        for name, member in vars(one).items()
+        if inspect.isfunction(member) and (name == "__call__" or name[0] != "_")
+    }
+
+
+def own_method(kind: type, name: str) -> Any:
+    """A method as a class has it, None where it has none; a torch module is called by `forward`."""
+    own = next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
+    is_torchs = name == "__call__" and getattr(own, "__module__", "").startswith("torch.nn.")
+    return own_method(kind, "forward") if is_torchs else own
+
+
+def may_have(kind: type, name: str) -> bool:
+    """Whether instances of a class have an attribute, of the class or set by its constructor."""
+    # `hasattr` would find what the class has for itself alone, too.
+    return any(name in vars(one) for one in kind.__mro__) or _sets(kind, name)
+
+
+def _sets(kind: type, name: str) -> bool:
+    """Whether a constructor of a class gives its instances an attribute."""
+    codes = [getattr(vars(one).get("__init__"), "__code__", None) for one in kind.__mro__]
+    is_declared = any(name in vars(one).get("__annotations__", {}) for one in kind.__mro__)
+    return is_declared or any(name in code.co_names + code.co_consts for code in codes if code)
+
+
+TOWER = {float: (int,), complex: (int, float)}  # what is welcome where another number is asked
+
+
+def part_fits(part: fdl.Buildable, hint: Any) -> bool:
+    """Whether what a part will be once it is built may be passed where `hint` is asked."""
+    try:
+        return _cached_call_fits(type(part), fdl.get_callable(part), hint)
+    except TypeError:  # what cannot be hashed
+        return _call_fits(type(part), fdl.get_callable(part), hint)
+
+
+def _call_fits(kind: type, function: Any, hint: Any) -> bool:
+    built = hints_of(function).get("return", Any)
+    if not issubclass(kind, fdl.Partial):
+        return _may_be(built, hint, exactly=inspect.isclass(function))
+    origin = _runtime_kind(typing.get_origin(hint) or hint)
+    if origin is collections.abc.Callable:
+        return may_return(function, hint)
+    if not inspect.isclass(origin):
+        return True
+    if is_protocol(origin):
+        return has_methods(functools.partial, origin)
+    return issubclass(functools.partial, origin)
+
+
+_cached_call_fits = functools.lru_cache(maxsize=4096)(_call_fits)
+
+
+def may_return(function: Any, hint: Any) -> bool:
+    """Whether a function or class, where it is one, may return what a Callable shall."""
+    if not (inspect.isfunction(function) or inspect.isclass(function)):
+        return True
+    returns, built = typing.get_args(hint)[1:] or (Any,), hints_of(function).get("return", Any)
+    return _may_be(built, returns[0], exactly=inspect.isclass(function))
+
+
+def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
+    """Whether a call annotated to return `built` may return what `hint` asks.
+
+    A class returns its own instances `exactly`; a function may return something narrower than its
+    annotation, so that only what neither contains the other is known to be wrong.
+    """
+    pairs = [(one, asked) for one in members_of(built) for asked in members_of(hint)]
+    return any(_one_may_be(one, asked, exactly) for one, asked in pairs)
+
+
+def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
+    if is_unknown(built) or is_unknown(hint):
+        return True
+    have, want = (_runtime_kind(typing.get_origin(side) or side) for side in (built, hint))
+    if not (inspect.isclass(have) and inspect.isclass(want)) or is_protocol(have):
+        return True
+    if is_protocol(want):
+        return has_methods(have, want)
+    if want is collections.abc.Callable and exactly and callable(called := _method(have)):
+        return may_return(called, hint)
+    if issubclass(have, (want, *TOWER.get(want, ()))):
+        return True
+    return not exactly and issubclass(want, have)
+
+
+def _method(kind: type) -> Any:
+    """What is run when an instance of a class is called, as far as it was written for that."""
+    called = inspect.getattr_static(kind, "__call__", None)
+    return called if inspect.isfunction(called) and "return" in hints_of(called) else None
+
+
+def _runtime_kind(hint: Any) -> Any:
+    """What is made where a hint is asked: a tensor of any shape, or a dict for a TypedDict."""
+    return dict if typing.is_typeddict(hint) else getattr(hint, "array_type", hint)
+
+
+def has_methods(kind: type, protocol: Any) -> bool:
+    """Whether instances of a class have the methods of a Protocol, as far as anybody can know."""
+    asked = methods_of(protocol)
+    looked_up = getattr(kind, "__getattr__", None)
+    is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
+    if not is_anything and not all(may_have(kind, name) for name in asked):
+        return False
+    return all(can_be_called_as(own_method(kind, name), asked[name]) for name in asked)
+
+
+def can_be_called_as(own: Any, asked: Any) -> bool:
+    """Whether a method takes what the one of a Protocol does, and may return what that returns."""
+    parameters = inspect.signature(asked).parameters.values()
+    if not inspect.isfunction(own) or any(one.kind in VARIADIC for one in parameters):
+        return True
+    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    try:
+        in_order = [None] * (len(parameters) - len(by_name))
+        inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
+    except TypeError:
+        return False
+    built, wanted = (_returned(one) for one in (own, asked))
+    # A method may return another of its own kind, so that to ask for its methods would never end.
+    return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
+
+
+def _returned(method: Any) -> Any:
+    """What a method is annotated to return; of a decorated one, as a context manager, unknown."""
+    return Any if hasattr(method, "__wrapped__") else hints_of(method).get("return", Any)
+
+
+_PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
+_LEAVES = (int, float, bool, str)
+_WRITTEN = (*_LEAVES, list, tuple, dict)  # what a text may say
+
+
+def hint_of(part: fdl.Buildable, key: Key) -> Any:
+    """The annotation of a parameter; Any where there is none or it cannot be resolved."""
+    if isinstance(key, str) and (named := named_defaults(part)) is not None:
+        return hints_of(fdl.get_callable(part)).get(key, Any) if key in named else Any
+    parameter = parameter_of(part, key)
+    return hints_of(fdl.get_callable(part)).get(parameter.name, Any) if parameter else Any
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value of a graph, parts inside it included, may be passed where `hint` is asked.
+
+    A part stands for what it builds: a `Config` for what its constructor returns, a `Partial` for
+    a callable. True is no number, nan is none, an int is a float, and a text is no sequence of its
+    letters.
+    """
+    if type(value) is hint and hint in _LEAVES:  # most are
+        return value == value
+    members = members_of(hint)
+    if len(members) != 1:
+        return any(fits(value, member) for member in members)
+    hint = members[0]
+    if is_unknown(hint):
+        return True
+    if isinstance(value, TaggedValueCls):
+        return "value" not in given(value) or fits(given(value)["value"], hint)
+    if isinstance(value, fdl.Buildable):
+        return part_fits(value, hint)
+    return _plain_fits(value, hint)
+
+
+def _plain_fits(value: Any, hint: Any) -> bool:
+    """Whether a value that is no part fits a hint of one member."""
+    if typing.get_origin(hint) is collections.abc.Callable and not may_return(value, hint):
+        return False
+    if isinstance(value, bool) and hint in (int, float, complex):
+        return False
+    protocol = typing.get_origin(hint) or hint
+    if isinstance(value, _WRITTEN) and is_protocol(protocol):
+        return has_methods(type(value), protocol) and _is_bearable(value, hint)
+    if isinstance(value, list | tuple | dict) or _is_container(typing.get_origin(hint)):
+        return _container_fits(value, hint)
+    is_plain = inspect.isclass(hint) and not (typing.get_args(hint) or typing.is_typeddict(hint))
+    if is_plain and not is_protocol(hint):
+        return isinstance(value, (hint, *TOWER.get(hint, ())))
+    return _is_bearable(value, hint)
+
+
+def _container_fits(value: Any, hint: Any) -> bool:
+    origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if typing.is_typeddict(origin):
+        fields = typing.get_type_hints(origin)
+        is_whole = isinstance(value, dict) and origin.__required_keys__ <= value.keys()
+        return is_whole and all(key in fields and fits(value[key], fields[key]) for key in value)
+    if not inspect.isclass(origin) or is_protocol(origin):
+        return _is_bearable(value, hint)
+    if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
+        return False
+    if isinstance(value, Mapping):
+        if len(args) != 2:
+            return True
+        return all(fits(key, args[0]) and fits(item, args[1]) for key, item in value.items())
+    if not isinstance(value, Collection):
+        return True
+    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(value):
+        return False
+    return all(fits(item, element_hint(hint, i)) for i, item in enumerate(value))
+
+
+def _is_container(origin: Any) -> bool:
+    """Whether a generic is one of Python's own containers, whose elements can be looked at."""
+    is_own = getattr(origin, "__module__", "") in ("builtins", "collections", "collections.abc")
+    return is_own and inspect.isclass(origin) and issubclass(origin, Iterable)
+
+
+def _is_bearable(value: Any, hint: Any) -> bool:
+    """A hint that the checker does not know refuses nothing."""
+    from beartype import BeartypeConf  # late: most values are of plain classes
+    from beartype.door import is_bearable
+    from beartype.roar import BeartypeException
+
+    try:  # an int is welcome where a float is expected
+        return is_bearable(value, hint, conf=BeartypeConf(is_pep484_tower=True))
+    except BeartypeException:
+        return True
+
+
+def element_hint(hint: Any, key: Any) -> Any:
+    """The annotation of one element of a list, tuple or dict that is annotated `hint`."""
+    for member in members_of(hint):
+        origin, args = typing.get_origin(member), typing.get_args(member)
+        if typing.is_typeddict(origin or member):
+            return typing.get_type_hints(origin or member).get(str(key), Any)
+        if not inspect.isclass(origin):
+            continue
+        if issubclass(origin, Mapping):
+            if len(args) == 2 and (not isinstance(key, int) or fits(key, args[0])):
+                return args[1]
+        elif origin is tuple and args and args[-1] is not Ellipsis:
+            return args[key] if isinstance(key, int) and key < len(args) else Any
+        elif issubclass(origin, Iterable) and args and isinstance(key, int):
+            return args[0]
+    return Any
+
+
+def key_hint(hint: Any) -> Any:
+    """The annotation of the keys of a dict that is annotated `hint`."""
+    for member in members_of(hint):
+        origin, args = typing.get_origin(member), typing.get_args(member)
+        if inspect.isclass(origin) and issubclass(origin, Mapping) and len(args) == 2:
+            return args[0]
+    return Any
+
+
+def can_be_typed(hint: Any) -> bool:
+    """Whether a text can say a value for a hint, None apart; a part or function it cannot."""
+    for member in members_of(hint):
+        origin = typing.get_origin(member) or member
+        named_by_torch = is_dtype(member) or is_device(member)
+        if is_unknown(member) or named_by_torch or origin in (typing.Literal, object):
+            return True
+        is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
+        elements = [one for one in typing.get_args(member) if one is not Ellipsis]
+        if is_plain or (_is_container(origin) and all(map(can_be_typed, elements))):
+            return True
+    return False
+
+
+def name_of(hint: Any) -> str:
+    """How to write a hint in a message."""
+    if inspect.isclass(hint) and not typing.get_args(hint):
+        return "None" if hint is type(None) else hint.__name__
+    if members := members_of(hint)[1:]:
+        return " or ".join(name_of(member) for member in (members_of(hint)[0], *members))
+    return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
+
+
+_PLAIN_OF_QUANTITIES = (int, float, bool, str)
+
+
+def is_quantity(part: Any) -> bool:
+    """Whether a part computes a number or a text, of which a copy is as good."""
+    if not isinstance(part, fdl.Config):
+        return False
+    returns = hints_of(fdl.get_callable(part)).get("return")
+    return all(member in _PLAIN_OF_QUANTITIES for member in members_of(returns))
+
+
+def computed(value: Any) -> Any:
+    """A value of a bound graph as its constructor gets it; of a quantity, the number itself.
+
+    `fdl.NO_VALUE` for what is not known before the graph is built: a part, or a quantity whose
+    computation fails, which is somebody else's to report.
+    """
+    if not isinstance(value, fdl.Buildable):
+        return value
+    if not is_quantity(value):
+        return fdl.NO_VALUE
+    try:
+        return fdl.build(value)
+    except Exception:  # whatever the function does with wrong arguments
+        return fdl.NO_VALUE

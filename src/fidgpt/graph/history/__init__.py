@@ -1,1 +1,0 @@
-"""Who said what: recorded as a graph is made, told when somebody asks, kept beside a file."""

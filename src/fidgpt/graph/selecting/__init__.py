@@ -1,1 +1,0 @@
-"""Paths and selectors: from what somebody typed to the places of a graph that it means."""

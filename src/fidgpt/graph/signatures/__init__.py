@@ -1,1 +1,0 @@
-"""What a callable's signature and docstring say of its parameters."""

@@ -1,1 +1,0 @@
-"""The way back from a graph to directives that one would type."""

@@ -1,1 +1,0 @@
-"""The nodes of a config graph, their arguments, and copies of both."""

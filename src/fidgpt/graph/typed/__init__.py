@@ -1,1 +1,0 @@
-"""What somebody typed, read as values, calls and formulas."""

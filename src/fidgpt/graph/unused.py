@@ -1,0 +1,191 @@
+"""Arguments that have no effect, and components that resemble each other."""
+
+import dis
+import functools
+import inspect
+import sys
+import types
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.checking import mistakes_of
+from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
+from fidgpt.graph.fiddle import VARIADIC, given, parameter_of
+from fidgpt.graph.storage.hashing import Merkle
+from fidgpt.graph.walk import Node, join, nodes, parts, step_to, title
+
+_NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none has a knob of ours
+_ALL_AT_ONCE = {"locals", "vars", "eval", "exec"}  # read every argument, and name none
+
+
+def unread(root: Any) -> list[str]:
+    """A sentence for each argument that is set in the graph and that the code has no use for.
+
+    An argument is read where its constructor does more with it than to keep it as an attribute,
+    or where any function of the packages that the graph's constructors come from reads an
+    attribute of that name. This is found out from bytecode, without running anything; what is not
+    written in Python is taken to read all it is given.
+    """
+    found = parts(root)
+    packages = frozenset().union(*(_packages_of(fdl.get_callable(node.value)) for node in found))
+    return [
+        f"{join(node.path, key_step)} is set, and no code of {title(node.value)} ever reads it."
+        for node in found
+        for key_step in _unread_steps(node.value, packages)
+    ]
+
+
+def _unread_steps(part: fdl.Buildable, packages: frozenset[str]) -> Iterator[str]:
+    code = _code_of(fdl.get_callable(part))
+    if code is None or not _ALL_AT_ONCE.isdisjoint(code.co_names):
+        return
+    for key in given(part):
+        parameter = parameter_of(part, key)
+        if parameter is None or parameter.kind in VARIADIC:
+            continue
+        uses, attributes = _uses(code).get(parameter.name, (0, frozenset()))
+        is_kept_only = uses == len(attributes)
+        if is_kept_only and not any(_is_read(a, one) for a in attributes for one in packages):
+            yield step_to(key)
+
+
+def _packages_of(function: Any) -> frozenset[str]:
+    """The packages in which a constructor and what it inherits are written, torch apart."""
+    written_in = function.__mro__ if inspect.isclass(function) else (function,)
+    modules = [getattr(one, "__module__", None) or "" for one in written_in]
+    return frozenset(module.partition(".")[0] for module in modules) - _NOT_SEARCHED
+
+
+def _code_of(function: Any) -> types.CodeType | None:
+    """The bytecode that gets the arguments; None where it is not plain Python."""
+    target = inspect.unwrap(function)
+    if inspect.isclass(target):
+        if type(target).__call__ is not type.__call__ or target.__new__ is not object.__new__:
+            return None
+        target = inspect.unwrap(target.__init__)
+    return getattr(target, "__code__", None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _uses(code: types.CodeType) -> dict[str, tuple[int, frozenset[str]]]:
+    """How often each variable is read, and the attributes of others that it is merely kept as."""
+    counts: dict[str, int] = {}
+    kept: dict[str, set[str]] = {}
+    loads: list[str] = []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("CACHE", "EXTENDED_ARG", "RESUME", "NOP"):
+            continue
+        if instruction.opname == "STORE_ATTR" and len(loads) == 2:
+            kept.setdefault(loads[0], set()).add(instruction.argval)
+        names = _loaded(instruction)
+        loads = (loads + names)[-2:] if names else []
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+    for inner in _inner(code):  # a lambda or a comprehension that sees the variable
+        for name in inner.co_freevars:
+            counts[name] = counts.get(name, 0) + 1
+    return {name: (count, frozenset(kept.get(name, ()))) for name, count in counts.items()}
+
+
+def _loaded(instruction: dis.Instruction) -> list[str]:
+    if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
+        return []
+    named = instruction.argval  # two variables in one instruction since Python 3.13
+    return list(named) if isinstance(named, tuple) else [named]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_read(attribute: str, package: str) -> bool:
+    """Whether any function of a package reads it, as far as the package is imported."""
+    return any(attribute in _attributes_read(code) for code in _naming(package).get(attribute, ()))
+
+
+@functools.lru_cache(maxsize=64)
+def _naming(package: str) -> Mapping[str, list[types.CodeType]]:
+    """The code of a package by the names in it: to take all of it apart would last seconds."""
+    found: defaultdict[str, list[types.CodeType]] = defaultdict(list)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == package and isinstance(module, types.ModuleType):
+            for code in _codes_of(module):
+                for one in _within(code):
+                    for word in {*one.co_names, *_texts(one, in_tuples=True)}:
+                        found[word].append(one)
+    return found
+
+
+def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
+    for thing in list(vars(module).values()):
+        if not isinstance(thing, type | types.FunctionType) or thing.__module__ != module.__name__:
+            continue
+        for member in list(vars(thing).values()) if isinstance(thing, type) else [thing]:
+            function: Any = member.fget if isinstance(member, property) else member
+            function = inspect.unwrap(getattr(function, "__func__", function))
+            code = getattr(function, "__code__", None)
+            if isinstance(code, types.CodeType):
+                yield code
+
+
+@functools.lru_cache(maxsize=16384)
+def _attributes_read(code: types.CodeType) -> frozenset[str]:
+    instructions = list(dis.get_instructions(code))
+    own = {one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    matches = any(one.opname == "MATCH_CLASS" for one in instructions)  # has names in a tuple
+    return frozenset(own | _texts(code, in_tuples=matches))  # a text may be one for getattr
+
+
+def _texts(code: types.CodeType, *, in_tuples: bool) -> set[str]:
+    groups = [one for one in code.co_consts if isinstance(one, tuple)] if in_tuples else []
+    constants = [*code.co_consts, *(one for group in groups for one in group)]
+    return {one for one in constants if isinstance(one, str)}
+
+
+def _within(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A function's code, and that of all functions in it."""
+    yield code
+    for inner in _inner(code):
+        yield from _within(inner)
+
+
+def _inner(code: types.CodeType) -> list[types.CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+
+
+class Resembling:
+    """Remembers which parts of graphs were found right, by the numbers that a table gives them.
+
+    Args:
+      constraints: functions that look at a whole bound graph and raise ValueError.
+    """
+
+    def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
+        self._constraints = tuple(constraints)
+        self._right: set[int] = set()
+
+    def is_right(self, bound: Any, merkle: Merkle) -> bool:
+        """Whether `checked` finds nothing wrong with a graph; it says what, where it does.
+
+        Args:
+          bound: the graph, bound.
+          merkle: its numbers; those of all graphs come from one table.
+        """
+        found = nodes(bound)
+        new = list(self._new(found, merkle))
+        is_wrong = any(mistakes_of(new, within=found)) or any(broken(new))
+        if is_wrong or any(broken_of_whole(bound, self._constraints)):
+            return False
+        self._right.update(merkle.content(node.value) for node in new)
+        return True
+
+    def _new(self, found: list[Node], merkle: Merkle) -> Iterator[Node]:
+        """The nodes of which no equal was right, and the factories that these call."""
+        new: set[int] = set()
+        for node in found:
+            is_new = merkle.content(node.value) not in self._right
+            if not is_new and not isinstance(node.value, fdl.Config):
+                is_new = any(id(holder.value) in new for holder, _ in node.parents)
+            if is_new:
+                new.add(id(node.value))
+                yield node

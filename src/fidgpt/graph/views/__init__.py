@@ -1,1 +1,0 @@
-"""Forms in which a graph is printed, beside its outline."""

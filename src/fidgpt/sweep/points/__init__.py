@@ -1,1 +1,0 @@
-"""Axes and the points that they make, composed and checked."""

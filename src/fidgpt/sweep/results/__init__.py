@@ -1,1 +1,0 @@
-"""What came of the points, as plain files."""

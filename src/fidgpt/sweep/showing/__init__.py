@@ -1,1 +1,0 @@
-"""What somebody sees of a sweep that runs."""

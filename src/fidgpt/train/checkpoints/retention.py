@@ -1,0 +1,155 @@
+"""Which checkpoints are saved and kept."""
+
+import itertools
+import operator
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+# Why a checkpoint was saved.
+REGULAR, PERMANENT, BEST, TEMPORARY = "regular", "permanent", "best", "temporary"
+
+
+class KeepEvery:
+    """Saves every `every` steps until step `until`, and keeps those checkpoints for good.
+
+    Args:
+        every: in steps.
+        until: the last step that this is for; None has no end.
+    """
+
+    def __init__(self, *, every: int, until: int | None = None) -> None:
+        self.check_arguments(every=every, until=until)
+        self.every = every
+        self.until = until
+
+    @staticmethod
+    def check_arguments(*, every: int, until: int | None) -> None:
+        """Raises ValueError where a number is below one, or no step is a multiple."""
+        if every < 1:
+            raise ValueError(f"{every=} must be 1 or more steps.")
+        if until is not None and until < 1:
+            raise ValueError(f"{until=} must be 1 or a later step, or None for all that follow.")
+        if until is not None and until < every:
+            raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
+
+
+class EveryMinutes:
+    """Saves once so much time has passed since the last checkpoint, and drops the one before it.
+
+    Args:
+        minutes: of the main process's clock, which no change of date moves.
+        clock: seconds since some moment.
+    """
+
+    def __init__(self, minutes: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.check_arguments(minutes=minutes)
+        self.minutes = minutes
+        self._clock = clock
+        self._last = clock()
+
+    @staticmethod
+    def check_arguments(*, minutes: float) -> None:
+        """Raises ValueError where no time passes."""
+        if not minutes > 0:
+            raise ValueError(f"{minutes=} must be more than 0.")
+
+    def start(self) -> None:
+        """Time counts from now on."""
+        self._last = self._clock()
+
+    def due(self) -> bool:
+        """Whether the time has passed."""
+        return self._clock() - self._last >= 60 * self.minutes
+
+
+class KeepBest:
+    """Keeps the checkpoint with the best value of something measured; saves where one is better.
+
+    Args:
+        metric: its name in the rows of numbers, such as `validation/loss`.
+        better: whether its first number is better than its second; lower ones are, unless said.
+    """
+
+    def __init__(
+        self, metric: str, *, better: Callable[[float, float], bool] = operator.lt
+    ) -> None:
+        self.metric = metric
+        self.better = better
+        self._is_told = False
+
+    def missing(self, row: Mapping[str, Any]) -> str | None:
+        """What to say, once, of a row in which its evaluator measured anything but it."""
+        name = self.metric.partition("/")[0]
+        measured = [key for key in row if key.startswith(f"{name}/")]
+        if self._is_told or not measured or self.metric in row:
+            return None
+        self._is_told = True
+        return (
+            f"warning: no checkpoint is kept as the best by {self.metric}, which nothing measures; "
+            f"{name} measures {', '.join(measured)}."
+        )
+
+
+class Saved(NamedTuple):
+    """A checkpoint as a policy sees it.
+
+    Attributes:
+        step: after which it was saved.
+        reasons: why; none are known of one that an older fidgpt wrote.
+        metrics: what was measured at this step, as far as a policy asked for it.
+    """
+
+    step: int
+    reasons: Sequence[str] = (REGULAR,)
+    metrics: Mapping[str, float] = {}
+
+
+def check_keep(keep: Sequence[KeepEvery]) -> None:
+    """Raises ValueError unless each part of `keep` ends later than the one before it."""
+    for number, (one, following) in enumerate(itertools.pairwise(keep)):
+        if one.until is None or (following.until is not None and following.until <= one.until):
+            raise ValueError(
+                f"keep[{number}] ends at until={one.until} and keep[{number + 1}] at "
+                f"until={following.until}: each must end later than the one before, and only the "
+                "last may have no end."
+            )
+
+
+def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
+    """Whether the first part of `keep` that reaches to a step saves there."""
+    reaching = (part for part in keep if part.until is None or step <= part.until)
+    part = next(reaching, None)
+    return part is not None and step > 0 and step % part.every == 0
+
+
+def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
+    """The best of them by what was measured; the first of equals; None where nothing was."""
+    chosen: Saved | None = None
+    for one in saved:
+        value = one.metrics.get(best.metric)
+        if value is None or value != value:  # not a number
+            continue
+        if chosen is None or best.better(value, chosen.metrics[best.metric]):
+            chosen = one
+    return chosen
+
+
+def staying(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) -> set[int]:
+    """The steps whose checkpoints stay once the newest of `saved` is written.
+
+    Stay: what is permanent, the newest `keep_last` of the regular ones, the best, and the newest of
+    all. A temporary one is dropped as soon as another follows it.
+    """
+    ordered = sorted(saved, key=lambda one: one.step)
+    regular = [one.step for one in ordered if REGULAR in one.reasons]
+    stay = {one.step for one in ordered if PERMANENT in one.reasons}
+    stay |= set(regular[-keep_last:])
+    if best is not None and (chosen := best_of(ordered, best)) is not None:
+        stay.add(chosen.step)
+    return stay | {one.step for one in ordered[-1:]}
+
+
+def saved_of(step: int, notes: Mapping[str, Any]) -> Saved:
+    """A checkpoint by the notes of its manifest."""
+    return Saved(step, notes.get("reasons", (REGULAR,)), notes.get("metrics", {}))

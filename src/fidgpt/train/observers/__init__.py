@@ -1,1 +1,0 @@
-"""What accompanies a run: profilers, snapshots of memory, a watchdog, repeatable algorithms."""

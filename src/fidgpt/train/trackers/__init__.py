@@ -1,0 +1,1 @@
+"""Trackers of metrics."""

@@ -1,0 +1,317 @@
+"""TensorBoard, Weights & Biases, MLflow and Trackio."""
+
+import logging
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from fidgpt.train.trackers.background import PATIENCE, PERIOD, Aside, Described, numbers, texts
+from fidgpt.train.trackers.trackers import Journal, Row
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+
+# What one request takes at most, and what a name and a value may be.
+_METRICS, _PARAMS, _VALUE, _NAME = 1000, 100, 6000, 250
+_FORBIDDEN = re.compile(r"[^\w\-. :/]+")
+T = TypeVar("T")
+
+
+class MLflow(Aside):
+    """A run of an MLflow experiment.
+
+    Args:
+      experiment: where the run is listed.
+      tracking_uri: a server, or a database such as `sqlite:////data/mlflow.db`; unless said what
+        MLFLOW_TRACKING_URI says, or else `mlflow.db` in the folder of the runs.
+    """
+
+    title = "MLflow"
+    extra = "mlflow"
+    packages = ("mlflow", "sqlalchemy", "alembic")
+
+    def __init__(self, *, experiment: str = "fidgpt", tracking_uri: str | None = None) -> None:
+        super().__init__(destination=f"{tracking_uri}/{experiment}")
+        self._experiment = experiment
+        self._uri = tracking_uri
+        self._client: Any = None
+        self._id: str | None = None
+
+    def open(self, run: Described, journal: Journal) -> str:
+        from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
+
+        # Its own tries would fill the terminal, and new tables are no news there.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        folder = run.path.resolve().parent
+        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder}/mlflow.db"
+        self._client = client = MlflowClient(tracking_uri=uri)
+        artifacts = (folder / "mlartifacts").as_uri() if uri.startswith("sqlite:") else None
+        experiment = _experiment(client, self._experiment, artifacts)
+        if not _is_known(client, journal.id):
+            begun = client.create_run(experiment, run_name=run.name, tags=_tags(run))
+            journal.write(step=journal.step, identity=begun.info.run_id)
+        self._id = journal.id
+        client.update_run(journal.id, status="RUNNING")
+        _describe(client, journal.id, run.config)
+        return shlex.join(["mlflow", "ui", "--backend-store-uri", uri])
+
+    def write(self, rows: Sequence[Row]) -> None:
+        from mlflow.entities import Metric  # pyright: ignore[reportMissingImports]
+
+        assert self._id is not None
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(_FORBIDDEN.sub("_", name), value, now, row["step"])
+            for row in rows
+            for name, value in numbers(row).items()
+        ]
+        for some in _batches(metrics, _METRICS):
+            self._client.log_batch(self._id, metrics=some)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None and self._id is not None:
+            client.set_terminated(self._id)
+
+
+def _experiment(client: Any, name: str, artifacts: str | None) -> str:
+    from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
+
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return found.experiment_id
+    try:
+        return client.create_experiment(name, artifact_location=artifacts)
+    except MlflowException:  # another run was faster
+        found = client.get_experiment_by_name(name)
+        if found is None:
+            raise
+        return found.experiment_id
+
+
+def _is_known(client: Any, identity: str) -> bool:
+    from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
+
+    try:
+        client.get_run(identity)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return False
+        raise
+    return True
+
+
+def _tags(run: Described) -> dict[str, str]:
+    return {"group": run.group} if run.group else {}
+
+
+def _describe(client: Any, identity: str, config: Mapping[str, object]) -> None:
+    """Gives the run the parameters that it lacks: MLflow keeps the first value of each."""
+    from mlflow.entities import Param  # pyright: ignore[reportMissingImports]
+
+    known = client.get_run(identity).data.params
+    named = {_name(path): str(value)[:_VALUE] for path, value in config.items()}
+    params = [Param(name, value) for name, value in named.items() if name not in known]
+    for some in _batches(params, _PARAMS):
+        client.log_batch(identity, params=some)
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def _name(path: str) -> str:
+    """`model.blocks[0].mlp` -> `model.blocks.0.mlp`, as brackets are not taken."""
+    return _FORBIDDEN.sub(".", path).replace("..", ".").strip(".")[-_NAME:]
+
+
+_EVENTS = "events.out.tfevents."  # then the seconds since 1970 at which a file begins
+_EARLIER = "before-"  # sorts before all of them, and before what has it already
+
+
+class TensorBoard(Aside):
+    """Writes `tensorboard/` into the run directory; `tensorboard --logdir=runs` compares runs."""
+
+    title = extra = "tensorboard"
+    packages = ("tensorboard",)
+
+    def __init__(self) -> None:
+        super().__init__(destination="")
+        self._writer: SummaryWriter | None = None
+
+    def open(self, run: Described, journal: Journal) -> str:
+        from torch.utils.tensorboard.writer import SummaryWriter  # late: an extra
+
+        folder = run.path / "tensorboard"
+        _stand_before_now(folder)
+        # What stands there of later steps is not shown: a failed writing, or other settings.
+        self._writer = SummaryWriter(str(folder), purge_step=journal.step + 1)
+        self._writer.add_text("config", _table(run.config), global_step=journal.step + 1)
+        return shlex.join(["tensorboard", f"--logdir={run.path.parent}"])
+
+    def write(self, rows: Sequence[Row]) -> None:
+        assert self._writer is not None
+        for row in rows:
+            for name, value in numbers(row).items():
+                self._writer.add_scalar(name, value, global_step=row["step"])
+            for name, text in texts(row).items():
+                self._writer.add_text(name, _as_it_is(text), global_step=row["step"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def _stand_before_now(folder: Path) -> None:
+    """Gives files of a clock that was ahead names before that of the next one.
+
+    TensorBoard reads them by name, which holds the time: one read last hides steps that follow it.
+    """
+    names = sorted(path.name for path in folder.glob("*tfevents*"))
+    if names and names[-1] >= f"{_EVENTS}{int(time.time()):010d}":
+        for name in names:
+            (folder / name).rename(folder / f"{_EARLIER}{name}")
+
+
+def _as_it_is(text: str) -> str:
+    """Markdown that shows a text with its spaces and line breaks."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _table(config: Mapping[str, object]) -> str:
+    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in config.items()]
+    return "\n".join(["| value | is |", "| --- | --- |", *rows])
+
+
+class Trackio(Aside):
+    """A run of a Trackio project, where TRACKIO_DIR says.
+
+    Args:
+      project: where the run is listed.
+      space: the Space of Hugging Face's that shows it, `user/name`; this machine unless said.
+    """
+
+    title = "Trackio"
+    extra = "trackio"
+    packages = ("trackio",)
+
+    def __init__(self, *, project: str = "fidgpt", space: str | None = None) -> None:
+        super().__init__(destination=f"{space}/{project}")
+        self._project = project
+        self._space = space
+        self._run: Any = None
+
+    def open(self, run: Described, journal: Journal) -> str:
+        import trackio  # pyright: ignore[reportMissingImports]
+
+        self._run = trackio.init(
+            self._project,
+            name=f"{run.name}-{journal.id[:4]}",  # names are identities here
+            group=run.group,
+            space_id=self._space,
+            config=dict(run.config),
+            resume="allow",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+        return f"trackio show --project {self._project}"
+
+    def write(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self._run.log(numbers(row), step=row["step"])
+
+    def close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+
+class WandB(Aside):
+    """A run of Weights & Biases, its files in `wandb/` of the run directory.
+
+    Args:
+      project: where the run is listed.
+      entity: the team or user that owns the project; your own unless said.
+      mode: `online`, `offline`, or None for what WANDB_MODE says, and offline where no account is
+        known on this machine; `wandb sync` uploads what was written offline.
+    """
+
+    title = "Weights & Biases"
+    extra = "wandb"
+    packages = ("wandb",)
+
+    def __init__(
+        self,
+        *,
+        project: str,
+        entity: str | None = None,
+        mode: Literal["online", "offline"] | None = None,
+    ) -> None:
+        super().__init__(destination=f"{entity}/{project}")
+        self._project = project
+        self._entity = entity
+        self._mode: Literal["online", "offline"] | None = mode
+        self._run: Any = None
+
+    def open(self, run: Described, journal: Journal) -> str:
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        logging.raiseExceptions = False  # its own log, on a full disk, would print stacks
+        mode = self._mode or _usual_mode()
+        self._run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            mode=mode,
+            dir=run.path,
+            id=journal.id,
+            name=run.name,
+            group=run.group,
+            config=dict(run.config),
+            resume="allow",
+            allow_val_change=True,
+            settings=_quiet(),
+        )
+        if self._run.offline:
+            folder = shlex.quote(str(run.path / "wandb"))
+            return f"offline; later: wandb sync {folder}/offline-run-*"
+        return str(self._run.url)
+
+    def write(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            # Whole at once: else wandb keeps it until the next one comes, or a kill.
+            self._run.log({**numbers(row), **texts(row)}, step=row["step"], commit=True)
+
+    def close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+
+def _usual_mode() -> Literal["offline"] | None:
+    """None where wandb can decide, offline where it would ask on the terminal for an account."""
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    if os.environ.get("WANDB_MODE"):
+        return None
+    return None if wandb.login(prompt=False, verify=False) else "offline"
+
+
+def _quiet() -> Any:
+    from wandb import Settings  # pyright: ignore[reportMissingImports]
+
+    # The console is the run's own; machine, commit and diff are in the run directory.
+    settings = Settings(silent=True, console="off", disable_git=True, finish_timeout=PATIENCE)
+    # Rows wait 15 s for the disk otherwise, and go with a kill. Older ones do not have it.
+    if hasattr(settings, "x_transaction_log_flush_interval"):
+        settings.x_transaction_log_flush_interval = PERIOD
+    return settings
