@@ -1,0 +1,141 @@
+"""Files that an earlier version wrote keep working: configs, patches, runs, sweeps and searches.
+
+`tests/fixtures/make_earlier.py` wrote them, with `recorded.json`: what that version reported.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import Python
+
+from fidgpt import graph
+
+ROOT = Path(__file__).parent.parent
+EARLIER = Path(__file__).parent / "fixtures" / "earlier"
+RECORDED = json.loads((EARLIER / "recorded.json").read_text(encoding="utf-8"))
+RUNS, CONFIGS, PATCHES = RECORDED["runs"], RECORDED["configs"], RECORDED["patches"]
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """A copy of the files, which commands may change."""
+    return Path(shutil.copytree(EARLIER, tmp_path / "earlier"))
+
+
+def run(directory: Path, *arguments: str) -> str:
+    """Run `python ARGUMENTS` in a directory and return what it printed."""
+    if arguments[0].endswith(".py"):
+        arguments = (str(ROOT / arguments[0]), *arguments[1:])
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    output = directory.parent / "output.txt"
+    python = Python(*arguments, output=output, directory=directory, environment=environment)
+    status = python.end(seconds=120)
+    assert status == 0, python.output
+    return python.output
+
+
+def is_same_run(cfg: Any, fingerprint: str) -> bool:
+    """Whether a graph is the one that had this fingerprint.
+
+    The only place to change if fingerprints ever do: the old ones must still be known then.
+    """
+    return graph.fingerprint(cfg) == fingerprint
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_all_kinds_of_files_are_there() -> None:
+    assert {file.stem for file in EARLIER.glob("configs/*.json")} == set(CONFIGS)
+    assert {file.stem for file in EARLIER.glob("configs/*.yaml")} == set(CONFIGS)
+    assert {file.stem for file in EARLIER.glob("patches/*.patch")} == set(PATCHES)
+    assert {folder.name for folder in EARLIER.glob("runs/*")} == set(RUNS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_file_loads_in_both_forms_and_builds(name: str) -> None:
+    files = [EARLIER / "configs" / f"{name}.{form}" for form in ("json", "yaml")]
+    cfg, same = (graph.load(file.read_text(encoding="utf-8")) for file in files)
+    assert graph.equal(cfg, same)
+    assert is_same_run(cfg, CONFIGS[name]["fingerprint"])
+    with torch.device("meta"):
+        trainer: Any = graph.build(cfg)
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    assert parameters == CONFIGS[name]["parameters"]
+
+
+def test_patches_apply(earlier: Path) -> None:
+    for name, recorded in PATCHES.items():
+        flags = ("--config=config:debug", f"--config=patch:patches/{name}.patch", "--print=json")
+        assert is_same_run(graph.load(run(earlier, "train.py", *flags)), recorded["fingerprint"])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_resumes_where_it_stopped(name: str, earlier: Path) -> None:
+    recorded = RUNS[name]
+    folder = earlier / "runs" / name
+    cfg = graph.load((folder / "config.json").read_text(encoding="utf-8"))
+    assert is_same_run(cfg, recorded["fingerprint"])
+    before = rows(folder / "metrics.jsonl")
+    assert len(before) == recorded["stopped_after"]
+    output = run(earlier, "train.py", f"--resume=runs/{name}")
+    after = rows(folder / "metrics.jsonl")
+    assert after[: len(before)] == before
+    assert [row["step"] for row in after] == [*range(1, recorded["num_steps"] + 1)], output
+
+
+def test_a_run_still_knows_where_its_values_came_from(earlier: Path) -> None:
+    flags = ("--config=config_file:runs/dense/config.json", "--why=model.hidden_dim")
+    assert "directive 2: set:model.hidden_dim=8" in run(earlier, "train.py", *flags)
+
+
+def test_an_average_is_evaluated(earlier: Path) -> None:
+    output = run(earlier, "-m", "fidgpt.evaluate", "runs/muon", "--averaged")
+    assert "bits_per_byte" in output
+
+
+@pytest.mark.parametrize("name", ["grid", "search"])
+def test_a_sweep_is_reported(name: str, earlier: Path) -> None:
+    output = run(earlier, "-m", "fidgpt.sweep", "report", f"sweeps/{name}", "--nopage")
+    assert RECORDED[name]["best"] in output.splitlines()[0]
+    assert (earlier / "sweeps" / name / "report.csv").exists()
+
+
+def test_a_sweep_finds_its_points_finished(earlier: Path) -> None:
+    folder, recorded = earlier / "sweeps" / "grid", RECORDED["grid"]
+    before = metrics_of(folder)
+    output = run(earlier, "sweep.py", *recorded["command"], "--run_dir=sweeps/grid")
+    assert metrics_of(folder) == before
+    expected = [(point["name"], "finished") for point in recorded["points"]]
+    assert statuses(folder) == expected, output
+
+
+def test_a_search_continues_its_study(earlier: Path) -> None:
+    folder, recorded = earlier / "sweeps" / "search", RECORDED["search"]
+    before = metrics_of(folder)
+    more = f"--search=tpe:{len(recorded['points']) + 1}"
+    command = [more if flag.startswith("--search=") else flag for flag in recorded["command"]]
+    output = run(earlier, "sweep.py", *command, "--run_dir=sweeps/search")
+    after = metrics_of(folder)
+    assert len(after) == len(before) + 1, output
+    assert after | before == after
+    expected = [(point["name"], "finished") for point in recorded["points"]]
+    assert statuses(folder)[:-1] == expected
+    assert statuses(folder)[-1][1] == "finished"
+
+
+def metrics_of(folder: Path) -> dict[str, str]:
+    """The metrics of each point of a sweep."""
+    files = folder.glob("*/metrics.jsonl")
+    return {file.parent.name: file.read_text(encoding="utf-8") for file in files}
+
+
+def statuses(folder: Path) -> list[tuple[str, str]]:
+    """The name and status of each point of a sweep."""
+    return [(row["name"], row["status"]) for row in rows(folder / "table.jsonl")]
