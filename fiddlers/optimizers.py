@@ -6,7 +6,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.graph import swapped
-from fidgpt.graph.fiddle import given
+from fidgpt.graph.fiddle import set_arguments
 from fidgpt.optim import (
     Adafactor,
     LayerDecay,
@@ -47,7 +47,7 @@ def use_muon(
     _use(cfg, Muon, keep=_OF_ADAMW, learning_rate=learning_rate)
     if not _is_split(cfg):
         groups = fdl.Partial(split_hidden_matrices)
-        if "groups" in given(cfg):
+        if "groups" in set_arguments(cfg):
             groups.groups = cfg.groups
         cfg.groups = groups
     cfg.groups.lr_scale = matrix_scale
@@ -131,7 +131,7 @@ def _use(
     """Puts an optimizer in place, which keeps of the last one what it understands as well."""
     if fdl.get_callable(cfg.optimizer) is not function:
         new = swapped(cfg.optimizer, function)
-        for key in given(new).keys() - keep:
+        for key in set_arguments(new).keys() - keep:
             delattr(new, str(key))
         fdl.add_tag(new, "lr", LearningRate)
         fdl.add_tag(new, "weight_decay", WeightDecay)
@@ -141,7 +141,7 @@ def _use(
 
 
 def _is_split(cfg: fdl.Config[Trainer]) -> bool:
-    groups = given(cfg).get("groups")
+    groups = set_arguments(cfg).get("groups")
     return isinstance(groups, fdl.Buildable) and fdl.get_callable(groups) is split_hidden_matrices
 
 
@@ -149,7 +149,7 @@ def _deal_plainly(cfg: fdl.Config[Trainer]) -> None:
     """Takes back what `use_muon` did to the groups."""
     if not _is_split(cfg):
         return
-    if "groups" in given(cfg.groups):
+    if "groups" in set_arguments(cfg.groups):
         cfg.groups = cfg.groups.groups
     else:
         del cfg.groups

@@ -5,8 +5,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, swapped, title
-from fidgpt.graph.assignments import keep_sayings
-from fidgpt.graph.fiddle import given
+from fidgpt.graph.assignments import keep_assignments
+from fidgpt.graph.fiddle import set_arguments
 from fidgpt.optim import (
     Constant,
     CosineDecay,
@@ -164,9 +164,9 @@ def _phases(cfg: fdl.Config[Trainer]) -> fdl.Config[Phases]:
     new = swapped(old, Phases, renamed=_RENAMED)
     implied = {"num_steps": NumSteps.new(), "warmup": 0, "min_lr_ratio": floor}
     for name, value in {**implied, "shape": fdl.Config(shape)}.items():
-        if name not in given(new):
+        if name not in set_arguments(new):
             setattr(new, name, value)
-            keep_sayings(new, cfg, "schedule", known_as=name)
+            keep_assignments(new, cfg, "schedule", known_as=name)
     fdl.add_tag(new, "warmup", WarmupSteps)
     cfg.schedule = new
     return new

@@ -14,7 +14,7 @@ from parameter_listing import list_parameters
 from fidgpt import configs
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph.outlines import Row, rows
-from fidgpt.graph.provenance import story
+from fidgpt.graph.provenance import provenance_of
 
 # The first of a family differs from base, its other sizes from the first.
 FAMILIES = {
@@ -72,7 +72,7 @@ def causes(name: str, changed: list[str]) -> list[str]:
     found = []
     for path in (line.split(" = ")[0] for line in changed if " = " in line):
         try:
-            told = story(cfg, path)
+            told = provenance_of(cfg, path)
         except ValueError:
             continue
         if told.default_of:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.train import RunDirectory, Trainer, trainer
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
 Config = fdl.Config[Trainer]
@@ -43,7 +43,7 @@ class Run:
         cfg.num_steps, cfg.evaluators, cfg.checkpoints.keep_last = NUM_STEPS, {}, 9
         self.harm = Harm({})
         self.changes: list[dict[str, str]] = []
-        self.learner: Learner
+        self.learner: TrainState
 
     def train(self, *, resume: bool = False, stop_in: int | None = None) -> list[Row]:
         """Trains, or on; a signal comes as batch `stop_in` is read."""
@@ -60,7 +60,7 @@ class Run:
 
         begin = trainer.make_learner
 
-        def keep(*arguments: Any, **options: Any) -> tuple[Learner, int]:
+        def keep(*arguments: Any, **options: Any) -> tuple[TrainState, int]:
             self.learner, step = begin(*arguments, **options)
             return self.learner, step
 

@@ -2,14 +2,14 @@
 
 from fidgpt.parallel import DataParallel
 from fidgpt.train import Trainer
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 
 def learner_of(
     trainer: Trainer, *, micro_batch_size: int | None = None, max_grad_norm: float | None = None
-) -> Learner:
+) -> TrainState:
     """Takes steps at the peak learning rate, with a model that has memory already."""
-    return Learner(
+    return TrainState(
         trainer.model,
         optimizer=trainer.optimizer,
         groups=trainer.groups,

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.files import MARK, drafted, write_whole
+from fidgpt.files import MARK, atomic_path, write_whole
 
 
 def _killed_writing(path: Path) -> None:
     """A process is killed while it writes there, with more beside its own file."""
     program = f"""if True:
         import os, pathlib
-        from fidgpt.files import drafted
-        with drafted(pathlib.Path({str(path)!r})) as draft:
+        from fidgpt.files import atomic_path
+        with atomic_path(pathlib.Path({str(path)!r})) as draft:
             draft.write_text("half")
             draft.with_name(".tmpab12").touch()  # as safetensors has
             os.kill(os.getpid(), 9)
@@ -26,21 +26,21 @@ def _killed_writing(path: Path) -> None:
 def test_what_killed_writers_left_goes_with_the_next_and_what_others_write_stays(tmp_path: Path):
     own, other = tmp_path / "own", tmp_path / "other"
     own.write_text("before")
-    with drafted(other) as living:
+    with atomic_path(other) as living:
         for _ in range(2):
             _killed_writing(own)
         left = [path for path in tmp_path.iterdir() if path.name.startswith(MARK)]
         assert own.read_text() == "before"
         assert len(left) == 2, left  # the living one, and what the last kill left
-        with drafted(own) as draft:
+        with atomic_path(own) as draft:
             draft.write_text("after")
         assert {*tmp_path.iterdir()} == {own, living.parent} and own.read_text() == "after"
         living.mkdir()
         (living / "file").touch()
     assert {*tmp_path.iterdir()} == {own, other} and (other / "file").exists()
-    with pytest.raises(OSError, match="not empty"), drafted(other) as draft:
+    with pytest.raises(OSError, match="not empty"), atomic_path(other) as draft:
         draft.mkdir()
-    with pytest.raises(OSError, match="directory"), drafted(own) as draft:
+    with pytest.raises(OSError, match="directory"), atomic_path(own) as draft:
         draft.mkdir()
     assert {*tmp_path.iterdir()} == {own, other}
 
@@ -50,7 +50,7 @@ def test_a_draft_that_cannot_be_locked_is_whoever_s_and_stays(tmp_path: Path, mo
         raise OSError("no locks")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    with drafted(tmp_path / "one") as first, drafted(tmp_path / "two") as second:
+    with atomic_path(tmp_path / "one") as first, atomic_path(tmp_path / "two") as second:
         first.touch()
         second.touch()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
@@ -80,7 +80,7 @@ def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path):
     path, link = tmp_path / "elsewhere" / "file", tmp_path / "link.txt"
     link.symlink_to(path)
     for text in ("first", "second"):
-        with drafted(link) as draft:
+        with atomic_path(link) as draft:
             assert draft.suffix == ".txt"
             draft.write_text(text)
         assert link.is_symlink() and path.read_text() == text

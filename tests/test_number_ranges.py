@@ -10,8 +10,8 @@ from fiddling import apply_to_any
 
 from fidgpt import configs
 from fidgpt.compose.runs import build_trainer
-from fidgpt.graph import ConfigError, clone, find_place, parts
-from fidgpt.graph.fiddle import every
+from fidgpt.graph import ConfigError, clone, find_parameter, parts
+from fidgpt.graph.fiddle import all_arguments
 from fidgpt.graph.hints import hint_of, members_of
 from fidgpt.graph.walk import join, step_to
 
@@ -25,7 +25,7 @@ ELSEWHERE += ["use_moe", "use_lora", "use_softcap", "use_sinusoidal_positions", 
 def numbers(cfg: Any) -> Iterator[tuple[str, str, bool]]:
     """The path and name of each parameter that takes a number, and whether it takes a float."""
     for node in parts(cfg):
-        for key in every(node.value):
+        for key in all_arguments(node.value):
             kinds = members_of(hint_of(node.value, key))
             if isinstance(key, str) and {int, float} & set(kinds):
                 yield join(node.path, step_to(key)), key, float in kinds
@@ -33,7 +33,7 @@ def numbers(cfg: Any) -> Iterator[tuple[str, str, bool]]:
 
 def passes(cfg: Any, path: str, number: float) -> bool:
     changed = clone(cfg)
-    find_place(changed, path).fill(number)
+    find_parameter(changed, path).fill(number)
     try:
         build_trainer(changed)
     except ConfigError as error:
@@ -63,12 +63,13 @@ def test_nor_by_the_parts_that_fiddlers_put_there(fiddler: str) -> None:
     plain, cfg = configs.debug(), configs.debug()
     apply_to_any(cfg, fiddler)
     known = {
-        (path, fdl.get_callable(find_place(plain, path).container)) for path, _, _ in numbers(plain)
+        (path, fdl.get_callable(find_parameter(plain, path).container))
+        for path, _, _ in numbers(plain)
     }
     wrong = [
         f"{path}={number}"
         for path, name, is_float in numbers(cfg)
-        if (path, fdl.get_callable(find_place(cfg, path).container)) not in known
+        if (path, fdl.get_callable(find_parameter(cfg, path).container)) not in known
         for number in (-1, math.inf)
         if name not in MAY_BE_NEGATIVE
         and (is_float or number == -1)
@@ -102,7 +103,7 @@ def test_the_ends_of_ranges(path: str, number: Any) -> None:
 @pytest.mark.parametrize("path", ["model.hidden_dim", "vocab_size", "model.blocks[0].mlp.ffn_dim"])
 def test_a_size_that_no_machine_counts_is_told_in_a_line(path: str) -> None:
     cfg = configs.base()
-    find_place(cfg, path).fill(2**80)
+    find_parameter(cfg, path).fill(2**80)
     with pytest.raises(ConfigError) as error:
         build_trainer(cfg)
     assert "is more than" in str(error.value)

@@ -10,10 +10,10 @@ from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_depth, scale_depth, train_for, use_float32, use_moe, use_mup
 from fidgpt.graph import ConfigError
 from fidgpt.model import Transformer, materialize
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 
-def started(cfg: fdl.Config) -> Learner:
+def started(cfg: fdl.Config) -> TrainState:
     trainer = build_trainer(cfg)
     materialize(trainer.model, device=torch.device("cpu"), seed=0)
     return learner_of(trainer)

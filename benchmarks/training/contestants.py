@@ -40,11 +40,11 @@ class Task:
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
     from fidgpt.train.meters import keep_freed_memory
-    from fidgpt.train.state import Learner
+    from fidgpt.train.state import TrainState
 
     keep_freed_memory()
     trainer = _trainer(task, *fiddlers)
-    learner = Learner(
+    learner = TrainState(
         trainer.model,
         optimizer=trainer.optimizer,
         groups=trainer.groups,

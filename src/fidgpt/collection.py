@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def without_collection(*, stays: bool = False) -> Iterator[None]:
+def gc_paused(*, stays: bool = False) -> Iterator[None]:
     """Looks for no garbage inside, or in a function that it decorates.
 
     A graph of ten thousand parts is a few hundred thousand objects, none of them garbage while a

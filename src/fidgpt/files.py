@@ -15,7 +15,7 @@ _LOCK = "lock"
 
 
 @contextlib.contextmanager
-def drafted(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """A place for a file or folder, which takes the name `path` once the block has made it.
 
     If the block fails, nothing is left. The place is in a hidden folder beside `path` whose lock
@@ -47,7 +47,7 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
       OSError: it cannot be written.
     """
-    with drafted(path) as draft:
+    with atomic_path(path) as draft:
         draft.write_text(text, encoding="utf-8")
         sync(draft)
     sync(path.resolve().parent)  # where a link leads to

@@ -13,7 +13,7 @@ def require_size(name: str, size: int | None) -> None:
         raise ValueError(f"{name}={size!r} is more than any machine holds: use {_LARGEST} at most.")
 
 
-def require_share(name: str, share: int | float) -> None:
+def require_probability(name: str, share: int | float) -> None:
     """Raises ValueError unless a share, such as a dropout, is from 0 to below 1."""
     if not 0 <= share < 1:
         raise ValueError(f"{name}={share!r} must be from 0 to less than 1.")

@@ -16,7 +16,7 @@ from fidgpt.fiddlers import make_large, use_gqa
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.provenance import story
+from fidgpt.graph.provenance import provenance_of
 from fidgpt.model import GELU, Attention, Normal, RoPE, sdpa
 from fidgpt.optim import WarmupStableDecay
 
@@ -32,7 +32,7 @@ def made(*directives: str, catalogue: Catalogue = OWN) -> Any:
 
 def said(path: str, *directives: str) -> list[str]:
     """By whom something was said of a place, newest first."""
-    return [str(one.by) for one in story(made(*directives), path).sayings]
+    return [str(one.by) for one in provenance_of(made(*directives), path).sayings]
 
 
 def refused(*directives: str, catalogue: Catalogue = OWN) -> str:

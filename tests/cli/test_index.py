@@ -25,7 +25,7 @@ from fidgpt.compose.index_build import (
     parts_on_offer,
     quantities_of,
 )
-from fidgpt.graph import find_place
+from fidgpt.graph import find_parameter
 from fidgpt.model import Attention
 
 Index = dict[str, Any]
@@ -103,7 +103,7 @@ class TestKnobs:
         for name in configs.__all__:
             root = getattr(configs, name)()
             for one in kept_index["knobs"][name]:
-                place = find_place(root, one["path"])
+                place = find_parameter(root, one["path"])
                 assert ("unset" in one or "heard" in one) == (place.value is fdl.NO_VALUE)
 
     def test_what_somebody_said(self, kept_index: Index) -> None:

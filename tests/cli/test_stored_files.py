@@ -10,7 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from fidgpt.cli import train
 from fidgpt.configs import debug
-from fidgpt.graph import clone, diff, dump, dump_patch, said_by
+from fidgpt.graph import attributed_to, clone, diff, dump, dump_patch
 from fidgpt.graph.provenance import dump_provenance
 
 Command = Callable[..., Any]
@@ -35,7 +35,7 @@ fsspec.register_implementation("locked", Locked, clobber=True)
 @pytest.fixture
 def longer() -> Any:
     cfg = debug()
-    with said_by("somebody far away"):
+    with attributed_to("somebody far away"):
         cfg.num_steps = 20
     return cfg
 

@@ -9,7 +9,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, find
-from fidgpt.model import Attention, Layout, StartError
+from fidgpt.model import Attention, AttentionContext, StartError
 
 
 class Elsewhere(nn.Module):
@@ -19,28 +19,28 @@ class Elsewhere(nn.Module):
         super().__init__()
         self.value = nn.Linear(hidden_dim, hidden_dim)
 
-    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionContext | None) -> Tensor:
         return self.value(x) * torch.arange(x.shape[1]).unsqueeze(-1)
 
 
 class Narrow(Elsewhere):
     """Takes half of what comes in, and gives it to a matrix for all of it."""
 
-    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionContext | None) -> Tensor:
         return self.value(x[..., ::2])
 
 
 class Asking(Elsewhere):
     """Takes those positions only whose first number is above 0."""
 
-    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionContext | None) -> Tensor:
         return self.value(x[x[..., 0] > 0]).reshape(x.shape)
 
 
 class Metaphor(Elsewhere):
     """Fails with a word in which torch's name of a device stands."""
 
-    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionContext | None) -> Tensor:
         raise ValueError("no metaphors here")
 
 
@@ -51,7 +51,7 @@ class Unstarted(nn.Module):
         super().__init__()
         self.rate = nn.Parameter(torch.ones(hidden_dim))
 
-    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionContext | None) -> Tensor:
         return x * self.rate
 
 

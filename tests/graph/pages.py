@@ -10,7 +10,7 @@ from fidgpt.graph.page import page
 
 from .parts import Outer, Part, Wide, Width
 
-Place = tuple[int, int]
+ParameterRef = tuple[int, int]
 
 
 class Reader(HTMLParser):

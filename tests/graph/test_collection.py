@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fidgpt.collection import without_collection
+from fidgpt.collection import gc_paused
 from fidgpt.graph import bind, check, clone, diff, dump, equal, fingerprint, load, outline
 
 from . import synthetic
@@ -60,7 +60,7 @@ def test_it_is_afterwards_as_it_was(was_enabled: bool) -> None:
     try:
         if not was_enabled:
             gc.disable()
-        with pytest.raises(ZeroDivisionError), without_collection():
+        with pytest.raises(ZeroDivisionError), gc_paused():
             assert not gc.isenabled()
             raise ZeroDivisionError
         assert gc.isenabled() is was_enabled

@@ -5,7 +5,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import bind, build, find_place
+from fidgpt.graph import bind, build, find_parameter
 from fidgpt.graph.assign import change_by, change_tag_by, delete, set_text, set_value, tag_text
 from fidgpt.graph.edits import Edit
 
@@ -87,14 +87,17 @@ class TestSet:
 
     def test_two_places_in_such_a_default(self) -> None:
         cfg = fdl.Config(Holder)
-        depth, width = find_place(cfg, "settings.depth"), find_place(cfg, "settings.inner.width")
+        depth, width = (
+            find_parameter(cfg, "settings.depth"),
+            find_parameter(cfg, "settings.inner.width"),
+        )
         depth.put(3)
         width.put(4)
         assert (build(cfg).settings.depth, build(cfg).settings.inner.width) == (3, 4)
 
     def test_looking_at_such_a_default_changes_nothing(self) -> None:
         cfg = fdl.Config(Holder)
-        assert find_place(cfg, "settings.depth").value is fdl.NO_VALUE
+        assert find_parameter(cfg, "settings.depth").value is fdl.NO_VALUE
         refused(cfg, set_text, "settings.depth", "x")
         assert fdl.ordered_arguments(cfg) == {}
 

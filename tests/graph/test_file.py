@@ -22,7 +22,7 @@ from fidgpt.graph import (
     build,
     dump,
     equal,
-    find_place,
+    find_parameter,
     fingerprint,
     load,
     outline,
@@ -76,7 +76,7 @@ def test_every_config_survives(name: str) -> None:
 
 def test_a_read_config_still_follows_and_is_still_tied() -> None:
     cfg = load(dump(base()))
-    find_place(cfg, "model.hidden_dim").put(512)
+    find_parameter(cfg, "model.hidden_dim").put(512)
     assert cfg.model.embedding.weight is cfg.model.unembedding.weight
     fresh = base()
     fresh.model.hidden_dim = 512

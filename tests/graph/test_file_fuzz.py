@@ -32,26 +32,26 @@ PUT = [
 ]
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
+def find_parameters(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every (container, key) inside a document."""
     for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
         yield value, key
         if isinstance(item, dict | list):
-            yield from places(item)
+            yield from find_parameters(item)
 
 
 def mutated(original: dict[str, Any], chance: random.Random) -> str:
     """The document with one to three random changes, in its structure and in its text."""
     content = copy.deepcopy(original)
     for _ in range(chance.randint(1, 3)):
-        container, key = chance.choice(list(places(content)))
+        container, key = chance.choice(list(find_parameters(content)))
         match chance.randrange(4):
             case 0:
                 container[key] = copy.deepcopy(chance.choice(PUT))
             case 1:
                 del container[key]
             case 2:
-                other, its = chance.choice(list(places(content)))
+                other, its = chance.choice(list(find_parameters(content)))
                 container[key] = copy.deepcopy(other[its])
             case 3 if isinstance(container, dict):
                 container[

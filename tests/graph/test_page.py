@@ -12,7 +12,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigErrors, fingerprint, parts, title
 from fidgpt.graph.page import page
 from fidgpt.graph.page.page import document
-from fidgpt.graph.provenance import said_by
+from fidgpt.graph.provenance import attributed_to
 
 from .pages import Data, Reader, chain, wide
 from .parts import (
@@ -126,7 +126,7 @@ def test_a_long_list_has_a_row_for_each_value() -> None:
 
 def test_who_said_a_value_and_who_lost_is_told_newest_first() -> None:
     cfg = fdl.Config(Outer, width=1)
-    with said_by("directive 2: set:width=5"):
+    with attributed_to("directive 2: set:width=5"):
         cfg.width = 5
     data = Data(cfg)
     newest, oldest = data.row("width")["who"]

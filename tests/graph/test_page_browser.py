@@ -8,7 +8,7 @@ import fiddle as fdl
 from fidgpt import configs, fiddlers
 from fidgpt.graph import clone
 from fidgpt.graph.page import page
-from fidgpt.graph.provenance import said_by
+from fidgpt.graph.provenance import attributed_to
 
 from .browser import driven, opened
 from .pages import chain, wide
@@ -38,7 +38,7 @@ def test_nothing_that_a_config_holds_becomes_markup(tmp_path: Path) -> None:
 
 def test_a_click_tells_why_a_value_is_what_it_is(tmp_path: Path) -> None:
     cfg = configs.base()
-    with said_by("directive 2: set:model.hidden_dim=128"):
+    with attributed_to("directive 2: set:model.hidden_dim=128"):
         cfg.model.hidden_dim = 128
     told = driven(
         page(cfg),

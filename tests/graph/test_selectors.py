@@ -6,7 +6,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError
-from fidgpt.graph.selectors import places, places_of_tag, tags_in
+from fidgpt.graph.selectors import find_parameters, places_of_tag, tags_in
 
 from . import elsewhere, namesakes
 from .parts import (
@@ -68,7 +68,7 @@ def graph() -> fdl.Config[Outer]:
     ],
 )
 def test_what_a_selector_names(selector: str, paths: list[str]) -> None:
-    found = [place.path for place in places(graph(), selector)]
+    found = [place.path for place in find_parameters(graph(), selector)]
     if selector == ":Part.width":
         assert sorted(found) == sorted([*paths, "child[2].child.width", "child[3].child.width"])
     else:
@@ -92,62 +92,62 @@ def two_of_one_name() -> fdl.Config[Outer]:
     ],
 )
 def test_a_class_by_its_dotted_name(selector: str, paths: list[str]) -> None:
-    assert [place.path for place in places(two_of_one_name(), selector)] == paths
+    assert [place.path for place in find_parameters(two_of_one_name(), selector)] == paths
 
 
 def test_a_name_of_two_classes_says_nothing_unless_one_inherits_from_the_other() -> None:
     with pytest.raises(ConfigError) as caught:
-        places(two_of_one_name(), ":Part.width")
+        find_parameters(two_of_one_name(), ":Part.width")
     here, there = f"{Part.__module__}.Part", f"{elsewhere.Part.__module__}.Part"
     assert str(caught.value) == (
         f"Part is the name of {here} and of {there}: write :{here} or :{there}."
     )
     cfg = fdl.Config(Outer, child=fdl.Config(Part), other=fdl.Config(elsewhere.Heir, width=1))
-    assert len(places(cfg, ":Part.width")) == 2
+    assert len(find_parameters(cfg, ":Part.width")) == 2
 
 
 def test_a_dotted_name_of_no_class_is_told_whole() -> None:
     module = Part.__module__
     with pytest.raises(ConfigError) as caught:
-        places(two_of_one_name(), f":{module}.Prt.width")
+        find_parameters(two_of_one_name(), f":{module}.Prt.width")
     assert f"no part there is a {module}.Prt. Did you mean Part?" in str(caught.value)
 
 
 def test_places_know_what_is_asked_there_and_put_it() -> None:
     cfg = graph()
-    for place in places(cfg, "**.rate"):
+    for place in find_parameters(cfg, "**.rate"):
         assert place.hint is float
         place.put(0.5)
     assert [block.rate for block in cfg.child] == [0.5] * 4
-    assert places(cfg, "child[1:2].depth")[0].holder == "child[1]"
+    assert find_parameters(cfg, "child[1:2].depth")[0].holder == "child[1]"
 
 
 def test_a_quantity_in_a_list_is_a_place_with_its_tag() -> None:
     cfg = fdl.Config(pair, [Width.new(), 5, fdl.Config(product, Width.new(), Depth.new(2))])
     for selector, count in (("@Width", 2), ("first[*]", 3), ("first[0:1]", 1)):
-        found = places(cfg, selector)
+        found = find_parameters(cfg, selector)
         assert len(found) == count
         assert found[0].path == "first[0]"
         found[0].put(9)
         assert fdl.get_tags(cfg.first[0], "value") == {Width}
-    assert [place.path for place in places(cfg, "@Depth")] == ["first[2][1]"]
-    assert [place.path for place in places(cfg, ":product[*]")] == ["first[2][1]"]
+    assert [place.path for place in find_parameters(cfg, "@Depth")] == ["first[2][1]"]
+    assert [place.path for place in find_parameters(cfg, ":product[*]")] == ["first[2][1]"]
 
 
 def test_the_way_goes_on_behind_a_tag_or_a_class() -> None:
     cfg = fdl.Config(Outer, width=Width.new(fdl.Config(double, number=Depth.new(2))))
-    assert [place.path for place in places(cfg, "@Width.number")] == ["width.number"]
-    assert [place.path for place in places(cfg, ":double@Depth")] == ["width.number"]
+    assert [place.path for place in find_parameters(cfg, "@Width.number")] == ["width.number"]
+    assert [place.path for place in find_parameters(cfg, ":double@Depth")] == ["width.number"]
 
 
 def test_a_tag_may_be_named_with_its_module() -> None:
     cfg = graph()
     for name in ("parts.Width", f"{Width.__module__}.Width"):
-        assert places(cfg, f"@{name}") == places(cfg, "@Width")
+        assert find_parameters(cfg, f"@{name}") == find_parameters(cfg, "@Width")
     fdl.add_tag(cfg, "other", namesakes.Width)
-    assert [place.path for place in places(cfg, "@namesakes.Width")] == ["other"]
+    assert [place.path for place in find_parameters(cfg, "@namesakes.Width")] == ["other"]
     with pytest.raises(ConfigError, match=r"Width is the name of .*: write @.*\.Width or @"):
-        places(cfg, "@Width")
+        find_parameters(cfg, "@Width")
 
 
 def test_places_of_a_tag_that_nobody_carries_are_none() -> None:
@@ -180,7 +180,7 @@ def test_places_of_a_tag_that_nobody_carries_are_none() -> None:
 )  # fmt: skip
 def test_nothing_is_a_mistake(selector: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        places(graph(), selector)
+        find_parameters(graph(), selector)
     assert str(caught.value) == message
 
 
@@ -190,25 +190,25 @@ NONE = ["", "**", "a.**", "a**", "a[**]", "[*", "a[:]b", "a[1:2:0]", ":", "a:", 
 @pytest.mark.parametrize("selector", NONE)
 def test_what_is_no_selector(selector: str) -> None:
     with pytest.raises(ConfigError, match="is not a path|the path is empty"):
-        places(graph(), selector)
+        find_parameters(graph(), selector)
 
 
 def test_the_whole_graph_has_no_place() -> None:
     with pytest.raises(ConfigError, match="^:pair is the whole graph: name a parameter of it.$"):
-        places(fdl.Config(pair), ":pair")
+        find_parameters(fdl.Config(pair), ":pair")
 
 
 def test_depth_is_no_limit_and_diamonds_are_walked_once() -> None:
     deep: Any = fdl.Config(Part, width=1)
     for _ in range(1000):
         deep = fdl.Config(Part, child=deep, other=deep)
-    assert len(places(deep, "**.width")) == 1001
+    assert len(find_parameters(deep, "**.width")) == 1001
     nested: Any = 1
     for _ in range(1000):
         nested = [nested]
-    assert places(fdl.Config(pair, nested), "first.**[0]")[-1].value == 1
+    assert find_parameters(fdl.Config(pair, nested), "first.**[0]")[-1].value == 1
 
 
 def test_a_number_has_no_parameters() -> None:
     with pytest.raises(ConfigError, match=r"width is 3 \(int\), and has no parameters"):
-        places(fdl.Config(Outer, width=3), "**.width.bits")
+        find_parameters(fdl.Config(Outer, width=3), "**.width.bits")

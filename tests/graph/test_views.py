@@ -12,7 +12,7 @@ import torch
 from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
-from fidgpt.graph import ConfigError, clone, find_place, fingerprint, nodes, outline
+from fidgpt.graph import ConfigError, clone, find_parameter, fingerprint, nodes, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.difference.text import since
 from fidgpt.graph.outlines import Code, bracketed, flat, lines, quoted, said
@@ -81,7 +81,7 @@ class TestFlat:
     def test_every_path_can_be_followed(self, name: str) -> None:
         cfg = getattr(configs, name)()
         paths = [line.partition(" = ")[0] for line in flat(cfg).splitlines()]
-        assert [find_place(cfg, path).path for path in paths] == paths
+        assert [find_parameter(cfg, path).path for path in paths] == paths
         assert len(set(paths)) == len(paths)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.interop.hugging_face.families import FAMILIES
-from fidgpt.model import LanguageModel, Layout, Places, padded
+from fidgpt.model import AttentionContext, LanguageModel, TokenPositions, padded
 from fidgpt.model.generation import sampling, write
 
 from .recipes import RECIPES, Recipe
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     """A batch as both sides want it; `counts` marks the tokens that are compared."""
 
     tokens: Tensor
-    layout: Layout
+    layout: AttentionContext
     theirs: dict[str, Any]
     counts: Tensor
 
@@ -92,7 +92,7 @@ def packed(recipe: Recipe) -> Rows:
     mask = masks if recipe.by_kind else masks["sliding_attention"]
     return Rows(
         tokens,
-        Layout(Places(positions, documents=documents), tokens=tokens),
+        AttentionContext(TokenPositions(positions, documents=documents), tokens=tokens),
         {"attention_mask": mask, "position_ids": positions},
         torch.ones_like(tokens).bool(),
     )

@@ -22,9 +22,9 @@ from fidgpt.interop.hugging_face.load import Fitting, fitting_family
 from fidgpt.interop.hugging_face.settings import config_of
 from fidgpt.model import (
     Attention,
+    AttentionContext,
     Block,
     LanguageModel,
-    Layout,
     LinearScaling,
     NTKScaling,
     SwiGLU,
@@ -53,7 +53,7 @@ def misfit(cfg: fdl.Config) -> list[str]:
 class Mine(nn.Module):
     """An attention of somebody's own, with nothing that those of fidgpt have."""
 
-    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionContext | None = None) -> Tensor:
         return x
 
 

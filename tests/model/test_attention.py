@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fidgpt.model import Attention, RoPE, Scoring, causal, sdpa
-from fidgpt.model.context import Layout, counted
+from fidgpt.model.context import AttentionContext, counted
 
 HIDDEN, HEAD_DIM, HEADS, SEQ = 32, 8, 4, 11
 
@@ -61,7 +61,11 @@ def test_the_kernel_is_a_causal_softmax_of_scaled_scores(num_kv_heads):
     key, value = torch.randn(2, 2, num_kv_heads, SEQ, HEAD_DIM, generator=generator)
     places = counted(SEQ, query.device)
     scoring = Scoring(
-        scale=HEAD_DIM**-0.5, mask=causal, queries=places, keys=places, layout=Layout(places)
+        scale=HEAD_DIM**-0.5,
+        mask=causal,
+        queries=places,
+        keys=places,
+        layout=AttentionContext(places),
     )
     for head in range(HEADS):
         shared = head // (HEADS // num_kv_heads)

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt.model import Block, Layout, ParallelBlock, PostNormBlock, SandwichBlock, Shared
+from fidgpt.model import (
+    AttentionContext,
+    Block,
+    ParallelBlock,
+    PostNormBlock,
+    SandwichBlock,
+    Shared,
+)
 
 WIDTH = 6
 
@@ -16,7 +23,7 @@ class Mixing(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, layout: Layout | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionContext | None) -> Tensor:
         return self.linear(x)
 
 

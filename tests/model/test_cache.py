@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from fidgpt.model import (
     ALiBi,
     Attention,
+    AttentionContext,
     Block,
     Capacity,
     Embedding,
     GatedExperts,
-    Layout,
     LearnedPositions,
     MoE,
     PackedDocuments,
     ParallelBlock,
-    Places,
     Prefix,
     RMSNorm,
     RoPE,
@@ -28,6 +27,7 @@ from fidgpt.model import (
     Softcap,
     SoftmaxRouter,
     SwiGLU,
+    TokenPositions,
     Transformer,
     Unembedding,
     attention_sinks,
@@ -115,24 +115,26 @@ MODELS: dict[str, Callable[[], Transformer]] = {
 }
 
 
-def parts_of(layout: Layout, sizes: list[int], cache: Cache) -> list[Layout]:
+def parts_of(layout: AttentionContext, sizes: list[int], cache: Cache) -> list[AttentionContext]:
     """The same text in parts, each with the cache."""
     assert layout.tokens is not None
     parts, begin = [], 0
     for size in sizes:
         new = slice(begin, begin + size)
         documents = layout.places.documents
-        places = Places(
+        places = TokenPositions(
             layout.places.positions[:, new],
             None if documents is None else documents[:, new],
             whole=layout.places.whole,
         )
-        parts.append(Layout(places, tokens=layout.tokens[:, new], cache=cache))
+        parts.append(AttentionContext(places, tokens=layout.tokens[:, new], cache=cache))
         begin += size
     return parts
 
 
-def in_parts(model: Transformer, layout: Layout, sizes: list[int], cache: Cache) -> Tensor:
+def in_parts(
+    model: Transformer, layout: AttentionContext, sizes: list[int], cache: Cache
+) -> Tensor:
     parts = parts_of(layout, sizes, cache)
     with torch.inference_mode():
         return torch.cat([model(part.tokens, part) for part in parts], dim=1)
@@ -219,14 +221,16 @@ def test_parts_of_one_layer_keep_their_own():
 class Latent(nn.Module):
     """Keeps tensors without heads, [batch, seq, size], of two sizes."""
 
-    def forward(self, x: Tensor, layout: Layout) -> Any:
+    def forward(self, x: Tensor, layout: AttentionContext) -> Any:
         return layout.remember(self, [x, x[..., :3]], window=None)
 
 
 @pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 def test_tensors_of_any_shape_are_kept(make_cache):
     x, part, cache = torch.randn(2, 6, 5), Latent(), make_cache(capacity=6)
-    layout = Layout(Places(torch.arange(6).unsqueeze(0), whole=True), tokens=text()[:, :6])
+    layout = AttentionContext(
+        TokenPositions(torch.arange(6).unsqueeze(0), whole=True), tokens=text()[:, :6]
+    )
     for small in parts_of(layout, [3, 1, 1, 1], cache):
         begin = int(small.places.positions[0, 0])
         new = x[:, begin : begin + len(small.places)]

@@ -193,7 +193,7 @@ class Summing(nn.Module):
         return (x @ x.mT).tril() @ x
 
 
-class Saying(Summing):
+class Assignment(Summing):
     """The same, which says it."""
 
     def own_flops_per_token(self, seq_len: int) -> int:
@@ -201,7 +201,7 @@ class Saying(Summing):
 
 
 def test_what_a_part_does_not_say_is_measured() -> None:
-    mute, saying = (on_meta(partial(model, kind)) for kind in (Summing, Saying))
+    mute, saying = (on_meta(partial(model, kind)) for kind in (Summing, Assignment))
     own = 4 * SEQ * HIDDEN
     paths = [f"blocks.{layer}.attention" for layer in range(LAYERS)]
     assert unsaid_flops(mute, seq_len=SEQ) == dict.fromkeys(paths, own)

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model import (
+    AttentionContext,
     LanguageModel,
-    Layout,
     LearnedPositions,
     PackedDocuments,
     causal,
@@ -33,7 +33,7 @@ class Scored(LanguageModel):
         self.seen: list[list[int]] = []
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         self.seen.append(tokens[0].tolist())
         assert not torch.is_grad_enabled()
@@ -115,7 +115,7 @@ def test_learned_positions_end_in_an_error_or_slide(model):
 def test_every_token_is_computed_once(model):
     seen = []
 
-    def counting(model, tokens: Tensor, layout: Layout) -> Tensor:
+    def counting(model, tokens: Tensor, layout: AttentionContext) -> Tensor:
         seen.append(tuple(tokens.shape))
         return next_logits(model, tokens, layout)
 
@@ -248,7 +248,7 @@ class Running(nn.Module):
     """An attention of somebody's own, who knows of no cache: the mean of what came before."""
 
     def forward(
-        self, x: Float[Tensor, "batch seq hidden"], layout: Layout | None
+        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext | None
     ) -> Float[Tensor, "batch seq hidden"]:
         count = torch.arange(1, x.shape[1] + 1, device=x.device)
         return x.cumsum(1) / count.unsqueeze(-1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from fidgpt.model.context import Layout, causal, counted
+from fidgpt.model.context import AttentionContext, causal, counted
 from fidgpt.model.kernels import Scoring, blockwise, fastest, sdpa
 
 SHAPES = [(2, 4, 4, 7), (2, 4, 2, 16), (1, 4, 1, 21)]  # batch, heads, key heads, positions
@@ -36,7 +36,7 @@ def _causal(seq: int, *, head_dim: int = 8, dropout: float = 0.0) -> Scoring:
         mask=causal,
         queries=places,
         keys=places,
-        layout=Layout(places),
+        layout=AttentionContext(places),
         dropout=dropout,
     )
 

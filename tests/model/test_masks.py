@@ -10,13 +10,13 @@ from torch import Tensor
 
 from fidgpt.model import (
     ALiBi,
-    Either,
-    Every,
-    Layout,
+    And,
+    AttentionContext,
+    Or,
     PackedDocuments,
-    Places,
     Prefix,
     Softcap,
+    TokenPositions,
     Window,
     blockwise,
     causal,
@@ -32,9 +32,9 @@ from fidgpt.model.kernels import Scoring
 SEQ, HEADS, KV_HEADS = 12, 6, 2
 MASKS = {
     "causal": causal,
-    "window": Every((causal, Window(3))),
+    "window": And((causal, Window(3))),
     "prefix": Prefix(4),
-    "either": Either((Window(2), Prefix(3))),
+    "either": Or((Window(2), Prefix(3))),
 }
 CHANGES = {
     "plain": {},
@@ -45,7 +45,7 @@ CHANGES = {
 }
 TOKENS = torch.tensor([[5, 0, 3, 4, 5, 0, 1, 2, 3, 4, 0, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]])
 LAYOUTS = {
-    "whole": Layout(counted(SEQ, torch.device("cpu"))),
+    "whole": AttentionContext(counted(SEQ, torch.device("cpu"))),
     "packed": PackedDocuments(end_of_text=0)(TOKENS),
     "padded": padded(TOKENS, present=torch.tensor([[0] * 4 + [1] * 8, [1] * 12])),
 }
@@ -193,4 +193,4 @@ def test_positions_begin_anew_with_each_document():
 def test_padding_stands_nowhere_and_tokens_count_from_the_first():
     places = LAYOUTS["padded"].places
     assert places.positions[0].tolist() == [-1] * 4 + list(range(8))
-    assert isinstance(places, Places) and not places.whole
+    assert isinstance(places, TokenPositions) and not places.whole

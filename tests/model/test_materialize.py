@@ -20,7 +20,7 @@ from fidgpt.model import (
     materialize,
     token_table,
 )
-from fidgpt.model.init import carry
+from fidgpt.model.init import with_init
 from fidgpt.model.materialization import check_starts
 
 CPU = torch.device("cpu")
@@ -204,7 +204,7 @@ def test_a_parameter_that_nobody_starts_is_an_error():
     ):
         started(lambda: nn.Sequential(Bare()))
     bare = on_meta(Bare)
-    carry(bare.scale, Constant(2.0))
+    with_init(bare.scale, Constant(2.0))
     materialize(bare, device=CPU, seed=0)
     assert (bare.scale == 2).all()
 

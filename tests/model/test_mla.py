@@ -21,7 +21,7 @@ from fidgpt.model import (
     padded,
 )
 from fidgpt.model.cache import Cache
-from fidgpt.model.context import Layout, Places
+from fidgpt.model.context import AttentionContext, TokenPositions
 from fidgpt.model.cost import flops_per_token
 from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
@@ -79,8 +79,8 @@ def cached(part: LatentAttention, x: Tensor, chunks: list[int], whole: bool = Tr
     """What comes out where the tokens come in chunks."""
     cache, outs, begin = Cache(capacity=x.shape[1]), [], 0
     for count in chunks:
-        places = Places(torch.arange(begin, begin + count)[None], whole=whole)
-        layout = Layout(places, cache=cache).at_layer(0)
+        places = TokenPositions(torch.arange(begin, begin + count)[None], whole=whole)
+        layout = AttentionContext(places, cache=cache).at_layer(0)
         outs.append(part(x[:, begin : begin + count], layout))
         begin += count
     return torch.cat(outs, dim=1)
@@ -100,8 +100,8 @@ def test_both_forms_agree_on_rows_that_begin_late():
     full = padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
     cache, outs = Cache(capacity=SEQ), []
     for begin, end in [(0, 8), *((i, i + 1) for i in range(8, SEQ))]:
-        places = Places(full.places.positions[:, begin:end])
-        outs.append(part(x[:, begin:end], Layout(places, cache=cache).at_layer(0)))
+        places = TokenPositions(full.places.positions[:, begin:end])
+        outs.append(part(x[:, begin:end], AttentionContext(places, cache=cache).at_layer(0)))
     there = present.bool()
     expected = part(x, full)[there]
     torch.testing.assert_close(torch.cat(outs, dim=1)[there], expected, atol=1e-5, rtol=1e-5)
@@ -137,8 +137,8 @@ def test_a_linear_that_nobody_can_absorb_is_called():
 
 def test_the_cache_holds_the_latent_and_the_shared_key_alone():
     cache = Cache(capacity=SEQ)
-    places = Places(torch.arange(SEQ)[None], whole=True)
-    attention()(stream(), Layout(places, cache=cache).at_layer(0))
+    places = TokenPositions(torch.arange(SEQ)[None], whole=True)
+    attention()(stream(), AttentionContext(places, cache=cache).at_layer(0))
     positions = SEQ * 8
     assert cache.bytes() == 2 * SEQ * (KV_RANK + ROPE) * 4 + positions
 

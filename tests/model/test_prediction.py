@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.model import (
     Attention,
+    AttentionContext,
     Block,
     Embedding,
-    Layout,
     LayoutMaker,
     LearnedPositions,
     PackedDocuments,
@@ -80,7 +80,9 @@ def text(batch: int = 2, seq: int = 12) -> Tensor:
     return torch.randint(1, VOCAB, (batch, seq), generator=torch.Generator().manual_seed(3))
 
 
-def reported(model: MultiTokenTransformer, tokens: Tensor, layout: Layout | None = None) -> Reports:
+def reported(
+    model: MultiTokenTransformer, tokens: Tensor, layout: AttentionContext | None = None
+) -> Reports:
     with collecting() as reports:
         model.train().features(tokens, layout)
     return reports

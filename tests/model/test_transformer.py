@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.model import Block, Embedding, Layout, Transformer, Unembedding, token_table
+from fidgpt.model import AttentionContext, Block, Embedding, Transformer, Unembedding, token_table
 
 
 class Numbered(nn.Module):
@@ -14,7 +14,7 @@ class Numbered(nn.Module):
         super().__init__()
         self.number = number
 
-    def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, layout: AttentionContext) -> torch.Tensor:
         return x + self.number
 
 
@@ -25,7 +25,7 @@ class Mixing(nn.Module):
         super().__init__()
         self.linear = nn.Linear(width, width)
 
-    def forward(self, x: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, layout: AttentionContext | None) -> torch.Tensor:
         return self.linear(x)
 
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from fidgpt.sweep import Ending, Job, LocalRunner
 from fidgpt.sweep import results as books
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Book, num_damaged, read_table
+from fidgpt.sweep.results import ResultsTable, num_damaged, read_table
 from fidgpt.train import RunError
 
 from .conftest import NUM_STEPS, Toys
-from .test_local import Heard
+from .test_local import RecordedEvents
 
 
 def table(toys: Toys) -> list[str]:
@@ -29,7 +29,7 @@ def done(toys: Toys, names: list[str]) -> list[Job]:
     """Jobs that were run, with their rows in the table."""
     jobs = toys.jobs(names)
     toys.directory.mkdir()
-    with Screen(Book(toys.directory, jobs), console=Console(file=io.StringIO())) as screen:
+    with Screen(ResultsTable(toys.directory, jobs), console=Console(file=io.StringIO())) as screen:
         LocalRunner().run(jobs, screen)
     return jobs
 
@@ -42,7 +42,7 @@ def test_lines_of_the_table_that_are_no_rows_are_made_anew(toys: Toys, spoilt: b
     (toys.directory / "table.jsonl").write_bytes(lines[0] + b"\n" + spoilt + b"\n")
     assert (read_table(toys.directory), num_damaged(toys.directory)) == (rows[:1], 1)
     text = io.StringIO()
-    with Screen(Book(toys.directory, jobs), console=Console(file=text)):
+    with Screen(ResultsTable(toys.directory, jobs), console=Console(file=text)):
         pass
     assert text.getvalue().startswith("warning: 1 line is no row of the table")
     again = read_table(toys.directory)
@@ -54,14 +54,14 @@ def test_lines_of_the_table_that_are_no_rows_are_made_anew(toys: Toys, spoilt: b
 def test_last_words_may_hold_any_character(toys: Toys) -> None:
     toys.directory.mkdir()
     (job,) = toys.jobs(["1"])
-    Book(toys.directory, [job]).ended(job, Ending("failed", "one\u2028two\x85three"))
+    ResultsTable(toys.directory, [job]).ended(job, Ending("failed", "one\u2028two\x85three"))
     assert read_table(toys.directory)[0]["last_words"] == "one\u2028two\x85three"
 
 
 def test_who_knows_more_of_a_point_writes_its_row(toys: Toys) -> None:
     toys.directory.mkdir()
     jobs = toys.jobs(["1", "2"])
-    one, other = Book(toys.directory, jobs), Book(toys.directory, jobs)
+    one, other = ResultsTable(toys.directory, jobs), ResultsTable(toys.directory, jobs)
     one.write()
     other.started(jobs[0])
     one.started(jobs[1])
@@ -75,7 +75,7 @@ def test_who_knows_more_of_a_point_writes_its_row(toys: Toys) -> None:
 def test_a_point_that_one_saw_finished_stays_so(toys: Toys) -> None:
     """Whatever a process writes that begins it once more, only to see that it is done."""
     jobs = done(toys, ["1"])
-    one, other = Book(toys.directory, jobs), Book(toys.directory, jobs)
+    one, other = ResultsTable(toys.directory, jobs), ResultsTable(toys.directory, jobs)
     other.started(jobs[0])
     one.write()
     assert [row["status"] for row in read_table(toys.directory)] == ["finished"]
@@ -92,13 +92,13 @@ def test_a_table_that_cannot_be_written_is_told_and_stops_nothing(
     monkeypatch.setattr(books, "write_table", full)
     with (
         pytest.raises(RunError, match="cannot be written: No space left on device"),
-        Screen(Book(toys.directory, jobs), console=Console(file=text)) as screen,
+        Screen(ResultsTable(toys.directory, jobs), console=Console(file=text)) as screen,
     ):
         assert LocalRunner().run(jobs, screen)
     assert all(job.is_done for job in jobs)
     assert text.getvalue().count("warning: the results") == 1
     monkeypatch.undo()
-    assert [row["status"] for row in Book(toys.directory, jobs)] == ["finished"] * 2
+    assert [row["status"] for row in ResultsTable(toys.directory, jobs)] == ["finished"] * 2
 
 
 @pytest.mark.parametrize("mark", ["", '{"step": 5, "lo', "[]", None])
@@ -108,7 +108,7 @@ def test_a_mark_that_cannot_be_read_is_made_again(toys: Toys, mark: str | None) 
     whole = path.read_text()
     path.unlink() if mark is None else path.write_text(mark)
     assert not job.is_done
-    heard = Heard()
+    heard = RecordedEvents()
     assert LocalRunner().run([job], heard)
     assert path.read_text() == whole
     assert heard.steps == {"seed=1": list(range(1, NUM_STEPS + 1))}  # read, not trained
@@ -125,7 +125,7 @@ def test_the_mark_holds_what_is_not_measured_at_the_last_step(toys: Toys) -> Non
 def test_a_point_whose_log_is_gone_has_last_words(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Heard()
+    heard = RecordedEvents()
     (job,) = toys.jobs(["1"])
     toys.fail(job, times=1, words="error: no memory")
     monkeypatch.setattr(heard, "started", lambda one: one.log.unlink())
@@ -145,13 +145,13 @@ def test_nobody_else_begins_a_point_before_it_is_marked(
 
     monkeypatch.setattr(Job, "finish", finish)
     (job,) = toys.jobs(["1"])
-    assert LocalRunner().run([job], Heard())
+    assert LocalRunner().run([job], RecordedEvents())
     assert all(seen) and seen
     with job.opened_log() as log:
         assert log is not None
 
 
-class Removing(Heard):
+class Removing(RecordedEvents):
     """Removes a run as its last row is read, and leaves there what a process may still write."""
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
@@ -166,6 +166,6 @@ def test_a_point_that_came_to_its_end_in_a_removed_directory_is_not_done(toys: T
     heard = Removing()
     assert LocalRunner().run([job], heard)
     assert heard.told[1][0] == "failed" and not job.is_done
-    assert LocalRunner().run([job], Heard())
+    assert LocalRunner().run([job], RecordedEvents())
     assert job.is_done and job.result()["step"] == NUM_STEPS
     assert [path.name for path in toys.directory.glob("*.lost-*")] == ["111111111111.lost-1"]

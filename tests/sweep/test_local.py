@@ -18,7 +18,7 @@ from fidgpt.sweep.runners.work import Work
 from .conftest import NUM_STEPS, Toys
 
 
-class Heard:
+class RecordedEvents:
     """Writes down all that it hears."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Heard:
         pass
 
 
-class HeardOfJobs(Heard):
+class HeardOfJobs(RecordedEvents):
     """Writes down what becomes of jobs, and nothing that a runner says of itself."""
 
     def say(self, text: str) -> None:
@@ -70,7 +70,7 @@ def interrupt_when(condition: Any, *, times: int = 1) -> threading.Thread:
 
 
 def test_jobs_run_one_after_the_other(toys: Toys) -> None:
-    heard = Heard()
+    heard = RecordedEvents()
     jobs = toys.jobs(["1", "2"])
     assert LocalRunner().run(jobs, heard)
     assert heard.told == [
@@ -85,14 +85,14 @@ def test_jobs_run_one_after_the_other(toys: Toys) -> None:
 
 def test_jobs_run_side_by_side(toys: Toys) -> None:
     toys.seconds = 0.1
-    heard = Heard()
+    heard = RecordedEvents()
     assert LocalRunner(jobs=2).run(toys.jobs(["1", "2", "3"]), heard)
     assert heard.told[:2] == [("started", "seed=1"), ("started", "seed=2")]
     assert sorted(line[0] for line in heard.told) == ["finished"] * 3 + ["started"] * 3
 
 
 def test_one_that_fails_stops_no_other_and_is_tried_again_as_told(toys: Toys) -> None:
-    heard = Heard()
+    heard = RecordedEvents()
     first, second = toys.jobs(["1", "2"])
     toys.fail(first, times=3, words="error: the disk is on fire,\n  call somebody.")
     assert LocalRunner(retries=1).run([first, second], heard)
@@ -112,7 +112,7 @@ def test_one_that_fails_stops_no_other_and_is_tried_again_as_told(toys: Toys) ->
 
 
 def test_a_point_that_diverged_is_marked(toys: Toys) -> None:
-    heard = Heard()
+    heard = RecordedEvents()
     (job,) = toys.jobs(["1"])
     toys.fail(job, times=1, words="Traceback\nerror: step 3 diverged: loss is nan.")
     LocalRunner().run([job], heard)
@@ -121,7 +121,7 @@ def test_a_point_that_diverged_is_marked(toys: Toys) -> None:
 
 def test_one_that_was_killed_says_by_what(toys: Toys) -> None:
     toys.seconds = 0.1
-    heard = Heard()
+    heard = RecordedEvents()
     (job,) = toys.jobs(["1"])
 
     def kill() -> None:
@@ -139,7 +139,7 @@ def test_one_that_was_killed_says_by_what(toys: Toys) -> None:
 
 def test_an_interrupted_sweep_goes_on_where_it_was(toys: Toys) -> None:
     toys.seconds = 0.1
-    heard = Heard()
+    heard = RecordedEvents()
     jobs = toys.jobs(["1", "2", "3"])
     thread = interrupt_when(lambda: heard.steps.get("seed=2"))
     assert not LocalRunner(jobs=2).run(jobs, heard)
@@ -169,7 +169,7 @@ def test_two_signals_at_once_are_two(toys: Toys) -> None:
         def send(self, number: signal.Signals) -> None:
             self.sent.append(number)
 
-    heard = Heard()
+    heard = RecordedEvents()
     work = Work(iter(toys.jobs(["1"])), lambda *_: Busy(), num_places=1, retries=0, events=heard)
     assert not work.run(pause=0.01)
     assert Busy.sent == [signal.SIGINT, signal.SIGINT]
@@ -182,7 +182,7 @@ def test_two_signals_at_once_are_two(toys: Toys) -> None:
 
 def test_what_another_process_runs_is_waited_for(toys: Toys) -> None:
     toys.seconds = 0.2
-    heard = Heard()
+    heard = RecordedEvents()
     first, second = toys.jobs(["1", "2"])
     with first.opened_log() as log:
         other = subprocess.Popen(first.command, stdout=log)
@@ -193,7 +193,7 @@ def test_what_another_process_runs_is_waited_for(toys: Toys) -> None:
 
 
 def test_what_another_process_finished_is_not_started(toys: Toys) -> None:
-    heard = Heard()
+    heard = RecordedEvents()
     (job,) = toys.jobs(["1"])
     LocalRunner().run([job], heard)
     assert LocalRunner().run([job], heard)

@@ -19,7 +19,7 @@ from rich.console import Console
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, read_results
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Book
+from fidgpt.sweep.results import ResultsTable
 from fidgpt.sweep.runners.attempt import Ending, jobs_of
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.search import space
@@ -283,7 +283,7 @@ def test_what_is_tried_again_is_told_in_two_sentences(words: str, tmp_path: Path
     point = population(tmp_path).points.of({RATE.name: 1e-3})
     (job,) = jobs_of([point], tmp_path, [])
     text = io.StringIO()
-    with Screen(Book(tmp_path, [job]), console=Console(file=text, width=1000)) as screen:
+    with Screen(ResultsTable(tmp_path, [job]), console=Console(file=text, width=1000)) as screen:
         screen.started(job)
         screen.ended(job, Ending("failed", words), again=True)
     assert "failed: its node is gone. It is tried again." in text.getvalue()

@@ -23,7 +23,7 @@ from fidgpt.sweep.runners.ray_cluster import Claim, RayRunner, environments
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
-from .test_local import Heard, HeardOfJobs, interrupt_when
+from .test_local import HeardOfJobs, RecordedEvents, interrupt_when
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fidgpt[ray]'")
 pytestmark = pytest.mark.xdist_group("processes")
@@ -34,11 +34,11 @@ RUN = ["config:debug", "set:samples=None", "set:evaluators={}"]
 DRIVER = """
 import pathlib, sys; from fidgpt.sweep import Job
 from tests.sweep.conftest import Toys
-from tests.sweep.test_local import Heard
+from tests.sweep.test_local import RecordedEvents
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 toys = Toys(pathlib.Path(sys.argv[2]), seconds=1.0)
 Job.command = property(toys.command)
-RayRunner(jobs=2, address=sys.argv[1] or None).run(toys.jobs(["1", "2", "3"]), Heard())
+RayRunner(jobs=2, address=sys.argv[1] or None).run(toys.jobs(["1", "2", "3"]), RecordedEvents())
 """
 
 
@@ -254,8 +254,8 @@ def test_what_another_process_runs_is_waited_for(
 
 def test_what_ray_cannot_do_is_said(on_ray: Any) -> None:
     with pytest.raises(ConfigError, match=r"address=127.0.0.1:1:(.|\n)*ray start --head"):
-        RayRunner(address="127.0.0.1:1").run([], Heard())
-    heard = Heard()
+        RayRunner(address="127.0.0.1:1").run([], RecordedEvents())
+    heard = RecordedEvents()
     assert on_ray(cpus=2, processes=3).run([], heard)
     assert "room for 0 processes with cpus=2" in heard.told[1][1]
 

@@ -22,7 +22,7 @@ from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import NUM_STEPS, Toys
 from .slurm_here import NoSlurmError, SlurmHere
-from .test_local import Heard, HeardOfJobs, interrupt_when
+from .test_local import HeardOfJobs, RecordedEvents, interrupt_when
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -102,7 +102,7 @@ def test_more_points_than_an_array_may_have_are_several(
 ) -> None:
     monkeypatch.setattr(SlurmJobs, "largest", lambda self: 2)
     jobs = toys.jobs(["1", "2", "3", "4"])
-    assert SlurmRunner(jobs=2).run(jobs, Heard())
+    assert SlurmRunner(jobs=2).run(jobs, RecordedEvents())
     assert all(job.is_done for job in jobs)
     rows = map(json.loads, (toys.directory / "slurm" / "jobs.jsonl").read_text().splitlines())
     assert max(len(row["points"]) for row in rows) == 2
@@ -141,7 +141,7 @@ def test_a_job_that_somebody_cancels_is_not_tried_again(here: SlurmHere, toys: T
         ("stopped", "seed=1", "cancelled in Slurm", "False"),
         ("finished", "seed=2", "", "False"),
     ]
-    assert SlurmRunner().run(jobs[:1], Heard())
+    assert SlurmRunner().run(jobs[:1], RecordedEvents())
     assert steps_of(jobs[0]) == [1, 2, 3, 4, 5]
 
 
@@ -175,11 +175,11 @@ def test_what_slurm_does_not_take_is_a_mistake_of_the_user(here: SlurmHere, toys
         ConfigError,
         match=r"Invalid partition name specified\. They ask for partition=nowhere, time=60",
     ):
-        SlurmRunner(partition="nowhere").run(toys.jobs(["1"]), Heard())
+        SlurmRunner(partition="nowhere").run(toys.jobs(["1"]), RecordedEvents())
 
 
 def test_what_slurm_holds_back_is_said(here: SlurmHere, toys: Toys) -> None:
-    heard = Heard()
+    heard = RecordedEvents()
     thread = interrupt_when(lambda: len(heard.told) > 1, times=2)
     assert not SlurmRunner(partition="closed").run(toys.jobs(["1"]), heard)
     thread.join()
@@ -203,7 +203,7 @@ def test_the_processes_of_a_point_know_each_other(
     who = property(lambda job: [sys.executable, "-c", _WHO, str(job.directory)])
     monkeypatch.setattr(Job, "beginning", who)
     (job,) = toys.jobs(["1"])
-    assert SlurmRunner(processes=2, cpus=3).run([job], Heard())
+    assert SlurmRunner(processes=2, cpus=3).run([job], RecordedEvents())
     texts = [(job.directory / rank).read_text() for rank in ("0", "1")]
     host = os.uname().nodename
     assert texts == [f"0 2 0 2 {host} 3", f"1 2 1 2 {host} 3"]

@@ -14,7 +14,7 @@ from fidgpt.sweep.runners.slurm import SlurmRunner
 
 from .conftest import Toys
 from .slurm_here import SlurmHere
-from .test_local import Heard, interrupt_when
+from .test_local import RecordedEvents, interrupt_when
 from .test_slurm import cluster, here, numbers, steps_of, when  # noqa: F401
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -25,7 +25,7 @@ def in_a_process(runner: SlurmRunner, jobs: Sequence[Job]) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            runner.run(jobs, Heard())
+            runner.run(jobs, RecordedEvents())
         finally:
             os._exit(0)
     return pid
@@ -40,7 +40,7 @@ def test_a_sweep_that_was_killed_follows_its_jobs_again(here: SlurmHere, toys: T
     thread.join()
     book = toys.directory / "slurm" / "jobs.jsonl"
     book.write_text(book.read_text().splitlines()[0] + "\n")  # as if killed before the number came
-    heard = Heard()
+    heard = RecordedEvents()
     assert SlurmRunner(jobs=2).run(jobs, heard)
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
     assert [line[0] for line in heard.told].count("finished") == 3
@@ -49,7 +49,7 @@ def test_a_sweep_that_was_killed_follows_its_jobs_again(here: SlurmHere, toys: T
 
 def test_who_leaves_finds_all_done(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.2
-    heard = Heard()
+    heard = RecordedEvents()
     jobs = toys.jobs(["1", "2"])
     thread = interrupt_when(lambda: heard.steps)
     assert not SlurmRunner(jobs=2).run(jobs, heard)
@@ -59,7 +59,7 @@ def test_who_leaves_finds_all_done(here: SlurmHere, toys: Toys) -> None:
     assert last.startswith("Leaving: ")
     while here.ask("squeue", "-h"):
         time.sleep(0.1)
-    heard = Heard()
+    heard = RecordedEvents()
     assert SlurmRunner(jobs=2).run(jobs, heard)
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 2
     assert len(numbers(toys)) == 1
@@ -67,7 +67,7 @@ def test_who_leaves_finds_all_done(here: SlurmHere, toys: Toys) -> None:
 
 def test_a_second_signal_ends_what_runs_and_what_waits(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.3
-    heard = Heard()
+    heard = RecordedEvents()
     jobs = toys.jobs(["1", "2", "3"])
     thread = interrupt_when(lambda: heard.steps, times=2)
     assert not SlurmRunner(jobs=2).run(jobs, heard)
@@ -79,5 +79,5 @@ def test_a_second_signal_ends_what_runs_and_what_waits(here: SlurmHere, toys: To
     assert not any(job.is_done for job in jobs)
     assert not jobs[2].directory.exists()
     toys.seconds = 0.0
-    assert SlurmRunner(jobs=3).run(jobs, Heard())
+    assert SlurmRunner(jobs=3).run(jobs, RecordedEvents())
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3

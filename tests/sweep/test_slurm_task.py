@@ -15,11 +15,11 @@ from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job
 from fidgpt.sweep.runners import slurm_jobs
 from fidgpt.sweep.runners.slurm import SlurmRunner
-from fidgpt.sweep.runners.slurm_jobs import Standing
+from fidgpt.sweep.runners.slurm_jobs import JobState
 from fidgpt.sweep.runners.slurm_task import Task, read_record
 
 from .conftest import NUM_STEPS, Toys
-from .test_local import Heard
+from .test_local import RecordedEvents
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -182,10 +182,10 @@ def test_where_there_is_no_slurm_that_is_said(
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="there is no sbatch on this machine: start the sweep"):
-        SlurmRunner().run(toys.jobs(["1"]), Heard())
+        SlurmRunner().run(toys.jobs(["1"]), RecordedEvents())
 
 
 def test_a_job_is_held_where_its_turn_does_not_come_by_itself() -> None:
-    assert Standing("PENDING", "PartitionTimeLimit").is_held
-    assert not Standing("PENDING", "Priority").is_held
-    assert not Standing("RUNNING", "None").is_held
+    assert JobState("PENDING", "PartitionTimeLimit").is_held
+    assert not JobState("PENDING", "Priority").is_held
+    assert not JobState("RUNNING", "None").is_held

@@ -18,7 +18,7 @@ from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Book, read_table
+from fidgpt.sweep.results import ResultsTable, read_table
 from fidgpt.sweep.runners import local
 from fidgpt.sweep.values import Item
 from fidgpt.train.trackers.trackers import read_rows, reproducible
@@ -157,12 +157,12 @@ def test_a_point_keeps_what_it_has_on_the_axes_of_an_earlier_sweep(toys: Toys) -
     (job,) = toys.jobs(["1"])
     wider = {"WeightDecay": "0.1", **job.point.values}
     point = replace(job.point, name="WeightDecay=0.1 seed=1", values=wider)
-    Book(toys.directory, [replace(job, point=point)]).write()
-    Book(toys.directory, [job]).write()
+    ResultsTable(toys.directory, [replace(job, point=point)]).write()
+    ResultsTable(toys.directory, [job]).write()
     (row,) = read_table(toys.directory)
     assert (row["name"], row["values"]) == (point.name, wider)
     other = replace(job.point, name="width=8 seed=1", values={"width": "8", "seed": "1"})
-    Book(toys.directory, [replace(job, point=other)]).write()
+    ResultsTable(toys.directory, [replace(job, point=other)]).write()
     (row,) = read_table(toys.directory)
     assert (row["name"], row["values"]) == (other.name, {**wider, "width": "8"})
 

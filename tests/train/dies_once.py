@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 from fidgpt.cli import train
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 FLAG = "--run_dir="
 DIES_AT = 5
 
-update = Learner.update
+update = TrainState.update
 
 
 def deadly(self, batch, *, step):
@@ -24,5 +24,5 @@ def deadly(self, batch, *, step):
 
 
 if __name__ == "__main__":
-    Learner.update = deadly
+    TrainState.update = deadly
     train.run()

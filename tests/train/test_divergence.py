@@ -10,7 +10,7 @@ from harmed import NUM_STEPS, Run, goes_back
 
 from fidgpt import fiddlers
 from fidgpt.train import RunError, Samples, Trainer, trainer
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import Row
 
 
@@ -99,7 +99,7 @@ def test_a_run_goes_back_from_weights_that_are_no_numbers(
     run.cfg.checkpoints.every = 1
     to_spoil = [5]
 
-    def spoil(_: Trainer, learner: Learner, step: int) -> Row:
+    def spoil(_: Trainer, learner: TrainState, step: int) -> Row:
         if step not in to_spoil:
             return {}
         to_spoil.remove(step)

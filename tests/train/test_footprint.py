@@ -32,7 +32,7 @@ from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
 from fidgpt.train.footprint import Footprint, footprint
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 SEQ, ROWS, HIDDEN, VOCAB, WIDE = 128, 4, 128, 600, 8000
 CPU = torch.device("cpu")
@@ -125,8 +125,8 @@ def test_layers_of_one_kind_are_measured_once_and_each_counts() -> None:
 
 def learner(
     module: Transformer, precision: Precision, optimizer: Any, micro_batch_size: int | None
-) -> Learner:
-    return Learner(
+) -> TrainState:
+    return TrainState(
         module,
         optimizer=optimizer,
         groups=decay_matrices,
@@ -176,7 +176,7 @@ def test_the_peak_is_that_of_training(
 ) -> None:
     optimizer = partial(adamw, lr=1e-3)
 
-    def train() -> Learner:
+    def train() -> TrainState:
         trained = learner(model(vocab_size=vocab_size), precision, optimizer, micro_batch_size)
         for step in range(2):
             trained.update(tokens(), step=step)

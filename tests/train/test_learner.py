@@ -14,10 +14,10 @@ from fidgpt.model.reports import collecting, report_tally
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, Float32, Precision
 from fidgpt.train.meters import StepReports
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 
-def learner(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> Learner:
+def learner(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> TrainState:
     cfg = debug()
     cfg.precision = fdl.Config(precision)
     trainer = build_trainer(cfg)

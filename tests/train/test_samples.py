@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fidgpt.data import ByteTokenizer
 from fidgpt.fiddlers import use_samples
-from fidgpt.model import LanguageModel, Layout, one_document
+from fidgpt.model import AttentionContext, LanguageModel, one_document
 from fidgpt.train import Samples, continuations
 
 
@@ -24,7 +24,7 @@ class Speller(LanguageModel):
         self.layout = one_document
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         assert layout is not None
         spoken = (layout.places.positions - self.begin).clamp(0, len(self.text) - 1)

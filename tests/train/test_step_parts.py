@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 
 def skips(run: Run) -> None:
@@ -65,10 +65,10 @@ def test_a_step_that_is_left_out_changes_nothing_but_the_clock(
     fiddlers.use_ema(run.cfg)
     fiddlers.use_moe(run.cfg, num_experts=2)
     fiddlers.use_loss_free_balancing(run.cfg)
-    update = Learner.update
+    update = TrainState.update
     moved: dict[int, set[str]] = {}
 
-    def watched(self: Learner, batch: Tensor, *, step: int) -> dict[str, Any]:
+    def watched(self: TrainState, batch: Tensor, *, step: int) -> dict[str, Any]:
         before = run.state()
         row = update(self, batch, step=step)
         found = differences(run.state(), before)
@@ -76,7 +76,7 @@ def test_a_step_that_is_left_out_changes_nothing_but_the_clock(
         moved[step] |= {place.split("/")[1] for place in found if "/parts/" not in place}
         return row
 
-    monkeypatch.setattr(Learner, "update", watched)
+    monkeypatch.setattr(TrainState, "update", watched)
     rows = run.train()
     left_out = {row["step"] - 1 for row in rows if row["skipped"]}
     assert left_out == {*run.harm.factors}

@@ -13,7 +13,7 @@ from fiddling import apply
 from run_facts import FACTS, Ears, metrics_row, until
 
 from fidgpt.graph import clone
-from fidgpt.train import Aside, MLflow, RunDirectory, TensorBoard, Trackio, WandB
+from fidgpt.train import BackgroundTracker, MLflow, RunDirectory, TensorBoard, Trackio, WandB
 from fidgpt.train.trackers import background as aside
 from fidgpt.train.trackers.background import GROUP, Trackers
 from fidgpt.train.trackers.trackers import Row
@@ -41,7 +41,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(
-    make: Callable[[], Aside],
+    make: Callable[[], BackgroundTracker],
     path: Path,
     steps: Sequence[int],
     *,

@@ -15,7 +15,7 @@ from fidgpt.train import JSONLines, RunDirectory, RunError
 from fidgpt.train.trackers import background as aside
 from fidgpt.train.trackers.background import (
     GROUP,
-    Aside,
+    BackgroundTracker,
     Described,
     Trackers,
     described,
@@ -24,7 +24,7 @@ from fidgpt.train.trackers.background import (
 from fidgpt.train.trackers.trackers import Journal, Row
 
 
-class Service(Aside):
+class Service(BackgroundTracker):
     """A tracker that a test can break: it keeps what it heard."""
 
     title, extra, packages = "the service", "service", ()

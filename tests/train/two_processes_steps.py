@@ -12,7 +12,7 @@ from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.train import RunDirectory, trainer
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 HARMFUL = 4  # the number of a batch
 
@@ -31,7 +31,7 @@ def main(path: Path, share: str) -> None:
     cfg.num_steps, cfg.checkpoints.every = 7, 2
     made = build_trainer(cfg)
     read, begin = made.data.batch, trainer.make_learner
-    kept: list[Learner] = []
+    kept: list[TrainState] = []
 
     def batch(step: int, **others: int) -> Tensor:
         found = read(step, **others)
@@ -39,7 +39,7 @@ def main(path: Path, share: str) -> None:
             spoil(kept[0].model)
         return found
 
-    def keep(*arguments: Any, **options: Any) -> tuple[Learner, int]:
+    def keep(*arguments: Any, **options: Any) -> tuple[TrainState, int]:
         learner, step = begin(*arguments, **options)
         kept.append(learner)
         return learner, step

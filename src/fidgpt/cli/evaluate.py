@@ -71,9 +71,7 @@ def main(arguments: list[str]) -> None:
     from fidgpt.train.meters import within_memory
 
     if len(arguments) != 1:
-        raise ConfigError(
-            "name one directory, of a run or of the hub: fidgpt.evaluate runs/NAME"
-        )
+        raise ConfigError("name one directory, of a run or of the hub: fidgpt.evaluate runs/NAME")
     _require_no_idle_flags()
     path, output = Path(arguments[0]), _output()
     tasks = [name.strip() for text in FLAGS.tasks if text for name in text.split(",")]

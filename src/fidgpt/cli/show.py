@@ -86,10 +86,10 @@ def _whys(cfg: "fdl.Config") -> list[str]:
 
 def _paths_of(cfg: "fdl.Config", path: str) -> list[str]:
     """The path itself, or those of all the places that it names."""
-    from fidgpt.graph import places
+    from fidgpt.graph import find_parameters
 
     names_many = any(sign in path for sign in "*@:")
-    return [place.path for place in places(cfg, path)] if names_many else [path]
+    return [place.path for place in find_parameters(cfg, path)] if names_many else [path]
 
 
 def _form(name: str) -> "Callable[[fdl.Config], str]":

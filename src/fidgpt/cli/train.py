@@ -11,7 +11,7 @@ from fidgpt.cli import resume as earlier
 from fidgpt.cli import show as asked
 from fidgpt.cli.app import FLAGS, refuse_arguments
 from fidgpt.cli.resume import refuse_contradictions
-from fidgpt.collection import without_collection
+from fidgpt.collection import gc_paused
 
 if TYPE_CHECKING:
     import fiddle as fdl
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int | None:
     refuse_arguments(arguments)
     if asked.answered():
         return None
-    with without_collection(stays=True):
+    with gc_paused(stays=True):
         refuse_contradictions()
         _pretend_machine()
         # Late: --help, --list and completion load no torch.

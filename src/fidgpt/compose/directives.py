@@ -14,9 +14,9 @@ from fidgpt.compose.sources import read_text
 from fidgpt.graph import (
     ConfigError,
     ConfigErrors,
-    Speaker,
+    Source,
     clone,
-    find_place,
+    find_parameter,
     parts,
     suggest,
 )
@@ -25,7 +25,7 @@ from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
 from fidgpt.graph.formulas import parse_call
 from fidgpt.graph.paths import key_at
-from fidgpt.graph.provenance import said_by
+from fidgpt.graph.provenance import attributed_to
 from fidgpt.graph.share import tie, untie
 from fidgpt.graph.swap import use
 from fidgpt.graph.walk import join
@@ -435,7 +435,7 @@ def composed(
     mistakes: list[tuple[str, ConfigError]] = []
     for number, directive in enumerate(directives, start=first):
         try:
-            with said_by(speaker(number, directive)):
+            with attributed_to(speaker(number, directive)):
                 graph.apply(number, directive)
         except ConfigError as error:
             mistakes.append((blamed(number, directive, graph.told(error, directive)), error))
@@ -460,7 +460,7 @@ def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
     """
     changed = clone(root)
     for number, fiddler in enumerate(fiddlers, start=1):
-        with said_by(Speaker(name_of(fiddler), "fiddler", number)):
+        with attributed_to(Source(name_of(fiddler), "fiddler", number)):
             run(fiddler, changed)
     return changed
 
@@ -565,7 +565,7 @@ def remedy_of_lacking(root: Any, place: str, directive: str, catalogue: Catalogu
         key, end = key_at(path, len(place)) if path.startswith(place) else ("", 0)
         if sign or end != len(path):  # what is to be set lies deeper
             return ""
-        container = find_place(root, place).value
+        container = find_parameter(root, place).value
         items = _items(container, key, value)
         change_by(clone(root), place, "+", items, parts=catalogue.parts)
     except ConfigError:  # it would not fit there either

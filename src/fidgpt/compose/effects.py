@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import fiddle as fdl
 
 from fidgpt.graph import bind, parts
-from fidgpt.graph.assignments import Speaker
+from fidgpt.graph.assignments import Source
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.walk import join
@@ -55,7 +55,7 @@ class Effect:
         return self._found()
 
     @property
-    def speaker(self) -> Speaker:
+    def speaker(self) -> Source:
         """On whose behalf its assignments were recorded."""
         return speaker(self.number, self.directive)
 
@@ -63,9 +63,9 @@ class Effect:
         return f"Effect({self.number}, {self.directive!r})"
 
 
-def speaker(number: int, directive: str) -> Speaker:
+def speaker(number: int, directive: str) -> Source:
     """A directive as who says what it assigns."""
-    return Speaker(directive, "directive", number)
+    return Source(directive, "directive", number)
 
 
 @dataclass(frozen=True)

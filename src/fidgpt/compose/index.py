@@ -19,10 +19,10 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.compose.directives import DEFAULT_CONFIG
-from fidgpt.files import drafted
-from fidgpt.graph import ConfigError, Heard, nodes, resolve, title
+from fidgpt.files import atomic_path
+from fidgpt.graph import ConfigError, Inherited, nodes, resolve, title
 from fidgpt.graph.docs import doc_of, first_sentence
-from fidgpt.graph.fiddle import every, given
+from fidgpt.graph.fiddle import all_arguments, set_arguments
 from fidgpt.graph.hints import element_hint, hint_of, members_of, name_of
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.spelling import Frame
@@ -90,7 +90,7 @@ class _Reader:
 
     def _inside(self, path: str, value: Any, hint: Any) -> list[tuple[Knob, Any, Any]]:
         if isinstance(value, fdl.Buildable):
-            return [self._argument(path, value, key) for key in every(value)]
+            return [self._argument(path, value, key) for key in all_arguments(value)]
         found = []
         for key, (step, child) in zip(_keys(value), children(value), strict=True):
             asked = element_hint(hint, key)
@@ -98,13 +98,13 @@ class _Reader:
         return found
 
     def _argument(self, path: str, part: fdl.Buildable, key: Any) -> tuple[Knob, Any, Any]:
-        value = every(part)[key]
+        value = all_arguments(part)[key]
         hint = hint_of(part, key)
         heard = self._heard.get((id(part), key))
         knob = self._knob(
             join(path, step_to(key)), hint, heard.said.value if heard else value, heard
         )
-        if not heard and key not in given(part):
+        if not heard and key not in set_arguments(part):
             knob["unset"] = True
         tags = sorted(fdl.get_tags(part, key), key=lambda tag: tag.__name__)
         if tags:
@@ -114,7 +114,7 @@ class _Reader:
             knob["doc"] = doc
         return knob, fdl.NO_VALUE if heard or "unset" in knob else value, hint
 
-    def _knob(self, path: str, hint: Any, value: Any, heard: Heard | None = None) -> Knob:
+    def _knob(self, path: str, hint: Any, value: Any, heard: Inherited | None = None) -> Knob:
         knob: Knob = {"path": path, "type": name_of(hint), "value": self._text(value)}
         if heard:
             knob["heard"] = heard.said.path
@@ -158,7 +158,7 @@ def _keys(value: Any) -> list[Any]:
     return list(value) if isinstance(value, dict) else list(range(len(value)))
 
 
-def _heard(root: fdl.Buildable) -> list[Heard]:
+def _heard(root: fdl.Buildable) -> list[Inherited]:
     try:
         return resolve(root)
     except ConfigError:  # a config that leaves something for the command line to say
@@ -240,7 +240,7 @@ def write(index: Index, path: Path | None = None) -> bool:
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with drafted(path) as draft:
+        with atomic_path(path) as draft:
             draft.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
     except OSError:
         return False

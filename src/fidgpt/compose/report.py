@@ -20,13 +20,13 @@ from fidgpt.compose.directives import (
     split_directive,
 )
 from fidgpt.compose.effects import Composed, Effect, edits_between
-from fidgpt.graph import ConfigError, ConfigErrors, Speaker, checked, clone, resolve
-from fidgpt.graph.assignments import Saying, sayings_of
+from fidgpt.graph import ConfigError, ConfigErrors, Source, checked, clone, resolve
+from fidgpt.graph.assignments import Assignment, assignments_of
 from fidgpt.graph.constraints import Constraint
 from fidgpt.graph.edits import carry_out
 from fidgpt.graph.errors import listed, raise_all
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.paths import Place, find_place, follow, parse_path
+from fidgpt.graph.paths import ParameterRef, find_parameter, follow, parse_path
 from fidgpt.graph.provenance import sayings_at
 from fidgpt.graph.walk import title
 
@@ -42,10 +42,10 @@ class Culprits:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._heard: dict[tuple[int, Any], list[Saying]] = {}
+        self._heard: dict[tuple[int, Any], list[Assignment]] = {}
         with contextlib.suppress(ConfigError):  # what cannot be bound is among the mistakes
             for one in resolve(root):
-                said = sayings_of(one.said.node.value, one.said.key)
+                said = assignments_of(one.said.node.value, one.said.key)
                 self._heard[id(one.part), one.key] = said
 
     def told(self, error: ConfigError) -> list[str]:
@@ -66,7 +66,7 @@ class Culprits:
         said = [one for one in map(self._speaker, places) if one and _is_of_now(one)]
         return {one.number: one.text for one in sorted(said, key=lambda one: one.number)}
 
-    def _nearest(self, path: str) -> Place | None:
+    def _nearest(self, path: str) -> ParameterRef | None:
         """The place at a path, or where none is yet, as before binding, the nearest above it."""
         with contextlib.suppress(ConfigError):
             keys = parse_path(path)
@@ -75,9 +75,9 @@ class Culprits:
                     return follow(self._root, keys[:end], path)
         return None
 
-    def _speaker(self, place: Place) -> Speaker | None:
+    def _speaker(self, place: ParameterRef) -> Source | None:
         """Who spoke last of a place: of its value, or of what holds it."""
-        nearest: Place | None = place
+        nearest: ParameterRef | None = place
         while nearest is not None:
             heard = self._heard.get((id(nearest.container), nearest.key), [])
             if said := sayings_at(nearest) or heard:
@@ -87,7 +87,7 @@ class Culprits:
         return None
 
 
-def _is_of_now(said: Speaker) -> bool:
+def _is_of_now(said: Source) -> bool:
     """Whether it was a directive of this command, and one that changed the graph."""
     return said.kind == "directive" and said.run is None and not is_base(said.text)
 
@@ -149,7 +149,7 @@ def overruled(made: Composed) -> Iterator[str]:
 
 def _overrules(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
     try:
-        sayings = sayings_at(find_place(root, path))
+        sayings = sayings_at(find_parameter(root, path))
         since = _from(sayings, effect)
         before = _past(since, effect)
         if not since or not before or before[0].by != earlier.speaker:
@@ -159,17 +159,17 @@ def _overrules(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
         return False
 
 
-def _from(sayings: list[Saying], effect: Effect) -> list[Saying]:
+def _from(sayings: list[Assignment], effect: Effect) -> list[Assignment]:
     """Sayings, newest first, from those of a directive on."""
     return list(dropwhile(lambda one: one.by != effect.speaker, sayings))
 
 
-def _past(sayings: list[Saying], effect: Effect) -> list[Saying]:
+def _past(sayings: list[Assignment], effect: Effect) -> list[Assignment]:
     """Sayings without those of a directive, with which they begin."""
     return list(dropwhile(lambda one: one.by == effect.speaker, sayings))
 
 
-def _is_relative(effect: Effect, path: str, before: list[Saying]) -> bool:
+def _is_relative(effect: Effect, path: str, before: list[Assignment]) -> bool:
     """Whether what a directive says of a place goes by what is there.
 
     Args:
@@ -186,7 +186,7 @@ def _is_relative(effect: Effect, path: str, before: list[Saying]) -> bool:
 
     def take_back(root: Any) -> None:
         value = clone(before[0].value) if before else fdl.NO_VALUE
-        carry_out([(find_place(root, path), value)])
+        carry_out([(find_parameter(root, path), value)])
 
     inside = (f"{path}.", f"{path}[")
     differences = edits_between(effect.rerun(lambda _: None), effect.rerun(take_back))

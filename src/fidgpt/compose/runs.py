@@ -17,7 +17,7 @@ from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
-from fidgpt.graph.provenance import dump_provenance, said_by
+from fidgpt.graph.provenance import attributed_to, dump_provenance
 from fidgpt.train import RunDirectory, RunError, Trainer
 from fidgpt.train.run_directory import FLAGS_FILE
 
@@ -72,7 +72,7 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
             f"{path} holds no run: {file.name} cannot be read ({reason}).{_anew(path)}"
         ) from None
     try:
-        with said_by(str(file)):
+        with attributed_to(str(file)):
             cfg = load_told(text, source=str(file), allowed=allowed)
     except ConfigError as error:
         if _is_json_object(text):

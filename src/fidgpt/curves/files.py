@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 from fidgpt.curves.drawing import short_number
 from fidgpt.curves.series import Curve
-from fidgpt.files import drafted
+from fidgpt.files import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ def save(
     Raises:
       OSError: it cannot be written; what was there before still is.
     """
-    with drafted(path) as draft:
+    with atomic_path(path) as draft:
         if path.suffix == ".html":
             draft.write_text(_page(figure, panels, title or "Curves"), encoding="utf-8")
         else:

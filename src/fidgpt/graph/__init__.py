@@ -6,20 +6,27 @@ for: most runs need none of them.
 
 from typing import TYPE_CHECKING
 
-from fidgpt.graph.binding import Heard, bind, resolve
+from fidgpt.graph.binding import Inherited, bind, resolve
 from fidgpt.graph.building import build
 from fidgpt.graph.checking import check, checked
 from fidgpt.graph.cloning import clone, clone_part
 from fidgpt.graph.drawing import show_configs
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
 from fidgpt.graph.outlines import outline
-from fidgpt.graph.paths import find_place
-from fidgpt.graph.provenance import Saying, Speaker, Story, said_by, story, why_text
-from fidgpt.graph.selectors import find, places, set_tag, tagged
+from fidgpt.graph.paths import find_parameter
+from fidgpt.graph.provenance import (
+    Assignment,
+    Provenance,
+    Source,
+    attributed_to,
+    provenance_of,
+    why_text,
+)
+from fidgpt.graph.selectors import find, find_parameters, set_tag, tagged
 from fidgpt.graph.swap import swap_all, swapped
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import Node, nodes, parts, title
-from fidgpt.late import late_names
+from fidgpt.late import lazy_exports
 
 if TYPE_CHECKING:
     from fidgpt.graph.difference.applying import apply, apply_patch, dump_patch
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
     from fidgpt.graph.storage.equality import equal, fingerprint
     from fidgpt.graph.storage.files import dump, load, load_with_changes
 else:
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "difference.applying": ("apply", "apply_patch", "dump_patch"),
@@ -73,27 +80,28 @@ else:
 show_configs()
 
 __all__ = [
+    "Assignment",
     "Change",
     "Changes",
     "ConfigError",
     "ConfigErrors",
     "Drawing",
-    "Heard",
+    "Inherited",
     "ItemMoved",
     "Node",
     "PartAdded",
     "PartRemoved",
     "PartReplaced",
+    "Provenance",
     "Repro",
-    "Saying",
     "SharingChanged",
     "Side",
-    "Speaker",
-    "Story",
+    "Source",
     "TagsChanged",
     "ValueChanged",
     "apply",
     "apply_patch",
+    "attributed_to",
     "bind",
     "build",
     "check",
@@ -107,7 +115,8 @@ __all__ = [
     "dump_patch",
     "equal",
     "find",
-    "find_place",
+    "find_parameter",
+    "find_parameters",
     "fingerprint",
     "formula",
     "load",
@@ -116,13 +125,11 @@ __all__ = [
     "nodes",
     "outline",
     "parts",
-    "places",
+    "provenance_of",
     "read_value",
     "repro",
     "resolve",
-    "said_by",
     "set_tag",
-    "story",
     "suggest",
     "swap_all",
     "swapped",

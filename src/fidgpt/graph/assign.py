@@ -9,11 +9,11 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
-from fidgpt.graph.binding import hears, resolve
+from fidgpt.graph.binding import inherits, resolve
 from fidgpt.graph.cloning import clone_part, own_value
 from fidgpt.graph.edits import Edit, Remaking, carry_out
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import Key, default_container_of, default_of, given
+from fidgpt.graph.fiddle import Key, default_container_of, default_of, set_arguments
 from fidgpt.graph.formulas import (
     UNREADABLE,
     calculate,
@@ -25,9 +25,9 @@ from fidgpt.graph.formulas import (
     says_formula,
 )
 from fidgpt.graph.hints import fits, is_quantity, members_of, name_of
-from fidgpt.graph.paths import Place, describe, find_place, nobody_carries
+from fidgpt.graph.paths import ParameterRef, describe, find_parameter, nobody_carries
 from fidgpt.graph.replacements import Parts, Reader, can_be_extended, extended
-from fidgpt.graph.selectors import places, places_of_tag, tags_in
+from fidgpt.graph.selectors import find_parameters, places_of_tag, tags_in
 from fidgpt.graph.values import as_asked
 from fidgpt.graph.walk import parts, title
 
@@ -50,7 +50,7 @@ def set_text(root: Any, selector: str, text: str, *, parts: Parts = NO_PARTS) ->
       ConfigError: the selector names nothing, or the text means nothing that fits in one of its
         places; the graph is as it was.
     """
-    return _set_text(root, places(root, selector), text, parts)
+    return _set_text(root, find_parameters(root, selector), text, parts)
 
 
 def set_value(root: Any, selector: str, value: Any) -> list[Edit]:
@@ -64,7 +64,7 @@ def set_value(root: Any, selector: str, value: Any) -> list[Edit]:
     Raises:
       ConfigError: the selector names nothing, or the value does not fit; the graph is as it was.
     """
-    return carry_out((place, own_value(value)) for place in places(root, selector))
+    return carry_out((place, own_value(value)) for place in find_parameters(root, selector))
 
 
 def tag_text(root: Any, tag: type[fdl.Tag], text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:
@@ -91,10 +91,10 @@ def delete(root: Any, selector: str) -> list[Edit]:
     Raises:
       ConfigError: the selector names nothing, or an item of a list or tuple.
     """
-    return carry_out((place, fdl.NO_VALUE) for place in places(root, selector))
+    return carry_out((place, fdl.NO_VALUE) for place in find_parameters(root, selector))
 
 
-def carriers(root: Any, tag: type[fdl.Tag]) -> list[Place]:
+def carriers(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
     """The places where a quantity is said, or else would be heard.
 
     Raises:
@@ -105,7 +105,7 @@ def carriers(root: Any, tag: type[fdl.Tag]) -> list[Place]:
     raise ConfigError(nobody_carries(tag, tags_in(root).values(), where=title(root)))
 
 
-def _set_text(root: Any, found: list[Place], text: str, parts: Parts) -> list[Edit]:
+def _set_text(root: Any, found: list[ParameterRef], text: str, parts: Parts) -> list[Edit]:
     reader = Reader(root, text, parts)
     planned = [(place, reader.read(place)) for place in found]
     return carry_out(planned, same=Remaking(root, keeps_sharing=False).is_same)
@@ -137,7 +137,7 @@ def change_by(
       ConfigError: there is no number and no list, or the result does not fit; the graph is as it
         was.
     """
-    found = places(root, selector)
+    found = find_parameters(root, selector)
     return _change(root, _leading(root, found) or found, sign, text.strip(), parts)
 
 
@@ -159,7 +159,7 @@ def change_tag_by(
     return _change(root, leading or found, sign, text.strip(), parts)
 
 
-def _change(root: Any, found: list[Place], sign: str, text: str, parts: Parts) -> list[Edit]:
+def _change(root: Any, found: list[ParameterRef], sign: str, text: str, parts: Parts) -> list[Edit]:
     planned = []
     for place in found:
         now = _set_or_default(place)
@@ -171,7 +171,7 @@ def _change(root: Any, found: list[Place], sign: str, text: str, parts: Parts) -
     return carry_out(planned)
 
 
-def _set_or_default(place: Place) -> Any:
+def _set_or_default(place: ParameterRef) -> Any:
     part, key = place.container, place.key
     if place.value is not fdl.NO_VALUE or not isinstance(part, fdl.Buildable):
         return place.value
@@ -179,12 +179,12 @@ def _set_or_default(place: Place) -> Any:
     return default_of(part, key) if made is None else made
 
 
-def _changed(root: Any, place: Place, sign: str, text: str) -> Any:
+def _changed(root: Any, place: ParameterRef, sign: str, text: str) -> Any:
     now = place.value
     if isinstance(now, fdl.Buildable):
         return _computed(root, place, now, sign, text)
     if now is fdl.NO_VALUE and isinstance(place.container, fdl.Buildable):
-        if hears(root, place.container, place.key):
+        if inherits(root, place.container, place.key):
             return _heard(root, place, sign, text)
         now = default_of(place.container, place.key)
     if now is fdl.NO_VALUE:
@@ -203,7 +203,7 @@ def _changed(root: Any, place: Place, sign: str, text: str) -> Any:
     return _number(place, now, sign, text)
 
 
-def _number(place: Place, now: int | float, sign: str, text: str) -> Any:
+def _number(place: ParameterRef, now: int | float, sign: str, text: str) -> Any:
     try:
         result = calculate(SIGNS[sign], now, compute(text, {}))
     except UNREADABLE as error:
@@ -221,33 +221,35 @@ def _number(place: Place, now: int | float, sign: str, text: str) -> Any:
     return asked
 
 
-def _heard(root: Any, place: Place, sign: str, text: str) -> fdl.Config[Any]:
+def _heard(root: Any, place: ParameterRef, sign: str, text: str) -> fdl.Config[Any]:
     """A formula of what an open parameter would have heard."""
     tags = sorted(fdl.get_tags(place.container, place.key), key=str)
     name = f"@{tags[0].__name__}"
     return _formula(root, place, f"{{{name}}}", {name: TaggedValue(tags=tags)}, sign, text)
 
 
-def _computed(root: Any, place: Place, now: fdl.Buildable, sign: str, text: str) -> fdl.Config[Any]:
+def _computed(
+    root: Any, place: ParameterRef, now: fdl.Buildable, sign: str, text: str
+) -> fdl.Config[Any]:
     if not is_quantity(now) or not fits(now, int | float):
         raise ConfigError(f"it is {describe(now)}, and no number.")
     if is_formula(now):
-        own = given(clone_part(now))
+        own = set_arguments(clone_part(now))
         return _formula(root, place, f"({own['text']})", own.get("values") or {}, sign, text)
     return _formula(root, place, "{before}", {"before": now}, sign, text)
 
 
 def _formula(
-    root: Any, place: Place, now: str, values: dict[str, Any], sign: str, text: str
+    root: Any, place: ParameterRef, now: str, values: dict[str, Any], sign: str, text: str
 ) -> fdl.Config[Any]:
     amount = make_formula(root, text, place=place)
     is_single = text.replace(".", "").replace("_", "").isalnum()
     made = fdl.Config(formula, text=f"{now} {sign} {text if is_single else f'({text})'}")
-    made.values = {**values, **(given(amount).get("values") or {})}
+    made.values = {**values, **(set_arguments(amount).get("values") or {})}
     return made
 
 
-def _leading(root: Any, found: list[Place]) -> list[Place]:
+def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:
     """The places that follow no other of them."""
     selected = {(id(place.container), place.key) for place in found}
     if len(selected) < 2:
@@ -267,9 +269,9 @@ def _leading(root: Any, found: list[Place]) -> list[Place]:
 def _named_in(root: Any, value: Any) -> set[tuple[int, Key]]:
     """The places that a formula names by their paths."""
     named: set[tuple[int, Key]] = set()
-    for name in names_in(given(value)["text"]) if is_formula(value) else ():
+    for name in names_in(set_arguments(value)["text"]) if is_formula(value) else ():
         with contextlib.suppress(ConfigError):  # a tag, or a path that leads nowhere yet
-            place = find_place(root, name)
+            place = find_parameter(root, name)
             named.add((id(place.container), place.key))
     return named
 

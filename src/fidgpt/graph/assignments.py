@@ -21,7 +21,7 @@ _WRITTEN = re.compile(
 )
 
 
-class Speaker(NamedTuple):
+class Source(NamedTuple):
     """Who said a value.
 
     Attributes:
@@ -41,7 +41,7 @@ class Speaker(NamedTuple):
         return f"{self.run}: {own}" if self.run else own
 
     @classmethod
-    def read(cls, written: str) -> "Speaker":
+    def read(cls, written: str) -> "Source":
         """The one of whom `str` wrote this; all of it is the text of one that has no kind."""
         found = _WRITTEN.fullmatch(written)
         if found is None:
@@ -49,15 +49,16 @@ class Speaker(NamedTuple):
         return cls(found["text"], found["kind"], int(found["number"]), found["run"])
 
 
-_FIDGPT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_FIDGPT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Files that assign on behalf of somebody else, who is the one to be named.
 _MACHINERY = (
     os.path.dirname(os.path.abspath(fdl.__file__)) + os.sep,
     os.path.join(_FIDGPT, "graph") + os.sep,
     os.path.join(_FIDGPT, "cli") + os.sep,
+    os.path.join(_FIDGPT, "compose") + os.sep,
     contextlib.__file__,  # which calls what a context manager decorates
 )
-_speaker: ContextVar[tuple[Speaker | None, FrameType | None]] = ContextVar(
+_speaker: ContextVar[tuple[Source | None, FrameType | None]] = ContextVar(
     "speaker", default=(None, None)
 )
 
@@ -66,11 +67,11 @@ _speaker: ContextVar[tuple[Speaker | None, FrameType | None]] = ContextVar(
 class Spot(history.Location):
     """A line of code and, where there is one, on whose behalf it ran."""
 
-    by: Speaker | None = None
+    by: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class Assignment:
     """One value that somebody gave a parameter.
 
     Attributes:
@@ -80,7 +81,7 @@ class Saying:
     """
 
     value: Any
-    by: Speaker | None
+    by: Source | None
     where: str
 
     @property
@@ -107,13 +108,13 @@ class Remembered(str):
 
 
 @contextlib.contextmanager
-def said_by(speaker: Speaker | str) -> Iterator[None]:
+def attributed_to(speaker: Source | str) -> Iterator[None]:
     """Assignments made inside are recorded as made on somebody's behalf, beside the line of code.
 
     Args:
       speaker: who it is, or in any words.
     """
-    by = Speaker(speaker) if isinstance(speaker, str) else speaker
+    by = Source(speaker) if isinstance(speaker, str) else speaker
     frame = inspect.currentframe()
     entered = frame.f_back.f_back if frame and frame.f_back else None  # past contextlib
     token = _speaker.set((by, entered))
@@ -124,7 +125,7 @@ def said_by(speaker: Speaker | str) -> Iterator[None]:
         _speaker.reset(token)
 
 
-def sayings_of(part: fdl.Buildable, key: Key, step: str = "") -> list[Saying]:
+def assignments_of(part: fdl.Buildable, key: Key, step: str = "") -> list[Assignment]:
     """What was said to an argument, newest first.
 
     Args:
@@ -137,14 +138,14 @@ def sayings_of(part: fdl.Buildable, key: Key, step: str = "") -> list[Saying]:
     return [_saying(entry) for entry in reversed(found) if _is_saying(entry)]
 
 
-def left_open_by(part: fdl.Buildable, key: Key) -> Saying | None:
+def left_open_by(part: fdl.Buildable, key: Key) -> Assignment | None:
     """Who tagged an argument last."""
     entries = part.__argument_history__.get(key, [])
     tags = [entry for entry in entries if entry.kind is history.ChangeKind.UPDATE_TAGS]
     return _saying(tags[-1]) if tags else None
 
 
-def speakers(found: Iterable[fdl.Buildable]) -> list[Speaker]:
+def speakers(found: Iterable[fdl.Buildable]) -> list[Source]:
     """On whose behalf anything was said or tagged in some parts, each once."""
     spots = (
         entry.location
@@ -160,7 +161,7 @@ def record_item(part: fdl.Buildable, key: Key, step: str, value: Any) -> None:
     part.__argument_history__.add_new_value(f"{key}{step}", value)
 
 
-def keep_sayings(
+def keep_assignments(
     new: fdl.Buildable, old: fdl.Buildable, key: Key, *, known_as: Key | None = None
 ) -> None:
     """Gives an argument of a new part the history that it had in the part it was taken from.
@@ -192,7 +193,7 @@ class Memory:
     def __exit__(self, *error: Any) -> None:
         self._asked.__exit__(*error)
 
-    def recall(self, part: fdl.Buildable, name: Key, sayings: list[Saying]) -> None:
+    def recall(self, part: fdl.Buildable, name: Key, sayings: list[Assignment]) -> None:
         """Recalls what was said to an argument, oldest first."""
         entries = history.History()
         for saying in sayings:
@@ -208,7 +209,7 @@ def _is_saying(entry: history.HistoryEntry) -> bool:
     return entry.kind is history.ChangeKind.NEW_VALUE
 
 
-def _saying(entry: history.HistoryEntry) -> Saying:
+def _saying(entry: history.HistoryEntry) -> Assignment:
     is_value = _is_saying(entry) and entry.new_value is not history.DELETED
     place = entry.location
     where = place.filename
@@ -217,7 +218,7 @@ def _saying(entry: history.HistoryEntry) -> Saying:
         if place.function_name not in (None, "<module>"):
             where += f" in {place.function_name}"
     by = place.by if isinstance(place, Spot) else None
-    return Saying(entry.new_value if is_value else fdl.NO_VALUE, by, where)
+    return Assignment(entry.new_value if is_value else fdl.NO_VALUE, by, where)
 
 
 def _short(filename: str) -> str:
@@ -227,7 +228,7 @@ def _short(filename: str) -> str:
 
 
 def _spot() -> history.Location:
-    """The nearest line of code that is not machinery, up to where `said_by` was entered."""
+    """The nearest line of code that is not machinery, up to where `attributed_to` was entered."""
     by, entered = _speaker.get()
     frame = inspect.currentframe()
     while frame is not None:
@@ -246,7 +247,7 @@ def _is_machinery(filename: str) -> bool:
 
 
 @functools.lru_cache(maxsize=8192)
-def _made(filename: str, line: int, function: str | None, by: Speaker | None) -> Spot:
+def _made(filename: str, line: int, function: str | None, by: Source | None) -> Spot:
     return Spot(filename, line, function, by)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.collection import without_collection
+from fidgpt.collection import gc_paused
 from fidgpt.graph.cloning import copies_of
 from fidgpt.graph.errors import ConfigError, listed, raise_all
-from fidgpt.graph.fiddle import Key, assign, default_of, every, given
+from fidgpt.graph.fiddle import Key, all_arguments, assign, default_of, set_arguments
 from fidgpt.graph.formulas import is_formula, look_up_names
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
@@ -17,7 +17,7 @@ Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type c
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Binding:
     """A quantity and the argument that says it."""
 
     value: Any
@@ -28,9 +28,9 @@ class Said:
     def path(self) -> str:
         return join(self.node.path, step_to(self.key))
 
-    def agrees(self, other: "Said | Conflict | None") -> bool:
+    def agrees(self, other: "Binding | Conflict | None") -> bool:
         """Whether both say one value: the same part, or equal plain values."""
-        if not isinstance(other, Said):
+        if not isinstance(other, Binding):
             return False
         if self.value is other.value:
             return True
@@ -50,14 +50,14 @@ class Conflict:
     """
 
     node: Node
-    first: tuple[str, Said | None]
-    second: tuple[str, Said | None]
+    first: tuple[str, Binding | None]
+    second: tuple[str, Binding | None]
 
 
-Scope = dict[Tag, Said | Conflict]
+Scope = dict[Tag, Binding | Conflict]
 
 
-def look_up(tag: Tag, scope: Scope) -> Said | Conflict | None:
+def look_up(tag: Tag, scope: Scope) -> Binding | Conflict | None:
     """What a scope says of a quantity, under its tag or one that the tag inherits from."""
     for base in tag.__mro__:
         if base in scope:
@@ -125,7 +125,11 @@ def sayings(value: Any) -> dict[Key, frozenset[Tag]]:
         return {}
     tagged, known = value.__argument_tags__, value.__arguments__
     found = {key: frozenset(own) for key, own in tagged.items() if own and key in known}
-    return found if len(found) < 2 else {key: found[key] for key in given(value) if key in found}
+    return (
+        found
+        if len(found) < 2
+        else {key: found[key] for key in set_arguments(value) if key in found}
+    )
 
 
 def overlay(around: Scope, node: Node, tagged: dict[Key, frozenset[Tag]]) -> Scope:
@@ -134,9 +138,9 @@ def overlay(around: Scope, node: Node, tagged: dict[Key, frozenset[Tag]]) -> Sco
     Two arguments of one part that say the same tag differently are a conflict, like two places.
     """
     scope = around
-    mine: dict[Tag, Said] = {}
+    mine: dict[Tag, Binding] = {}
     for key, tags in tagged.items():
-        said = Said(node.value.__arguments__[key], node, key)
+        said = Binding(node.value.__arguments__[key], node, key)
         for tag in tags:
             scope = {t: s for t, s in scope.items() if t in mine or not issubclass(t, tag)}
             earlier = mine.setdefault(tag, said)
@@ -207,7 +211,7 @@ def _said(root: Node, name: str) -> Iterator[tuple[str, str]]:
                 yield node.path, join(node.path, step_to(key))
 
 
-def nobody_says(tags: frozenset[Tag], hearers: list[tuple[Node, str]]) -> Iterator[ConfigError]:
+def unset_errors(tags: frozenset[Tag], hearers: list[tuple[Node, str]]) -> Iterator[ConfigError]:
     """The mistakes of parameters, each with its part, that hear tags that nobody says."""
     name = sorted(tag.__name__ for tag in tags)[0]
     formulas = [found for node, _ in hearers if (found := formula_of(node))]
@@ -219,7 +223,7 @@ def nobody_says(tags: frozenset[Tag], hearers: list[tuple[Node, str]]) -> Iterat
     them = "it" if len(paths) == 1 else "them"
     around = f"cfg.{_enclosing(hearers[0][0], paths)}".rstrip(".")
     yield ConfigError(
-        f"{hearing(paths, tags)}, and no part around {them} says {name}.\n"
+        f"{inheriting_text(paths, tags)}, and no part around {them} says {name}.\n"
         f"  Say it for one part alone:  set:{paths[0]}=...\n"
         f"  or for all that is inside:  {around}.<parameter> = {name}.new(...)",
         place=paths[0],
@@ -247,7 +251,7 @@ def two_values(tags: frozenset[Tag], conflict: Conflict, paths: list[str]) -> Co
         place = title(conflict.node.value)
         remedy = f"Both reach one {place}. {remedy}, or give each place its own {place}."
     lines = [
-        f"{hearing(paths, tags)}, of which there are two values:",
+        f"{inheriting_text(paths, tags)}, of which there are two values:",
         *(f"  {_one_side(*side)}" for side in sides),
         f"  {remedy}",
     ]
@@ -255,7 +259,7 @@ def two_values(tags: frozenset[Tag], conflict: Conflict, paths: list[str]) -> Co
     return ConfigError("\n".join(lines), place=paths[0], sources=[*paths, *ways])
 
 
-def _one_side(path: str, said: Said | None) -> str:
+def _one_side(path: str, said: Binding | None) -> str:
     if said is None:
         return f"through {path}: nobody says it"
     value = f"{title(said.value)}(...)" if isinstance(said.value, fdl.Buildable) else said.value
@@ -263,7 +267,7 @@ def _one_side(path: str, said: Said | None) -> str:
     return f"{through}{value!s:.60}, said by {said.path}"
 
 
-def hearing(paths: list[str], tags: frozenset[Tag]) -> str:
+def inheriting_text(paths: list[str], tags: frozenset[Tag]) -> str:
     """That parameters hear tags, as the beginning of a sentence."""
     return f"{listed(paths, most=2)} {'hears' if len(paths) == 1 else 'hear'} {_names(tags)}"
 
@@ -273,7 +277,7 @@ def _names(tags: frozenset[Tag]) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class Heard:
+class Inherited:
     """One open parameter and what it hears.
 
     Attributes:
@@ -284,7 +288,7 @@ class Heard:
 
     node: Node
     key: Key
-    said: Said
+    said: Binding
 
     @property
     def part(self) -> fdl.Buildable:
@@ -297,7 +301,7 @@ class Heard:
         return join(self.node.path, step_to(self.key))
 
 
-@without_collection()
+@gc_paused()
 def bind(root: Any) -> Any:
     """A copy of the graph in which every open tagged parameter has its value.
 
@@ -316,20 +320,20 @@ def bind(root: Any) -> Any:
     return bind_nodes(root, nodes(root))[0]
 
 
-def bind_nodes(root: Any, found: list[Node]) -> tuple[Any, list[Heard]]:
+def bind_nodes(root: Any, found: list[Node]) -> tuple[Any, list[Inherited]]:
     """What `bind` returns, for a graph of which the nodes are known, and what was heard.
 
     Raises:
       ConfigErrors, ConfigError: as `bind` does.
     """
-    every_heard = hear(found)
+    every_heard = inherit_all(found)
     copies = copies_of(found)
     bound = copies[id(root)]
     for heard in every_heard:
         value = copies.get(id(heard.said.value), heard.said.value)
         _assign_heard(copies[id(heard.part)], heard, value)
     for node in found:
-        for key in open_parameters(copies[id(node.value)]):
+        for key in unset_parameters(copies[id(node.value)]):
             assign(copies[id(node.value)], key, default_of(node.value, key))
     if any(is_formula(node.value) for node in found):
         look_up_names(bound, parts(bound))
@@ -338,7 +342,7 @@ def bind_nodes(root: Any, found: list[Node]) -> tuple[Any, list[Heard]]:
     return bound, every_heard
 
 
-def _assign_heard(part: fdl.Buildable, heard: Heard, value: Any) -> None:
+def _assign_heard(part: fdl.Buildable, heard: Inherited, value: Any) -> None:
     """Sets an argument; that it was set is part of the history of the place that says it."""
     if not isinstance(heard.key, str):
         assign(part, heard.key, value)
@@ -348,9 +352,9 @@ def _assign_heard(part: fdl.Buildable, heard: Heard, value: Any) -> None:
     part.__argument_history__[heard.key] += told[-1:]
 
 
-def hears(root: Any, part: fdl.Buildable, key: Key) -> bool:
+def inherits(root: Any, part: fdl.Buildable, key: Key) -> bool:
     """Whether a part around an open parameter says its quantity."""
-    tags = open_parameters(part).get(key, frozenset())
+    tags = unset_parameters(part).get(key, frozenset())
     scopes = Scopes()
     for node in nodes(root) if tags else ():
         scopes.enter(node)
@@ -359,17 +363,17 @@ def hears(root: Any, part: fdl.Buildable, key: Key) -> bool:
     return False
 
 
-@without_collection()
-def resolve(root: Any) -> list[Heard]:
+@gc_paused()
+def resolve(root: Any) -> list[Inherited]:
     """What each open parameter of the graph hears, without changing anything.
 
     Raises:
       ConfigErrors: as `bind` does.
     """
-    return hear(nodes(root))
+    return inherit_all(nodes(root))
 
 
-def hear(found: Iterable[Node], *, is_whole: bool = True) -> list[Heard]:
+def inherit_all(found: Iterable[Node], *, is_whole: bool = True) -> list[Inherited]:
     """What each open parameter of some nodes, parents first, hears.
 
     Args:
@@ -379,15 +383,15 @@ def hear(found: Iterable[Node], *, is_whole: bool = True) -> list[Heard]:
     Raises:
       ConfigErrors: as `bind` does.
     """
-    heard: list[Heard] = []
+    heard: list[Inherited] = []
     unsaid: dict[frozenset[Tag], list[tuple[Node, str]]] = {}
     conflicts: dict[Any, tuple[Conflict, list[str]]] = {}
     scopes = Scopes()
     for node in found:
         scopes.enter(node)
         for key, tags, word in _words(node, scopes):
-            if isinstance(word, Said):
-                heard.append(Heard(node, key, word))
+            if isinstance(word, Binding):
+                heard.append(Inherited(node, key, word))
             elif isinstance(word, Conflict):
                 sides = (tags, word.first[0], word.second[0])
                 place = join(node.path, step_to(key))
@@ -395,13 +399,13 @@ def hear(found: Iterable[Node], *, is_whole: bool = True) -> list[Heard]:
             elif is_whole and default_of(node.value, key) is fdl.NO_VALUE:
                 unsaid.setdefault(tags, []).append((node, join(node.path, step_to(key))))
     raise_all(
-        [one for tags, hearers in unsaid.items() for one in nobody_says(tags, hearers)]
+        [one for tags, hearers in unsaid.items() for one in unset_errors(tags, hearers)]
         + [two_values(sides[0], *conflict) for sides, conflict in conflicts.items()]
     )
     return heard
 
 
-def listen(part: fdl.Buildable, scope: Scope) -> dict[Key, Said]:
+def inherited_arguments(part: fdl.Buildable, scope: Scope) -> dict[Key, Binding]:
     """What the open parameters of a part hear; those of which the default stands are left out.
 
     Args:
@@ -411,34 +415,40 @@ def listen(part: fdl.Buildable, scope: Scope) -> dict[Key, Said]:
     Raises:
       ConfigError: a quantity is said by nobody, or in two ways; `resolve` tells of all of them.
     """
-    heard: dict[Key, Said] = {}
-    for key, tags in open_parameters(part).items():
+    heard: dict[Key, Binding] = {}
+    for key, tags in unset_parameters(part).items():
         word = _listen(part, tags, scope)
-        if isinstance(word, Said):
+        if isinstance(word, Binding):
             heard[key] = word
         elif word is not None or default_of(part, key) is fdl.NO_VALUE:
-            raise ConfigError(f"{hearing([f'{title(part)}.{key}'], tags)}, which is not said.")
+            raise ConfigError(
+                f"{inheriting_text([f'{title(part)}.{key}'], tags)}, which is not said."
+            )
     return heard
 
 
-def open_parameters(part: Any) -> dict[Key, frozenset[Tag]]:
+def unset_parameters(part: Any) -> dict[Key, frozenset[Tag]]:
     """The parameters of a part that carry a tag and have no value; none for a container."""
     if not IS_PART[type(part)] or not part.__argument_tags__:
         return {}
     tagged, known = part.__argument_tags__, part.__arguments__
     found = {key: frozenset(tags) for key, tags in tagged.items() if tags and key not in known}
-    return found if len(found) < 2 else {key: found[key] for key in every(part) if key in found}
+    return (
+        found
+        if len(found) < 2
+        else {key: found[key] for key in all_arguments(part) if key in found}
+    )
 
 
 def _words(
     node: Node, scopes: Scopes
-) -> Iterator[tuple[Key, frozenset[Tag], Said | Conflict | None]]:
+) -> Iterator[tuple[Key, frozenset[Tag], Binding | Conflict | None]]:
     """The open parameters of a node that was entered, each with its tags and what it hears."""
-    for key, tags in open_parameters(node.value).items():
+    for key, tags in unset_parameters(node.value).items():
         yield key, tags, _listen(node.value, tags, scopes.at(node, key))
 
 
-def _listen(part: Any, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | None:
+def _listen(part: Any, tags: frozenset[Tag], scope: Scope) -> Binding | Conflict | None:
     """What a parameter with these tags hears; with two tags, they must not disagree."""
     if len(tags) == 1:
         return look_up(next(iter(tags)), scope)
@@ -447,7 +457,7 @@ def _listen(part: Any, tags: frozenset[Tag], scope: Scope) -> Said | Conflict | 
     for found in every_found:
         if isinstance(found, Conflict):
             return found
-        if isinstance(first, Said) and found is not None and not first.agrees(found):
+        if isinstance(first, Binding) and found is not None and not first.agrees(found):
             return Conflict(Node(part), (first.path, first), (found.path, found))
         first = first or found
     return first

@@ -5,7 +5,7 @@ from typing import Any
 
 from fidgpt.graph.checking import checked, is_plain
 from fidgpt.graph.constraints import Constraint, refused
-from fidgpt.graph.fiddle import given, named_defaults
+from fidgpt.graph.fiddle import named_defaults, set_arguments
 from fidgpt.graph.walk import IS_NODE, IS_PART, nodes
 
 
@@ -50,7 +50,7 @@ def _in_order(root: Any) -> list[Any]:
 
 def _held(value: Any) -> list[Any]:
     if IS_PART[type(value)]:
-        return [*given(value).values()]
+        return [*set_arguments(value).values()]
     return [*value.values()] if isinstance(value, dict) else [*value]
 
 

@@ -11,11 +11,18 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.collection import without_collection
-from fidgpt.graph.binding import Heard, bind_nodes, open_parameters
+from fidgpt.collection import gc_paused
+from fidgpt.graph.binding import Inherited, bind_nodes, unset_parameters
 from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import VARIADIC, Key, default_of, every, given, named_defaults
+from fidgpt.graph.fiddle import (
+    VARIADIC,
+    Key,
+    all_arguments,
+    default_of,
+    named_defaults,
+    set_arguments,
+)
 from fidgpt.graph.formulas import is_formula, wrong_formulas
 from fidgpt.graph.hints import (
     can_be_typed,
@@ -38,7 +45,7 @@ def wrong_calls(node: Node) -> Iterator[ConfigError]:
     nothing, and neither does what is no Callable.
     """
     part = node.value
-    is_whole = type(fdl.NO_VALUE) not in map(type, every(part).values())
+    is_whole = type(fdl.NO_VALUE) not in map(type, all_arguments(part).values())
     for parent, step in node.parents:
         members = [one for hint in _hints(parent, step) for one in members_of(hint)]
         counts = [_num_asked(one) for one in members if fits(part, one)]
@@ -75,7 +82,7 @@ def _with(count: int) -> str:
 
 def _misfit(part: fdl.Buildable, count: int) -> str:
     """What is missing where a part is called with so many arguments; "" where nothing is."""
-    known = dict.fromkeys([*given(part), *open_parameters(part)])
+    known = dict.fromkeys([*set_arguments(part), *unset_parameters(part)])
     num_given = sum(isinstance(key, int) for key in known)
     names = [key for key in known if isinstance(key, str)]
     signature = part.__signature_info__.signature
@@ -162,7 +169,7 @@ def _is_asked(value: Any, hint: Any) -> bool:
 _HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
 
-@without_collection()
+@gc_paused()
 def check(root: Any) -> Any:
     """Returns the graph as it is, when nothing is wrong with it.
 
@@ -177,7 +184,7 @@ def check(root: Any) -> Any:
     return root
 
 
-@without_collection()
+@gc_paused()
 def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     """The bound graph, when nothing is wrong with it.
 
@@ -211,7 +218,7 @@ def mistakes_of(some: list[Node], *, within: list[Node]) -> list[ConfigError]:
     return mistakes + list(wrong_formulas(within))
 
 
-def _mistakes_of_binding(found: list[Node], heard: list[Heard]) -> list[ConfigError]:
+def _mistakes_of_binding(found: list[Node], heard: list[Inherited]) -> list[ConfigError]:
     """What is wrong with a bound graph that was right before: only what was heard is new."""
     if any(is_node(one.said.value) for one in heard) or any(is_formula(n.value) for n in found):
         return mistakes_of(found, within=found)
@@ -236,10 +243,10 @@ def _mistakes(node: Node) -> Iterator[ConfigError]:
 def _missing(node: Node) -> Iterator[ConfigError]:
     """Required arguments that nobody gave."""
     part = node.value
-    arguments = every(part)
+    arguments = all_arguments(part)
     if type(fdl.NO_VALUE) not in map(type, arguments.values()):
         return
-    heard = open_parameters(part)
+    heard = unset_parameters(part)
     for key, value in arguments.items():
         if value is fdl.NO_VALUE and key not in heard:
             path = join(node.path, step_to(key))
@@ -258,7 +265,7 @@ def _misfits(node: Node) -> Iterator[ConfigError]:
     }
     if len(sure) == len(part.__arguments__):
         return
-    for key, value in given(part).items():
+    for key, value in set_arguments(part).items():
         if key in sure or not _is_misfit(part, key, value):
             continue
         path = join(node.path, step_to(key))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import fiddle as fdl
 
-from fidgpt.collection import without_collection
+from fidgpt.collection import gc_paused
 from fidgpt.graph.fiddle import Key
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
@@ -16,7 +16,7 @@ B = TypeVar("B", bound=fdl.Buildable)
 _MOST_COPIES = 1_000_000
 
 
-@without_collection()
+@gc_paused()
 def clone(root: Any) -> Any:
     """A copy of a whole graph: what was one part stays one part; leaves are not copied.
 

@@ -15,7 +15,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import Key, every, given, parameter_of
+from fidgpt.graph.fiddle import Key, all_arguments, parameter_of, set_arguments
 from fidgpt.graph.outlines import Code, bracketed, lines, quoted
 from fidgpt.graph.storage.codec import member_name, name_of
 from fidgpt.graph.walk import Node, children, is_node, nodes, title
@@ -191,16 +191,16 @@ class _Writer:
         inside = [self._height.get(id(child), 0) for _, child in children(value)]
         self._height[id(value)] = 1 + max(inside, default=0)
         if isinstance(value, TaggedValueCls):
-            return self._argument(value, "value", given(value))
+            return self._argument(value, "value", set_arguments(value))
         if isinstance(value, fdl.Buildable):
             return self._call(value)
         return self._leaf(value)
 
     def _call(self, part: fdl.Buildable) -> Code:
-        known = given(part)
+        known = set_arguments(part)
         items = [("", Code(self._imports.name(fdl.get_callable(part))))]
         odd: list[tuple[str, Code]] = []
-        for key in every(part):
+        for key in all_arguments(part):
             if key not in known and not fdl.get_tags(part, key):
                 continue
             argument = self._argument(part, key, known)
@@ -283,7 +283,7 @@ def _is_positional(part: fdl.Buildable, key: Key) -> bool:
         return True
     start = part.__signature_info__.var_positional_start
     has_more = start is not None and any(
-        isinstance(one, int) and one >= start for one in every(part)
+        isinstance(one, int) and one >= start for one in all_arguments(part)
     )
     return has_more and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
 

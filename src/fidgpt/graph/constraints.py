@@ -9,7 +9,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import VARIADIC, every, parameter_of
+from fidgpt.graph.fiddle import VARIADIC, all_arguments, parameter_of
 from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import IS_PART, Node, join, step_to, title
 
@@ -103,7 +103,7 @@ def refused(path: str, part: fdl.Buildable, told: str) -> ConfigError:
 
 def _shown(told: str, part: Any, path: str) -> list[str]:
     """The paths of a part's arguments that somebody's words show."""
-    arguments = every(part) if IS_PART[type(part)] else {}
+    arguments = all_arguments(part) if IS_PART[type(part)] else {}
     known = {key: computed(value) for key, value in arguments.items()}
     return [join(path, step_to(key)) for key in shown(told, known)]
 
@@ -120,7 +120,7 @@ def _is_own(part: fdl.Buildable) -> bool:
 
 def _arguments_of(part: fdl.Buildable, names: tuple[str, ...]) -> dict[str, Any] | None:
     """The named arguments; None while one of them is not known."""
-    arguments = every(part)
+    arguments = all_arguments(part)
     known = {name: computed(arguments.get(name, fdl.NO_VALUE)) for name in names}
     return None if fdl.NO_VALUE in known.values() else known
 

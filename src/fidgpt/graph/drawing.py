@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.difference.align import Argument, Bound, Numbers, Place, content, number, tags_of
+from fidgpt.graph.difference.align import (
+    Argument,
+    Bound,
+    Numbers,
+    ParameterRef,
+    content,
+    number,
+    tags_of,
+)
 from fidgpt.graph.difference.changes import Change, ItemMoved, PartReplaced, TagsChanged, short
 from fidgpt.graph.difference.compare import Comparison, Edge
 from fidgpt.graph.difference.differ import changes_of, read
@@ -21,7 +29,7 @@ from fidgpt.graph.difference.text import diff_text, ranges
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.outlines import outline
-from fidgpt.graph.paths import find_place
+from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.walk import children, is_shared_object, step_to, title
 
 
@@ -66,7 +74,7 @@ class Overlay:
         """What became of a part."""
         return Mark.NONE
 
-    def note(self, place: Place) -> Note:
+    def note(self, place: ParameterRef) -> Note:
         """What became of a place."""
         return Note(Mark.NONE)
 
@@ -89,7 +97,7 @@ class Difference(Overlay):
     def __init__(self, comparison: Comparison) -> None:
         self.old = comparison.old
         self._comparison = comparison
-        self._notes: dict[Place, Note] = {}
+        self._notes: dict[ParameterRef, Note] = {}
         self._left: dict[int, list[tuple[str, Any]]] = {}
         self._old_titles: dict[int, str] = {}
         for edge, change in read(comparison):
@@ -102,7 +110,7 @@ class Difference(Overlay):
             return Mark.ADDED
         return Mark.CHANGED if id(part) in self._old_titles else Mark.SAME
 
-    def note(self, place: Place) -> Note:
+    def note(self, place: ParameterRef) -> Note:
         return self._notes.get(place) or Note(Mark.SAME)
 
     def old_title(self, part: Any) -> str:
@@ -706,7 +714,7 @@ def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None
 
 
 def _start(bound: Bound, at: str) -> Any:
-    start = find_place(bound.root, at).value if at else bound.root
+    start = find_parameter(bound.root, at).value if at else bound.root
     if not bound.has_parts(start):
         raise ConfigError(f"{at or 'the root'} is no part, so there is nothing to draw.")
     return start

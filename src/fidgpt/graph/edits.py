@@ -7,8 +7,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import given
-from fidgpt.graph.paths import Place
+from fidgpt.graph.fiddle import set_arguments
+from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import is_node, nodes, parts
 
 
@@ -68,13 +68,17 @@ def _are_called_alike(old: Any, new: Any) -> bool:
         return len(old) == len(new) and (not isinstance(old, dict) or old.keys() == new.keys())
     tags = [{key: own for key, own in one.__argument_tags__.items() if own} for one in (old, new)]
     is_one_call = fdl.get_callable(old) is fdl.get_callable(new)
-    return is_one_call and tags[0] == tags[1] and given(old).keys() == given(new).keys()
+    return (
+        is_one_call
+        and tags[0] == tags[1]
+        and set_arguments(old).keys() == set_arguments(new).keys()
+    )
 
 
 def _pairs(old: Any, new: Any) -> list[tuple[Any, Any]]:
     """What two values hold in the same places."""
     if isinstance(old, fdl.Buildable):
-        old, new = given(old), given(new)
+        old, new = set_arguments(old), set_arguments(new)
     if isinstance(old, dict):
         return [(value, new[key]) for key, value in old.items()]
     return list(zip(old, new, strict=True))
@@ -95,7 +99,7 @@ def _is_alike(before: Any, after: Any) -> bool:
     return bool(before == after)
 
 
-Planned = tuple[Place, Any]  # a place and what it shall hold; fdl.NO_VALUE to take it away
+Planned = tuple[ParameterRef, Any]  # a place and what it shall hold; fdl.NO_VALUE to take it away
 
 
 @dataclass(frozen=True, slots=True)

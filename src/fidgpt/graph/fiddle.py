@@ -14,7 +14,7 @@ _known_defaults: dict[Any, dict[Key, Any] | None] = {}
 _MOST_KNOWN = 4096  # callables; a notebook that defines one anew for ever must not fill the memory
 
 
-def given(part: fdl.Buildable) -> dict[Key, Any]:
+def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:
     """The arguments that are set, in the order of the signature."""
     named, known = named_defaults(part), part.__arguments__
     if named is None:
@@ -24,7 +24,7 @@ def given(part: fdl.Buildable) -> dict[Key, Any]:
     return {key: known[key] for key in named if key in known}
 
 
-def every(part: fdl.Buildable) -> dict[Key, Any]:
+def all_arguments(part: fdl.Buildable) -> dict[Key, Any]:
     """All arguments: what is set, else the default, else `fdl.NO_VALUE`.
 
     Elements of `*args` and `**kwargs` that carry a tag and no value are among them, which Fiddle
@@ -153,7 +153,7 @@ def assign(part: fdl.Buildable, key: Key, value: Any) -> None:
     # Fiddle refuses to set an element of *args that is not there yet, or that was left open.
     first = part.__signature_info__.var_positional_start
     if parameter_of(part, key) is None or (
-        first is not None and key > first and not {key, key - 1} & every(part).keys()
+        first is not None and key > first and not {key, key - 1} & all_arguments(part).keys()
     ):
         raise IndexError(f"there is no argument number {key}")
     part.__arguments__[key] = value

@@ -13,9 +13,9 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
-from fidgpt.graph.fiddle import Key, assign, default_of, given
+from fidgpt.graph.fiddle import Key, assign, default_of, set_arguments
 from fidgpt.graph.hints import fits, hint_of, is_unknown, members_of, name_of
-from fidgpt.graph.paths import Place, describe, find_place, parse_path
+from fidgpt.graph.paths import ParameterRef, describe, find_parameter, parse_path
 from fidgpt.graph.selectors import tags_in
 from fidgpt.graph.walk import Node, join, nodes
 
@@ -287,7 +287,7 @@ def says_formula(text: str, hint: Any) -> bool:
     return takes_numbers and _REFERENCE.search(text) is not None
 
 
-def make_formula(root: Any, text: str, *, place: Place | None = None) -> fdl.Config[Any]:
+def make_formula(root: Any, text: str, *, place: ParameterRef | None = None) -> fdl.Config[Any]:
     """A formula that stands somewhere under `root`.
 
     Raises:
@@ -312,7 +312,7 @@ def make_formula(root: Any, text: str, *, place: Place | None = None) -> fdl.Con
     return made
 
 
-def _is_itself(root: Any, place: Place, keys: list[Key] | None, tag: Any) -> bool:
+def _is_itself(root: Any, place: ParameterRef, keys: list[Key] | None, tag: Any) -> bool:
     """Whether a formula names its own place: by the keys of a path, or by a tag of the root."""
     if tag is None:
         return keys == parse_path(place.path)
@@ -365,7 +365,7 @@ def look_up_names(root: Any, found: list[Node]) -> None:
     formulas = [node for node in found if is_formula(node.value)]
     mistakes: list[ConfigError] = []
     for node in formulas:
-        known = dict(given(node.value).get("values") or {})
+        known = dict(set_arguments(node.value).get("values") or {})
         for name in names_in(node.value.text):
             try:
                 if name not in known:
@@ -389,7 +389,7 @@ def look_up_names(root: Any, found: list[Node]) -> None:
 
 def _referred(root: Any, path: str) -> Any:
     """The value at a path of a graph in which every quantity has been heard."""
-    place = find_place(root, path)
+    place = find_parameter(root, path)
     value = place.value
     if value is fdl.NO_VALUE:
         value = default_of(place.container, place.key)
@@ -448,7 +448,7 @@ def wrong_formulas(found: list[Node]) -> Iterator[ConfigError]:
 
 def _sources(node: Node) -> list[str]:
     """The paths of a formula and of all that it names; a tag is heard by an entry of its values."""
-    tags = given(node.value).get("values") or {}
+    tags = set_arguments(node.value).get("values") or {}
     return [
         node.path,
         *(
@@ -460,11 +460,11 @@ def _sources(node: Node) -> list[str]:
 
 def _result(part: fdl.Buildable, results: Mapping[int, Any]) -> Any:
     """What a formula gives; `fdl.NO_VALUE` while an input is not known."""
-    arguments = given(part)
+    arguments = set_arguments(part)
     known: dict[str, Any] = {}
     for name, value in (arguments.get("values") or {}).items():
         if isinstance(value, TaggedValueCls):
-            value = given(value).get("value", fdl.NO_VALUE)
+            value = set_arguments(value).get("value", fdl.NO_VALUE)
         known[name] = results.get(id(value), fdl.NO_VALUE) if is_formula(value) else value
     is_complete = all(name in known for name in names_in(arguments["text"]))
     if not is_complete or not all(type(value) in (int, float) for value in known.values()):

@@ -14,7 +14,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.fiddle import VARIADIC, Key, given, named_defaults, parameter_of
+from fidgpt.graph.fiddle import VARIADIC, Key, named_defaults, parameter_of, set_arguments
 
 
 def hints_of(function: Any) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def fits(value: Any, hint: Any) -> bool:
     if is_unknown(hint):
         return True
     if isinstance(value, TaggedValueCls):
-        return "value" not in given(value) or fits(given(value)["value"], hint)
+        return "value" not in set_arguments(value) or fits(set_arguments(value)["value"], hint)
     if isinstance(value, fdl.Buildable):
         return part_fits(value, hint)
     return _plain_fits(value, hint)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.collection import without_collection
-from fidgpt.graph.binding import Heard, hear, open_parameters
-from fidgpt.graph.fiddle import default_of, every, given
+from fidgpt.collection import gc_paused
+from fidgpt.graph.binding import Inherited, inherit_all, unset_parameters
+from fidgpt.graph.fiddle import all_arguments, default_of, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.storage.codec import home_of
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
@@ -86,7 +86,7 @@ class Row:
     kind: Literal["part", "said", "heard", "default", "same"]
 
 
-@without_collection()
+@gc_paused()
 def outline(root: Any, *, defaults: bool = False, color: bool = False) -> str:
     """One line for every argument that is set or heard; defaults are left out unless asked for.
 
@@ -164,7 +164,7 @@ class _Outline:
     def __init__(self, root: Any, defaults: bool) -> None:
         self._with_defaults = defaults
         found = nodes(root)
-        every_heard = hear(found, is_whole=False)
+        every_heard = inherit_all(found, is_whole=False)
         self._heard = {(id(heard.part), heard.key): heard for heard in every_heard}
         is_heard = {id(heard.said.value) for heard in every_heard}
         self._holders = _holders(found)
@@ -185,7 +185,7 @@ class _Outline:
                 yield Row(depth, name, path, self._title(value), "part")
                 left += [(depth + 1, *one) for one in self._inside(value, path)[::-1]]
             else:
-                is_heard = isinstance(value, Heard | _Unsaid)
+                is_heard = isinstance(value, Inherited | _Unsaid)
                 yield Row(depth, name, path, text, "heard" if is_heard else kind)
 
     def _text(self, value: Any, path: str) -> str | None:
@@ -194,14 +194,14 @@ class _Outline:
             return leaf_text(value)
         if isinstance(value, _Unsaid):
             return f"?  <- {value.tags}"
-        if isinstance(value, Heard):
+        if isinstance(value, Inherited):
             said = value.said
             name = self._names.get(id(said.value))
             return f"{leaf_text(said.value)}  <- {said.path}" if name is None else f"*{name}"
         if self._names.get(id(value), path) != path:
             return f"*{self._names[id(value)]}"
         if is_formula(value):
-            return f"{self._anchor(value)}{given(value)['text']}"
+            return f"{self._anchor(value)}{set_arguments(value)['text']}"
         return None if self._is_written_out(value) else leaf_text(value)
 
     def _is_written_out(self, value: Any) -> bool:
@@ -225,8 +225,8 @@ class _Outline:
         return list(self._arguments(value, path))
 
     def _arguments(self, part: fdl.Buildable, path: str) -> Iterator[tuple[str, str, Any]]:
-        known, unsaid = part.__arguments__, open_parameters(part)
-        for key, value in every(part).items():
+        known, unsaid = part.__arguments__, unset_parameters(part)
+        for key, value in all_arguments(part).items():
             heard = None if key in known else self._heard.get((id(part), key))
             place = join(path, step_to(key))
             if key in known:
@@ -244,7 +244,7 @@ class _Outline:
         if not isinstance(item, TaggedValueCls):
             return name, path, item
         heard = self._heard.get((id(item), "value")) or _unsaid(item.tags)
-        return name, f"{path}.value", given(item).get("value", heard)
+        return name, f"{path}.value", set_arguments(item).get("value", heard)
 
 
 def is_default(value: Any, default: Any) -> bool:

@@ -15,10 +15,10 @@ from fidgpt.graph.assignments import record_item
 from fidgpt.graph.errors import ConfigError, MissingEntry, listed, nearest, suggest
 from fidgpt.graph.fiddle import (
     Key,
+    all_arguments,
     assign,
     default_factory_of,
     default_of,
-    every,
     has_factory,
     named_defaults,
     parameter_of,
@@ -103,7 +103,7 @@ Opened = tuple[fdl.Buildable, Key, fdl.Buildable]  # a part, one of its argument
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParameterRef:
     """Where a path leads.
 
     Attributes:
@@ -188,7 +188,7 @@ class Place:
             del self.container[self.key]
 
 
-def inside_of(above: Place, key: Key) -> Within | None:
+def inside_of(above: ParameterRef, key: Key) -> Within | None:
     """The part and the argument that an item of a list or dict lies in, and the steps to it."""
     if isinstance(above.container, fdl.Buildable):
         return above.container, above.key, f"[{key!r}]"
@@ -254,7 +254,7 @@ def key_at(path: str, at: int) -> tuple[Key, int]:
     return match[1] or (int(match[2]) if match[2] else _unquoted(match[3])), match.end()
 
 
-def find_place(root: Any, path: str) -> Place:
+def find_parameter(root: Any, path: str) -> ParameterRef:
     """Follows a path to the parameter or element that it names, set or not.
 
     Raises:
@@ -263,11 +263,11 @@ def find_place(root: Any, path: str) -> Place:
     return follow(root, parse_path(path), path)
 
 
-def follow(root: Any, keys: list[Key], path: str) -> Place:
+def follow(root: Any, keys: list[Key], path: str) -> ParameterRef:
     """The place that keys lead to, one after the other; `path` is how messages call it.
 
     Raises:
-      ConfigError: as `find_place` does.
+      ConfigError: as `find_parameter` does.
     """
     part, walked, start = _last_part(root, keys)
     place = _argument(root, part, keys[start], walked) if start else None
@@ -275,7 +275,7 @@ def follow(root: Any, keys: list[Key], path: str) -> Place:
         place = _step(root, place, key, path)
     assert place is not None  # a path has at least one key
     if isinstance(place.value, TaggedValueCls):  # a quantity in a list keeps its tag
-        return Place(place.value, "value", place.hint, place.path, place.holder)
+        return ParameterRef(place.value, "value", place.hint, place.path, place.holder)
     return place
 
 
@@ -306,7 +306,7 @@ def _unquoted(text: str) -> str:
         raise ConfigError(f"{text:.40} is no text as Python writes it.") from None
 
 
-def _step(root: Any, above: Place | None, key: Key, path: str) -> Place:
+def _step(root: Any, above: ParameterRef | None, key: Key, path: str) -> ParameterRef:
     if above is None:
         if _is_part(root):
             return _argument(root, root, key, "")
@@ -335,7 +335,7 @@ def _from_the_start(container: Any, key: Key) -> Key:
     return key + len(container) if -len(container) <= key < 0 else key
 
 
-def _opened(place: Place, path: str) -> fdl.Buildable:
+def _opened(place: ParameterRef, path: str) -> fdl.Buildable:
     """A part for what the default factory of a parameter would make."""
     factory = default_factory_of(place.container, place.key)
     if factory is None or not (isinstance(factory, type) or inspect.signature(factory).parameters):
@@ -344,7 +344,7 @@ def _opened(place: Place, path: str) -> fdl.Buildable:
     return (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
 
 
-def _nothing_at(place: Place, path: str) -> str:
+def _nothing_at(place: ParameterRef, path: str) -> str:
     message = f"{place.path} is not set, so there is nothing at {path}."
     if has_factory(place.container, place.key):
         return f"{message} Its default is made anew by the code: set it whole, set:{place.path}=..."
@@ -361,14 +361,16 @@ def _nothing_at(place: Place, path: str) -> str:
     )
 
 
-def _entry(container: Any, key: Key, hint: Any, walked: str, within: Within | None = None) -> Place:
+def _entry(
+    container: Any, key: Key, hint: Any, walked: str, within: Within | None = None
+) -> ParameterRef:
     is_known = -len(container) <= key < len(container) if isinstance(key, int) else False
     if isinstance(container, dict):
         is_known = key in container
     if not is_known:
         raise MissingEntry(_no_such_entry(container, key, walked), place=walked)
     hint = element_hint(hint, key)
-    return Place(container, key, hint, f"{walked}[{key!r}]", walked, within)
+    return ParameterRef(container, key, hint, f"{walked}[{key!r}]", walked, within)
 
 
 def own_key(part: fdl.Buildable, key: Key) -> Key | None:
@@ -376,7 +378,7 @@ def own_key(part: fdl.Buildable, key: Key) -> Key | None:
     if isinstance(key, str) and key in (named_defaults(part) or ()):
         return key
     parameter = parameter_of(part, key)
-    if parameter is None or (isinstance(key, int) and key not in every(part)):
+    if parameter is None or (isinstance(key, int) and key not in all_arguments(part)):
         return None
     if isinstance(key, str) and parameter.kind is parameter.POSITIONAL_ONLY:
         return list(part.__signature_info__.parameters).index(key)
@@ -385,12 +387,12 @@ def own_key(part: fdl.Buildable, key: Key) -> Key | None:
 
 def _argument(
     root: Any, part: fdl.Buildable, key: Key, walked: str, opens: tuple[Opened, ...] = ()
-) -> Place:
+) -> ParameterRef:
     own = own_key(part, key)
     if own is None:
         raise ConfigError(_no_such_name(root, part, key, walked))
     path = join(walked, step_to(own))
-    return Place(part, own, hint_of(part, own), path, walked, None, opens)
+    return ParameterRef(part, own, hint_of(part, own), path, walked, None, opens)
 
 
 def _no_such_entry(container: Any, key: Key, walked: str) -> str:
@@ -401,9 +403,11 @@ def _no_such_entry(container: Any, key: Key, walked: str) -> str:
 
 
 def _no_such_name(root: Any, part: fdl.Buildable, key: Key, walked: str) -> str:
-    names = [str(name) for name in every(part)]
+    names = [str(name) for name in all_arguments(part)]
     where = f"{walked} ({title(part)})" if walked else title(part)
-    elsewhere = [join(node.path, step_to(key)) for node in parts(root) if key in every(node.value)]
+    elsewhere = [
+        join(node.path, step_to(key)) for node in parts(root) if key in all_arguments(node.value)
+    ]
     if not elsewhere or nearest(str(key), names):
         return f"{where} has no parameter {key!r}. {suggest(str(key), names)}"
     return f"{where} has no parameter {key!r}. It exists at {listed(elsewhere, most=3)}."

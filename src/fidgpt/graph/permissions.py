@@ -12,8 +12,8 @@ from fidgpt.graph.cloning import clone
 from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.difference.differ import diff
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import Key, given, parameter_of
-from fidgpt.graph.paths import find_place, parse_path
+from fidgpt.graph.fiddle import Key, parameter_of, set_arguments
+from fidgpt.graph.paths import find_parameter, parse_path
 from fidgpt.graph.walk import Node, nodes, parts
 
 _WORD = "MAY_STAND_AROUND"  # of a constructor: the argument that it stands around, and how
@@ -30,7 +30,7 @@ def without_those_around(root: Any) -> Any:
         if not _said(parent.value)
     ]
     for path, node in outermost:
-        find_place(copy, path).put(_inside(node))
+        find_parameter(copy, path).put(_inside(node))
     return copy
 
 
@@ -46,7 +46,7 @@ def those_around(root: Any) -> Counter[tuple[Any, str]]:
 def _inside(node: Node) -> Any:
     value = node.value
     while said := _said(value):
-        value = given(value)[next(iter(said))]
+        value = set_arguments(value)[next(iter(said))]
     return value
 
 
@@ -55,7 +55,7 @@ def _said(value: Any) -> dict[str, str]:
     if not isinstance(value, fdl.Buildable):
         return {}
     said = getattr(fdl.get_callable(value), _WORD, {})
-    return {name: how for name, how in said.items() if name in given(value)}
+    return {name: how for name, how in said.items() if name in set_arguments(value)}
 
 
 class Permission(enum.IntEnum):
@@ -119,7 +119,7 @@ def _steps(root: Any, path: str) -> Iterator[tuple[Any, Key]]:
     for key in parse_path(path) if path else []:
         yield value, key
         try:
-            value = given(value)[key] if isinstance(value, fdl.Buildable) else value[key]
+            value = set_arguments(value)[key] if isinstance(value, fdl.Buildable) else value[key]
         except (KeyError, IndexError, TypeError):
             return
 

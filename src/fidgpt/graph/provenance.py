@@ -12,27 +12,27 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.assignments import (
+    Assignment,
     Memory,
     Remembered,
-    Saying,
-    Speaker,
+    Source,
+    assignments_of,
+    attributed_to,
     left_open_by,
     record_item,
-    said_by,
-    sayings_of,
 )
-from fidgpt.graph.binding import Heard, bind, resolve
+from fidgpt.graph.binding import Inherited, bind, resolve
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import Key, default_of, every, given, parameter_of
+from fidgpt.graph.fiddle import Key, all_arguments, default_of, parameter_of, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.hints import computed, is_quantity
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.paths import Place, find_place
+from fidgpt.graph.paths import ParameterRef, find_parameter
 from fidgpt.graph.walk import is_node, join, parts, step_to, title
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Input:
     """One of the values that a computed value is computed from.
 
     Attributes:
@@ -47,7 +47,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Provenance:
     """How a parameter, or an item of a list or dict, came to its value.
 
     Attributes:
@@ -67,32 +67,32 @@ class Story:
 
     path: str
     value: Any
-    sayings: list[Saying] = field(default_factory=list)
+    sayings: list[Assignment] = field(default_factory=list)
     through: tuple[str, ...] = ()
-    left_open: Saying | None = None
-    source: "Story | None" = None
-    holder: "Story | None" = None
+    left_open: Assignment | None = None
+    source: "Provenance | None" = None
+    holder: "Provenance | None" = None
     result: Any = fdl.NO_VALUE
-    computed_from: list[Source] = field(default_factory=list)
+    computed_from: list[Input] = field(default_factory=list)
     default_of: str | None = None
     doc: str = ""
 
 
-def story(root: Any, path: str) -> Story:
+def provenance_of(root: Any, path: str) -> Provenance:
     """Why the parameter or item at a path has its value.
 
     Raises:
       ConfigError: there is no such place; the nearest names are suggested.
       ConfigErrors: the graph cannot be bound.
     """
-    return _Teller(root).tell(find_place(root, path))
+    return _Teller(root).tell(find_parameter(root, path))
 
 
-def sayings_at(place: Place) -> list[Saying]:
+def sayings_at(place: ParameterRef) -> list[Assignment]:
     """What was said in a very place, newest first; of an item, the part that holds it knows."""
     if isinstance(place.container, fdl.Buildable):
-        return sayings_of(place.container, place.key)
-    return sayings_of(*place.within) if place.within else []
+        return assignments_of(place.container, place.key)
+    return assignments_of(*place.within) if place.within else []
 
 
 class _Teller:
@@ -102,11 +102,11 @@ class _Teller:
         self._root = root
         self._heard = {(id(one.part), one.key): one for one in resolve(root)}
 
-    def tell(self, place: Place) -> Story:
+    def tell(self, place: ParameterRef) -> Provenance:
         part, key, said = place.container, place.key, place.value
         if not isinstance(part, fdl.Buildable):
             return self._of_item(place)
-        told = Story(place.path, said, sayings_of(part, key), doc=_doc(part, key))
+        told = Provenance(place.path, said, assignments_of(part, key), doc=_doc(part, key))
         if heard := self._heard.get((id(part), key)):
             return replace(
                 told,
@@ -122,43 +122,43 @@ class _Teller:
             return replace(told, result=self._result(place), computed_from=sources)
         return told
 
-    def _of_item(self, place: Place) -> Story:
+    def _of_item(self, place: ParameterRef) -> Provenance:
         """An item's own sayings are kept by the part that holds the list or dict."""
         owner = place
         while not isinstance(owner.container, fdl.Buildable) and owner.holder:
-            owner = find_place(self._root, owner.holder)
+            owner = find_parameter(self._root, owner.holder)
         if not isinstance(owner.container, fdl.Buildable):  # the root itself is a list
-            return Story(place.path, place.value)
-        return Story(place.path, place.value, sayings_at(place), holder=self.tell(owner))
+            return Provenance(place.path, place.value)
+        return Provenance(place.path, place.value, sayings_at(place), holder=self.tell(owner))
 
-    def _of_source(self, heard: Heard) -> Story:
+    def _of_source(self, heard: Inherited) -> Provenance:
         said = heard.said
         path = join(said.node.path, step_to(said.key))
-        return self.tell(Place(said.node.value, said.key, Any, path, said.node.path))
+        return self.tell(ParameterRef(said.node.value, said.key, Any, path, said.node.path))
 
-    def _sources(self, part: fdl.Buildable, path: str) -> Iterator[Source]:
+    def _sources(self, part: fdl.Buildable, path: str) -> Iterator[Input]:
         if is_formula(part):
             yield from self._named_in_formula(path)
             return
-        known = given(part)
-        for key, value in every(part).items():
+        known = set_arguments(part)
+        for key, value in all_arguments(part).items():
             heard = self._heard.get((id(part), key))
             place = join(path, step_to(key))
             if heard:
-                yield Source(place, heard.said.value, heard.said.path)
+                yield Input(place, heard.said.value, heard.said.path)
             elif key in known or value is not fdl.NO_VALUE:
-                yield Source(place, value)
+                yield Input(place, value)
 
-    def _named_in_formula(self, path: str) -> Iterator[Source]:
+    def _named_in_formula(self, path: str) -> Iterator[Input]:
         """The values that a formula names, which are known once the graph is bound."""
-        for name, value in given(find_place(self._bound, path).value)["values"].items():
+        for name, value in set_arguments(find_parameter(self._bound, path).value)["values"].items():
             if isinstance(value, TaggedValueCls):
-                value = given(value).get("value", fdl.NO_VALUE)
-            yield Source(name, value if computed(value) is fdl.NO_VALUE else computed(value))
+                value = set_arguments(value).get("value", fdl.NO_VALUE)
+            yield Input(name, value if computed(value) is fdl.NO_VALUE else computed(value))
 
-    def _result(self, place: Place) -> Any:
+    def _result(self, place: ParameterRef) -> Any:
         """What a computed value comes to; nothing where it cannot be computed by itself."""
-        return computed(find_place(self._bound, place.path).value)
+        return computed(find_parameter(self._bound, place.path).value)
 
     @functools.cached_property
     def _bound(self) -> Any:
@@ -200,15 +200,15 @@ def why_text(root: Any, path: str) -> str:
     """The story of a path in a few lines.
 
     Raises:
-      ConfigError, ConfigErrors: as `story` does.
+      ConfigError, ConfigErrors: as `provenance_of` does.
     """
-    told = story(root, path)
+    told = provenance_of(root, path)
     lines = [f"{told.path} = {_value_text(told)}", *(f"  {line}" for line in _chain(told))]
     doc = told.doc or (told.source.doc if told.source else "")
     return "\n".join([*lines, *([f"  {doc}"] if doc else [])]) + "\n"
 
 
-def _chain(told: Story) -> Iterator[str]:
+def _chain(told: Provenance) -> Iterator[str]:
     if told.source is not None:
         yield f"heard through {' and '.join(told.through)} from {told.source.path}"
         if told.left_open is not None:
@@ -230,7 +230,7 @@ def _chain(told: Story) -> Iterator[str]:
         yield f"computed from {source.path} = {short_text(source.value)}{heard}"
 
 
-def _sayings(told: Story, *, is_over: bool) -> Iterator[str]:
+def _sayings(told: Provenance, *, is_over: bool) -> Iterator[str]:
     """What was said, newest first; all of it has lost where the place hears, or its default stands.
 
     A value taken away that was never there tells nothing.
@@ -247,7 +247,7 @@ def _sayings(told: Story, *, is_over: bool) -> Iterator[str]:
         yield f"and {len(told.sayings) - _MOST} times before"
 
 
-def _value_text(told: Story) -> str:
+def _value_text(told: Provenance) -> str:
     source = told
     while source.source is not None:
         source = source.source
@@ -260,7 +260,7 @@ def short_text(value: Any) -> str:
     if value is fdl.NO_VALUE:
         return "not set"
     if isinstance(value, fdl.Buildable):
-        return given(value)["text"] if is_formula(value) else title(value)
+        return set_arguments(value)["text"] if is_formula(value) else title(value)
     if isinstance(value, dict) and any(map(is_node, value.values())):
         return f"a dict of {', '.join(map(str, value))}"
     if isinstance(value, list | tuple) and any(isinstance(one, fdl.Buildable) for one in value):
@@ -270,15 +270,14 @@ def short_text(value: Any) -> str:
 
 
 __all__ = [
-    "Saying",
+    "Assignment",
+    "Provenance",
     "Source",
-    "Speaker",
-    "Story",
+    "attributed_to",
     "dump_provenance",
+    "provenance_of",
     "record_item",
     "restore_provenance",
-    "said_by",
-    "story",
     "why_text",
 ]
 
@@ -338,7 +337,7 @@ def _every_saying(root: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     for node in parts(root):
         path = node.path
         for key in list(node.value.__argument_history__):
-            said = sayings_of(node.value, key)
+            said = assignments_of(node.value, key)
             if said and key != "__fn_or_cls__":
                 yield join(path, _step(key)), [_as_json(one) for one in reversed(said)]
 
@@ -349,19 +348,19 @@ def _step(key: Key) -> str:
     return step_to(int(owner) if owner.isdigit() else owner) + bracket + item
 
 
-def _as_json(saying: Saying) -> dict[str, Any]:
+def _as_json(saying: Assignment) -> dict[str, Any]:
     value = None if saying.value is fdl.NO_VALUE else short_text(saying.value)
     words = {"value": value, "by": saying.by and str(saying.by), "where": saying.where}
     return {name: word for name, word in words.items() if name == "value" or word}
 
 
-def _as_saying(written: dict[str, Any], source: str) -> Saying:
+def _as_saying(written: dict[str, Any], source: str) -> Assignment:
     value = fdl.NO_VALUE if written["value"] is None else Remembered(written["value"])
-    by = Speaker.read(written["by"]) if written.get("by") else None
+    by = Source.read(written["by"]) if written.get("by") else None
     # A run that went on has sayings of its own, and those of its beginning, which name it already.
     if by and by.run is None and source:
         by = by._replace(run=source)
-    return Saying(value, by, written.get("where") or "")
+    return Assignment(value, by, written.get("where") or "")
 
 
 def _read(text: str) -> dict[str, list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, at, listed, suggest
-from fidgpt.graph.fiddle import VARIADIC, Key, default_of, every
+from fidgpt.graph.fiddle import VARIADIC, Key, all_arguments, default_of
 from fidgpt.graph.formulas import Call, make_formula, parse_call, says_formula
 from fidgpt.graph.hints import (
     can_be_typed,
@@ -22,7 +22,7 @@ from fidgpt.graph.hints import (
     members_of,
     name_of,
 )
-from fidgpt.graph.paths import Place, describe, inside_of
+from fidgpt.graph.paths import ParameterRef, describe, inside_of
 from fidgpt.graph.values import as_asked, entries_in, items_in, read_key, read_value
 from fidgpt.graph.walk import join, parts, step_to, title
 
@@ -31,7 +31,7 @@ def with_arguments(
     root: Any,
     part: fdl.Buildable,
     call: Call,
-    read: Callable[[Place, str], Any],
+    read: Callable[[ParameterRef, str], Any],
     *,
     like: Any = fdl.NO_VALUE,
 ) -> fdl.Buildable:
@@ -44,7 +44,7 @@ def with_arguments(
       ConfigError: an argument is unknown, given twice, or does not fit.
     """
     for name, text in _texts(part, call).items():
-        place = Place(
+        place = ParameterRef(
             part, name, hint_of(part, name), join(title(part), step_to(name)), title(part)
         )
         value = read(place, text)
@@ -58,7 +58,7 @@ def leave_open(root: Any, part: fdl.Buildable, like: Any = fdl.NO_VALUE) -> None
     """Tags required parameters that have no value, as their namesakes are tagged."""
     unset = [
         key
-        for key, value in every(part).items()
+        for key, value in all_arguments(part).items()
         if value is fdl.NO_VALUE and isinstance(key, str) and not fdl.get_tags(part, key)
     ]
     for key in unset:
@@ -67,7 +67,7 @@ def leave_open(root: Any, part: fdl.Buildable, like: Any = fdl.NO_VALUE) -> None
 
 
 def _tags_of_namesakes(root: Any, key: str, like: Any) -> frozenset[Any]:
-    if isinstance(like, fdl.Buildable) and key in every(like):
+    if isinstance(like, fdl.Buildable) and key in all_arguments(like):
         return fdl.get_tags(like, key)
     carried = {
         frozenset(tags) for node in parts(root) if (tags := node.value.__argument_tags__.get(key))
@@ -120,7 +120,7 @@ class Reader:
         self._parts = parts
         self._plain: dict[int, Any] = {}
 
-    def read(self, place: Place) -> Any:
+    def read(self, place: ParameterRef) -> Any:
         """What the text means in a place.
 
         Raises:
@@ -138,7 +138,7 @@ class Reader:
             self._plain[id(place.hint)] = value
         return value
 
-    def named(self, place: Place) -> Any:
+    def named(self, place: ParameterRef) -> Any:
         """The part that the text names, which is one; `fdl.NO_VALUE` if none of it fits the place.
 
         Raises:
@@ -147,7 +147,7 @@ class Reader:
         with at(place.path):
             return self._named(place)
 
-    def _read(self, place: Place) -> Any:
+    def _read(self, place: ParameterRef) -> Any:
         if says_formula(self._text, place.hint) and not self._calls_part():
             return make_formula(self._root, self._text, place=place)
         takes_part = any(one not in _PLAIN for one in members_of(place.hint))
@@ -190,7 +190,7 @@ class Reader:
             return ""
         raise ConfigError(f"there is no part {call[1]!r}. {suggest(call[1], self._parts)}")
 
-    def _named(self, place: Place) -> Any:
+    def _named(self, place: ParameterRef) -> Any:
         """The part, or the function itself, that a name stands for; NO_VALUE if it cannot fit."""
         call = parse_call(self._text)
         function = part_named(call.name, place.hint, self._parts)
@@ -204,20 +204,20 @@ class Reader:
                 return with_arguments(self._root, part, call, self._read_inner, like=place.value)
         return fdl.NO_VALUE
 
-    def _filled(self, place: Place, values: Any, texts: Iterable[tuple[Key, str]]) -> Any:
+    def _filled(self, place: ParameterRef, values: Any, texts: Iterable[tuple[Key, str]]) -> Any:
         """A list, tuple or dict whose items are read one by one, as some of them are parts."""
         for key, text in texts:
             hint = element_hint(place.hint, key)
             path = f"{place.path}[{key!r}]"
-            item = Place(values, key, hint, path, place.path, inside_of(place, key))
+            item = ParameterRef(values, key, hint, path, place.path, inside_of(place, key))
             values[key] = self._read_inner(item, text)
         is_tuple = self._text.lstrip()[:1] == "("
         return as_asked(tuple(values) if is_tuple else values, place.hint)
 
-    def _read_inner(self, place: Place, text: str) -> Any:
+    def _read_inner(self, place: ParameterRef, text: str) -> Any:
         return Reader(self._root, text, self._parts).read(place)
 
-    def _why_not(self, place: Place, takes_part: bool) -> str:
+    def _why_not(self, place: ParameterRef, takes_part: bool) -> str:
         """What is better to be told than that a text is no value; "" for nothing."""
         if not takes_part or not self._parts:
             return ""
@@ -225,14 +225,14 @@ class Reader:
             return ""
         return f"{self._text!r:.60} is no {name_of(place.hint)}. {self.which_fit(place)}"
 
-    def which_fit(self, place: Place) -> str:
+    def which_fit(self, place: ParameterRef) -> str:
         """A sentence with parts that fit, first those that take most of what stands there now."""
         for empty, key, example in (([], 0, "[...]"), ({}, "", "{name: ...}")):
             inner = element_hint(place.hint, key)
             if not can_be_typed(inner) and any(fits(empty, one) for one in members_of(place.hint)):
-                item = Place([None], 0, inner, place.path, place.holder)
+                item = ParameterRef([None], 0, inner, place.path, place.holder)
                 return f"Write {example}. {self.which_fit(item)}"
-        now = set(every(place.value)) if isinstance(place.value, fdl.Buildable) else set()
+        now = set(all_arguments(place.value)) if isinstance(place.value, fdl.Buildable) else set()
         kind = _kinds(place)[0]
         fitting: list[tuple[int, str]] = []
         for name, function in (_classes_asked(place.hint) | dict(self._parts)).items():
@@ -242,7 +242,7 @@ class Reader:
             else:
                 is_fitting = made and fits(part if kind is fdl.Partial else kind(made), place.hint)
             if is_fitting:
-                fitting.append((-len(now & set(every(part))), name))
+                fitting.append((-len(now & set(all_arguments(part))), name))
         if not fitting:
             return "It takes a part, and none that has a name fits: a fiddler puts it there."
         return f"Name a part that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
@@ -264,7 +264,7 @@ def _classes_asked(hint: Any) -> dict[str, Callable[..., Any]]:
     return {one.__name__: one for one in made if one.__module__.partition(".")[0] not in others}
 
 
-def _is_function_wanted(place: Place) -> bool:
+def _is_function_wanted(place: ParameterRef) -> bool:
     """Whether a place holds a function itself, rather than what one returns."""
     now = place.value
     if now is fdl.NO_VALUE and isinstance(place.container, fdl.Buildable):
@@ -300,7 +300,7 @@ def _is_answer(function: Any, hint: Any) -> bool:
     return isinstance(function, type) and any(map(is_protocol, members_of(hint)))
 
 
-def _kinds(place: Place) -> list[Any]:
+def _kinds(place: ParameterRef) -> list[Any]:
     """The kinds of part that may stand in a place, the likeliest first.
 
     In the place of another part one of its kind; inside of a factory one that is made anew at
@@ -324,7 +324,7 @@ def can_be_extended(value: Any) -> bool:
     return type(value) in _EXAMPLES
 
 
-def extended(root: Any, place: Place, now: Any, text: str, parts: Parts) -> Any:
+def extended(root: Any, place: ParameterRef, now: Any, text: str, parts: Parts) -> Any:
     """What a place holds, and behind that the items that a text says; the same where it says none.
 
     Raises:
@@ -337,13 +337,13 @@ def extended(root: Any, place: Place, now: Any, text: str, parts: Parts) -> Any:
     items |= added
     for key, one in added.items():
         hint, path = element_hint(place.hint, key), f"{place.path}[{key!r}]"
-        item = Place({key: None}, key, hint, path, place.path, inside_of(place, key))
+        item = ParameterRef({key: None}, key, hint, path, place.path, inside_of(place, key))
         items[key] = Reader(root, one, parts).read(item)
         item.refuse(items[key])
     return items if isinstance(now, dict) else type(now)(items.values())
 
 
-def _added(place: Place, now: Any, text: str) -> Iterator[tuple[Key, str]]:
+def _added(place: ParameterRef, now: Any, text: str) -> Iterator[tuple[Key, str]]:
     """The texts of new items, by the keys that they get."""
     if text in ("[]", "()", "{}"):
         return

@@ -11,12 +11,12 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, MissingEntry, suggest
-from fidgpt.graph.fiddle import Key, assign, every, given
+from fidgpt.graph.fiddle import Key, all_arguments, assign, set_arguments
 from fidgpt.graph.hints import element_hint, hint_of
 from fidgpt.graph.paths import (
-    Place,
+    ParameterRef,
     describe,
-    find_place,
+    find_parameter,
     follow,
     is_named,
     key_at,
@@ -41,7 +41,7 @@ class Spot:
     value: Any
     above: "Spot | None" = None
     key: Key = ""
-    origin: Place | None = None
+    origin: ParameterRef | None = None
     _hint: Any = fdl.NO_VALUE
     _path: str | None = None
 
@@ -65,16 +65,16 @@ class Spot:
         return self._hint
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> ParameterRef | None:
         """The place of the value; None for the root, which has none."""
         if isinstance(self.value, TaggedValueCls) and self.above is not None:
-            inner = Spot(given(self.value).get("value", fdl.NO_VALUE), self, "value")
+            inner = Spot(set_arguments(self.value).get("value", fdl.NO_VALUE), self, "value")
             return inner.place
         if self.above is None:
             return self.origin
         holder = self.above.path
         path = (holder + _step(self)).removeprefix(".")
-        return Place(self.above.value, self.key, self.hint, path, holder, self._within())
+        return ParameterRef(self.above.value, self.key, self.hint, path, holder, self._within())
 
     def _within(self) -> tuple[fdl.Buildable, Key, str] | None:
         steps, spot = "", self
@@ -116,7 +116,7 @@ class Spot:
 def entries(value: Any) -> Iterable[tuple[Key, Any]]:
     """What a node holds, by key."""
     if isinstance(value, fdl.Buildable):
-        return given(value).items()
+        return set_arguments(value).items()
     if isinstance(value, dict):
         return value.items()
     return enumerate(value) if isinstance(value, list | tuple) else ()
@@ -187,7 +187,7 @@ def _argument(spot: Spot, key: Key) -> Spot | None:
 
 def _is_listed(part: fdl.Buildable, key: Key, own: Key) -> bool:
     """Whether a parameter is there by its name; `**kwargs` would take any."""
-    return key in part.__signature_info__.parameters or own in every(part)
+    return key in part.__signature_info__.parameters or own in all_arguments(part)
 
 
 def _entries(spots: list[Spot], _: str) -> list[Spot]:
@@ -257,7 +257,7 @@ def _no_name(spots: list[Spot], key: Key) -> str:
     names: set[str] = set()
     for spot in _once(spots):
         if isinstance(spot.value, fdl.Buildable):
-            names |= {str(name) for name in every(spot.value)}
+            names |= {str(name) for name in all_arguments(spot.value)}
         elif isinstance(spot.value, dict):
             names |= set(map(str, spot.value))
     if not names and isinstance(key, str):
@@ -310,14 +310,14 @@ _NAMED = {"called": functions_of, "tag": every_tag}  # among what a name is look
 Step = tuple[str, Any]  # the kind of a step, and what it names
 
 
-def places(root: Any, selector: str) -> list[Place]:
+def find_parameters(root: Any, selector: str) -> list[ParameterRef]:
     """The places that a selector names, each once, in the order in which one reads the graph.
 
     Raises:
       ConfigError: the selector is none, or nothing is there; the nearest names are suggested.
     """
     if _SPECIAL.isdisjoint(selector):
-        return [find_place(root, selector)]
+        return [find_parameter(root, selector)]
     steps = parse_selector(selector)
     first = next((i for i, (kind, _) in enumerate(steps) if kind != "key"), None)
     if first is None:
@@ -376,7 +376,7 @@ def parse_selector(selector: str) -> list[Step]:
     return steps
 
 
-def places_of_tag(root: Any, tag: type[fdl.Tag]) -> list[Place]:
+def places_of_tag(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
     """Where a quantity is said; where nobody says it, where it would be heard.
 
     Empty where no parameter carries the tag or one that inherits from it.
@@ -401,7 +401,7 @@ def _beginning(root: Any, keys: list[Key], selector: str) -> Spot:
     raise ConfigError(f"{place.path} is {state}, so there is nothing at {selector}.")
 
 
-def _places_of(spots: list[Spot], selector: str) -> list[Place]:
+def _places_of(spots: list[Spot], selector: str) -> list[ParameterRef]:
     found = [place for spot in spots if (place := spot.place)]
     if not found:
         raise ConfigError(f"{selector} is the whole graph: name a parameter of it.")
@@ -431,7 +431,7 @@ def tagged(root: Any, tag: type[fdl.Tag]) -> list[tuple[fdl.Buildable, Key]]:
     return [
         (node.value, key)
         for node in parts(root)
-        for key in every(node.value)
+        for key in all_arguments(node.value)
         if any(issubclass(own, tag) for own in fdl.get_tags(node.value, key))
     ]
 
@@ -449,7 +449,7 @@ def set_tag(root: Any, tag: type[fdl.Tag], value: Any) -> int:
     if not carriers:
         carried = {own for part, key in tagged(root, fdl.Tag) for own in _tags(part, key)}
         raise ConfigError(nobody_carries(tag, carried, where=title(root)))
-    saying = [(part, key) for part, key in carriers if key in given(part)]
+    saying = [(part, key) for part, key in carriers if key in set_arguments(part)]
     for part, key in saying or carriers:
         assign(part, key, value)
     return len(saying or carriers)

@@ -8,8 +8,8 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph.cloning import clone_part
 from fidgpt.graph.edits import Edit, Planned, carry_out
 from fidgpt.graph.errors import ConfigError, listed
-from fidgpt.graph.paths import Place, describe, find_place
-from fidgpt.graph.selectors import places
+from fidgpt.graph.paths import ParameterRef, describe, find_parameter
+from fidgpt.graph.selectors import find_parameters
 from fidgpt.graph.walk import nodes, title
 
 
@@ -23,7 +23,7 @@ def tie(root: Any, selector: str, source: str) -> list[Edit]:
       ConfigError: there is no part at the source, it is made anew at every call, it does not fit,
         or it would contain itself; the graph is as it was.
     """
-    part = _part_at(find_place(root, source))
+    part = _part_at(find_parameter(root, source))
     if isinstance(part, fdl.ArgFactory):
         raise ConfigError(
             f"{source} is made anew at every call (an ArgFactory), so that two places that hold "
@@ -31,7 +31,7 @@ def tie(root: Any, selector: str, source: str) -> list[Edit]:
         )
     inside = {id(node.value) for node in nodes(part)}
     planned: list[Planned] = []
-    for place in places(root, selector):
+    for place in find_parameters(root, selector):
         if id(place.container) in inside:
             raise ConfigError(
                 f"{place.path} lies inside {source} ({title(part)}), which would contain itself."
@@ -52,9 +52,9 @@ def untie(root: Any, selector: str) -> list[Edit]:
     Raises:
       ConfigError: a place holds no part, or nothing shares any of them; the graph is as it was.
     """
-    found = places(root, selector)
+    found = find_parameters(root, selector)
     shared = {id(node.value): node for node in nodes(root) if node.is_shared}
-    together: dict[int, list[Place]] = {}
+    together: dict[int, list[ParameterRef]] = {}
     for place in found:
         if id(_part_at(place)) in shared:
             together.setdefault(id(place.value), []).append(place)
@@ -69,7 +69,7 @@ def untie(root: Any, selector: str) -> list[Edit]:
     return carry_out(planned)
 
 
-def _part_at(place: Place) -> fdl.Buildable:
+def _part_at(place: ParameterRef) -> fdl.Buildable:
     value = place.value
     if isinstance(value, fdl.Buildable) and not isinstance(value, TaggedValueCls):
         return value

@@ -22,12 +22,12 @@ from fidgpt.graph.difference.changes import (
     ValueChanged,
 )
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import every, given
+from fidgpt.graph.fiddle import all_arguments, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.hints import element_hint, hint_of, is_unknown, key_hint
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.paths import Place, find_place
-from fidgpt.graph.selectors import places, places_of_tag, tags_in
+from fidgpt.graph.paths import ParameterRef, find_parameter
+from fidgpt.graph.selectors import find_parameters, places_of_tag, tags_in
 from fidgpt.graph.storage.order import PLAIN
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import IS_PART, join, parts, step_to, title
@@ -51,7 +51,10 @@ def frame_of(root: Any) -> Frame:
         if id(node) in met:
             continue
         if IS_PART[type(node)]:
-            values, held = _values(node), {step_to(key): one for key, one in given(node).items()}
+            values, held = (
+                _values(node),
+                {step_to(key): one for key, one in set_arguments(node).items()},
+            )
         elif type(node) is list and len(node) == 1:
             values, held = {}, {"[0]": node[0]}
         else:
@@ -88,7 +91,7 @@ def _values(part: fdl.Buildable) -> dict[str, str]:
     known, tags = part.__arguments__, part.__argument_tags__
     return {
         step_to(key): leaf_text(value)
-        for key, value in every(part).items()
+        for key, value in all_arguments(part).items()
         if type(value) in _LEAVES and (key in known or not tags.get(key))
     }
 
@@ -125,7 +128,7 @@ def call_text(part: fdl.Buildable, keys: Iterable[Any], part_name: PartName, *, 
       deep: whether parts inside are written too, and a call without arguments with its
         parentheses.
     """
-    known = given(part)
+    known = set_arguments(part)
     arguments = [
         f"{key}={text}"
         for key in keys
@@ -173,8 +176,10 @@ def _item_text(value: Any, hint: Any) -> str:
 
 def formula_text(part: fdl.Buildable) -> str:
     """The sign and what follows it for a formula: `=` and all of it, or how what was is changed."""
-    text = given(part)["text"]
-    relative = _RELATIVE.fullmatch(text) if "before" in (given(part).get("values") or {}) else None
+    text = set_arguments(part)["text"]
+    relative = (
+        _RELATIVE.fullmatch(text) if "before" in (set_arguments(part).get("values") or {}) else None
+    )
     if relative is None:
         return f"={text}"
     amount = relative[2]
@@ -185,9 +190,9 @@ def formula_text(part: fdl.Buildable) -> str:
 def _argument_text(value: Any, hint: Any, part_name: PartName, deep: bool) -> str | None:
     """A value between commas; a part only where all is written."""
     if is_formula(value):
-        return str(given(value)["text"])
+        return str(set_arguments(value)["text"])
     if isinstance(value, fdl.Buildable):
-        return call_text(value, given(value), part_name, deep=True) if deep else None
+        return call_text(value, set_arguments(value), part_name, deep=True) if deep else None
     if deep and parts(value):
         return inner_text(value, hint, part_name)
     if isinstance(value, str) and not _WORD.fullmatch(value):
@@ -325,7 +330,7 @@ def _plain_list(target: Any, change: Change) -> Word | None:
     """A list that lost all its parts is set as a whole."""
     path = _item_of(change)
     try:
-        value = find_place(target, path).value if path else fdl.NO_VALUE
+        value = find_parameter(target, path).value if path else fdl.NO_VALUE
     except ConfigError:
         return None
     text = None if value is fdl.NO_VALUE or parts(value) else value_text(value, Any)
@@ -339,7 +344,7 @@ def _whole_lists(target: Any, changes: list[Change], part_name: PartName) -> dic
         if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in found):
             continue
         with contextlib.suppress(ConfigError):  # one in what is no more
-            place = find_place(target, path)
+            place = find_parameter(target, path)
             text = inner_text(place.value, place.hint, part_name)
             if text is not None:
                 found[path] = Word("set", path, f"={text}")
@@ -365,12 +370,12 @@ def _part(target: Any, change: Change, path: str, part_name: PartName, deep: boo
     part, old = change.new.value, change.old.value
     if is_formula(part):
         return Word("set", path, formula_text(part))
-    kept = given(old) if isinstance(old, fdl.Buildable) else {}
-    known = given(part)
+    kept = set_arguments(old) if isinstance(old, fdl.Buildable) else {}
+    known = set_arguments(part)
     keys = [key for key in known if key not in kept or repr(kept[key]) != repr(known[key])]
     text = call_text(part, keys, part_name, deep=deep)
     is_plain = not (isinstance(old, fdl.Buildable) or old is None or old is fdl.NO_VALUE)
-    if is_plain and is_unknown(find_place(target, path).hint):
+    if is_plain and is_unknown(find_parameter(target, path).hint):
         return Word("set", path, f"={text}" if "(" in text else f"={text}()")
     return Word("use", path, f"={text}")
 
@@ -393,7 +398,7 @@ def _candidates(root: Any, group: list[Word]) -> Iterator[Word]:
     """What may say all of a group, the plainest first."""
     first = group[0]
     try:
-        called = title(find_place(root, first.path).container)
+        called = title(find_parameter(root, first.path).container)
     except ConfigError:  # a place in a part that another directive puts there
         return
     for tag in sorted(_tags_at(root, first.path)) if first.kind == "set" else []:
@@ -405,19 +410,21 @@ def _candidates(root: Any, group: list[Word]) -> Iterator[Word]:
 
 
 def _tags_at(root: Any, path: str) -> list[str]:
-    place = find_place(root, path)
-    if not isinstance(place.container, fdl.Buildable) or place.key not in every(place.container):
+    place = find_parameter(root, path)
+    if not isinstance(place.container, fdl.Buildable) or place.key not in all_arguments(
+        place.container
+    ):
         return []
     return [tag.__name__ for tag in fdl.get_tags(place.container, place.key)]
 
 
 def _places(root: Any, word: Word) -> set[str]:
     try:
-        found = _of_tag(root, word.path) if word.kind == "tag" else places(root, word.path)
+        found = _of_tag(root, word.path) if word.kind == "tag" else find_parameters(root, word.path)
     except ConfigError:
         return set()
     return {place.path for place in found}
 
 
-def _of_tag(root: Any, name: str) -> list[Place]:
+def _of_tag(root: Any, name: str) -> list[ParameterRef]:
     return places_of_tag(root, tags_in(root)[name])

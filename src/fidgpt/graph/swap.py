@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.assignments import keep_sayings
+from fidgpt.graph.assignments import keep_assignments
 from fidgpt.graph.edits import Edit, Planned, Remaking, carry_out
 from fidgpt.graph.errors import ConfigError, at, nearest, suggest
-from fidgpt.graph.fiddle import assign, every, given
+from fidgpt.graph.fiddle import all_arguments, assign, set_arguments
 from fidgpt.graph.formulas import Call, parse_call
 from fidgpt.graph.hints import hint_of, is_unknown
-from fidgpt.graph.paths import Place, describe, find_place
+from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.replacements import Parts, Reader, part_named, with_arguments
-from fidgpt.graph.selectors import find, places
+from fidgpt.graph.selectors import find, find_parameters
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import Node, nodes
 
@@ -35,8 +35,8 @@ def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None)
       renamed: what `function` calls the parameters for which it has another name.
     """
     new = type(part)(function)
-    known, names = given(part), renamed or {}
-    for key in every(part):
+    known, names = set_arguments(part), renamed or {}
+    for key in all_arguments(part):
         own = names.get(key, key) if isinstance(key, str) else key
         if own not in new.__signature_info__.valid_param_names:
             continue
@@ -44,7 +44,7 @@ def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None)
             fdl.add_tag(new, own, tag)
         if key in known:
             assign(new, own, known[key])
-        keep_sayings(new, part, key, known_as=own)
+        keep_assignments(new, part, key, known_as=own)
     return new
 
 
@@ -68,7 +68,7 @@ def swap_all(root: Any, *functions: Any, by: Any) -> list[fdl.Buildable]:
         for node in nodes(root):
             if node.value is part:
                 for path in node.paths:
-                    find_place(root, path).put(new)
+                    find_parameter(root, path).put(new)
         found.append(new)
     return found
 
@@ -98,7 +98,7 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
     function = _function(root, selector, text, parts)
     planned: list[Planned] = []
     olds: dict[int, fdl.Buildable] = {}
-    for place in places(root, selector):
+    for place in find_parameters(root, selector):
         if isinstance(place.value, fdl.Buildable) and not isinstance(place.value, TaggedValueCls):
             olds[id(place.value)] = place.value
         else:
@@ -114,7 +114,7 @@ def _function(root: Any, selector: str, text: str, parts: Parts) -> Callable[...
     """What the new part calls: a class that the first place asks for, or a known one."""
     name = parse_call(text).name
     with contextlib.suppress(ConfigError):  # of a place or a module; what follows tells it
-        if found := part_named(name, places(root, selector)[0].hint, parts):
+        if found := part_named(name, find_parameters(root, selector)[0].hint, parts):
             return found
     if name not in parts:
         raise ConfigError(_no_part(root, selector, text, parts))
@@ -126,7 +126,7 @@ def _no_part(root: Any, selector: str, text: str, parts: Parts) -> str:
     likely = _likely(root, selector, text, parts)
     if not _is_value(text):
         return f"there is no part {parse_call(text).name!r}. {likely}"
-    place, value = places(root, selector)[0], f"{text.strip():.60} is a value, and no part"
+    place, value = find_parameters(root, selector)[0], f"{text.strip():.60} is a value, and no part"
     with contextlib.suppress(ConfigError):  # one that does not fit
         Reader(root, text, parts).read(place)
         return f"{value}: set:{selector}={text.strip()} sets it."
@@ -145,11 +145,11 @@ def _likely(root: Any, selector: str, text: str, parts: Parts) -> str:
     name = parse_call(text).name
     if not nearest(name, parts):
         with contextlib.suppress(ConfigError):  # there is no such place either
-            return Reader(root, text, parts).which_fit(places(root, selector)[0])
+            return Reader(root, text, parts).which_fit(find_parameters(root, selector)[0])
     return suggest(name, parts)
 
 
-def _first(place: Place, reader: Reader) -> Any:
+def _first(place: ParameterRef, reader: Reader) -> Any:
     """A part for a place that holds none, be it one that computes the number that it takes."""
     is_empty = place.value is None or place.value is fdl.NO_VALUE
     part = reader.named(place) if is_empty or not is_unknown(place.hint) else fdl.NO_VALUE
@@ -165,18 +165,18 @@ def _first(place: Place, reader: Reader) -> Any:
 def _new(
     root: Any, old: fdl.Buildable, function: Callable[..., Any], call: Call, parts: Parts
 ) -> fdl.Buildable:
-    def read(place: Place, text: str) -> Any:
+    def read(place: ParameterRef, text: str) -> Any:
         return Reader(root, text, parts).read(place)
 
     with at(call.name):
         return with_arguments(root, swapped(old, function), call, read, like=old)
 
 
-def _holding(root: Any, node: Node) -> list[Place]:
+def _holding(root: Any, node: Node) -> list[ParameterRef]:
     """The places that hold a node."""
     if not node.parents:
         raise ConfigError("the root of the graph is in no place: begin with another config.")
-    return [find_place(root, path) for path in node.paths]
+    return [find_parameter(root, path) for path in node.paths]
 
 
 def _in_new_parts(planned: list[Planned], news: dict[int, fdl.Buildable]) -> list[Planned]:
@@ -186,7 +186,7 @@ def _in_new_parts(planned: list[Planned], news: dict[int, fdl.Buildable]) -> lis
         outer = news.get(id(place.container))
         if outer is None:
             moved.append((place, value))
-        elif given(outer).get(place.key) is place.value:
+        elif set_arguments(outer).get(place.key) is place.value:
             hint = hint_of(outer, place.key)
             moved.append((dataclasses.replace(place, container=outer, hint=hint), value))
     return moved

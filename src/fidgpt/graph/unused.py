@@ -13,7 +13,7 @@ import fiddle as fdl
 
 from fidgpt.graph.checking import mistakes_of
 from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
-from fidgpt.graph.fiddle import VARIADIC, given, parameter_of
+from fidgpt.graph.fiddle import VARIADIC, parameter_of, set_arguments
 from fidgpt.graph.storage.hashing import Merkle
 from fidgpt.graph.walk import Node, join, nodes, parts, step_to, title
 
@@ -42,7 +42,7 @@ def _unread_steps(part: fdl.Buildable, packages: frozenset[str]) -> Iterator[str
     code = _code_of(fdl.get_callable(part))
     if code is None or not _ALL_AT_ONCE.isdisjoint(code.co_names):
         return
-    for key in given(part):
+    for key in set_arguments(part):
         parameter = parameter_of(part, key)
         if parameter is None or parameter.kind in VARIADIC:
             continue

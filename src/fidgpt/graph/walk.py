@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import Key, given
+from fidgpt.graph.fiddle import Key, set_arguments
 
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)
 
@@ -71,7 +71,7 @@ def is_node(value: Any) -> bool:
 def children(value: Any) -> Iterator[tuple[str, Any]]:
     """What a node holds, each with the step that leads to it: `.name`, `[0]` or `['key']`."""
     if IS_PART[type(value)]:
-        for key, child in given(value).items():
+        for key, child in set_arguments(value).items():
             yield step_to(key), child
     elif isinstance(value, dict):
         for key, child in value.items():
@@ -142,7 +142,9 @@ def _held_nodes(value: Any) -> list[tuple[str, Any]]:
     if IS_PART[kind]:
         if LEAVES.issuperset(map(type, value.__arguments__.values())):
             return []
-        return [(step_to(key), one) for key, one in given(value).items() if IS_NODE[type(one)]]
+        return [
+            (step_to(key), one) for key, one in set_arguments(value).items() if IS_NODE[type(one)]
+        ]
     if kind is list or kind is tuple:
         return [(f"[{i}]", one) for i, one in enumerate(value) if IS_NODE[type(one)]]
     return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fidgpt.late import late_names
+from fidgpt.late import lazy_exports
 
 if TYPE_CHECKING:
     from fidgpt.interop.directives_from import directives_of
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fidgpt.interop.levanter import Mapped, read_levanter
     from fidgpt.interop.targets import read_targets, write_targets
 else:
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "directives_from": ("directives_of",),

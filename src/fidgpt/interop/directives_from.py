@@ -9,11 +9,11 @@ import fiddle as fdl
 
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.graph import ConfigError, bind, find_place, read_value
+from fidgpt.graph import ConfigError, bind, find_parameter, read_value
 from fidgpt.graph.errors import ConfigErrors, raise_all
 from fidgpt.graph.fiddle import default_of
 from fidgpt.graph.hints import name_of
-from fidgpt.graph.paths import Place, describe
+from fidgpt.graph.paths import ParameterRef, describe
 from fidgpt.graph.walk import join
 
 
@@ -72,9 +72,9 @@ def changes(root: fdl.Buildable, wanted: Iterable[tuple[str, Any]]) -> list[str]
     said, others, mistakes = [], [], []
     for path, value in wanted:
         try:
-            place = find_place(bound, path)
+            place = find_parameter(bound, path)
             if not _is_same(_value_at(place), value):
-                is_said = find_place(root, path).value is not fdl.NO_VALUE
+                is_said = find_parameter(root, path).value is not fdl.NO_VALUE
                 (said if is_said else others).append(f"set:{path}={_text(place, value)}")
         except ConfigError as error:
             mistakes.append(str(error))
@@ -97,7 +97,7 @@ def _wanted(tree: Any, root: fdl.Buildable) -> tuple[list[tuple[str, Any]], list
             way.discard(id(value))
             continue
         try:
-            find_place(root, path)
+            find_parameter(root, path)
         except ConfigError as error:  # of what lies below nobody needs to hear
             mistakes.append(str(error))
             continue
@@ -134,7 +134,7 @@ def _step(key: Any) -> str:
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r}]"
 
 
-def _value_at(place: Place) -> Any:
+def _value_at(place: ParameterRef) -> Any:
     if place.value is fdl.NO_VALUE and isinstance(place.container, fdl.Buildable):
         return default_of(place.container, place.key)
     return place.value
@@ -156,7 +156,7 @@ def _word(value: Any) -> str | None:
     return value.name if isinstance(value, enum.Enum) else str(value)
 
 
-def _text(place: Place, value: Any) -> str:
+def _text(place: ParameterRef, value: Any) -> str:
     """How to type a value, so that it is read as that value.
 
     Raises:

@@ -6,11 +6,19 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fidgpt.model.context import Layout, Mask, Places, ScoreChange, causal, counted, within
+from fidgpt.model.context import (
+    AttentionContext,
+    Mask,
+    ScoreChange,
+    TokenPositions,
+    causal,
+    counted,
+    within,
+)
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
-from fidgpt.ranges import require_factor, require_share, require_size
+from fidgpt.ranges import require_factor, require_probability, require_size
 
 
 @runtime_checkable
@@ -21,7 +29,7 @@ class Rotation(Protocol):
         self,
         query: Float[Tensor, "batch heads seq head_dim"],
         key: Float[Tensor, "batch kv_heads seq head_dim"],
-        layout: Layout,
+        layout: AttentionContext,
         /,
     ) -> tuple[Tensor, Tensor]: ...
 
@@ -141,7 +149,7 @@ class Attention(nn.Module):
         """Raises ValueError unless heads divide the width, groups the heads, and no factor is 0."""
         require_size("num_heads", num_heads)
         require_factor("scale", scale)
-        require_share("dropout", dropout)
+        require_probability("dropout", dropout)
         if num_heads is None:
             if head_dim < 1 or hidden_dim % head_dim:
                 raise ValueError(
@@ -158,10 +166,10 @@ class Attention(nn.Module):
             raise ValueError(f"{window=} leaves nothing to look at: use 1 or more.")
 
     def forward(
-        self, x: Float[Tensor, "batch seq hidden"], layout: Layout | None = None
+        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """Mixes tokens that stand as `layout` says; one document a row unless said."""
-        layout = Layout(counted(x.shape[1], x.device)) if layout is None else layout
+        layout = AttentionContext(counted(x.shape[1], x.device)) if layout is None else layout
         query, key, value = self._projected(x, layout.tokens)
         if self.rope is not None:
             query, key = self.rope(query, key, layout)
@@ -197,7 +205,7 @@ class Attention(nn.Module):
             key = self.key_norm(key)
         return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
-    def _scoring(self, layout: Layout, keys: Places) -> Scoring:
+    def _scoring(self, layout: AttentionContext, keys: TokenPositions) -> Scoring:
         return Scoring(
             scale=self.scale,
             mask=self.mask,

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.context import Layout
-from fidgpt.ranges import require_factor, require_share
+from fidgpt.model.context import AttentionContext
+from fidgpt.ranges import require_factor, require_probability
 
 Stream = Float[Tensor, "batch seq hidden"]
 BlockFactory = Callable[[], nn.Module]
@@ -18,11 +18,11 @@ BlockFactory = Callable[[], nn.Module]
 class Mixer(Protocol):
     """A module that lets tokens look at each other, such as Attention or one of your own."""
 
-    def forward(self, x: Stream, layout: Layout | None, /) -> Stream:
+    def forward(self, x: Stream, layout: AttentionContext | None, /) -> Stream:
         """What is added to the stream; tokens stand as `layout` says, from 0 on without one."""
         ...
 
-    def __call__(self, x: Stream, layout: Layout | None, /) -> Stream:
+    def __call__(self, x: Stream, layout: AttentionContext | None, /) -> Stream:
         """The same: what torch makes of `forward`."""
         ...
 
@@ -64,10 +64,10 @@ class Block(nn.Module):
     @staticmethod
     def check_arguments(*, dropout: float, branch_scale: float) -> None:
         """Raises ValueError unless dropout is from 0 to below 1, and branch_scale is not 0."""
-        require_share("dropout", dropout)
+        require_probability("dropout", dropout)
         require_factor("branch_scale", branch_scale)
 
-    def forward(self, x: Stream, layout: Layout | None = None) -> Stream:
+    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
         """The stream after this layer; its tokens stand as `layout` says, from 0 on unless said."""
         x = x + self._branch(self.attention(self.attention_norm(x), layout))
         return x + self._branch(self.mlp(self.mlp_norm(x)))
@@ -82,7 +82,7 @@ class Block(nn.Module):
 class PostNormBlock(Block):
     """Normalises what each branch gives rather than what it reads (OLMo 2, arXiv:2501.00656)."""
 
-    def forward(self, x: Stream, layout: Layout | None = None) -> Stream:
+    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
         """The stream after this layer."""
         x = x + self._branch(self.attention_norm(self.attention(x, layout)))
         return x + self._branch(self.mlp_norm(self.mlp(x)))
@@ -91,7 +91,7 @@ class PostNormBlock(Block):
 class ParallelBlock(Block):
     """Attention and MLP read the same stream, so that neither waits (GPT-J; PaLM, section 2)."""
 
-    def forward(self, x: Stream, layout: Layout | None = None) -> Stream:
+    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
         """The stream after this layer."""
         attended = self.attention(self.attention_norm(x), layout)
         return x + self._branch(attended + self.mlp(self.mlp_norm(x)))
@@ -134,7 +134,7 @@ class SandwichBlock(Block):
         self.attention_out_norm = attention_out_norm
         self.mlp_out_norm = mlp_out_norm
 
-    def forward(self, x: Stream, layout: Layout | None = None) -> Stream:
+    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
         """The stream after this layer."""
         attended = self.attention(self.attention_norm(x), layout)
         x = x + self._branch(self.attention_out_norm(attended))

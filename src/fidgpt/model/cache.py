@@ -23,7 +23,7 @@ class Cache:
         if capacity < 1:
             raise ValueError(f"{capacity=} leaves no room for a token: use 1 or more.")
         self.capacity = capacity
-        self._rings: dict[int, Ring] = {}
+        self._rings: dict[int, RingBuffer] = {}
         self._layers: dict[int, LayerCache] = {}
 
     def layer(self, index: int) -> "LayerCache":
@@ -32,7 +32,7 @@ class Cache:
             self._layers[index] = LayerCache(self)
         return self._layers[index]
 
-    def ring(self, window: int | None) -> "Ring":
+    def ring(self, window: int | None) -> "RingBuffer":
         """The columns of all parts that look `window` tokens back; None: at all."""
         room = self.capacity if window is None else min(window, self.capacity)
         if room not in self._rings:
@@ -50,8 +50,8 @@ class Cache:
         kept += [tensor for ring in self._rings.values() for tensor in ring.columns]
         return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
-    def _make_ring(self, room: int) -> "Ring":
-        return Ring(room, capacity=self.capacity)
+    def _make_ring(self, room: int) -> "RingBuffer":
+        return RingBuffer(room, capacity=self.capacity)
 
 
 class StaticCache(Cache):
@@ -62,7 +62,7 @@ class StaticCache(Cache):
     oldest.
     """
 
-    def _make_ring(self, room: int) -> "Ring":
+    def _make_ring(self, room: int) -> "RingBuffer":
         return StaticRing(room)
 
 
@@ -82,7 +82,7 @@ class LayerCache:
         return [tensor for kept in self._kept.values() for tensor in kept]
 
 
-class Turn:
+class CacheUpdate:
     """What one pass does to all tensors that keep the same tokens: writes new ones, shows all.
 
     The last but one dimension of a tensor is the token, and its column is the token's number
@@ -138,7 +138,7 @@ class Turn:
                 tensor.narrow(-2, 0, last - first).copy_(rest)
 
 
-class StaticTurn(Turn):
+class StaticTurn(CacheUpdate):
     """The same by columns that only the device knows."""
 
     has_gaps = True
@@ -160,7 +160,7 @@ class StaticTurn(Turn):
         return new if self.is_first else shown
 
 
-class Ring:
+class RingBuffer:
     """Which tokens stand in the columns of all tensors with the same room.
 
     Args:
@@ -174,7 +174,7 @@ class Ring:
         self._capacity = capacity
         self._seen = 0
 
-    def turn(self, positions: Tensor) -> Turn:
+    def turn(self, positions: Tensor) -> CacheUpdate:
         """What a pass over tokens at `positions` [rows, seq] does."""
         count = positions.shape[1]
         if self._seen + count > self._capacity:
@@ -182,19 +182,19 @@ class Ring:
                 f"the cache has room for {self._capacity} tokens of a row, and "
                 f"{self._seen} + {count} have come: make it with a larger capacity."
             )
-        turn = Turn(room=self.room, before=self._seen, count=count)
+        turn = CacheUpdate(room=self.room, before=self._seen, count=count)
         self._seen += count
         return turn
 
 
-class StaticRing(Ring):
+class StaticRing(RingBuffer):
     """The same, which counts on the device."""
 
     def __init__(self, room: int) -> None:
         super().__init__(room, capacity=room)
         self._next: Tensor | None = None
 
-    def turn(self, positions: Tensor) -> Turn:
+    def turn(self, positions: Tensor) -> CacheUpdate:
         """What a pass over tokens at `positions` [rows, seq] does."""
         count, is_first = positions.shape[1], self._next is None
         if self._next is None:

@@ -9,15 +9,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from fidgpt.model.cache import Cache, LayerCache, Ring, Turn
-from fidgpt.model.init import ZEROS, Init, carry
+from fidgpt.model.cache import Cache, CacheUpdate, LayerCache, RingBuffer
+from fidgpt.model.init import ZEROS, Init, with_init
 from fidgpt.ranges import require_positive, require_size
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class TokenPositions:
     """Where some tokens stand.
 
     Attributes:
@@ -37,7 +37,7 @@ class Places:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class AttentionContext:
     """What every layer of a forward pass is told beside the stream.
 
     Attributes:
@@ -47,20 +47,20 @@ class Layout:
         its layers a layout with the layer's own.
     """
 
-    places: Places
+    places: TokenPositions
     tokens: Int[Tensor, "batch seq"] | None = None
     cache: Cache | LayerCache | None = None
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
-    def at_layer(self, index: int) -> "Layout":
+    def at_layer(self, index: int) -> "AttentionContext":
         """The layout of layer `index`; the same one where nothing is cached."""
         if not isinstance(self.cache, Cache):
             return self
-        return Layout(self.places, self.tokens, self.cache.layer(index), self._made)
+        return AttentionContext(self.places, self.tokens, self.cache.layer(index), self._made)
 
     def remember(
         self, owner: object, new: Sequence[Tensor], *, window: int | None
-    ) -> tuple[Sequence[Tensor], Places]:
+    ) -> tuple[Sequence[Tensor], TokenPositions]:
         """Tensors [..., seq, size] of all tokens that these may look at, and where those stand.
 
         Args:
@@ -74,7 +74,7 @@ class Layout:
         turn, places = self.once(("turn", ring.room), lambda: self._turned(ring))
         return turn.extend(self.cache.of(owner), new), places
 
-    def _turned(self, ring: Ring) -> tuple[Turn, Places]:
+    def _turned(self, ring: RingBuffer) -> tuple[CacheUpdate, TokenPositions]:
         """What this pass does to parts with one room, and where all that these keep stand."""
         places = self.places
         numbers = [x.unsqueeze(-1) for x in (places.positions, places.documents) if x is not None]
@@ -83,7 +83,7 @@ class Layout:
         if turn.is_first:
             return turn, places
         positions, *documents = (x.squeeze(-1) for x in shown)
-        return turn, Places(positions, *documents, whole=places.whole and not turn.has_gaps)
+        return turn, TokenPositions(positions, *documents, whole=places.whole and not turn.has_gaps)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, made for the first who asks: layers share angles and masks."""
@@ -96,17 +96,17 @@ class Layout:
 class LayoutMaker(Protocol):
     """Says where the tokens of a batch stand."""
 
-    def __call__(self, tokens: Int[Tensor, "batch seq"], /) -> Layout: ...
+    def __call__(self, tokens: Int[Tensor, "batch seq"], /) -> AttentionContext: ...
 
 
-def one_document(tokens: Int[Tensor, "batch seq"]) -> Layout:
+def one_document(tokens: Int[Tensor, "batch seq"]) -> AttentionContext:
     """Every row is one document, or is treated as one: positions count from 0 to its end."""
-    return Layout(counted(tokens.shape[1], tokens.device), tokens=tokens)
+    return AttentionContext(counted(tokens.shape[1], tokens.device), tokens=tokens)
 
 
-def counted(seq: int, device: torch.device) -> Places:
+def counted(seq: int, device: torch.device) -> TokenPositions:
     """Positions from 0 to seq - 1 in every row."""
-    return Places(torch.arange(seq, device=device).unsqueeze(0), whole=True)
+    return TokenPositions(torch.arange(seq, device=device).unsqueeze(0), whole=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +123,19 @@ class PackedDocuments:
 
     end_of_text: int
 
-    def __call__(self, tokens: Int[Tensor, "batch seq"]) -> Layout:
+    def __call__(self, tokens: Int[Tensor, "batch seq"]) -> AttentionContext:
         """The layout of rows in which `end_of_text` parts the documents."""
         begins = tokens == self.end_of_text
         columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         first = torch.where(begins, columns, 0).cummax(1).values
-        return Layout(Places(columns - first, documents=begins.cumsum(1)), tokens=tokens)
+        return AttentionContext(
+            TokenPositions(columns - first, documents=begins.cumsum(1)), tokens=tokens
+        )
 
 
-def padded(tokens: Int[Tensor, "batch seq"], *, present: Int[Tensor, "batch seq"]) -> Layout:
+def padded(
+    tokens: Int[Tensor, "batch seq"], *, present: Int[Tensor, "batch seq"]
+) -> AttentionContext:
     """Rows of different lengths in one batch.
 
     Args:
@@ -140,7 +144,7 @@ def padded(tokens: Int[Tensor, "batch seq"], *, present: Int[Tensor, "batch seq"
         transformers.
     """
     present = present.long()
-    return Layout(Places(present.cumsum(1) * present - 1), tokens=tokens)
+    return AttentionContext(TokenPositions(present.cumsum(1) * present - 1), tokens=tokens)
 
 
 class Token(NamedTuple):
@@ -194,7 +198,7 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Every:
+class And:
     """At what each of the masks allows."""
 
     masks: tuple[Mask, ...]
@@ -207,7 +211,7 @@ class Every:
 
 
 @dataclass(frozen=True)
-class Either:
+class Or:
     """At what one of the masks at least allows."""
 
     masks: tuple[Mask, ...]
@@ -221,12 +225,12 @@ class Either:
 
 def within(mask: Mask, window: int | None) -> Mask:
     """The mask, narrowed to a window where one is given."""
-    return mask if window is None else Every((mask, Window(window)))
+    return mask if window is None else And((mask, Window(window)))
 
 
 def is_causal_among(mask: Mask, count: int) -> bool:
     """Whether among `count` tokens in a row a mask is `causal` and nothing more."""
-    masks = mask.masks if isinstance(mask, Every) else (mask,)
+    masks = mask.masks if isinstance(mask, And) else (mask,)
     wide = (isinstance(one, Window) and one.size >= count for one in masks if one is not causal)
     return causal in masks and all(wide)
 
@@ -295,4 +299,4 @@ def attention_sinks(*, num_heads: int, init: Init = ZEROS) -> nn.Parameter:
       ValueError: there is no head.
     """
     require_size("num_heads", num_heads)
-    return carry(nn.Parameter(torch.empty(num_heads)), init)
+    return with_init(nn.Parameter(torch.empty(num_heads)), init)

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fidgpt.model.context import Layout, one_document
-from fidgpt.model.init import GPT2_NORMAL, Constant, Init, carry
+from fidgpt.model.context import AttentionContext, one_document
+from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.ranges import require_factor, require_positive, require_size
 
 HALF = Constant(0.5)
@@ -27,7 +27,7 @@ def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -
     """
     require_size("vocab_size", vocab_size)
     require_size("hidden_dim", hidden_dim)
-    return carry(nn.Parameter(torch.empty(vocab_size, hidden_dim)), init)
+    return with_init(nn.Parameter(torch.empty(vocab_size, hidden_dim)), init)
 
 
 def root_of_width(*, hidden_dim: int) -> float:
@@ -62,7 +62,7 @@ class Embedding(nn.Module):
         require_factor("scale", scale)
 
     def forward(
-        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """The vectors of tokens that stand as `layout` says; from 0 on unless said."""
         x = _looked_up(tokens, self.weight)
@@ -103,8 +103,10 @@ class ValueEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.check_arguments(vocab_size=vocab_size, num_kv_heads=num_kv_heads, head_dim=head_dim)
-        self.weight = carry(nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim)), init)
-        self.gate = carry(nn.Parameter(torch.empty(1)), gate_init)
+        self.weight = with_init(
+            nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim)), init
+        )
+        self.gate = with_init(nn.Parameter(torch.empty(1)), gate_init)
 
     @staticmethod
     def check_arguments(*, vocab_size: int, num_kv_heads: int, head_dim: int) -> None:

@@ -193,7 +193,7 @@ LECUN_NORMAL = FanIn(gain=1.0)
 ZEROS = Constant(0.0)
 
 
-def carry(parameter: P, init: Init) -> P:
+def with_init(parameter: P, init: Init) -> P:
     """Remembers on a parameter how it starts, and starts it unless it has no memory yet.
 
     A model built on the meta device is filled later, by `materialize`.

@@ -18,7 +18,14 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
-from fidgpt.model.context import Layout, Mask, Places, ScoreChange, Token, is_causal_among
+from fidgpt.model.context import (
+    AttentionContext,
+    Mask,
+    ScoreChange,
+    Token,
+    TokenPositions,
+    is_causal_among,
+)
 
 Queries = Float[Tensor, "heads group seq head_dim"]
 Keys = Float[Tensor, "heads seq head_dim"]
@@ -140,9 +147,9 @@ class Scoring:
 
     scale: float
     mask: Mask
-    queries: Places
-    keys: Places
-    layout: Layout
+    queries: TokenPositions
+    keys: TokenPositions
+    layout: AttentionContext
     changes: Sequence[ScoreChange] = ()
     sinks: Float[Tensor, " heads"] | None = None
     dropout: float = 0.0
@@ -206,7 +213,7 @@ class Kernel(Protocol):
         ...
 
 
-def _tokens(places: Places, other: int) -> Token:
+def _tokens(places: TokenPositions, other: int) -> Token:
     """Every token with a dimension for those on the other side, and one for heads."""
     rows = places.positions.unsqueeze(1).unsqueeze(other)
     if places.documents is None:
@@ -449,7 +456,7 @@ def _changed(
     return score
 
 
-def _at(places: Places, row: Tensor, column: Tensor) -> Token:
+def _at(places: TokenPositions, row: Tensor, column: Tensor) -> Token:
     """One token; a single row of positions stands for all."""
     row = row if len(places.positions) > 1 else torch.zeros_like(row)
     position = places.positions[row, column]

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, empty, nn
 
-from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, carry
-from fidgpt.ranges import require_positive, require_share
+from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
+from fidgpt.ranges import require_positive, require_probability
 
 
 @runtime_checkable
@@ -36,9 +36,9 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Called by torch's own constructor in place of its uniform initialisation."""
-        carry(self.weight, self.init)
+        with_init(self.weight, self.init)
         if self.bias is not None:
-            carry(self.bias, ZEROS)
+            with_init(self.bias, ZEROS)
 
 
 class LoRALinear(Linear):
@@ -78,8 +78,8 @@ class LoRALinear(Linear):
         super().__init__(in_features, out_features, bias=bias, init=init)
         self.scale = 1.0 if alpha is None else alpha / rank
         self.dropout = dropout
-        self.lora_a = carry(nn.Parameter(empty(rank, in_features)), adapter_init)
-        self.lora_b = carry(nn.Parameter(empty(out_features, rank)), ZEROS)
+        self.lora_a = with_init(nn.Parameter(empty(rank, in_features)), adapter_init)
+        self.lora_b = with_init(nn.Parameter(empty(out_features, rank)), ZEROS)
 
     @staticmethod
     def check_arguments(*, rank: int, alpha: int | float | None, dropout: float) -> None:
@@ -87,7 +87,7 @@ class LoRALinear(Linear):
         require_positive("alpha", alpha)
         if rank < 1:
             raise ValueError(f"{rank=} leaves no room for adapters; use a rank of 1 or more.")
-        require_share("dropout", dropout)
+        require_probability("dropout", dropout)
 
     def forward(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
         heard = F.dropout(input, self.dropout, self.training) if self.dropout else input

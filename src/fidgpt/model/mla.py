@@ -8,7 +8,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.attention import Attention, Rotation, SinkFactory
-from fidgpt.model.context import Layout, Mask, Places, ScoreChange, causal, counted, within
+from fidgpt.model.context import (
+    AttentionContext,
+    Mask,
+    ScoreChange,
+    TokenPositions,
+    causal,
+    counted,
+    within,
+)
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
@@ -185,10 +193,10 @@ class LatentAttention(nn.Module):
             raise ValueError(f"{', '.join(empty)} leaves no dimension: use 1 or more.")
 
     def forward(
-        self, x: Float[Tensor, "batch seq hidden"], layout: Layout | None = None
+        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """Mixes tokens that stand as `layout` says; one document a row unless said."""
-        layout = Layout(counted(x.shape[1], x.device)) if layout is None else layout
+        layout = AttentionContext(counted(x.shape[1], x.device)) if layout is None else layout
         query, known = self._projected(x, layout)
         (known,), keys = layout.remember(self, [known], window=self.window)
         weight = self._absorbable(queries=query.shape[2], keys=known.shape[1])
@@ -213,7 +221,7 @@ class LatentAttention(nn.Module):
         return self.head_dim + self.rope_head_dim + self.value_head_dim
 
     def _projected(
-        self, x: Float[Tensor, "batch seq hidden"], layout: Layout
+        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext
     ) -> tuple[Float[Tensor, "batch heads seq query_dim"], Float[Tensor, "batch seq known_dim"]]:
         """Queries, and what is kept of a token: its latent and the key that all heads share."""
         narrow = x
@@ -267,7 +275,7 @@ class LatentAttention(nn.Module):
         absorbed = queries * (each + keys * 2 * (self.kv_rank + self.rope_head_dim))
         return _weight_of(self.kv_up) if absorbed < plain else None
 
-    def _scoring(self, layout: Layout, keys: Places) -> Scoring:
+    def _scoring(self, layout: AttentionContext, keys: TokenPositions) -> Scoring:
         return Scoring(
             scale=self.scale,
             mask=self.mask,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fidgpt.model.init import ZEROS, Constant, carry
+from fidgpt.model.init import ZEROS, Constant, with_init
 from fidgpt.ranges import require_not_negative
 
 
@@ -38,7 +38,7 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.check_arguments(eps=eps)
         self.eps = eps
-        self.weight = carry(nn.Parameter(torch.empty(hidden_dim)), Constant(1.0))
+        self.weight = with_init(nn.Parameter(torch.empty(hidden_dim)), Constant(1.0))
 
     @staticmethod
     def check_arguments(*, eps: float) -> None:
@@ -63,7 +63,7 @@ class OffsetRMSNorm(RMSNorm):
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-6) -> None:
         super().__init__(hidden_dim=hidden_dim, eps=eps)
-        carry(self.weight, ZEROS)
+        with_init(self.weight, ZEROS)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return _rms_norm(x, 1 + self.weight.to(_wide(self.weight)), self.eps)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fidgpt.model.context import Layout, counted
-from fidgpt.model.init import GPT2_NORMAL, Init, carry
+from fidgpt.model.context import AttentionContext, counted
+from fidgpt.model.init import GPT2_NORMAL, Init, with_init
 from fidgpt.ranges import require_positive, require_size
 
 
@@ -24,7 +24,7 @@ class LearnedPositions(nn.Module):
 
     def __init__(self, *, seq_len: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
-        self.weight = carry(nn.Parameter(torch.empty(seq_len, hidden_dim)), init)
+        self.weight = with_init(nn.Parameter(torch.empty(seq_len, hidden_dim)), init)
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
         """The vectors of some positions.
@@ -288,10 +288,12 @@ class RoPE(nn.Module):
         self,
         query: Heads,
         key: Float[Tensor, "batch kv_heads seq head_dim"],
-        layout: Layout | None = None,
+        layout: AttentionContext | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Rotates queries and keys by where they stand; from 0 on unless a layout says."""
-        layout = Layout(counted(query.shape[2], query.device)) if layout is None else layout
+        layout = (
+            AttentionContext(counted(query.shape[2], query.device)) if layout is None else layout
+        )
         make = partial(self._waves, layout.places.positions, query.dtype)
         cos, sin = layout.once(("rope", id(self), query.dtype), make)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)

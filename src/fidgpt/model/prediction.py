@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
-from fidgpt.model.context import Layout, LayoutMaker, Places, one_document
+from fidgpt.model.context import AttentionContext, LayoutMaker, TokenPositions, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear
@@ -79,7 +79,7 @@ class TokenPrediction(nn.Module):
         self,
         features: Float[Tensor, "batch seq hidden"],
         embedded: Float[Tensor, "batch seq hidden"],
-        layout: Layout,
+        layout: AttentionContext,
     ) -> Float[Tensor, "batch seq hidden"]:
         """Features that are one token further ahead.
 
@@ -178,7 +178,7 @@ class MultiTokenTransformer(Transformer):
         require_not_negative("weight", weight)
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """What the last layer knows of each token; in training, reports what it foretells."""
         layout = self.layout(tokens) if layout is None else layout
@@ -197,15 +197,17 @@ class MultiTokenTransformer(Transformer):
         self,
         features: Float[Tensor, "batch seq hidden"],
         tokens: Int[Tensor, "batch seq"],
-        places: Places,
+        places: TokenPositions,
     ) -> None:
         for ahead, prediction in enumerate(self.predictions, start=1):
             count = tokens.shape[1] - ahead - 1  # tokens whose target is in the batch
             if count < 1:
                 return
-            here = Layout(_cut(places, 0, count), tokens=tokens[:, :count])
+            here = AttentionContext(_cut(places, 0, count), tokens=tokens[:, :count])
             seen = tokens[:, ahead : ahead + count]
-            embedded = self.embedding(seen, Layout(_cut(places, ahead, count), tokens=seen))
+            embedded = self.embedding(
+                seen, AttentionContext(_cut(places, ahead, count), tokens=seen)
+            )
             features = prediction(features[:, :count], embedded, here)
             self._report(features, tokens, places, ahead)
 
@@ -213,7 +215,7 @@ class MultiTokenTransformer(Transformer):
         self,
         features: Float[Tensor, "batch count hidden"],
         tokens: Int[Tensor, "batch seq"],
-        places: Places,
+        places: TokenPositions,
         ahead: int,
     ) -> None:
         """The loss of one prediction, over the tokens that have a target."""
@@ -226,15 +228,15 @@ class MultiTokenTransformer(Transformer):
         report_loss("mtp", loss * (self.weight / len(self.predictions)))
 
 
-def _cut(places: Places, begin: int, count: int) -> Places:
+def _cut(places: TokenPositions, begin: int, count: int) -> TokenPositions:
     """The places of `count` tokens of each row."""
     columns = slice(begin, begin + count)
     documents = None if places.documents is None else places.documents[:, columns]
     whole = places.whole and begin == 0
-    return Places(places.positions[:, columns], documents=documents, whole=whole)
+    return TokenPositions(places.positions[:, columns], documents=documents, whole=whole)
 
 
-def _has_target(places: Places, ahead: int) -> Bool[Tensor, "rows count"]:
+def _has_target(places: TokenPositions, ahead: int) -> Bool[Tensor, "rows count"]:
     """Whether what foretells a token stands in one document, and the token exists.
 
     The token itself may begin the next document, as it may for the model's own loss.

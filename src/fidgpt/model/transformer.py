@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
-from fidgpt.model.context import Layout, LayoutMaker, one_document
+from fidgpt.model.context import AttentionContext, LayoutMaker, one_document
 from fidgpt.model.embedding import Embedding
-from fidgpt.ranges import require_share, require_size
+from fidgpt.ranges import require_probability, require_size
 
 
 class LanguageModel(nn.Module):
@@ -28,7 +28,7 @@ class LanguageModel(nn.Module):
     layout: LayoutMaker
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """What the model knows of each token, ready for the unembedding.
 
@@ -39,7 +39,7 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq vocab"]:
         """Logits of the token that follows each token; the arguments are those of `features`."""
         return self.unembedding(self.features(tokens, layout))
@@ -111,12 +111,12 @@ class Transformer(LanguageModel):
         """Raises ValueError unless width and depth are 1 or more, and the depth can be built."""
         require_size("hidden_dim", hidden_dim)
         require_size("num_layers", num_layers)
-        require_share("dropout", dropout)
+        require_probability("dropout", dropout)
         if num_layers > _DEEPEST:
             raise ValueError(f"{num_layers=} are more than {_DEEPEST}: no machine holds them all.")
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """What the last layer knows of each token, normalised: the input of the unembedding."""
         layout = self.layout(tokens) if layout is None else layout

@@ -35,7 +35,7 @@ from fidgpt.sweep.objective import (
 )
 from fidgpt.sweep.points import DryRuns, Point
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Book
+from fidgpt.sweep.results import ResultsTable
 from fidgpt.sweep.runners.attempt import Job, Runner, jobs_of
 
 # Trains points and reads their values: nan of one that diverged, None where there is none.
@@ -435,7 +435,7 @@ class Measuring:
         """
         jobs = jobs_of(points, self._directory, self._flags)
         self._directory.mkdir(parents=True, exist_ok=True)
-        book = Book(self._directory, jobs)
+        book = ResultsTable(self._directory, jobs)
         todo = [job for job in jobs if book.row(job)["status"] not in ("finished", "diverged")]
         if todo:
             with Screen(book, console=self._console, objective=self._objective) as screen:
@@ -443,7 +443,7 @@ class Measuring:
                     raise Stopped
         return [self._value(job, book) for job in jobs]
 
-    def _value(self, job: Job, book: Book) -> float | None:
+    def _value(self, job: Job, book: ResultsTable) -> float | None:
         if book.row(job)["status"] == "diverged":
             return math.nan
         return reported_by(job.directory).get(self._objective.name) if job.is_done else None

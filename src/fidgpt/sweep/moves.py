@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import assignment, composed, split_directive
-from fidgpt.graph import ConfigError, places, resolve
+from fidgpt.graph import ConfigError, find_parameters, resolve
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.walk import is_node
@@ -134,7 +134,7 @@ class Sample:
     def _stands(self, edit: Edit) -> bool:
         """Whether the graph holds in the end what an edit had put there."""
         try:
-            value = places(self._root, edit.path)[0].value
+            value = find_parameters(self._root, edit.path)[0].value
         except ConfigError:
             return False
         return is_node(value) or value == edit.after
@@ -279,6 +279,6 @@ def _value(directive: str, bound: Any) -> str:
     if not sign:
         return right.strip()
     try:
-        return leaf_text(places(bound, f"@{left}" if kind == "tag" else left)[0].value)
+        return leaf_text(find_parameters(bound, f"@{left}" if kind == "tag" else left)[0].value)
     except ConfigError:
         return f"{sign}{right.strip()}"

@@ -8,7 +8,7 @@ from typing import Any
 import fiddle as fdl
 import torch
 
-from fidgpt.collection import without_collection
+from fidgpt.collection import gc_paused
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.directives import composed
 from fidgpt.compose.runs import CONSTRAINTS, build_trainer
@@ -281,7 +281,7 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
       ConfigErrors: some points are wrong, and all of them are named; or an axis changes nothing,
         or a directive overwrites what one chose.
     """
-    with without_collection():
+    with gc_paused():
         return _Planning(items, allowed).plan()
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fidgpt.graph import suggest
 from fidgpt.sweep.objective import Objective, described, enter, keep, neighbours, usual
-from fidgpt.sweep.results import Book, changed_code
+from fidgpt.sweep.results import ResultsTable, changed_code
 from fidgpt.sweep.runners.attempt import Ending, Job
 from fidgpt.sweep.tables import TO_COME, best, duration, running_table, tally
 from fidgpt.sweep.values import Item
@@ -135,7 +135,7 @@ class Screen:
 
     def __init__(
         self,
-        book: Book,
+        book: ResultsTable,
         *,
         console: Console | None = None,
         num_jobs: int | None = None,
@@ -307,7 +307,7 @@ def opened(
     directory.mkdir(parents=True, exist_ok=True)
     if objective is not None:
         keep(objective, directory)
-    sweep, book = described(items), Book(directory, jobs)
+    sweep, book = described(items), ResultsTable(directory, jobs)
     warnings = [*changed_code(book.rows.values(), directory), *neighbours(directory, sweep)]
     enter(directory, sweep)
     with Screen(book, console=console, num_jobs=num_jobs, objective=objective) as screen:

@@ -142,7 +142,7 @@ _SECONDS = 2.0  # between two writings, while nothing ends
 _KEPT = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status")
 
 
-class Book:
+class ResultsTable:
     """Keeps `table.jsonl` and `results.csv`: every point's directives, fingerprint and numbers.
 
     Rows of points that are not among the jobs, as of a sweep that had other values once, stay. Of

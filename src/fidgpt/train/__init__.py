@@ -25,16 +25,16 @@ from fidgpt.train.run_directory import Outcome, RunDirectory, RunError
 from fidgpt.train.samples import Samples, continuations, document_begin, texts_after
 from fidgpt.train.state import Stateful
 from fidgpt.train.step import ClipByValue, GradientTransform
-from fidgpt.train.trackers.background import Aside
+from fidgpt.train.trackers.background import BackgroundTracker
 from fidgpt.train.trackers.console import Console
 from fidgpt.train.trackers.services import MLflow, TensorBoard, Trackio, WandB
 from fidgpt.train.trackers.trackers import JSONLines, Tracker
 from fidgpt.train.trainer import Trainer
 
 __all__ = [
-    "Aside",
     "Average",
     "BFloat16",
+    "BackgroundTracker",
     "CheckpointError",
     "Checkpoints",
     "ClipByValue",

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fidgpt.files import drafted, sync
+from fidgpt.files import atomic_path, sync
 
 
 class RunError(ValueError):
@@ -120,7 +120,7 @@ class RunDirectory:
             raise self._taken()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with drafted(self.path) as draft:
+            with atomic_path(self.path) as draft:
                 draft.mkdir()
                 for name, text in self.texts.items():
                     (draft / name).write_text(text, encoding="utf-8")

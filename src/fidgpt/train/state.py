@@ -44,7 +44,7 @@ class Stateful(Protocol):
         ...
 
 
-class Learner:
+class TrainState:
     """Takes optimizer steps.
 
     Args:

@@ -53,7 +53,7 @@ from fidgpt.train.run_directory import (
     tell,
 )
 from fidgpt.train.samples import Samples
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 from fidgpt.train.step import GradientTransform, norms_of, require_bound
 from fidgpt.train.trackers.background import Trackers, require_packages
 from fidgpt.train.trackers.trackers import Row, Tracker
@@ -97,7 +97,7 @@ def go_on(
 
 def make_learner(
     trainer: "Trainer", run: RunDirectory, *, resume: bool, resume_step: int | None
-) -> tuple[Learner, int]:
+) -> tuple[TrainState, int]:
     """The model on its device and its optimizer, at the beginning or as a checkpoint says.
 
     Returns them with the steps that are done.
@@ -117,7 +117,7 @@ def make_learner(
         with trainer.parallel.filling():
             trainer.weights(trainer.model)
     train_only(trainer.model, trainer.trainable)
-    learner = Learner(
+    learner = TrainState(
         trainer.model,
         optimizer=trainer.optimizer,
         groups=trainer.groups,
@@ -137,7 +137,7 @@ def make_learner(
     return learner, 0 if begins else restore(trainer, run, learner, resume_step)
 
 
-def restore(trainer: "Trainer", run: RunDirectory, learner: Learner, step: int | None) -> int:
+def restore(trainer: "Trainer", run: RunDirectory, learner: TrainState, step: int | None) -> int:
     """Makes a learner what it was at a checkpoint, the newest unless said; returns its step."""
     step, state = trainer.checkpoints.restore(
         run.path,
@@ -206,7 +206,7 @@ def _tell(speak: bool) -> Callable[[str], None]:
     return lambda line: tell(f"warning: {line}") if speak else None
 
 
-def evaluate(trainer: "Trainer", learner: Learner, step: int) -> Row:
+def evaluate(trainer: "Trainer", learner: TrainState, step: int) -> Row:
     """What is due once a step is done: `<name>/...` of the weights, `<name>/averaged/...` too.
 
     And under `samples` the texts that the model writes, if it is time for some.
@@ -244,7 +244,7 @@ def speed(trainer: "Trainer", facts: Facts, step: int, *, seconds: float) -> Row
     }
 
 
-def sample_texts(trainer: "Trainer", learner: Learner) -> Iterator[str]:
+def sample_texts(trainer: "Trainer", learner: TrainState) -> Iterator[str]:
     """What the model writes, a text for each prompt; by averaged weights if there are.
 
     On every process, of which each may hold a part of the model; only the main one shows it.
@@ -268,7 +268,7 @@ def sample_texts(trainer: "Trainer", learner: Learner) -> Iterator[str]:
             raise RunError(f"no sample can be written: {error}") from error
 
 
-def _measured(trainer: "Trainer", learner: Learner, evaluators: Mapping[str, Evaluator]) -> Row:
+def _measured(trainer: "Trainer", learner: TrainState, evaluators: Mapping[str, Evaluator]) -> Row:
     return {
         f"{name}/{key}": value
         for name, evaluator in evaluators.items()
@@ -277,7 +277,7 @@ def _measured(trainer: "Trainer", learner: Learner, evaluators: Mapping[str, Eva
 
 
 def recover(
-    trainer: "Trainer", run: RunDirectory, learner: Learner, diverged: Diverged, *, step: int
+    trainer: "Trainer", run: RunDirectory, learner: TrainState, diverged: Diverged, *, step: int
 ) -> int:
     """Goes back from a step to the last good checkpoint; returns the step that it is of.
 
@@ -312,7 +312,7 @@ def recover(
 
 
 def refuse_divergence(
-    row: Mapping[str, Any], measured: Mapping[str, Any], learner: Learner
+    row: Mapping[str, Any], measured: Mapping[str, Any], learner: TrainState
 ) -> None:
     """Lets no run go on that measures what is no number: good checkpoints would make room for bad.
 
@@ -329,7 +329,7 @@ def refuse_divergence(
         raise Diverged(_verdict(learner.divergence), f"{', '.join(wrong)}.")
 
 
-def refuse_spoilt(learner: Learner) -> None:
+def check_finite(learner: TrainState) -> None:
     """Lets no run save weights from which nothing can go on.
 
     The step's own loss and gradients were numbers; what the optimizer made of them shows only when
@@ -352,7 +352,7 @@ def _verdict(policy: Divergence | None) -> Verdict:
     return policy(is_finite=False) if isinstance(policy, RollBack) else Verdict.ABORT
 
 
-def _spoilt(learner: Learner) -> list[str]:
+def _spoilt(learner: TrainState) -> list[str]:
     """Names of the parameters whose norm is not finite, in the model's order."""
     named = dict(learner.model.named_parameters())
     finite = norms_of([*named.values()]).isfinite().tolist()
@@ -395,7 +395,7 @@ def _good_checkpoints(trainer: "Trainer", run: RunDirectory, *, before: int) -> 
 
 
 def save_where_due(
-    trainer: "Trainer", learner: Learner, run: RunDirectory, row: Row, *, is_due: bool
+    trainer: "Trainer", learner: TrainState, run: RunDirectory, row: Row, *, is_due: bool
 ) -> None:
     """Saves a checkpoint of the step that a row is of, if the policies want one or `is_due`.
 
@@ -413,7 +413,7 @@ def save_where_due(
     if not (is_due or reasons):
         return
     with learner.clock.phase("saving"):
-        refuse_spoilt(learner)
+        check_finite(learner)
         trainer.parallel.on_main(run.sync)  # a checkpoint without the rows before it is half of one
         trainer.checkpoints.save(
             run.path,
@@ -427,7 +427,7 @@ def save_where_due(
         )
 
 
-def progress(trainer: "Trainer", learner: Learner, step: int) -> dict[str, Any]:
+def progress(trainer: "Trainer", learner: TrainState, step: int) -> dict[str, Any]:
     """What a checkpoint holds of a run besides tensors; `restore` compares it."""
     return {
         "data": trainer.data.checksum,
@@ -734,7 +734,7 @@ class Trainer:
             return self._loop(run, learner, facts, begin, until_step or self.num_steps)
 
     def _loop(
-        self, run: RunDirectory, learner: Learner, facts: Facts, begin: int, until_step: int
+        self, run: RunDirectory, learner: TrainState, facts: Facts, begin: int, until_step: int
     ) -> Outcome:
         """The steps after step `begin`, with what is measured, written and saved between them."""
         listeners = self.trackers if self.parallel.is_main else []
@@ -768,7 +768,7 @@ class Trainer:
                 trackers.say(f"\nDone. More text: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=step, stopped_by=None)
 
-    def _step(self, learner: Learner, step: int, facts: Facts) -> Row:
+    def _step(self, learner: TrainState, step: int, facts: Facts) -> Row:
         """Step number `step`, counted from 1, and what was measured of it.
 
         Raises:

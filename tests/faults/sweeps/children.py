@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 
 from faults.processes import Command, become
 from fidgpt.cli import train
-from fidgpt.train.state import Learner
+from fidgpt.train.state import TrainState
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE = "done"
@@ -137,14 +137,14 @@ def _watched(journal: Journal, arguments: Sequence[str]) -> Command:
     """The training command, whose steps and end are noted."""
     said = [one.partition("=")[2] for one in arguments if one.startswith(("--run_dir", "--resume"))]
     point = Path(said[-1]).name
-    update = Learner.update
+    update = TrainState.update
 
-    def noted(self: Learner, batch: Any, *, step: int) -> Any:
+    def noted(self: TrainState, batch: Any, *, step: int) -> Any:
         journal.note(point, str(step + 1))
         return update(self, batch, step=step)
 
     def command() -> None:
-        Learner.update = noted
+        TrainState.update = noted
         try:
             train.run()
         except SystemExit as leaving:

@@ -19,7 +19,7 @@ SEARCH, NO_ROOM = "a search", "no room on the disk"
 SweepKind = Callable[[SweepCase], None]
 # Functions of a driver, the unit that is counted in them, and how much of it they do at most.
 _PLACES = (
-    ("fidgpt.sweep.results:Book.write", "disk", 12),
+    ("fidgpt.sweep.results:ResultsTable.write", "disk", 12),
     ("fidgpt.sweep.runners.attempt:Job.finish", "disk", 4),
     ("fidgpt.sweep.runners.work:Work._begin", "calls", 60),
     ("fidgpt.sweep.runners.work:Work._look", "calls", 200),

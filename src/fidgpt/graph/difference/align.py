@@ -9,13 +9,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import fiddle as fdl
 
-from fidgpt.graph.binding import Heard, Said, sayings
+from fidgpt.graph.binding import Binding, Inherited, sayings
 from fidgpt.graph.fiddle import Key
 from fidgpt.graph.storage.hashing import Merkle, Table, WrittenMerkle, hashable, leaf_key
 from fidgpt.graph.storage.order import Order
 from fidgpt.graph.walk import IS_PART, Node, children, is_shared_object, join, step_to
 
-Place = tuple[int, str]  # the identity of a part or container, and the step to what it holds
+ParameterRef = tuple[int, str]  # the identity of a part or container, and the step to what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Argument:
     """
 
     value: Any
-    said: Said | None = None
+    said: Binding | None = None
     is_default: bool = False
 
     @property
@@ -42,7 +42,7 @@ NOTHING = Argument(fdl.NO_VALUE)
 _NOTHING: Mapping[int, Any] = {}
 
 
-def place_of(said: Said) -> Place:
+def place_of(said: Binding) -> ParameterRef:
     """The place that says a quantity."""
     return id(said.node.value), step_to(said.key)
 
@@ -131,7 +131,7 @@ class Bound:
         """Whether a value is a part or a container that holds one."""
         return IS_PART[type(value)] or id(value) in self._holders
 
-    def hearers(self, place: Place) -> tuple[str, ...]:
+    def hearers(self, place: ParameterRef) -> tuple[str, ...]:
         """The paths of the parameters that hear a place."""
         holder, step = place
         at = self._order.lead.get(holder)
@@ -139,7 +139,7 @@ class Bound:
             return ()
         return tuple(one.path for one in self._heard.get(place, ()))
 
-    def path_of(self, place: Place) -> str:
+    def path_of(self, place: ParameterRef) -> str:
         """The path of a place, through the first place that holds the node; "" for the root."""
         holder, step = place
         return join(self.paths.get(holder, ""), step)
@@ -156,8 +156,8 @@ class Bound:
         return places[places[0] == path]
 
     @functools.cached_property
-    def _heard(self) -> Mapping[Place, list[Heard]]:
-        found: dict[Place, list[Heard]] = {}
+    def _heard(self) -> Mapping[ParameterRef, list[Inherited]]:
+        found: dict[ParameterRef, list[Inherited]] = {}
         for one in self._order.heard:
             found.setdefault(place_of(one.said), []).append(one)
         return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.fiddle import Key, every, given, named_defaults
+from fidgpt.graph.fiddle import Key, all_arguments, named_defaults, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import path_of
@@ -195,10 +195,10 @@ def describe(value: Any) -> str:
         return "not set"
     if not isinstance(value, fdl.Buildable) or is_formula(value):
         return short(value)
-    known = given(value)
+    known = set_arguments(value)
     words = [
         f"{key}={short(known[key]) if key in known else _tag_names(value, key)}"
-        for key in every(value)
+        for key in all_arguments(value)
         if key in known or fdl.get_tags(value, key)
     ]
     return _shortened(f"{title(value)}({', '.join(words)})")

@@ -14,7 +14,7 @@ from fidgpt.graph.difference.align import (
     Argument,
     Bound,
     Items,
-    Place,
+    ParameterRef,
     are_comparable,
     call_of,
     function_of,
@@ -65,7 +65,7 @@ class Edge:
         return self.old.said is not None or self.new.said is not None
 
     @property
-    def places(self) -> tuple[Place | None, Place | None]:
+    def places(self) -> tuple[ParameterRef | None, ParameterRef | None]:
         """The place in each graph."""
         old, new = self.steps
         return (

@@ -6,7 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.collection import without_collection
+from fidgpt.collection import gc_paused
 from fidgpt.graph.difference.align import Argument, Bound, place_of
 from fidgpt.graph.difference.changes import (
     Change,
@@ -61,7 +61,7 @@ class Target:
     def __init__(self, root: Any) -> None:
         self.root = root
 
-    @without_collection()
+    @gc_paused()
     def since(self, old: Any) -> Changes:
         """What differs from an older graph, as `diff` finds it.
 

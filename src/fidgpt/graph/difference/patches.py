@@ -9,7 +9,7 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph.difference.align import Pairing
 from fidgpt.graph.edits import is_same
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import Key, given
+from fidgpt.graph.fiddle import Key, set_arguments
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.storage.codec import encode, encode_dict, name_of
 from fidgpt.graph.storage.files import read_json, to_json
@@ -30,15 +30,19 @@ def originals(old: list[Any], new: list[Any], pairing: Pairing) -> Originals:
         while todo:
             first, second = todo.pop()
             found[id(second)] = first
-            kept = given(first)
-            pairs = [pair for key, one in given(second).items() for pair in _within(kept, key, one)]
+            kept = set_arguments(first)
+            pairs = [
+                pair
+                for key, one in set_arguments(second).items()
+                for pair in _within(kept, key, one)
+            ]
             todo += [pair for pair in pairs if _is_new_like(*pair, pairing)]
     return found
 
 
 def own_keys(old: Any, new: Any, pairing: Pairing, found: Originals) -> list[str]:
     """The arguments in which a new part is different from the one that it was made like."""
-    olds, news = given(old), given(new)
+    olds, news = set_arguments(old), set_arguments(new)
     keys = {**olds, **news}
     alike = {
         key for key in olds.keys() & news.keys() if _is_copy(olds[key], news[key], pairing, found)
@@ -81,7 +85,7 @@ def _differences(
     if fdl.get_callable(now) is not fdl.get_callable(part):
         yield "", title(now), title(part)
         return
-    nows, news = given(now), given(part)
+    nows, news = set_arguments(now), set_arguments(part)
     for key in {**nows, **news}:
         values = nows.get(key, fdl.NO_VALUE), news.get(key, fdl.NO_VALUE)
         if str(key) not in but and not _is_alike(*values, inner):
@@ -217,7 +221,7 @@ class _Making:
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
             self._at(path)["call"] = [self._name(call) for call in calls]
-        olds, news = given(old), given(new)
+        olds, news = set_arguments(old), set_arguments(new)
         for key in {**olds, **news}:
             place = join(path, step_between(old, key))
             values = olds.get(key, fdl.NO_VALUE), news.get(key, fdl.NO_VALUE)
@@ -265,7 +269,7 @@ class _Making:
         tags = {key: own for key, own in part.__argument_tags__.items() if own}
         entry = {
             kind: None if kind == TAGGED else self._name(fdl.get_callable(part)),
-            "set": {str(key): self._value(value) for key, value in given(part).items()},
+            "set": {str(key): self._value(value) for key, value in set_arguments(part).items()},
             "tags": {str(key): sorted(map(self._name, own)) for key, own in tags.items()},
         }
         if (old := self._originals.get(id(part))) is not None:

@@ -16,7 +16,7 @@ from fidgpt.graph.difference.differ import diff
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.page.tables import Rows, Tables
-from fidgpt.graph.paths import find_place
+from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.walk import Node, children, is_node, join, nodes
 
 
@@ -34,7 +34,7 @@ def results(root: Any, found: list[Node]) -> dict[int, str]:
         return {}
     bound = bind(root)
     quick = _quick(bound)
-    copies = {id(node.value): find_place(bound, node.path).value for node in asked}
+    copies = {id(node.value): find_parameter(bound, node.path).value for node in asked}
     computed = {number: copy for number, copy in copies.items() if id(copy) in quick}
     try:
         built = fdl.build(list(computed.values()))  # together, each once
@@ -55,7 +55,7 @@ def _quick(root: Any) -> set[int]:
     return quick
 
 
-Place = tuple[int, int]  # the numbers of a node and of its row
+ParameterRef = tuple[int, int]  # the numbers of a node and of its row
 _FEW = 24  # plain values in a list that is written on one line
 _SHALLOW = 4  # lists in lists that are
 
@@ -85,10 +85,10 @@ class Graph:
             holders = ((numbers[id(holder.value)], step) for holder, step in node.parents)
             described["parents"] = [(i, steps[i][step]) for i, step in holders]
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, ParameterRef]:
         """The row at each path, by the first path of the node that holds it."""
         paths = [""] * len(self.nodes)
-        found: dict[str, Place] = {}
+        found: dict[str, ParameterRef] = {}
         for i, node in enumerate(self.nodes):
             if node["parents"]:
                 holder, row = node["parents"][0]
@@ -131,7 +131,9 @@ def changes(old: tuple[Any, Graph], new: tuple[Any, Graph]) -> list[dict[str, An
     return [_described(change, *places) for change in diff(old[0], new[0])]
 
 
-def _described(change: Change, old: dict[str, Place], new: dict[str, Place]) -> dict[str, Any]:
+def _described(
+    change: Change, old: dict[str, ParameterRef], new: dict[str, ParameterRef]
+) -> dict[str, Any]:
     sides = {"old": _place(change.old.path, old), "new": _place(change.new.path, new)}
     return {
         "kind": type(change).__name__,
@@ -142,7 +144,7 @@ def _described(change: Change, old: dict[str, Place], new: dict[str, Place]) -> 
     }
 
 
-def _place(path: str | None, places: dict[str, Place]) -> Place | None:
+def _place(path: str | None, places: dict[str, ParameterRef]) -> ParameterRef | None:
     if path == "":
         return 0, -1  # the root stands in no row
     return None if path is None else places.get(path)

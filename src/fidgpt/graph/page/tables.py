@@ -7,11 +7,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.assignments import Saying, left_open_by, sayings_of
-from fidgpt.graph.binding import Heard
+from fidgpt.graph.assignments import Assignment, assignments_of, left_open_by
+from fidgpt.graph.binding import Inherited
 from fidgpt.graph.difference.changes import short
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.fiddle import Key, default_of, every, given, parameter_of
+from fidgpt.graph.fiddle import Key, all_arguments, default_of, parameter_of, set_arguments
 from fidgpt.graph.hints import hint_of, name_of
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.walk import children, is_node, step_to, title
@@ -121,7 +121,7 @@ def who(part: fdl.Buildable, key: Key, places: Texts, *, step: str = "") -> list
 
     What was said twice in the same words at one place is there once.
     """
-    told = [_told(said, places) for said in sayings_of(part, key, step)]
+    told = [_told(said, places) for said in assignments_of(part, key, step)]
     return [one for i, one in enumerate(told) if i == 0 or one != told[i - 1]]
 
 
@@ -155,7 +155,7 @@ def said_text(value: Any) -> str:
     return leaf_text(value)
 
 
-def _told(said: Saying, places: Texts) -> Told:
+def _told(said: Assignment, places: Texts) -> Told:
     told: Told = {"text": said_text(said.value)}
     if said.by:
         told["by"] = places.number(str(said.by))
@@ -178,7 +178,7 @@ class Rows:
     """
 
     def __init__(
-        self, numbers: Mapping[int, int], heard: Mapping[tuple[int, Key], Heard], tables: Tables
+        self, numbers: Mapping[int, int], heard: Mapping[tuple[int, Key], Inherited], tables: Tables
     ) -> None:
         self._numbers = numbers
         self._heard = heard
@@ -188,10 +188,10 @@ class Rows:
     def of(self, value: Any) -> list[Row]:
         """The rows of a node, in the order of the signature or of the items."""
         if isinstance(value, fdl.Buildable):
-            known, said = given(value), steps_said(value)
+            known, said = set_arguments(value), steps_said(value)
             return [
                 self._argument(value, key, held, key in known, said.get(str(key), []))
-                for key, held in every(value).items()
+                for key, held in all_arguments(value).items()
             ]
         return [self._item(value, step, held) for step, held in children(value)]
 
@@ -247,7 +247,7 @@ class Rows:
             return {"node": number}
         return {"text": short(value) if is_node(value) else leaf_text(value)}
 
-    def _hearing(self, heard: Heard) -> Row:
+    def _hearing(self, heard: Inherited) -> Row:
         """What is heard, and from which row."""
         said = heard.said
         source = self._numbers[id(said.node.value)], step_to(said.key)

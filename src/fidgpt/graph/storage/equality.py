@@ -8,8 +8,16 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.collection import without_collection
-from fidgpt.graph.binding import Conflict, Said, Scope, look_up, open_parameters, overlay, sayings
+from fidgpt.collection import gc_paused
+from fidgpt.graph.binding import (
+    Binding,
+    Conflict,
+    Scope,
+    look_up,
+    overlay,
+    sayings,
+    unset_parameters,
+)
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.fiddle import Key, default_of, named_defaults
 from fidgpt.graph.formulas import formula
@@ -74,9 +82,9 @@ class Lockstep:
         """The paths of the parameters that hear a place of the old graph."""
         found: list[str] = []
         for part, *_, scope in self.lead.values() if key in sayings(holder) else ():
-            for name, tags in open_parameters(part).items():
+            for name, tags in unset_parameters(part).items():
                 word = look_up(next(iter(tags)), overlay(scope, Node(part), sayings(part)))
-                if isinstance(word, Said) and word.node.value is holder and word.key == key:
+                if isinstance(word, Binding) and word.node.value is holder and word.key == key:
                     found.append(join(self.path(part), step_between(part, name)))
         return tuple(found)
 
@@ -204,7 +212,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
-@without_collection()
+@gc_paused()
 def fingerprint(root: Any) -> str:
     """A hash of the bound graph, 64 hexadecimal digits.
 
@@ -219,7 +227,7 @@ def fingerprint(root: Any) -> str:
     return fingerprint_of(Order(root))
 
 
-@without_collection()
+@gc_paused()
 def equal(left: Any, right: Any) -> bool:
     """Whether two graphs build the same: equal values, tags and sharing, once they are bound.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import fiddle as fdl
 
-from fidgpt.collection import without_collection
+from fidgpt.collection import gc_paused
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.storage.reading import Reading
 from fidgpt.graph.storage.writing import FORMAT, VERSION, write
@@ -184,7 +184,7 @@ _YAML = re.compile(r"(%.*\n|#.*\n|---.*\n|\s)*[\"'A-Za-z_][^\n{]*:(\s|$)")
 _DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
-@without_collection()
+@gc_paused()
 def dump(root: fdl.Buildable, *, form: Literal["json", "yaml"] = "json") -> str:
     """A graph as the text of a file; the same graph gives the same bytes.
 
@@ -211,7 +211,7 @@ def load(text: str, *, source: str = "the config file", allowed: tuple[str, ...]
     return load_with_changes(text, source=source, allowed=allowed)[0]
 
 
-@without_collection()
+@gc_paused()
 def load_with_changes(
     text: str, *, source: str = "the config file", allowed: tuple[str, ...] = ()
 ) -> tuple[Any, list[str]]:

@@ -7,14 +7,23 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.binding import Heard, Said, Scope, Scopes, bind, listen, resolve, sayings
+from fidgpt.graph.binding import (
+    Binding,
+    Inherited,
+    Scope,
+    Scopes,
+    bind,
+    inherited_arguments,
+    resolve,
+    sayings,
+)
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import Key, every, given, named_defaults
+from fidgpt.graph.fiddle import Key, all_arguments, named_defaults, set_arguments
 from fidgpt.graph.formulas import formula, is_formula
-from fidgpt.graph.paths import find_place
+from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, join, nodes, parts, step_to
 
-Place = tuple[Any, Any, Any]  # a node, what holds it, and the key there
+ParameterRef = tuple[Any, Any, Any]  # a node, what holds it, and the key there
 _Form = tuple[Any, ...]  # what a node calls, and the identities of what it holds
 _NOTHING: Mapping[int, dict[Key, Any]] = {}
 
@@ -47,8 +56,8 @@ class Walked:
           ConfigError: a part contains itself.
         """
         self.root = root
-        self.lead: dict[int, Place] = {}
-        self.again: dict[int, list[Place]] = {}
+        self.lead: dict[int, ParameterRef] = {}
+        self.again: dict[int, list[ParameterRef]] = {}
         self.held: dict[int, list[Any]] = {}
         self.twins: dict[int, int] = {}
         self.firsts: list[Any] = []
@@ -64,7 +73,7 @@ class Walked:
         lead = self.lead
         return [lead[me][0] for me in self.twins]
 
-    def places(self, value: Any) -> list[Place]:
+    def places(self, value: Any) -> list[ParameterRef]:
         """All places that hold a node; none for the root."""
         first = self.lead[id(value)]
         return [] if first[1] is None else [first, *self.again.get(id(value), ())]
@@ -78,7 +87,7 @@ class Walked:
     def _walk(self) -> None:
         lead, twins, leaves = self.lead, self.twins, self._leaves
         entered: list[tuple[Any, _Form]] = []
-        ways: list[Iterator[Place]] = [iter([(self.root, None, None)])]
+        ways: list[Iterator[ParameterRef]] = [iter([(self.root, None, None)])]
         while ways:
             for place in ways[-1]:
                 value = place[0]
@@ -104,14 +113,14 @@ class Walked:
                 if entered:
                     self._leave(*entered.pop())
 
-    def _meet_again(self, place: Place) -> None:
+    def _meet_again(self, place: ParameterRef) -> None:
         """Remembers one more place of a node, which must have been left by now."""
         me = id(place[0])
         if me not in self.twins:
             nodes(self.root)  # which says where it contains itself
         self.again.setdefault(me, []).append(place)
 
-    def _below(self, part: Any) -> list[Place]:
+    def _below(self, part: Any) -> list[ParameterRef]:
         """The nodes that a part holds, those among its defaults included."""
         names, known = self._names_of(part), part.__arguments__
         if names is None:
@@ -164,13 +173,13 @@ def step_between(holder: Any, key: Any) -> str:
 
 def _sorted(part: Any) -> dict[Key, Any]:
     """All arguments, those that `**kwargs` takes last and by name: their order says nothing."""
-    known, parameters = every(part), part.__signature_info__.parameters
+    known, parameters = all_arguments(part), part.__signature_info__.parameters
     others = sorted(key for key in known if isinstance(key, str) and key not in parameters)
     first = {key: value for key, value in known.items() if key not in others}
     return first | {key: known[key] for key in others}
 
 
-def _items(value: Any) -> list[Place]:
+def _items(value: Any) -> list[ParameterRef]:
     """The nodes in a container; those of a dict by their sorted keys."""
     if isinstance(value, dict):
         pairs = sorted(value.items(), key=lambda item: str(item[0]))
@@ -200,8 +209,8 @@ class Hearing:
         self._scopes = Scopes()
         self._nodes: dict[int, Node] = {}
         self._around: dict[int, Scope] = {id(None): {}}  # which holds the root
-        self._heard: dict[int, dict[Key, Said]] = {}
-        self._known: dict[Kind, dict[Key, Said]] = {}
+        self._heard: dict[int, dict[Key, Binding]] = {}
+        self._known: dict[Kind, dict[Key, Binding]] = {}
         self._listen_everywhere()
 
     def kind(self, value: Any) -> Kind:
@@ -209,25 +218,25 @@ class Hearing:
         scope = self._around.get(id(value))
         return self._walked.twins[id(value)], id(self._scope(value) if scope is None else scope)
 
-    def of(self, part: Any) -> Mapping[Key, Said]:
+    def of(self, part: Any) -> Mapping[Key, Binding]:
         """What the open parameters of a part hear, those apart of which the default stands."""
         heard = self._heard.get(id(part))
         if heard is None:
             scope = self._through(part, None)
             kind = self._walked.twins[id(part)], id(scope)
             if kind not in self._known:
-                self._known[kind] = listen(part, scope)
+                self._known[kind] = inherited_arguments(part, scope)
             heard = self._heard[id(part)] = self._known[kind]
         return heard
 
-    def said(self) -> list[Said]:
+    def said(self) -> list[Binding]:
         """What anybody hears, each at least once."""
         return [said for known in self._known.values() for said in known.values()]
 
-    def all(self) -> list[Heard]:
+    def all(self) -> list[Inherited]:
         """What each open parameter hears, in the order in which one reads the graph."""
         return [
-            Heard(self._entered(value), key, said)
+            Inherited(self._entered(value), key, said)
             for value, *_ in self._walked.lead.values()
             if IS_PART[type(value)] and value.__argument_tags__
             for key, said in self.of(value).items()
@@ -376,7 +385,7 @@ class Owners:
 
 # Of these types, values are leaves, and equal exactly if Python says that they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
-_NOTHING_OF_ORDER: Mapping[Key, Said] = {}
+_NOTHING_OF_ORDER: Mapping[Key, Binding] = {}
 _NONE: Sequence[Any] = ()
 
 
@@ -406,7 +415,7 @@ class Order:
             self._bind()
 
     @property
-    def lead(self) -> Mapping[int, Place]:
+    def lead(self) -> Mapping[int, ParameterRef]:
         """The first place that holds a node, by its identity, in the order in which one reads."""
         return self._walked.lead
 
@@ -436,11 +445,11 @@ class Order:
         return Owners(self._walked)
 
     @cached_property
-    def heard(self) -> list[Heard]:
+    def heard(self) -> list[Inherited]:
         """What open parameters hear, in the order in which one reads the graph."""
         return self._hearing.all() if self._hearing else []
 
-    def heard_by(self, part: Any) -> Mapping[Key, Said]:
+    def heard_by(self, part: Any) -> Mapping[Key, Binding]:
         """What the open parameters of a part hear."""
         return self._hearing.of(part) if self._hearing else _NOTHING_OF_ORDER
 
@@ -519,7 +528,7 @@ class Order:
             steps.append(step_between(value, key))
         return "".join(reversed(steps)).removeprefix(".")
 
-    def places(self, value: Any) -> list[Place]:
+    def places(self, value: Any) -> list[ParameterRef]:
         """All places that hold a node; none for the root."""
         return self._walked.places(value)
 
@@ -579,7 +588,7 @@ def looked_up(root: Any, found: Iterable[Any]) -> dict[int, dict[Key, Any]]:
         return {}
     formulas = [node for node in parts(root) if is_formula(node.value)]
     bound = bind(root)
-    known = {id(node.value): given(_at(bound, node.path)) for node in formulas}
+    known = {id(node.value): set_arguments(_at(bound, node.path)) for node in formulas}
     looked = [value for one in known.values() for value in one["values"].values()]
     twins: dict[int, Any] = {}
     if any(isinstance(value, fdl.Buildable) for value in looked):
@@ -591,7 +600,7 @@ def looked_up(root: Any, found: Iterable[Any]) -> dict[int, dict[Key, Any]]:
 
 
 def _at(root: Any, path: str) -> Any:
-    place = find_place(root, path) if path else None
+    place = find_parameter(root, path) if path else None
     if place is None:
         return root
     return place.container if isinstance(place.container, TaggedValueCls) else place.value

@@ -13,7 +13,7 @@ from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph.cloning import copy_part
 from fidgpt.graph.errors import ConfigError, at, suggest
-from fidgpt.graph.fiddle import Key, assign, default_of, every, named_defaults, parameter_of
+from fidgpt.graph.fiddle import Key, all_arguments, assign, default_of, named_defaults, parameter_of
 from fidgpt.graph.storage.codec import (
     Migration,
     decode,
@@ -185,7 +185,7 @@ class Reading:
         """Sets what was left at a default that is another one today."""
         part = model.part
         if called not in self._defaults:
-            known = {str(key): default_of(part, key) for key in every(part)}
+            known = {str(key): default_of(part, key) for key in all_arguments(part)}
             self._defaults[called] = {
                 name: encode_default(value)
                 for name, value in known.items()
@@ -228,7 +228,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def key_of(part: fdl.Buildable, name: str) -> Key:
     """The name or number of an argument, from its name in a file."""
-    names: dict[str, Key] = {str(key): key for key in every(part)}
+    names: dict[str, Key] = {str(key): key for key in all_arguments(part)}
     if name in names:
         return names[name]
     key: Key = int(name) if re.fullmatch("[0-9]{1,9}", name) else name

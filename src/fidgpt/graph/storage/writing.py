@@ -9,7 +9,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import Key, default_of, every, given
+from fidgpt.graph.fiddle import Key, all_arguments, default_of, set_arguments
 from fidgpt.graph.storage.codec import encode, encode_default, encode_dict, name_of
 from fidgpt.graph.storage.equality import fingerprint_by, fingerprint_of
 from fidgpt.graph.storage.hashing import Merkle, NotedMerkle, Table, hashable, leaf_key
@@ -122,7 +122,7 @@ class _Writing:
 
     def _part(self, part: Any, path: str) -> dict[str, Any]:
         """What a part calls, and its arguments."""
-        heard, known = self._bound.heard_by(part), given(part)
+        heard, known = self._bound.heard_by(part), set_arguments(part)
         try:
             sections = {
                 "set": self._said(part, path, known),
@@ -199,7 +199,7 @@ class _Writing:
         if kind not in self._defaults:
             self._defaults[kind] = {
                 str(key): encode_default(value)
-                for key in every(part)
+                for key in all_arguments(part)
                 if key not in known and (value := default_of(part, key)) is not fdl.NO_VALUE
             }
         return self._defaults[kind]

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fidgpt.files import drafted
+from fidgpt.files import atomic_path
 from fidgpt.graph import ConfigError
 from fidgpt.interop.hugging_face.tensors import Layout, coded_weights
 
@@ -120,7 +120,7 @@ class TensorFiles:
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
     """Lets `write` make a file that is whole under its name, or is not there."""
-    with drafted(path) as draft:
+    with atomic_path(path) as draft:
         draft.touch()
         mode = draft.stat().st_mode
         write(draft)

@@ -12,7 +12,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, nodes, read_value, suggest
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.fiddle import assign, default_of, every, given, parameter_of
+from fidgpt.graph.fiddle import all_arguments, assign, default_of, parameter_of, set_arguments
 from fidgpt.graph.hints import element_hint, fits, hint_of, is_protocol, members_of, name_of
 from fidgpt.graph.paths import describe
 from fidgpt.graph.values import as_asked
@@ -143,7 +143,7 @@ class _Maker:
         part = self.made[id(call.written)]
         if not isinstance(part, fdl.Buildable):
             return
-        names = [str(key) for key in every(part)]
+        names = [str(key) for key in all_arguments(part)]
         usual = {*part.__arguments__}  # of a partial
         for key, _ in call.arguments:
             if parameter_of(part, key) is None:
@@ -276,7 +276,7 @@ def _said_of_all(value: Any, depth: int) -> Any:
     if depth > DEEPEST:
         raise ConfigError(f"lists and dicts lie more than {DEEPEST} deep in each other.")
     if isinstance(value, TaggedValueCls):
-        value = given(value)["value"]
+        value = set_arguments(value)["value"]
     if isinstance(value, fdl.Buildable):
         return value
     if isinstance(value, dict):
@@ -289,7 +289,7 @@ def _said_of_all(value: Any, depth: int) -> Any:
 def _is_same(read: Any, value: Any) -> bool:
     """Whether what is read is of the same kind throughout; 1.0 is not 1, nor a list a tuple."""
     if isinstance(value, TaggedValueCls):
-        value = given(value)["value"]
+        value = set_arguments(value)["value"]
     if type(read) is not type(value):
         return False
     if isinstance(value, dict):

@@ -9,7 +9,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, Node, bind, nodes
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.fiddle import Key, given
+from fidgpt.graph.fiddle import Key, set_arguments
 from fidgpt.graph.hints import hint_of
 from fidgpt.graph.walk import children, is_node, join, step_to
 from fidgpt.interop.targets.reading import inside, is_made_anew, require_readable, written_value
@@ -76,7 +76,7 @@ class _Writer:
     def _node(self, node: Node) -> Any:
         value = node.value
         if isinstance(value, TaggedValueCls):  # a quantity in a list is its value
-            return self._value(given(value)["value"])
+            return self._value(set_arguments(value)["value"])
         if isinstance(value, fdl.Buildable):
             return self._part(node)
         if not isinstance(value, dict):
@@ -96,7 +96,7 @@ class _Writer:
         written: dict[str, Any] = {"_target_": dotted_name(fdl.get_callable(part))}
         if isinstance(part, _FACTORIES):
             written["_partial_"] = True
-        arguments = given(part)
+        arguments = set_arguments(part)
         unnamed = _unnamed(part, arguments)
         if unnamed:
             written["_args_"] = [self._value(arguments[key]) for key in unnamed]

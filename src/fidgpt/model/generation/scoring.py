@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fidgpt.model.context import Layout
+from fidgpt.model.context import AttentionContext
 from fidgpt.model.transformer import LanguageModel
 
 _CHUNK = 1024  # logits of so many tokens at once
@@ -70,7 +70,7 @@ def score(model: LanguageModel, tokens: Sequence[int], *, context: int) -> Score
 
 @torch.inference_mode()
 def log_probabilities(
-    model: LanguageModel, tokens: Int[Tensor, "batch seq"], layout: Layout | None = None
+    model: LanguageModel, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
 ) -> Float[Tensor, "batch seq-1"]:
     """Of each token but the first after those before it, in nats and float32.
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fidgpt.model.cache import Cache
-from fidgpt.model.context import Layout, LayoutMaker, Places
+from fidgpt.model.context import AttentionContext, LayoutMaker, TokenPositions
 from fidgpt.model.generation.sampling import sampling
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
@@ -63,7 +63,9 @@ class Rows:
         self._tokens[:, self.width] = tokens
         self.width += 1
 
-    def layout(self, make: LayoutMaker, *, begin: int, seen: int, cache: Cache | None) -> Layout:
+    def layout(
+        self, make: LayoutMaker, *, begin: int, seen: int, cache: Cache | None
+    ) -> AttentionContext:
         """Where the columns from `seen` on stand in a text that begins at column `begin`.
 
         Args:
@@ -77,8 +79,8 @@ class Rows:
             places = _moved(places, absent=(self._absent - begin).clamp_min(0))
         old = seen - begin
         documents = None if places.documents is None else _without(old, places.documents)
-        places = Places(_without(old, places.positions), documents, whole=places.whole)
-        return Layout(places, tokens=_without(seen, self.text()), cache=cache)
+        places = TokenPositions(_without(old, places.positions), documents, whole=places.whole)
+        return AttentionContext(places, tokens=_without(seen, self.text()), cache=cache)
 
 
 def _without(count: int, numbers: Int[Tensor, "rows seq"]) -> Int[Tensor, "rows new"]:
@@ -86,7 +88,7 @@ def _without(count: int, numbers: Int[Tensor, "rows seq"]) -> Int[Tensor, "rows 
     return numbers[:, count:].clone(memory_format=torch.contiguous_format)
 
 
-def _moved(places: Places, *, absent: Int[Tensor, "batch 1"]) -> Places:
+def _moved(places: TokenPositions, *, absent: Int[Tensor, "batch 1"]) -> TokenPositions:
     """Counts a row's first document from column `absent` on, and has no token before it."""
     columns = torch.arange(len(places), device=absent.device)
     positions, documents = places.positions, places.documents
@@ -94,7 +96,7 @@ def _moved(places: Places, *, absent: Int[Tensor, "batch 1"]) -> Places:
         positions = positions - absent
     else:
         positions = torch.where(documents == documents[:, :1], positions - absent, positions)
-    return Places(positions.masked_fill(columns < absent, -1), documents)
+    return TokenPositions(positions.masked_fill(columns < absent, -1), documents)
 
 
 @runtime_checkable
@@ -114,11 +116,11 @@ class CacheFactory(Protocol):
 
 
 Stop = Callable[[int], bool]
-Step = Callable[[LanguageModel, Tensor, Layout], Tensor]
+Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
 
 
 def next_logits(
-    model: LanguageModel, tokens: Int[Tensor, "batch seq"], layout: Layout
+    model: LanguageModel, tokens: Int[Tensor, "batch seq"], layout: AttentionContext
 ) -> Float[Tensor, "batch vocab"]:
     """Logits of the token after the last; the others are not scored."""
     return model.unembedding(model.features(tokens, layout)[:, -1])

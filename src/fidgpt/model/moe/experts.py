@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
 from fidgpt.model.cost import flops_per_token
-from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, carry
+from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.ranges import require_size
@@ -152,8 +152,8 @@ class StackedLoRA(nn.Module):
         self.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
         self.scale = 1.0 if alpha is None else alpha / rank
         self.dropout = dropout
-        self.lora_a = carry(nn.Parameter(torch.empty(num_experts, rank, inside)), adapter_init)
-        self.lora_b = carry(nn.Parameter(torch.empty(num_experts, outside, rank)), ZEROS)
+        self.lora_a = with_init(nn.Parameter(torch.empty(num_experts, rank, inside)), adapter_init)
+        self.lora_b = with_init(nn.Parameter(torch.empty(num_experts, outside, rank)), ZEROS)
 
     @staticmethod
     def check_arguments(*, rank: int, alpha: int | float | None, dropout: float) -> None:
@@ -222,10 +222,12 @@ class StackedExperts(Experts):
         return cast(StackedLoRA, self.adapters[name]).merged_into(weight)
 
     def _stacked(self, outside: int, inside: int, init: Init) -> nn.Parameter:
-        return carry(nn.Parameter(torch.empty(self.num_experts, outside, inside)), init)
+        return with_init(nn.Parameter(torch.empty(self.num_experts, outside, inside)), init)
 
     def _biases(self, outside: int, bias: bool) -> nn.Parameter | None:
-        return carry(nn.Parameter(torch.empty(self.num_experts, outside)), ZEROS) if bias else None
+        return (
+            with_init(nn.Parameter(torch.empty(self.num_experts, outside)), ZEROS) if bias else None
+        )
 
     def _adapt(self, adapter: AdapterFactory | None, *names: str) -> None:
         """Puts an adapter beside the matrices of each name."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, carry
+from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.ranges import require_factor, require_not_negative
 
 
@@ -185,8 +185,8 @@ class Router(nn.Module):
         self.selection_bias = selection_bias
         self.normalize = normalize
         self.scale = scale
-        self.weight = carry(nn.Parameter(torch.empty(num_experts, hidden_dim)), init)
-        self.bias = carry(nn.Parameter(torch.empty(num_experts)), ZEROS) if bias else None
+        self.weight = with_init(nn.Parameter(torch.empty(num_experts, hidden_dim)), init)
+        self.bias = with_init(nn.Parameter(torch.empty(num_experts)), ZEROS) if bias else None
 
     @staticmethod
     def check_arguments(*, num_experts: int, top_k: int, scale: float) -> None:

@@ -12,9 +12,9 @@ from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners.attempt import Attempt, Events, Exit, Job, State
 from fidgpt.sweep.runners.slurm_jobs import (
     Handed,
+    JobState,
     SlurmJobs,
     SlurmSilent,
-    Standing,
     refuse_without_slurm,
 )
 from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task, read_record
@@ -32,7 +32,7 @@ class Left(Exception):
 
 
 @dataclass
-class Desk:
+class JobSubmitter:
     """Hands in what is to run, and asks Slurm about all of it at once, now and then.
 
     Attributes:
@@ -178,14 +178,14 @@ class SlurmAttempt:
       handed: what Slurm calls it; None before it was handed in.
     """
 
-    def __init__(self, job: Job, desk: Desk, handed: Handed | None) -> None:
+    def __init__(self, job: Job, desk: JobSubmitter, handed: Handed | None) -> None:
         self.job = job
         self.handed = handed
         self._desk = desk
         self._over_since: float | None = None
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> JobState:
         """How Slurm said that it stands."""
         assert self.handed is not None  # only what is under way has one
         return self._desk.slurm.standing(self.handed)
@@ -322,7 +322,7 @@ class SlurmRunner:
     processes: int = 1
     extra: str | None = None
     _work: Work | None = field(default=None, init=False)
-    _desk: Desk | None = field(default=None, init=False)
+    _desk: JobSubmitter | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for name in ("jobs", "timeout_min", "cpus", "nodes", "processes"):
@@ -346,7 +346,7 @@ class SlurmRunner:
         """
         refuse_without_slurm()
 
-        def desk_of(job: Job) -> Desk:
+        def desk_of(job: Job) -> JobSubmitter:
             self._desk = self._desk or self._opened(job.log.parent.parent, events)
             return self._desk
 
@@ -379,8 +379,8 @@ class SlurmRunner:
         if self._work is not None:
             self._work.end_early(job)
 
-    def _opened(self, directory: Path, events: Events) -> Desk:
-        return Desk(
+    def _opened(self, directory: Path, events: Events) -> JobSubmitter:
+        return JobSubmitter(
             SlurmJobs(directory / _FOLDER, self.parameters),
             self._task,
             jobs=self.jobs,

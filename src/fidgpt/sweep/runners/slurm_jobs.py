@@ -38,7 +38,7 @@ class SlurmSilent(ConfigError):
 
 
 @dataclass(frozen=True)
-class Standing:
+class JobState:
     """How Slurm says that a job stands.
 
     Attributes:
@@ -87,7 +87,7 @@ class SlurmJobs:
         self.folder = folder.absolute()
         self.asked_at = float("-inf")
         self._parameters = parameters
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[str, JobState] = {}
         self._numbers: dict[str, str] = {}  # of arrays, by the names that they were given
 
     def ask(self) -> None:
@@ -99,12 +99,12 @@ class SlurmJobs:
         self.asked_at = time.monotonic()
         lines = _told("squeue", "--me", "--array", "--states=all", "-h", "-o%i|%T|%r|%j")
         rows = [line.split("|", 3) for line in lines if line.count("|") >= 3]
-        self._standings = {number: Standing(state, why) for number, state, why, _ in rows}
+        self._standings = {number: JobState(state, why) for number, state, why, _ in rows}
         self._numbers = {name: number.partition("_")[0] for number, _, _, name in rows}
 
-    def standing(self, handed: Handed) -> Standing:
+    def standing(self, handed: Handed) -> JobState:
         """How a job stood when Slurm was asked last."""
-        return self._standings.get(handed.number, Standing())
+        return self._standings.get(handed.number, JobState())
 
     def known(self) -> dict[str, Handed]:
         """The newest job of every point, by fingerprint, those of earlier processes included.

@@ -21,7 +21,7 @@ from fidgpt.model import StartError
 from fidgpt.sweep.objective import Objective, refuse_unreported, reported_by
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Book
+from fidgpt.sweep.results import ResultsTable
 from fidgpt.sweep.runners.attempt import Job
 from fidgpt.sweep.search.space import Space
 
@@ -275,7 +275,7 @@ class Ledger(Generic[T]):
     """
 
     told: Told[T]
-    book: Book
+    book: ResultsTable
     screen: Screen
     objective: Objective
     make: Callable[[Mapping[str, Any]], Point]

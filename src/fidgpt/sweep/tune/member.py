@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fidgpt.files import drafted
+from fidgpt.files import atomic_path
 from fidgpt.sweep.runners.work import Tail
 from fidgpt.sweep.tune.trial import BEAT, Attended, Stretches, Surroundings
 
@@ -49,7 +49,7 @@ def clone(parent: Path, checkpoint: Path, run: Path, *, step: int) -> None:
       step: the last one that both have in common.
     """
     run.parent.mkdir(parents=True, exist_ok=True)
-    with drafted(run) as draft:
+    with atomic_path(run) as draft:
         draft.mkdir()
         for path in parent.iterdir():
             if path.is_file() and path.name not in _NOT_COPIED and not path.name.startswith("."):
@@ -63,7 +63,7 @@ def clone(parent: Path, checkpoint: Path, run: Path, *, step: int) -> None:
 def _link(source: Path, target: Path) -> None:
     """The same files under another name, or copies where there can be no second name."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with drafted(target) as draft:
+    with atomic_path(target) as draft:
         shutil.copytree(source, draft, copy_function=_linked)
 
 

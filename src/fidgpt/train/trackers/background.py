@@ -107,7 +107,7 @@ PATIENCE = 30.0  # seconds for the last rows, once the run is over
 ROWS = 10_000  # that wait at most; the oldest go first
 
 
-class Aside(abc.ABC):
+class BackgroundTracker(abc.ABC):
     """Hands rows to a thread, which opens the tracker, writes to it and closes it.
 
     Rows wait while the tracker is down, and it is opened anew until it takes them; what a run that
@@ -301,7 +301,7 @@ class Aside(abc.ABC):
 def require_packages(trackers: Sequence[Tracker]) -> None:
     """Raises RunError where a tracker's package is not installed, before anything is written."""
     for tracker in trackers:
-        if isinstance(tracker, Aside):
+        if isinstance(tracker, BackgroundTracker):
             missing = [name for name in tracker.packages if importlib.util.find_spec(name) is None]
             if missing:
                 raise RunError(
@@ -329,13 +329,13 @@ class Trackers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        asides = [tracker for tracker in self._trackers if isinstance(tracker, Aside)]
+        asides = [tracker for tracker in self._trackers if isinstance(tracker, BackgroundTracker)]
         for tracker in asides:  # all of them end at once
             tracker.finish_soon()
         self._all(lambda tracker: tracker.finish(), asides)
         self._all(
             lambda tracker: tracker.finish(),
-            [tracker for tracker in self._trackers if not isinstance(tracker, Aside)],
+            [tracker for tracker in self._trackers if not isinstance(tracker, BackgroundTracker)],
         )
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
@@ -360,7 +360,7 @@ class Trackers:
                     f"warning: {type(tracker).__name__} broke ({type(error).__name__}: {error}): "
                     "the run goes on without it."
                 )
-            if isinstance(tracker, Aside):
+            if isinstance(tracker, BackgroundTracker):
                 news += tracker.news()
         for text in news:
             self.say(text)

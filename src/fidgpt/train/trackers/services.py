@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from fidgpt.train.trackers.background import PATIENCE, PERIOD, Aside, Described, numbers, texts
+from fidgpt.train.trackers.background import (
+    PATIENCE,
+    PERIOD,
+    BackgroundTracker,
+    Described,
+    numbers,
+    texts,
+)
 from fidgpt.train.trackers.trackers import Journal, Row
 
 if TYPE_CHECKING:
@@ -22,7 +29,7 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]+")
 T = TypeVar("T")
 
 
-class MLflow(Aside):
+class MLflow(BackgroundTracker):
     """A run of an MLflow experiment.
 
     Args:
@@ -136,7 +143,7 @@ _EVENTS = "events.out.tfevents."  # then the seconds since 1970 at which a file 
 _EARLIER = "before-"  # sorts before all of them, and before what has it already
 
 
-class TensorBoard(Aside):
+class TensorBoard(BackgroundTracker):
     """Writes `tensorboard/` into the run directory; `tensorboard --logdir=runs` compares runs."""
 
     title = extra = "tensorboard"
@@ -192,7 +199,7 @@ def _table(config: Mapping[str, object]) -> str:
     return "\n".join(["| value | is |", "| --- | --- |", *rows])
 
 
-class Trackio(Aside):
+class Trackio(BackgroundTracker):
     """A run of a Trackio project, where TRACKIO_DIR says.
 
     Args:
@@ -236,7 +243,7 @@ class Trackio(Aside):
             run.finish()
 
 
-class WandB(Aside):
+class WandB(BackgroundTracker):
     """A run of Weights & Biases, its files in `wandb/` of the run directory.
 
     Args:
