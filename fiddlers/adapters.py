@@ -3,6 +3,7 @@
 import fiddle as fdl
 
 from fidgpt.graph import parts
+from fidgpt.graph.fiddle import parameter_names
 from fidgpt.model import LoRALinear, StackedLoRA, is_adapter
 from fidgpt.tags import Rank
 from fidgpt.train import Trainer
@@ -20,6 +21,6 @@ def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None
     """
     for node in parts(cfg.model):
         for name, maker in (("linear", LoRALinear), ("adapter", StackedLoRA)):
-            if name in node.value.__signature_info__.valid_param_names:
+            if name in parameter_names(node.value):
                 setattr(node.value, name, fdl.Partial(maker, rank=Rank.new(rank), alpha=alpha))
     cfg.trainable = is_adapter

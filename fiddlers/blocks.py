@@ -7,6 +7,7 @@ from torch import nn
 
 from fidgpt.fiddlers.experts import with_mlp
 from fidgpt.graph import clone_part, find, swap_all
+from fidgpt.graph.fiddle import parameter_names
 from fidgpt.model import (
     GELU,
     Block,
@@ -108,7 +109,7 @@ def _use_norm(
 ) -> None:
     """Puts a norm, given how to make one of a kind, before each branch and at the end."""
     for block in find(cfg.model, Block):
-        for key in _NORMS.intersection(block.__signature_info__.valid_param_names):
+        for key in _NORMS.intersection(parameter_names(block)):
             setattr(block, key, norm(fdl.ArgFactory))
     for model in find(cfg, Transformer):
         model.norm = norm(fdl.Config)

@@ -6,6 +6,7 @@ import fiddle as fdl
 
 from fidgpt.fiddlers.patterns import repeated, require_depth
 from fidgpt.graph import ConfigError, clone_part, find, swapped
+from fidgpt.graph.fiddle import parameter_names
 from fidgpt.model import Block, LoRALinear, Transformer
 from fidgpt.model.mlp import (
     GELU,
@@ -254,6 +255,6 @@ def _adapted(part: Any, kind: Any) -> Any:
     for (name, maker), (other_name, other_maker) in _ADAPTERS.items():
         adapter: Any = given.get(name)
         is_known = isinstance(adapter, fdl.Buildable) and fdl.get_callable(adapter) is maker
-        if is_known and other_name in new.__signature_info__.valid_param_names:
+        if is_known and other_name in parameter_names(new):
             setattr(new, other_name, swapped(adapter, other_maker))
     return new

@@ -5,6 +5,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import parts, swap_all
+from fidgpt.graph.fiddle import raw_arguments
 from fidgpt.model import Attention, RoPE
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share
 from fidgpt.tags import HeadDim
@@ -38,7 +39,7 @@ def use_mla(
         "value_head_dim": value_head_dim,
     }
     for attention in swap_all(cfg.model, Attention, LatentAttention, by=LatentAttention):
-        if "kv_rank" not in attention.__arguments__:
+        if "kv_rank" not in raw_arguments(attention):
             attention.kv_rank = fdl.Config(latent_rank, head_dim=HeadDim.new())
         for name, size in given.items():
             if size is not None:

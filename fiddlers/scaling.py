@@ -7,6 +7,7 @@ import fiddle as fdl
 from fidgpt.fiddlers.attention import ATTENTIONS
 from fidgpt.fiddlers.optimizers import deal
 from fidgpt.graph import ConfigError, find, parts
+from fidgpt.graph.fiddle import parameter_names, raw_arguments
 from fidgpt.model import (
     DepthScaled,
     MuP,
@@ -81,7 +82,7 @@ def _start_by_width(cfg: fdl.Config[Trainer], base_dim: int) -> None:
     )
     for node in parts([*cfg.model.first_blocks, *cfg.model.blocks]):
         part = node.value
-        names = part.__signature_info__.valid_param_names
+        names = parameter_names(part)
         if "init" not in names or "hidden_dim" not in names:
             continue  # a DepthScaled, which is told below, or a table
         part.init = start
@@ -91,7 +92,7 @@ def _start_by_width(cfg: fdl.Config[Trainer], base_dim: int) -> None:
 
 def _let_follow(part: fdl.Buildable) -> None:
     """Sizes that were said as numbers, for another width, follow the width."""
-    for name in {"num_heads", "num_kv_heads", "ffn_dim"} & part.__arguments__.keys():
+    for name in {"num_heads", "num_kv_heads", "ffn_dim"} & raw_arguments(part).keys():
         if name == "num_kv_heads" and isinstance(part.num_kv_heads, int):
             part.num_kv_heads = fdl.Config(
                 heads_that_fit, hidden_dim=HiddenDim.new(), head_dim=HeadDim.new()

@@ -38,6 +38,7 @@ from fidgpt.compose.index import (
 )
 from fidgpt.graph import parts
 from fidgpt.graph.docs import doc_of
+from fidgpt.graph.fiddle import argument_tags
 from fidgpt.graph.formulas import parse_call
 from fidgpt.graph.hints import (
     fits,
@@ -522,10 +523,7 @@ def _file(named: Any) -> Path:
 def _own_tags(root: Any, catalogue: Catalogue) -> dict[str, Any]:
     """The tags of a graph that have no name in the catalogue, by dotted name."""
     carried = {
-        tag
-        for node in parts(root)
-        for tags in node.value.__argument_tags__.values()
-        for tag in tags
+        tag for node in parts(root) for tags in argument_tags(node.value).values() for tag in tags
     }
     named = set(catalogue.tags.values())
     return {f"{tag.__module__}.{tag.__name__}": tag for tag in carried - named}

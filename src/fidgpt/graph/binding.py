@@ -9,7 +9,16 @@ import fiddle as fdl
 from fidgpt.collection import gc_paused
 from fidgpt.graph.cloning import copies_of
 from fidgpt.graph.errors import ConfigError, listed, raise_all
-from fidgpt.graph.fiddle import Key, all_arguments, assign, default_of, set_arguments
+from fidgpt.graph.fiddle import (
+    Key,
+    all_arguments,
+    argument_history,
+    argument_tags,
+    assign,
+    default_of,
+    raw_arguments,
+    set_arguments,
+)
 from fidgpt.graph.formulas import is_formula, look_up_names
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
@@ -121,9 +130,9 @@ class Scopes:
 
 def sayings(value: Any) -> dict[Key, frozenset[Tag]]:
     """The arguments of a part that say quantities, with their tags; none for a container."""
-    if not IS_PART[type(value)] or not value.__argument_tags__:
+    if not IS_PART[type(value)] or not argument_tags(value):
         return {}
-    tagged, known = value.__argument_tags__, value.__arguments__
+    tagged, known = argument_tags(value), raw_arguments(value)
     found = {key: frozenset(own) for key, own in tagged.items() if own and key in known}
     return (
         found
@@ -140,7 +149,7 @@ def overlay(around: Scope, node: Node, tagged: dict[Key, frozenset[Tag]]) -> Sco
     scope = around
     mine: dict[Tag, Binding] = {}
     for key, tags in tagged.items():
-        said = Binding(node.value.__arguments__[key], node, key)
+        said = Binding(raw_arguments(node.value)[key], node, key)
         for tag in tags:
             scope = {t: s for t, s in scope.items() if t in mine or not issubclass(t, tag)}
             earlier = mine.setdefault(tag, said)
@@ -205,8 +214,8 @@ def asked_in_vain(name: str, formula: Node) -> ConfigError:
 def _said(root: Node, name: str) -> Iterator[tuple[str, str]]:
     """The parts that say a quantity, each with the place in it."""
     for node in parts(root.value):
-        for key, tags in node.value.__argument_tags__.items():
-            is_said = node.value.__arguments__.get(key, fdl.NO_VALUE) is not fdl.NO_VALUE
+        for key, tags in argument_tags(node.value).items():
+            is_said = raw_arguments(node.value).get(key, fdl.NO_VALUE) is not fdl.NO_VALUE
             if is_said and any(tag.__name__ == name for tag in tags):
                 yield node.path, join(node.path, step_to(key))
 
@@ -347,9 +356,9 @@ def _assign_heard(part: fdl.Buildable, heard: Inherited, value: Any) -> None:
     if not isinstance(heard.key, str):
         assign(part, heard.key, value)
         return
-    part.__arguments__[heard.key] = value
-    told = heard.said.node.value.__argument_history__.get(heard.said.key, ())
-    part.__argument_history__[heard.key] += told[-1:]
+    raw_arguments(part)[heard.key] = value
+    told = argument_history(heard.said.node.value).get(heard.said.key, ())
+    argument_history(part)[heard.key] += told[-1:]
 
 
 def inherits(root: Any, part: fdl.Buildable, key: Key) -> bool:
@@ -429,9 +438,9 @@ def inherited_arguments(part: fdl.Buildable, scope: Scope) -> dict[Key, Binding]
 
 def unset_parameters(part: Any) -> dict[Key, frozenset[Tag]]:
     """The parameters of a part that carry a tag and have no value; none for a container."""
-    if not IS_PART[type(part)] or not part.__argument_tags__:
+    if not IS_PART[type(part)] or not argument_tags(part):
         return {}
-    tagged, known = part.__argument_tags__, part.__arguments__
+    tagged, known = argument_tags(part), raw_arguments(part)
     found = {key: frozenset(tags) for key, tags in tagged.items() if tags and key not in known}
     return (
         found

@@ -5,7 +5,7 @@ from typing import Any
 
 from fidgpt.graph.checking import checked, is_plain
 from fidgpt.graph.constraints import Constraint, refused
-from fidgpt.graph.fiddle import named_defaults, set_arguments
+from fidgpt.graph.fiddle import call, raw_arguments, set_arguments
 from fidgpt.graph.walk import IS_NODE, IS_PART, nodes
 
 
@@ -58,12 +58,9 @@ def _built(value: Any, built: dict[int, Any], root: Any) -> Any:
     """What a node becomes once all that it holds was built."""
     if not IS_PART[type(value)]:
         return _container(value, built) if is_plain(value) else value
-    arguments = {key: built.get(id(one), one) for key, one in value.__arguments__.items()}
+    arguments = {key: built.get(id(one), one) for key, one in raw_arguments(value).items()}
     try:
-        if named_defaults(value) is not None:
-            return value.__build__(**arguments)
-        args, keywords = value.__signature_info__.transform_to_args_kwargs(arguments)
-        return value.__build__(*args, **keywords)
+        return call(value, arguments)
     except Exception as error:  # a division by head_dim=0 is the user's mistake too
         kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
         path = next(node.path for node in nodes(root) if node.value is value)

@@ -21,7 +21,9 @@ from fidgpt.graph.fiddle import (
     all_arguments,
     default_of,
     named_defaults,
+    raw_arguments,
     set_arguments,
+    signature_of,
 )
 from fidgpt.graph.formulas import is_formula, wrong_formulas
 from fidgpt.graph.hints import (
@@ -85,7 +87,7 @@ def _misfit(part: fdl.Buildable, count: int) -> str:
     known = dict.fromkeys([*set_arguments(part), *unset_parameters(part)])
     num_given = sum(isinstance(key, int) for key in known)
     names = [key for key in known if isinstance(key, str)]
-    signature = part.__signature_info__.signature
+    signature = signature_of(part)
     try:
         bound = signature.bind_partial(*[None] * (num_given + count), **dict.fromkeys(names))
     except TypeError:  # some of them are given by name, which an annotation cannot say
@@ -260,10 +262,10 @@ def _misfits(node: Node) -> Iterator[ConfigError]:
     hints = {} if named_defaults(part) is None else hints_of(fdl.get_callable(part))
     sure = {
         key
-        for key, value in part.__arguments__.items()
+        for key, value in raw_arguments(part).items()
         if type(value) is hints.get(key) and type(value) in LEAVES and value == value
     }
-    if len(sure) == len(part.__arguments__):
+    if len(sure) == len(raw_arguments(part)):
         return
     for key, value in set_arguments(part).items():
         if key in sure or not _is_misfit(part, key, value):

@@ -1,14 +1,13 @@
 """Copies of graphs and of parts: what was one node stays one node."""
 
 import copy
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.fiddle import Key
+from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
 
@@ -45,25 +44,6 @@ def own_value(value: Any) -> Any:
     return copies_of(found, kept=[one.value for one in found if IS_PART[type(one.value)]])[
         id(value)
     ]
-
-
-def copy_part(part: B, arguments: dict[Key, Any]) -> B:
-    """A part that calls the same with other arguments; tags and history are copied with it.
-
-    Unlike `copy.copy`, which looks at the signature anew, it costs next to nothing.
-    """
-    new = object.__new__(type(part))
-    tags, history = part.__argument_tags__, part.__argument_history__
-    own = vars(new)  # past Fiddle's own __setattr__, as its `__deepcopy__` does
-    own.update(part.__dict__)
-    own["__arguments__"] = arguments
-    own["__argument_tags__"] = copied = defaultdict(set)
-    for key, carried in tags.items():
-        copied[key] = carried.copy()
-    own["__argument_history__"] = type(history)(
-        zip(history, map(list.copy, history.values()), strict=True)
-    )
-    return new
 
 
 def copies_of(found: Iterable[Node], *, kept: Collection[Any] = ()) -> dict[int, Any]:
@@ -129,7 +109,7 @@ def _counts(found: list[Node]) -> dict[int, int]:
 def _with_children(value: Any, copies: _Handed) -> Any:
     kind, hand = type(value), copies.hand
     if IS_PART[kind]:
-        arguments = dict(value.__arguments__)
+        arguments = raw_arguments(value).copy()
         if not LEAVES.issuperset(map(type, arguments.values())):
             arguments = {
                 key: one if type(one) in LEAVES else hand(one) for key, one in arguments.items()

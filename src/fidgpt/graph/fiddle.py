@@ -1,17 +1,98 @@
-"""The one adapter to Fiddle: arguments, defaults and signatures of nodes."""
+"""The one adapter to Fiddle: every use of its dunders and private names is here."""
 
 import dataclasses
 import inspect
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import fiddle as fdl
+from fiddle.history import History
 
 Key = str | int
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _known_defaults: dict[Any, dict[Key, Any] | None] = {}
 _MOST_KNOWN = 4096  # callables; a notebook that defines one anew for ever must not fill the memory
+
+
+B = TypeVar("B", bound=fdl.Buildable)
+CALLABLE = "__fn_or_cls__"  # the key under which a history keeps what a node calls
+
+
+def raw_arguments(part: fdl.Buildable) -> dict[Key, Any]:
+    """Return the dict that holds a node's set arguments, in the order of assignment.
+
+    Fiddle neither validates nor records what is written to it; `assign` and `setattr` do both.
+    """
+    return part.__arguments__
+
+
+def argument_tags(part: fdl.Buildable) -> dict[Key, set[Any]]:
+    """Return the dict that holds the tags of a node's parameters; some sets may be empty."""
+    return part.__argument_tags__
+
+
+def nonempty_tags(part: fdl.Buildable) -> dict[Key, frozenset[Any]]:
+    """Return the tags of every parameter that carries any."""
+    return {key: frozenset(tags) for key, tags in part.__argument_tags__.items() if tags}
+
+
+def argument_history(part: fdl.Buildable) -> History:
+    """Return the history of a node's assignments, by key; a lookup adds a missing key."""
+    return part.__argument_history__
+
+
+def record_value(part: fdl.Buildable, key: str, value: Any) -> None:
+    """Add an assignment to the history of a node, at the caller's location."""
+    part.__argument_history__.add_new_value(key, value)
+
+
+def signature_of(part: fdl.Buildable) -> inspect.Signature:
+    """Return the signature of what a node calls."""
+    return part.__signature_info__.signature
+
+
+def parameters_of(part: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of what a node calls, by name."""
+    return part.__signature_info__.parameters
+
+
+def parameter_names(part: fdl.Buildable) -> tuple[str, ...]:
+    """Return the names that may be passed by keyword, `**kwargs` apart."""
+    return part.__signature_info__.valid_param_names
+
+
+def first_variadic(part: fdl.Buildable) -> int | None:
+    """Return the index of the first element of `*args`; None for a callable without."""
+    return part.__signature_info__.var_positional_start
+
+
+def call(part: fdl.Buildable, arguments: dict[Key, Any]) -> Any:
+    """Call what a node calls, as `fdl.build` does once the arguments are built."""
+    if named_defaults(part) is not None:
+        return part.__build__(**arguments)
+    args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
+    return part.__build__(*args, **keywords)
+
+
+def copy_part(part: B, arguments: dict[Key, Any]) -> B:
+    """Return a node that calls the same with other arguments; tags and history are copied.
+
+    Unlike `copy.copy`, which inspects the signature again, it costs next to nothing.
+    """
+    new = object.__new__(type(part))
+    tags, history = part.__argument_tags__, part.__argument_history__
+    own = vars(new)  # bypasses Fiddle's own __setattr__, as its `__deepcopy__` does
+    own.update(part.__dict__)
+    own["__arguments__"] = arguments
+    own["__argument_tags__"] = copied = defaultdict(set)
+    for key, carried in tags.items():
+        copied[key] = carried.copy()
+    own["__argument_history__"] = History(
+        zip(history, map(list.copy, history.values()), strict=True)
+    )
+    return new
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import Key, set_arguments
+from fidgpt.graph.fiddle import Key, raw_arguments, set_arguments
 
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)
 
@@ -140,7 +140,7 @@ def _held_nodes(value: Any) -> list[tuple[str, Any]]:
     """The nodes that a node holds, each with the step that leads to it."""
     kind = type(value)
     if IS_PART[kind]:
-        if LEAVES.issuperset(map(type, value.__arguments__.values())):
+        if LEAVES.issuperset(map(type, raw_arguments(value).values())):
             return []
         return [
             (step_to(key), one) for key, one in set_arguments(value).items() if IS_NODE[type(one)]

@@ -13,8 +13,8 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.directives import composed
 from fidgpt.compose.runs import CONSTRAINTS, build_trainer
 from fidgpt.graph import ConfigError, bind, checked
-from fidgpt.graph.cloning import copy_part
 from fidgpt.graph.errors import raise_all
+from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.storage.equality import Hashes
 from fidgpt.graph.storage.hashing import Merkle, Table
 from fidgpt.graph.storage.order import Order
@@ -106,7 +106,7 @@ def _counted(trainer: Trainer) -> _Known:
 
 def _around(model: Any, bound: fdl.Config) -> Trainer | None:
     """The rest of a trainer built around a model that is known; None where that fails."""
-    rest = copy_part(bound, {**bound.__arguments__, "model": model})
+    rest = copy_part(bound, {**raw_arguments(bound), "model": model})
     try:
         with torch.device("meta"):
             built = fdl.build(rest)

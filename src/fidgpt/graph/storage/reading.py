@@ -11,9 +11,16 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph.cloning import copy_part
 from fidgpt.graph.errors import ConfigError, at, suggest
-from fidgpt.graph.fiddle import Key, all_arguments, assign, default_of, named_defaults, parameter_of
+from fidgpt.graph.fiddle import (
+    Key,
+    all_arguments,
+    assign,
+    copy_part,
+    default_of,
+    named_defaults,
+    parameter_of,
+)
 from fidgpt.graph.storage.codec import (
     Migration,
     decode,

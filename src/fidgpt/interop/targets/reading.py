@@ -12,7 +12,14 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, nodes, read_value, suggest
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.fiddle import all_arguments, assign, default_of, parameter_of, set_arguments
+from fidgpt.graph.fiddle import (
+    all_arguments,
+    assign,
+    default_of,
+    parameter_of,
+    raw_arguments,
+    set_arguments,
+)
 from fidgpt.graph.hints import element_hint, fits, hint_of, is_protocol, members_of, name_of
 from fidgpt.graph.paths import describe
 from fidgpt.graph.values import as_asked
@@ -144,7 +151,7 @@ class _Maker:
         if not isinstance(part, fdl.Buildable):
             return
         names = [str(key) for key in all_arguments(part)]
-        usual = {*part.__arguments__}  # of a partial
+        usual = {*raw_arguments(part)}  # of a partial
         for key, _ in call.arguments:
             if parameter_of(part, key) is None:
                 self.mistakes.append(
@@ -153,7 +160,7 @@ class _Maker:
                 )
         for path, key, value in self._known_arguments(call):
             try:
-                if isinstance(key, str) and key in part.__arguments__.keys() - usual:
+                if isinstance(key, str) and key in raw_arguments(part).keys() - usual:
                     raise ConfigError("it is said twice, by name and in _args_.")
                 assign(part, key, _fitting(part, key, self._made(value)))
             except (ConfigError, AttributeError, IndexError, TypeError) as error:

@@ -9,7 +9,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, Node, bind, nodes
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.fiddle import Key, set_arguments
+from fidgpt.graph.fiddle import Key, argument_tags, parameters_of, set_arguments
 from fidgpt.graph.hints import hint_of
 from fidgpt.graph.walk import children, is_node, join, step_to
 from fidgpt.interop.targets.reading import inside, is_made_anew, require_readable, written_value
@@ -146,7 +146,7 @@ def _contents(value: Any) -> Any:
 def _unnamed(part: fdl.Buildable, arguments: dict[Key, Any]) -> list[Key]:
     """The arguments to hand over without a name: up to the last one that has none."""
     count = 1 + max((key for key in arguments if isinstance(key, int)), default=-1)
-    names: dict[int, Key] = dict(enumerate(part.__signature_info__.parameters))
+    names: dict[int, Key] = dict(enumerate(parameters_of(part)))
     keys = [key if key in arguments else names.get(key, key) for key in range(count)]
     for key in keys:
         if key not in arguments:
@@ -160,7 +160,7 @@ def _holds_parts(node: Node) -> bool:
 
 
 def _tags(part: fdl.Buildable) -> bool:
-    return any(part.__argument_tags__.values())
+    return any(argument_tags(part).values())
 
 
 def _names(paths: Iterable[str]) -> Iterator[str]:
