@@ -4,11 +4,11 @@ import math
 
 import fiddle as fdl
 
+from fidgpt.cost import count_parameters
 from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, TextFiles
 from fidgpt.fiddlers.texts import own_corpus
 from fidgpt.graph import ConfigError, bind, build, find, swap_all, tagged
 from fidgpt.graph.fiddle import assign
-from fidgpt.model.cost import count_parameters
 from fidgpt.optim import steps_for_tokens
 from fidgpt.tags import BatchSize, LearningRate, SeqLen
 from fidgpt.train import Float32, Samples, Trainer

@@ -6,19 +6,25 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-LIBRARY = {"model", "optim", "data", "parallel"}
+LIBRARY = {"model", "cost", "optim", "data", "parallel"}
+ROOT = {"files", "ranges", "schedule"}
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
 
 # Which parts of fidgpt a part may import besides itself. Parts that are not here (cli, interop,
 # sample, the root's scripts, tests) import what they like, and nothing here may import them.
 INSIDE = {
     "__init__": set(),
-    **dict.fromkeys(LIBRARY, LIBRARY | {"files", "ranges"}),
-    "train": LIBRARY | {"files", "ranges"},
+    "model": ROOT,
+    "cost": ROOT | {"model"},
+    "parallel": ROOT,
+    "optim": ROOT,
+    "data": ROOT,
+    "train": LIBRARY | ROOT,
     "collection": set(),
     "files": set(),
     "late": set(),
     "ranges": set(),
+    "schedule": set(),
     "graph": {"collection", "late"},
     "tags": set(),
     "fiddlers": LIBRARY | {"train", "graph", "tags"},
@@ -33,6 +39,7 @@ OUTSIDE = {
     "files": set(),
     "late": set(),
     "ranges": set(),
+    "schedule": set(),
     **dict.fromkeys(LIBRARY | {"train"}, LIBRARY_PACKAGES),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},

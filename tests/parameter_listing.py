@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import nn
 
-from fidgpt.model.cost import shared_parameters
+from fidgpt.cost import shared_parameters
 from fidgpt.train import Trainer
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fidgpt import configs
+from fidgpt.cost import count_parameters
 from fidgpt.graph import bind
-from fidgpt.model.cost import count_parameters
 
 # Parameters of the files on the hub, a tied table counted once.
 PUBLISHED = {

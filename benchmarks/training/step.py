@@ -28,8 +28,8 @@ from shapes import SHAPES, Shape
 
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
+from fidgpt.cost import TRAINING_PASSES, flops_per_token
 from fidgpt.graph import build
-from fidgpt.model.cost import TRAINING_PASSES, flops_per_token
 from fidgpt.train.device import peak_flops
 
 BASELINES = {"cpu": "PyTorch, float32", "cuda": "PyTorch, bf16 autocast, fused AdamW, compiled"}

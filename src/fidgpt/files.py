@@ -39,6 +39,25 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.close(handle)
 
 
+def cache_directory() -> Path:
+    """Return `$FIDGPT_CACHE`, else `$XDG_CACHE_HOME/fidgpt`, else `~/.cache/fidgpt`.
+
+    Raises:
+      ValueError: there is no such home directory.
+    """
+    try:
+        if own := os.environ.get("FIDGPT_CACHE"):
+            return Path(own).expanduser()
+        if common := os.environ.get("XDG_CACHE_HOME"):
+            return Path(common).expanduser() / "fidgpt"
+        return Path.home() / ".cache" / "fidgpt"
+    except RuntimeError as error:
+        raise ValueError(
+            f"There is no home directory for the cache ({error})\n"
+            "Set the environment variable FIDGPT_CACHE to a directory."
+        ) from error
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that is there whole or not at all, on the disk when this returns.
 

@@ -9,6 +9,14 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt.cost import (
+    TRAINING_PASSES,
+    cost_by_place,
+    count_parameters,
+    flops_per_token,
+    shared_parameters,
+    unsaid_flops,
+)
 from fidgpt.model import (
     GELU,
     ALiBi,
@@ -23,14 +31,6 @@ from fidgpt.model import (
     Unembedding,
     attention_sinks,
     token_table,
-)
-from fidgpt.model.cost import (
-    TRAINING_PASSES,
-    cost_by_place,
-    count_parameters,
-    flops_per_token,
-    shared_parameters,
-    unsaid_flops,
 )
 from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention

@@ -9,9 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt import configs
+from fidgpt.cost import flops_per_token, unsaid_flops
+from fidgpt.cost.flops import first_of_each
 from fidgpt.graph import build
-from fidgpt.model.cost import flops_per_token, unsaid_flops
-from fidgpt.model.cost.flops import first_of_each
 
 SEQ = 64  # no longer than any window: torch counts whole squares, and we count windows
 

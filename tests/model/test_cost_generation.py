@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from fidgpt.cost import cache_bytes, without_memory
 from fidgpt.model import (
     Attention,
     Block,
@@ -23,7 +24,6 @@ from fidgpt.model import (
     token_table,
 )
 from fidgpt.model.cache import Cache
-from fidgpt.model.cost import cache_bytes, without_memory
 from fidgpt.model.mla import LatentAttention
 
 HIDDEN, CONTEXT, WINDOW = 64, 40, 16

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt.model.cost import flops_per_token
+from fidgpt.cost import flops_per_token
 from fidgpt.model.init import Constant
 from fidgpt.model.linear import Linear, LoRALinear, is_adapter
 from fidgpt.model.materialization import materialize

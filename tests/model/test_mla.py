@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt.cost import flops_per_token
 from fidgpt.model import (
     ALiBi,
     PackedDocuments,
@@ -22,7 +23,6 @@ from fidgpt.model import (
 )
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import AttentionContext, TokenPositions
-from fidgpt.model.cost import flops_per_token
 from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
 

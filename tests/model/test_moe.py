@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt.cost import flops_per_token
 from fidgpt.model import SwiGLU, materialize
-from fidgpt.model.cost import flops_per_token
 from fidgpt.model.moe import (
     Capacity,
     ClampedSwiGLU,

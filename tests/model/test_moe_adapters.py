@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt.cost import flops_per_token
 from fidgpt.model import GELU, LoRALinear, MoE, SoftmaxRouter, SwiGLU, is_adapter, materialize
-from fidgpt.model.cost import flops_per_token
 from fidgpt.model.moe import (
     GatedExperts,
     PlainExperts,

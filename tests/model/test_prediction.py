@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt.cost import flops_per_token
 from fidgpt.model import (
     Attention,
     AttentionContext,
@@ -30,7 +31,6 @@ from fidgpt.model import (
     token_table,
 )
 from fidgpt.model.cache import Cache
-from fidgpt.model.cost import flops_per_token
 from fidgpt.model.prediction import MultiTokenTransformer, TokenLoss, TokenPrediction
 from fidgpt.model.reports import Reports, collecting
 from fidgpt.train import CrossEntropy

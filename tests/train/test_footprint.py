@@ -10,6 +10,8 @@ import torch
 from memory_profile import memory_of
 from torch import Tensor, nn
 
+from fidgpt.cost import activation_bytes, with_zeros, without_memory
+from fidgpt.cost.flops import alike_layers
 from fidgpt.model import (
     GELU,
     Attention,
@@ -23,8 +25,6 @@ from fidgpt.model import (
     Unembedding,
     token_table,
 )
-from fidgpt.model.cost import activation_bytes, with_zeros, without_memory
-from fidgpt.model.cost.flops import alike_layers
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import adamw, decay_matrices
 from fidgpt.parallel import DataParallel

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from fidgpt import __version__
+from fidgpt.cost import AsWithoutMemory, with_zeros
+from fidgpt.cost.flops import first_of_each
+from fidgpt.cost.memory import MemoryNeeded, TellsMemoryNeeded
 from fidgpt.graph import ConfigError
 from fidgpt.graph.constraints import shown, shown_last
-from fidgpt.model.cost import AsWithoutMemory, with_zeros
-from fidgpt.model.cost.flops import first_of_each
-from fidgpt.model.cost.memory import MemoryNeeded, TellsMemoryNeeded
 from fidgpt.model.materialization import check_starts
 from fidgpt.train import Trainer
 from fidgpt.train.parameter_groups import trainable_copy

@@ -1,9 +1,9 @@
 """Where prepared corpora lie when nobody says where."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from fidgpt import files
 from fidgpt.data.errors import DataError
 from fidgpt.data.preparation import (
     DEFAULT_SHARD_TOKENS,
@@ -20,16 +20,9 @@ from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec
 def cache_directory() -> Path:
     """`$FIDGPT_CACHE`, else `$XDG_CACHE_HOME/fidgpt`, else `~/.cache/fidgpt`."""
     try:
-        if own := os.environ.get("FIDGPT_CACHE"):
-            return Path(own).expanduser()
-        if common := os.environ.get("XDG_CACHE_HOME"):
-            return Path(common).expanduser() / "fidgpt"
-        return Path.home() / ".cache" / "fidgpt"
-    except RuntimeError as error:
-        raise DataError(
-            f"There is no such home directory to keep prepared corpora in ({error})\n"
-            "Set the environment variable FIDGPT_CACHE to a directory, or give cache_dir=... ."
-        ) from error
+        return files.cache_directory()
+    except ValueError as error:
+        raise DataError(f"{error} Or pass cache_dir=... to the corpus.") from error
 
 
 class Corpus:

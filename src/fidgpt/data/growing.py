@@ -13,7 +13,7 @@ from fidgpt.data.errors import DataError
 from fidgpt.data.order import check_positive, rows_of_rank
 from fidgpt.data.streams import BegunStage, Curve, IndexedStream, TrainingStream
 from fidgpt.data.tokenizers import Tokenizer
-from fidgpt.optim.schedules import Schedule
+from fidgpt.schedule import Schedule
 
 
 class Growing(TrainingStream):

@@ -15,7 +15,7 @@ from fidgpt.data.errors import DataError
 from fidgpt.data.order import check_positive
 from fidgpt.data.streams import BegunStage, Curve, IndexedStream
 from fidgpt.data.tokenizers import Tokenizer
-from fidgpt.optim.schedules import Schedule
+from fidgpt.schedule import Schedule
 
 # Weights of up to five decimals that add up to 1 are exact; the table has a place for each.
 _MAX_PERIOD = 100_000

@@ -112,6 +112,9 @@ from fidgpt.model.prediction import (
 from fidgpt.model.transformer import LanguageModel, Transformer
 from fidgpt.model.wrappers import Compile, Float8, Keep, Recompute, keep_products
 
+# Names in files that earlier versions wrote.
+RENAMED = {"Every": "And", "Either": "Or"}
+
 __all__ = [
     "GELU",
     "MLP",

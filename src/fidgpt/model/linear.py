@@ -108,6 +108,21 @@ def is_adapter(name: str, parameter: Tensor) -> bool:
     return name.rpartition(".")[2] in ("lora_a", "lora_b")
 
 
+def declared_flops(module: nn.Module, *, seq_len: int) -> tuple[int, int]:
+    """Return a module's forward operations per token, without those of the modules inside.
+
+    Args:
+      module: any module; those with products beside a Linear's have `own_flops_per_token(seq_len)`.
+      seq_len: tokens of a sequence.
+
+    Returns:
+      The operations of a Linear's product with its weight, and the others. A multiply-add is two.
+    """
+    linear = 2 * module.weight.numel() if isinstance(module, nn.Linear) else 0
+    own = getattr(module, "own_flops_per_token", None)
+    return linear, 0 if own is None else own(seq_len)
+
+
 Mixin = TypeVar("Mixin", bound=nn.Module)
 
 

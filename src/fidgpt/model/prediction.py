@@ -11,7 +11,7 @@ from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.context import AttentionContext, LayoutMaker, TokenPositions, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.linear import Linear
+from fidgpt.model.linear import Linear, declared_flops
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.reports import report_loss, report_metric
 from fidgpt.model.transformer import Transformer
@@ -189,9 +189,7 @@ class MultiTokenTransformer(Transformer):
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Every prediction scores all tokens of the vocabulary once more, in training."""
-        from fidgpt.model.cost.flops import flops_per_token  # which knows models itself
-
-        return len(self.predictions) * flops_per_token(self.unembedding, seq_len=seq_len)
+        return len(self.predictions) * sum(declared_flops(self.unembedding, seq_len=seq_len))
 
     def _look_ahead(
         self,

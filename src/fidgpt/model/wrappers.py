@@ -16,7 +16,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from fidgpt.data import cache_directory
+from fidgpt.files import cache_directory
 from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.linear import MachineError, extended
 

@@ -1,7 +1,7 @@
 """Optimizers, parameter groups and schedules."""
 
 from fidgpt.optim.adafactor import Adafactor
-from fidgpt.optim.adamw import adamw
+from fidgpt.optim.adam import adamw
 from fidgpt.optim.groups import (
     ByName,
     Predicate,
@@ -27,13 +27,13 @@ from fidgpt.optim.schedules import (
     NoDecay,
     Phases,
     PolynomialDecay,
-    Schedule,
     SqrtDecay,
     WarmupCosine,
     WarmupStableDecay,
     fraction,
     steps_for_tokens,
 )
+from fidgpt.schedule import Schedule
 
 __all__ = [
     "Adafactor",

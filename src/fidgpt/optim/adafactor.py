@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fidgpt.optim.adamw import Closure, loss_of
+from fidgpt.optim.adam import Closure, loss_of
 from fidgpt.optim.groups import require_rates
-from fidgpt.parallel.fully_sharded import is_sharded
 
 _step = inspect.unwrap(torch.optim.Adafactor.step)
 
@@ -39,7 +38,7 @@ class Adafactor(torch.optim.Adafactor):
             (group, parameter)
             for group in groups
             for parameter in group["params"]
-            if parameter.grad is not None and is_sharded(parameter)
+            if parameter.grad is not None and hasattr(parameter, "device_mesh")
         ]
         if not dealt:
             return _step(self, closure)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fidgpt.optim.adamw import Closure, adamw, loss_of
+from fidgpt.optim.adam import Closure, adamw, loss_of
 from fidgpt.optim.groups import require_adam
 
 Group = dict[str, Any]

@@ -9,13 +9,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from fidgpt.optim.cycles import Length, cycle_ends, in_steps
 
 
-@runtime_checkable
-class Schedule(Protocol):
-    """Multiplier of the learning rate, or of another quantity, at a step counted from 0."""
-
-    def __call__(self, step: int, /) -> float: ...
-
-
 def fraction(*, of: int, ratio: float) -> int:
     """A part of a number of steps, at least one: `warmup_steps` as a share of `num_steps`.
 

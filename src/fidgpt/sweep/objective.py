@@ -13,9 +13,9 @@ import torch
 
 from fidgpt.compose.directives import DEFAULT_CONFIG
 from fidgpt.compose.runs import build_trainer
+from fidgpt.cost.flops import first_of_each
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.model.cost.flops import first_of_each
 from fidgpt.model.reports import collecting
 from fidgpt.sweep.moves import axis_names
 from fidgpt.sweep.values import Item

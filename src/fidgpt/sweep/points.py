@@ -12,6 +12,7 @@ from fidgpt.collection import gc_paused
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.directives import composed
 from fidgpt.compose.runs import CONSTRAINTS, build_trainer
+from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, bind, checked
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
@@ -20,7 +21,6 @@ from fidgpt.graph.storage.hashing import Merkle, Table
 from fidgpt.graph.storage.order import Order
 from fidgpt.graph.unused import Resembling
 from fidgpt.model import StartError
-from fidgpt.model.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.sweep.moves import Names, moves, overwritten, samples_of, vain
 from fidgpt.sweep.values import Axis, Choice, Item
 from fidgpt.train import Trainer

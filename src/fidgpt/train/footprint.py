@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.model.cost import (
+from fidgpt.cost import (
     ActivationBytes,
     activation_bytes,
     bytes_of,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
+from fidgpt.cost import without_memory
 from fidgpt.data import Curve
-from fidgpt.model.cost import without_memory
 from fidgpt.optim.groups import train_only
-from fidgpt.optim.schedules import Schedule
+from fidgpt.schedule import Schedule
 from fidgpt.train.footprint import NEEDS_NUMBERS
 from fidgpt.train.step import peak_rate
 

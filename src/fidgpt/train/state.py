@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.groups import Grouping
-from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel import DataParallel
+from fidgpt.schedule import Schedule
 from fidgpt.train.averaging import Average
 from fidgpt.train.divergence import Diverged, Divergence, Guard, Verdict, report
 from fidgpt.train.loss import CrossEntropy, NextToken

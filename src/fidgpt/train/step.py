@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.data import count_learned, learns_all
-from fidgpt.optim.schedules import Schedule
 from fidgpt.parallel.fully_sharded import is_sharded
+from fidgpt.schedule import Schedule
 from fidgpt.train.run_directory import RunError
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fidgpt.model.cost import (
+from fidgpt.cost import (
     ParameterCount,
     PlaceCost,
     cache_bytes,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fidgpt.model.cost import PlaceCost
+from fidgpt.cost import PlaceCost
 from fidgpt.train.facts import Facts, tokens_text
 from fidgpt.train.footprint import Footprint
 from fidgpt.train.summary import CacheSize, Summary

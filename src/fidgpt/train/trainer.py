@@ -13,8 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.data import BegunStage, TrainingStream, check_vocab_size
-from fidgpt.model.cost import (
+from fidgpt.cost import (
     TRAINING_PASSES,
     count_parameters,
     flops_per_token,
@@ -24,6 +23,7 @@ from fidgpt.model.cost import (
     with_zeros,
     without_memory,
 )
+from fidgpt.data import BegunStage, TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
 from fidgpt.model.transformer import LanguageModel

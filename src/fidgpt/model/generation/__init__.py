@@ -1,6 +1,6 @@
 """Writing and scoring text with a trained model, by the same modules that were trained."""
 
-from fidgpt.model.generation.sampling import (
+from fidgpt.model.generation.decoding import (
     Chance,
     Draw,
     LogitFilter,

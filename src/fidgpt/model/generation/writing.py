@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import AttentionContext, LayoutMaker, TokenPositions
-from fidgpt.model.generation.sampling import sampling
+from fidgpt.model.generation.decoding import sampling
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 

@@ -9,9 +9,8 @@ from jaxtyping import Float, Int32, Int64
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
-from fidgpt.model.cost import flops_per_token
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
-from fidgpt.model.linear import LoRALinear
+from fidgpt.model.linear import LoRALinear, declared_flops
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.ranges import require_size
 
@@ -412,7 +411,8 @@ class SeparateExperts(Experts):
 
     def flops_per_row(self) -> int:
         """Forward floating-point operations of a row, a multiply-add counted as two."""
-        return flops_per_token(self.each[0], seq_len=1)
+        parts = self.each[0].named_modules(remove_duplicate=False)
+        return sum(sum(declared_flops(part, seq_len=1)) for _, part in parts)
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Takes back what counts each of these modules as if every token went through it."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from fidgpt.model.cost.flops import first_of_each
+from fidgpt.cost.flops import first_of_each
 from fidgpt.model.kernels import Scoring, fastest, fastest_on, flex, sdpa
 from fidgpt.model.transformer import LanguageModel
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import one_document
 from fidgpt.model.embedding import Embedding, Unembedding
+from fidgpt.model.linear import declared_flops
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 
@@ -37,9 +38,7 @@ class Operations(NamedTuple):
 def operations(model: nn.Module, *, seq_len: int) -> Iterator[Operations]:
     """Every module that computes; one that several places hold comes at each."""
     for path, module in model.named_modules(remove_duplicate=False):
-        linear = 2 * module.weight.numel() if isinstance(module, nn.Linear) else 0
-        says = getattr(module, "own_flops_per_token", None)
-        own = 0 if says is None else says(seq_len)
+        linear, own = declared_flops(module, seq_len=seq_len)
         if linear or own:
             yield Operations(path, linear, own)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fidgpt.model.cost.flops import sum_over_layers
-from fidgpt.model.cost.measured import AsWithoutMemory, PretendedDevice, pretend_kernels
+from fidgpt.cost.flops import sum_over_layers
+from fidgpt.cost.measured import AsWithoutMemory, PretendedDevice, pretend_kernels
 from fidgpt.model.transformer import LanguageModel
 
 

@@ -3,7 +3,7 @@
 Nothing here needs the model's memory: it may be on the meta device, and of any size.
 """
 
-from fidgpt.model.cost.flops import (
+from fidgpt.cost.flops import (
     TRAINING_PASSES,
     ParameterCount,
     PlaceCost,
@@ -14,14 +14,14 @@ from fidgpt.model.cost.flops import (
     flops_per_token,
     shared_parameters,
 )
-from fidgpt.model.cost.measured import (
+from fidgpt.cost.measured import (
     AsWithoutMemory,
     says_all_flops,
     unsaid_flops,
     with_zeros,
     without_memory,
 )
-from fidgpt.model.cost.memory import ActivationBytes, activation_bytes
+from fidgpt.cost.memory import ActivationBytes, activation_bytes
 
 __all__ = [
     "TRAINING_PASSES",
