@@ -1,10 +1,10 @@
 # The project's commands. Each sets up .venv by itself first, which takes minutes once and nothing later.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test faults clusters lint format clean
+.PHONY: help setup train test test-fast test-long faults clusters lint format clean
 BIN := .venv/bin
 
 help:  ## list these commands
-	@sed -n 's/^\([a-z]*\):.*## /    make \1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /    make \1\t/p' Makefile
 	@echo '    ARGS="..." adds arguments to train, test and faults; PYTHON=python3.12 chooses the Python of a new .venv.'
 
 setup:  ## make the environment .venv ready
@@ -13,8 +13,16 @@ setup:  ## make the environment .venv ready
 train: setup  ## train a language model (ARGS="--config=config:debug" another one)
 	$(BIN)/python train.py $(or $(ARGS),--config=config:base)
 
+PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadgroup
+
 test: setup  ## run the tests (ARGS="tests/test_layout.py -x" some of them)
-	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadgroup $(ARGS)
+	$(PYTEST) $(ARGS)
+
+test-fast: setup  ## run the tests that take moments: what to run while you edit
+	$(PYTEST) -m "not slow and not long" $(ARGS)
+
+test-long: setup  ## run all tests, those that take minutes too
+	$(PYTEST) -m "long or not long" $(ARGS)
 
 faults: setup  ## kill and damage runs a thousand times, and print what became of them
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults $(or $(ARGS),--num=1000)

@@ -1,9 +1,11 @@
 """Any fiddler on any config, with what it needs."""
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
+import pytest
 
 from fidgpt import fiddlers
 
@@ -24,6 +26,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "use_mixture": {"texts": {"this": str(Path(__file__))}},
     "use_validation": {"texts": {"this": str(Path(__file__))}},
 }
+
+
+def tiered(names: Iterable[str], usual: Collection[str]) -> list[Any]:
+    """Parameters of a test: those in `usual` always, the others only in `make test-long`."""
+    long = pytest.mark.long
+    return [name if name in usual else pytest.param(name, marks=long) for name in names]
 
 
 def apply(cfg: fdl.Config, name: str) -> None:

@@ -7,6 +7,7 @@ from itertools import combinations
 import fiddle as fdl
 import pytest
 import torch
+from fiddling import tiered
 from learning import learner_of
 from shrunk import shrunk
 
@@ -73,7 +74,15 @@ def composed(family: str, names: list[str]) -> fdl.Config:
     return cfg
 
 
-@pytest.mark.parametrize(("family", "names"), list(draws(42)), ids=str)
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        pytest.param(
+            *draw, marks=[pytest.mark.long] if index >= len(FAMILIES) else [], id=str(draw)
+        )
+        for index, draw in enumerate(draws(42))
+    ],
+)
 def test_any_features_in_any_order_are_one_graph_and_train(family, names):
     cfg = composed(family, names)
     orders = [names[::-1], random.Random(1).sample(names, len(names))]
@@ -96,7 +105,7 @@ def test_any_features_in_any_order_are_one_graph_and_train(family, names):
     assert len(trained - moved) <= len(trained) // 4, trained - moved
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", tiered(FAMILIES, {"gemma3_270m", "deepseek_v3", "gpt_oss_20b"}))
 def test_every_two_features_build(family):
     """Each pair on one family; which features go with which family is tried one by one."""
     start = shrunk(family)

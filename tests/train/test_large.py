@@ -13,6 +13,7 @@ from fidgpt.train.trackers.trackers import read_rows
 GIGABYTES = 12  # weights twice, their gradients and AdamW's two means
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     psutil.virtual_memory().available < GIGABYTES * 2**30, reason=f"needs {GIGABYTES} GB of memory"
 )

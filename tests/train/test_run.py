@@ -267,7 +267,8 @@ def test_signals_are_wishes_and_the_second_interrupt_is_an_order():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_closed_terminal_is_heard_unless_nobody_is_to_hear_it():
+@pytest.mark.usefixtures("default_sighup")
+def test_sighup_requests_a_stop_unless_it_was_ignored():
     with StopSignals() as stop:
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop.received == signal.SIGHUP
