@@ -33,7 +33,7 @@ def numbers(cfg: Any) -> Iterator[tuple[str, str, bool]]:
 
 def passes(cfg: Any, path: str, number: float) -> bool:
     changed = clone(cfg)
-    find_parameter(changed, path).fill(number)
+    find_parameter(changed, path).write(number)
     try:
         build_trainer(changed)
     except ConfigError as error:
@@ -103,7 +103,7 @@ def test_the_ends_of_ranges(path: str, number: Any) -> None:
 @pytest.mark.parametrize("path", ["model.hidden_dim", "vocab_size", "model.blocks[0].mlp.ffn_dim"])
 def test_a_size_that_no_machine_counts_is_told_in_a_line(path: str) -> None:
     cfg = configs.base()
-    find_parameter(cfg, path).fill(2**80)
+    find_parameter(cfg, path).write(2**80)
     with pytest.raises(ConfigError) as error:
         build_trainer(cfg)
     assert "is more than" in str(error.value)

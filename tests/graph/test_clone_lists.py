@@ -5,7 +5,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import bind, clone, clone_part, diff, dump, equal, fingerprint, load
-from fidgpt.graph.assign import set_text, set_value
+from fidgpt.graph.edits import set_text, set_value
 
 from .parts import Outer, Part, Size, pair
 

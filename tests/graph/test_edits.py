@@ -6,8 +6,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import bind, build, find_parameter
-from fidgpt.graph.assign import change_by, change_tag_by, delete, set_text, set_value, tag_text
-from fidgpt.graph.edits import Edit
+from fidgpt.graph.edits import Edit, change_by, delete, set_text, set_value
 
 from .edited import Holder, Settings, graph, refused
 from .parts import (
@@ -64,11 +63,11 @@ class TestSet:
 
     def test_a_quantity_by_its_tag(self) -> None:
         cfg = graph()
-        assert tag_text(cfg, Width, "16") == [Edit("width", 8, 16)]
+        assert set_text(cfg, Width, "16") == [Edit("width", 8, 16)]
         assert build(cfg).child[0]().width == 16
         only_heard = fdl.Config(pair, fdl.Config(Part, width=Width.new()), fdl.Config(Square))
-        assert len(tag_text(only_heard, Width, "3")) == 1
-        assert refused(cfg, tag_text, Depth, "3").endswith("There are InnerWidth, Rate, Width.")
+        assert len(set_text(only_heard, Width, "3")) == 1
+        assert refused(cfg, set_text, Depth, "3").endswith("There are InnerWidth, Rate, Width.")
 
     def test_of_a_default_that_is_made_anew(self) -> None:
         cfg = fdl.Config(Holder)
@@ -91,8 +90,8 @@ class TestSet:
             find_parameter(cfg, "settings.depth"),
             find_parameter(cfg, "settings.inner.width"),
         )
-        depth.put(3)
-        width.put(4)
+        depth.set(3)
+        width.set(4)
         assert (build(cfg).settings.depth, build(cfg).settings.inner.width) == (3, 4)
 
     def test_looking_at_such_a_default_changes_nothing(self) -> None:
@@ -143,7 +142,7 @@ class TestRelative:
         cfg = graph()
         cfg.child[0].width = fdl.Config(scaled, number=Width.new(), ratio=0.5)
         cfg.child[1].width = 6
-        edits = change_tag_by(cfg, Width, "*", "2")
+        edits = change_by(cfg, Width, "*", "2")
         assert [edit.path for edit in edits] == ["width", "child[1].width"]
         assert [build(cfg).child[i]().width for i in range(3)] == [8, 12, 16]
 
@@ -162,14 +161,14 @@ class TestRelative:
         fdl.add_tag(cfg, "rate", Rate)
         cfg.rate = 0.25
         del cfg.rate
-        assert change_tag_by(cfg, Rate, "+", "0.5")[0].after == 0.5
+        assert change_by(cfg, Rate, "+", "0.5")[0].after == 0.5
 
     @pytest.mark.parametrize(
         ("path", "sign", "text", "message"),
         [
             ("depth", "*", "0.3", "depth*=0.3: 3 * 0.3 is 0.8999999999999999, and it takes int."),
-            ("child", "*", "2", "child*=2: it is the part Square, and no number."),
-            ("other", "+", "1", "other+=1: it is 'x' (str), and no number."),
+            ("child", "*", "2", "child*=2: it is the part Square, not a number."),
+            ("other", "+", "1", "other+=1: it is 'x' (str), not a number."),
             ("depth", "*", "x", "depth*=x: it is no arithmetic that a config can do: x is no "),
             ("depth", "+", "", "depth+=: it is no arithmetic that a config can do: "),
             ("rate", "*", "1e308*10", "rate*=1e308*10: it is too large a number."),
@@ -207,6 +206,4 @@ class TestDelete:
 
     def test_an_item_of_a_list_stays(self) -> None:
         message = refused(graph(), delete, "child[0]")
-        assert message == (
-            "child[0] is an item of a list, and has no default to go back to: set child whole."
-        )
+        assert message == ("child[0] is an item of a list, and has no default: set child whole.")

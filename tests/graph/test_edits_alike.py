@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph.assign import set_text
+from fidgpt.graph.edits import set_text
 from fidgpt.graph.swap import use
 
 from .edited import PARTS, graph

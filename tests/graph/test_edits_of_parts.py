@@ -7,8 +7,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, build
-from fidgpt.graph.assign import set_text
-from fidgpt.graph.share import tie, untie
+from fidgpt.graph.edits import set_text, tie, untie
 from fidgpt.graph.swap import use
 
 from .edited import PARTS, graph, refused, takes_function
@@ -114,12 +113,15 @@ class TestSetParts:
         [
             ("Sqare()", "square: there is no part 'Sqare'. Did you mean Square?"),
             ("Square(widht=1)", "square: Square has no argument 'widht'. Did you mean width?"),
-            ("Square(width=x)", "square: Square.width: 'x' is not an int."),
+            ("Square(width=x)", "square.width: 'x' is not an int."),
             ("Square(1, 2)", "square: Square takes 1 arguments without their names, and is given"),
             ("Square(1, width=2)", "square: Square is given width twice."),
             ("Squ.are()", "square: there is no part 'Squ.are'."),
-            ("Outer()", "square: 'Outer()' is no Square or None. Name a part that fits, such as"),
-            ("5", "square: '5' is no Square or None. Name a part that fits, such as Square."),
+            (
+                "Outer()",
+                "square: 'Outer()' is not a Square or None. Name a part that fits, such as",
+            ),
+            ("5", "square: '5' is not a Square or None. Name a part that fits, such as Square."),
         ],
     )
     def test_mistakes(self, text: str, message: str) -> None:
@@ -132,7 +134,7 @@ class TestSetParts:
         assert {key: one.width for key, one in cfg.shapes.items()} == {"a": 2, "b, c": 3}
         message = refused(cfg, set_text, "shapes", "{a: Part(1)}", parts=PARTS)
         assert message == (
-            "shapes['a']: 'Part(1)' is no Shape. Name a part that fits, such as Square."
+            "shapes['a']: 'Part(1)' is not a Shape. Name a part that fits, such as Square."
         )
         message = refused(cfg, set_text, "shapes", "Square(2)", parts=PARTS)
         assert "Write {name: ...}. Name a part that fits, such as Square." in message
@@ -193,7 +195,7 @@ class TestUse:
         ("selector", "text", "message"),
         [
             ("child[0].child", "Sqare", "there is no part 'Sqare'. Did you mean Square?"),
-            ("child[0].depth", "Square", "child[0].depth is 0 (int), and no part: set:child[0].d"),
+            ("child[0].depth", "Square", "child[0].depth is 0 (int), not a part: set:child[0].d"),
             ("child[3].other", "Wide(hight=1)", "Wide: Wide has no argument 'hight'."),
             (":Sqare", "Wide", ":Sqare selects nothing: no part there is a Sqare."),
         ],
@@ -237,7 +239,7 @@ class TestTie:
         [
             (tie, ("other", "width"), "width is 8 (int), and only a part can be shared."),
             (tie, ("other", "depth"), "depth is not set, and only a part can be shared."),
-            (tie, ("other", "child[3].other"), "child[3].other is made anew at every call"),
+            (tie, ("other", "child[3].other"), "child[3].other is created for every call"),
             (tie, ("child[0].other", "child[0]"), "child[0].other lies inside child[0] (Outer), "),
             (tie, ("width", "child[0].child"), "width takes int, not the part Square."),
             (untie, ("child[3].other",), "nothing else holds child[3].other (Part). Shared are "

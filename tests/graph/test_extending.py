@@ -6,8 +6,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, bind
-from fidgpt.graph.assign import change_by, change_tag_by
-from fidgpt.graph.edits import Edit
+from fidgpt.graph.edits import Edit, change_by
 
 from .edited import PARTS, Settings
 from .parts import Outer, Part, Size, Square, Width, annotated, holding
@@ -59,7 +58,7 @@ def test_a_formula_and_an_open_quantity_in_it_are_heard() -> None:
 
 def test_a_quantity_that_is_a_list_is_extended_wherever_it_is_said() -> None:
     root = fdl.Config(Outer, child=Width.new([1]))
-    change_tag_by(root, Width, "+", "[2]", parts=PARTS)
+    change_by(root, Width, "+", "[2]", parts=PARTS)
     assert root.child == [1, 2]
 
 
@@ -85,10 +84,10 @@ def test_to_add_nothing_is_no_change(text: str) -> None:
         (fdl.Config(annotated, numbers=(1, 2)), "numbers", "+", "[3]",
          "numbers takes tuple[int, int], not (1, 2, 3) (tuple)."),
         (fdl.Config(annotated), "functions", "+", "[double]",
-         "functions[0]: 'double' is no Callable[[], Part]. Name a part that fits, such as Part, "
+         "functions[0]: 'double' is not a Callable[[], Part]. Name a part that fits, such as Part, "
          "Wide."),
         (fdl.Config(annotated), "by_name", "+", "{b: 1}",
-         "by_name+={b: 1}: it is None, and no number: set:by_name=... sets it."),
+         "by_name+={b: 1}: it is None, not a number: set:by_name=... sets it."),
         (fdl.Config(annotated, names=["a"]), "names", "-", "[a]",
          "names-=[a]: it is ['a'] (list), and -= is for numbers. += adds items to it, and "
          "set:names=... sets it whole."),
@@ -96,7 +95,7 @@ def test_to_add_nothing_is_no_change(text: str) -> None:
          "names*=2: it is ['a'] (list), and *= is for numbers. += adds items to it, and "
          "set:names=... sets it whole."),
         (fdl.Config(Outer, child=Size(1, 2)), "child", "+", "[3]",
-         "child+=[3]: it is Size(width=1, depth=2) (Size), and no number."),
+         "child+=[3]: it is Size(width=1, depth=2) (Size), not a number."),
     ],
 )  # fmt: skip
 def test_what_cannot_be_added(root: Any, selector: str, sign: str, text: str, message: str) -> None:

@@ -76,7 +76,7 @@ def test_every_config_survives(name: str) -> None:
 
 def test_a_read_config_still_follows_and_is_still_tied() -> None:
     cfg = load(dump(base()))
-    find_parameter(cfg, "model.hidden_dim").put(512)
+    find_parameter(cfg, "model.hidden_dim").set(512)
     assert cfg.model.embedding.weight is cfg.model.unembedding.weight
     fresh = base()
     fresh.model.hidden_dim = 512

@@ -6,8 +6,8 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
-from fidgpt.graph.assign import set_text
 from fidgpt.graph.cloning import clone_part
+from fidgpt.graph.edits import set_text
 from fidgpt.graph.formulas import formula, make_formula, says_formula
 
 from .parts import Depth, Outer, Part, Rate, Width, annotated, double, keywords, pair, scaled

@@ -62,29 +62,29 @@ def test_a_place_is_found_and_filled(path: str, before: Any, hint: Any) -> None:
     place = find_parameter(cfg, path)
     assert place.value is before or place.value == before
     assert place.hint is hint
-    place.put(7)
+    place.set(7)
     assert find_parameter(cfg, path).value == 7
 
 
 def test_a_quantity_keeps_its_tag_when_it_is_set() -> None:
     cfg = graph()
-    find_parameter(cfg, "child[1].width").put(9)
+    find_parameter(cfg, "child[1].width").set(9)
     del cfg.child[1].width
     assert bind(cfg).child[1].width == 4
 
 
 def test_a_quantity_in_a_list_keeps_its_tag() -> None:
     cfg = fdl.Config(Outer, width=Width.new(4), child=[Width.new(), 5])
-    find_parameter(cfg, "child[0]").put(9)
+    find_parameter(cfg, "child[0]").set(9)
     assert build(cfg).child == [9, 5]
     assert fdl.get_tags(cfg.child[0], "value") == {Width}
 
 
 def test_unnamed_arguments() -> None:
     cfg = fdl.Config(pair, fdl.Config(product, 2, 3), fdl.Config(positional, 1))
-    find_parameter(cfg, "first[1]").put(10)
-    find_parameter(cfg, "second[0]").put(5)
-    find_parameter(cfg, "second.width").put(6)
+    find_parameter(cfg, "first[1]").set(10)
+    find_parameter(cfg, "second[0]").set(5)
+    find_parameter(cfg, "second.width").set(6)
     assert build(cfg) == (20, (6, 2))
     for path in ("first[2]", "first[-3]", "first.factors", "second[5]"):
         with pytest.raises(ConfigError, match="has no parameter"):
@@ -93,16 +93,16 @@ def test_unnamed_arguments() -> None:
 
 def test_any_name_where_any_is_taken() -> None:
     cfg = fdl.Config(pair, fdl.Config(keywords, a=1))
-    find_parameter(cfg, "first.b").put(2)
+    find_parameter(cfg, "first.b").set(2)
     assert build(cfg)[0] == {"a": 1, "b": 2}
 
 
 def test_through_a_tuple_but_not_into_it() -> None:
     cfg = fdl.Config(pair, (fdl.Config(Part, width=1), 2))
-    find_parameter(cfg, "first[0].width").put(5)
+    find_parameter(cfg, "first[0].width").set(5)
     assert build(cfg)[0][0].width == 5
     with pytest.raises(ConfigError, match="^first is a tuple: set it whole, as "):
-        find_parameter(cfg, "first[1]").put(3)
+        find_parameter(cfg, "first[1]").set(3)
 
 
 @pytest.mark.parametrize(
@@ -136,15 +136,15 @@ def test_a_name_that_exists_elsewhere_is_told_where() -> None:
 def test_what_does_not_fit_is_not_put() -> None:
     cfg = fdl.Config(annotated)
     with pytest.raises(ConfigError, match=r"^whole takes int, not 'x' \(str\)\.$"):
-        find_parameter(cfg, "whole").put("x")
+        find_parameter(cfg, "whole").set("x")
     assert fdl.ordered_arguments(cfg) == {}
 
 
 def test_a_number_cannot_replace_a_part() -> None:
     cfg = graph()
     with pytest.raises(ConfigError, match="is the part Part, which 5 .int. cannot replace"):
-        find_parameter(cfg, "child[0]").put(5)
-    find_parameter(cfg, "child[0]").put(fdl.Config(Outer))
+        find_parameter(cfg, "child[0]").set(5)
+    find_parameter(cfg, "child[0]").set(fdl.Config(Outer))
     assert build(cfg.child[0]).depth == 0
 
 
@@ -156,7 +156,7 @@ def test_setting_through_a_default_is_refused() -> None:
 
     cfg = fdl.Config(listing)
     with pytest.raises(ConfigError, match="items is not set, so there is nothing at"):
-        find_parameter(cfg, "items[0]").put(9)
+        find_parameter(cfg, "items[0]").set(9)
     assert listing() == [1, 2]
 
 
@@ -180,8 +180,8 @@ class Fresh:
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [
-        ("names[0]", "Its default is made anew by the code: set it whole, set:names=..."),
-        ("numbers[0]", "Its default is made anew by the code: set it whole, set:numbers=..."),
+        ("names[0]", "Its default is created by the code: set it whole, set:names=..."),
+        ("numbers[0]", "Its default is created by the code: set it whole, set:numbers=..."),
         ("square.width", "Put a part there first, use:square=..."),
     ],
 )

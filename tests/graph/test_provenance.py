@@ -10,13 +10,12 @@ from fiddle import history
 from graph.parts import Depth, Outer, Part, Wide, Width, scaled, whole_graph
 
 from fidgpt.graph import ConfigError, clone, find_parameter, parts, swapped
-from fidgpt.graph.assign import set_text
+from fidgpt.graph.edits import set_text
 from fidgpt.graph.provenance import (
     Source,
     attributed_to,
     dump_provenance,
     provenance_of,
-    record_item,
     restore_provenance,
     why_text,
 )
@@ -65,7 +64,7 @@ class TestSayings:
 
     def test_the_graphs_own_files_are_nobody(self) -> None:
         cfg = small()
-        find_parameter(cfg, "depth").put(2)
+        find_parameter(cfg, "depth").set(2)
         assert HERE in provenance_of(cfg, "depth").sayings[0].where
 
     def test_newest_first_and_those_that_lost_are_kept(self) -> None:
@@ -175,8 +174,7 @@ class TestStory:
     def test_an_item_that_was_recorded_names_who_said_it(self) -> None:
         cfg = small()
         with attributed_to("directive 3: set:other[0]=4"):
-            cfg.other[0] = 4
-            record_item(cfg, "other", "[0]", 4)
+            find_parameter(cfg, "other[0]").set(4)
         said = provenance_of(clone(cfg), "other[0]").sayings
         assert [(one.value, str(one.by)) for one in said] == [(4, "directive 3: set:other[0]=4")]
 
@@ -249,8 +247,7 @@ class TestFile:
             cfg.width = 6
             cfg.depth = None
             del cfg.depth
-            cfg.other[0] = 4
-            record_item(cfg, "other", "[0]", 4)
+            find_parameter(cfg, "other[0]").set(4)
         again = clone_without_history(cfg)
         restore_provenance(again, dump_provenance(cfg))
         for path in ("width", "depth", "other", "other[0]"):

@@ -11,9 +11,8 @@ from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, optim, tags, train
 from fidgpt.graph import ConfigError, clone, fingerprint
-from fidgpt.graph.assign import change_by, delete, set_text, tag_text
+from fidgpt.graph.edits import change_by, delete, set_text, tie, untie
 from fidgpt.graph.reproduce import Repro, nearest, repro
-from fidgpt.graph.share import tie, untie
 from fidgpt.graph.spelling import value_text
 from fidgpt.graph.swap import use
 
@@ -42,7 +41,7 @@ def compose(directives: Sequence[str]) -> Any:
             case "set":
                 set_text(root, left, right, parts=PARTS)
             case "tag":
-                tag_text(root, getattr(tags, left), right)
+                set_text(root, getattr(tags, left), right)
             case "use":
                 use(root, left, right, parts=PARTS)
             case "tie":
@@ -267,7 +266,7 @@ def test_a_quantity_that_several_parts_say_is_said_by_its_tag() -> None:
             kind, _, rest = directive.partition(":")
             left, _, right = rest.partition("=")
             assert (kind, left) == ("tag", "Width")
-            tag_text(root, Width, right)
+            set_text(root, Width, right)
         return root
 
     done = repro(two(7), {"config:two": two(1)}, compose=mine)

@@ -4,7 +4,6 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, build, find, set_tag, swapped, tagged
-from fidgpt.graph.selectors import holders
 
 from . import namesakes
 from .parts import (
@@ -36,12 +35,6 @@ def test_find_gives_each_part_once_and_its_subclasses() -> None:
 def test_finding_nothing_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="^pair holds no Square or double, so there is nothing"):
         find(fdl.Config(pair), Square, double)
-
-
-def test_holders_of_a_part() -> None:
-    shared = fdl.Config(Part, width=1)
-    cfg = fdl.Config(pair, [shared], fdl.Config(Part, 1, child=shared))
-    assert [node.path for node in holders(cfg, shared)] == ["first", "second"]
 
 
 def test_a_quantity_is_said_anew_where_it_is_said() -> None:
@@ -86,8 +79,8 @@ def test_a_tag_that_nothing_carries_is_a_mistake() -> None:
     known = f"{Width.__module__}.Width"
     assert str(caught.value) == (
         f"no parameter of Outer carries the tag {namesakes.__name__}.Width, so nothing would "
-        f"change. Another one has that name, {known}: say tag:{known}=..., or give a parameter "
-        "your tag first."
+        f"change. Another tag has that name, {known}: write tag:{known}=..., or give a "
+        "parameter your tag first."
     )
 
 

@@ -3,7 +3,7 @@
 import fiddle as fdl
 
 from fidgpt.graph import bind, outline
-from fidgpt.graph.assign import set_text
+from fidgpt.graph.edits import set_text
 
 from .parts import Depth, Outer, Part, Square, Width, double, pair, product
 

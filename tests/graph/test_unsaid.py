@@ -4,7 +4,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigErrors, bind
-from fidgpt.graph.assign import set_text
+from fidgpt.graph.edits import set_text
 
 from .parts import Depth, Outer, Part, Rate, Width
 

@@ -8,7 +8,7 @@ import recipe
 from fidgpt import graph
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.graph.assign import set_text, set_value
+from fidgpt.graph.edits import set_text, set_value
 
 ALLOWED = ("parts", "systems")
 

@@ -20,13 +20,11 @@ from fidgpt.graph import (
     parts,
     suggest,
 )
-from fidgpt.graph.assign import change_by, change_tag_by, delete, set_text, tag_text
-from fidgpt.graph.edits import Edit
+from fidgpt.graph.edits import Edit, change_by, delete, set_text, tie, untie
 from fidgpt.graph.errors import MissingEntry
 from fidgpt.graph.formulas import parse_call
 from fidgpt.graph.paths import key_at
 from fidgpt.graph.provenance import attributed_to
-from fidgpt.graph.share import tie, untie
 from fidgpt.graph.swap import use
 from fidgpt.graph.walk import join
 
@@ -239,9 +237,9 @@ def change_tag(text: str, root: fdl.Config, catalogue: Catalogue) -> list[Edit]:
     name, sign, value = assignment(text, "tag:LearningRate=3e-4")
     tag = catalogue.find("tag", name)
     if sign:
-        return change_tag_by(root, tag, sign, value, parts=catalogue.parts)
+        return change_by(root, tag, sign, value, parts=catalogue.parts)
     with _sign_before(f"tag:{name}", value):
-        return tag_text(root, tag, value, parts=catalogue.parts)
+        return set_text(root, tag, value, parts=catalogue.parts)
 
 
 def change_del(text: str, root: fdl.Config, _: Catalogue) -> list[Edit]:

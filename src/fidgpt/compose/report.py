@@ -83,7 +83,7 @@ class Culprits:
             if said := sayings_at(nearest) or heard:
                 newest = heard[0] if heard and said[0].value is fdl.NO_VALUE else said[0]
                 return newest.by
-            nearest = self._nearest(nearest.holder) if nearest.holder else None
+            nearest = nearest.above
         return None
 
 

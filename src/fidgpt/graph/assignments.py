@@ -156,11 +156,6 @@ def speakers(found: Iterable[fdl.Buildable]) -> list[Source]:
     return list(dict.fromkeys(one.by for one in spots if isinstance(one, Spot) and one.by))
 
 
-def record_item(part: fdl.Buildable, key: Key, step: str, value: Any) -> None:
-    """Records that an item inside of a list or dict was said, which Fiddle itself does not see."""
-    part.__argument_history__.add_new_value(f"{key}{step}", value)
-
-
 def keep_assignments(
     new: fdl.Buildable, old: fdl.Buildable, key: Key, *, known_as: Key | None = None
 ) -> None:

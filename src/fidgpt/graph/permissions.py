@@ -30,7 +30,7 @@ def without_those_around(root: Any) -> Any:
         if not _said(parent.value)
     ]
     for path, node in outermost:
-        find_parameter(copy, path).put(_inside(node))
+        find_parameter(copy, path).set(_inside(node))
     return copy
 
 

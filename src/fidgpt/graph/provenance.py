@@ -19,7 +19,6 @@ from fidgpt.graph.assignments import (
     assignments_of,
     attributed_to,
     left_open_by,
-    record_item,
 )
 from fidgpt.graph.binding import Inherited, bind, resolve
 from fidgpt.graph.errors import ConfigError
@@ -90,9 +89,7 @@ def provenance_of(root: Any, path: str) -> Provenance:
 
 def sayings_at(place: ParameterRef) -> list[Assignment]:
     """What was said in a very place, newest first; of an item, the part that holds it knows."""
-    if isinstance(place.container, fdl.Buildable):
-        return assignments_of(place.container, place.key)
-    return assignments_of(*place.within) if place.within else []
+    return assignments_of(*place.owner) if place.owner else []
 
 
 class _Teller:
@@ -125,8 +122,8 @@ class _Teller:
     def _of_item(self, place: ParameterRef) -> Provenance:
         """An item's own sayings are kept by the part that holds the list or dict."""
         owner = place
-        while not isinstance(owner.container, fdl.Buildable) and owner.holder:
-            owner = find_parameter(self._root, owner.holder)
+        while not isinstance(owner.container, fdl.Buildable) and owner.above is not None:
+            owner = owner.above
         if not isinstance(owner.container, fdl.Buildable):  # the root itself is a list
             return Provenance(place.path, place.value)
         return Provenance(place.path, place.value, sayings_at(place), holder=self.tell(owner))
@@ -134,7 +131,7 @@ class _Teller:
     def _of_source(self, heard: Inherited) -> Provenance:
         said = heard.said
         path = join(said.node.path, step_to(said.key))
-        return self.tell(ParameterRef(said.node.value, said.key, Any, path, said.node.path))
+        return self.tell(find_parameter(self._root, path))
 
     def _sources(self, part: fdl.Buildable, path: str) -> Iterator[Input]:
         if is_formula(part):
@@ -276,7 +273,6 @@ __all__ = [
     "attributed_to",
     "dump_provenance",
     "provenance_of",
-    "record_item",
     "restore_provenance",
     "why_text",
 ]

@@ -1,365 +1,87 @@
-"""Selectors: paths with wildcards, slices, tags and classes that match many parameters."""
+"""Selectors: paths with wildcards, slices, classes and tags that match many parameters."""
 
-import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import fiddle as fdl
-from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, MissingEntry, suggest
-from fidgpt.graph.fiddle import Key, all_arguments, assign, set_arguments
-from fidgpt.graph.hints import element_hint, hint_of
+from fidgpt.graph.fiddle import (
+    Key,
+    all_arguments,
+    nonempty_tags,
+    parameters_of,
+    set_arguments,
+)
 from fidgpt.graph.paths import (
     ParameterRef,
     describe,
     find_parameter,
     follow,
-    is_named,
+    inside,
     key_at,
-    meant,
-    nobody_carries,
-    own_key,
+    path_of,
+    unwrapped,
 )
-from fidgpt.graph.walk import Node, is_node, nodes, parts, step_to, title
+from fidgpt.graph.walk import IS_PART, is_node, parts, title
 
-
-@dataclass(eq=False, slots=True)
-class Spot:
-    """A value and where it was met; paths and annotations are worked out when asked for.
-
-    Attributes:
-      value: the value, or `fdl.NO_VALUE` of a parameter that is not set.
-      above: the spot that holds it; None for where the way begins.
-      key: its place in what holds it.
-      origin: the place where the way begins; None where that is the root, and past the beginning.
-    """
-
-    value: Any
-    above: "Spot | None" = None
-    key: Key = ""
-    origin: ParameterRef | None = None
-    _hint: Any = fdl.NO_VALUE
-    _path: str | None = None
-
-    @property
-    def path(self) -> str:
-        """The path that led here."""
-        if self._path is None:
-            self._path = "".join(map(_step, self._way())).removeprefix(".")
-        return self._path
-
-    @property
-    def hint(self) -> Any:
-        """What the annotation asks here."""
-        unknown: list[Spot] = []
-        spot: Spot | None = self
-        while spot is not None and spot._hint is fdl.NO_VALUE:
-            unknown.append(spot)
-            spot = None if spot._is_argument() else spot.above
-        for one in reversed(unknown):
-            one._hint = one._own_hint()
-        return self._hint
-
-    @property
-    def place(self) -> ParameterRef | None:
-        """The place of the value; None for the root, which has none."""
-        if isinstance(self.value, TaggedValueCls) and self.above is not None:
-            inner = Spot(set_arguments(self.value).get("value", fdl.NO_VALUE), self, "value")
-            return inner.place
-        if self.above is None:
-            return self.origin
-        holder = self.above.path
-        path = (holder + _step(self)).removeprefix(".")
-        return ParameterRef(self.above.value, self.key, self.hint, path, holder, self._within())
-
-    def _within(self) -> tuple[fdl.Buildable, Key, str] | None:
-        steps, spot = "", self
-        while spot.above is not None:
-            if isinstance(spot.above.value, fdl.Buildable):
-                return (spot.above.value, spot.key, steps) if steps else None
-            steps = f"[{spot.key!r}]{steps}"
-            spot = spot.above
-        if not steps or spot.origin is None:
-            return None
-        if spot.origin.within is None:
-            return (spot.origin.container, spot.origin.key, steps)
-        part, key, before = spot.origin.within
-        return part, key, before + steps
-
-    def _is_argument(self) -> bool:
-        """Whether a part holds the value, so that only the part knows what is asked."""
-        above = self.above.value if self.above else None
-        return isinstance(above, fdl.Buildable) and not isinstance(above, TaggedValueCls)
-
-    def _own_hint(self) -> Any:
-        if self.above is None:
-            return self.origin.hint if self.origin else Any
-        if self._is_argument():
-            return hint_of(self.above.value, self.key)
-        if isinstance(self.above.value, TaggedValueCls):
-            return self.above._hint
-        return element_hint(self.above._hint, self.key)
-
-    def _way(self) -> list["Spot"]:
-        way: list[Spot] = [self]
-        spot: Spot = self
-        while spot.above is not None:
-            spot = spot.above
-            way.append(spot)
-        return way[::-1]
-
-
-def entries(value: Any) -> Iterable[tuple[Key, Any]]:
-    """What a node holds, by key."""
-    if isinstance(value, fdl.Buildable):
-        return set_arguments(value).items()
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list | tuple) else ()
-
-
-def inside(spot: Spot) -> list[Spot]:
-    """The spots directly below one."""
-    return [Spot(value, spot, key) for key, value in entries(spot.value)]
-
-
-def below(spots: Iterable[Spot]) -> Iterator[Spot]:
-    """Every part, list, tuple and dict at or below some spots once, in reading order."""
-    met: set[int] = set()
-    left = list(spots)[::-1]
-    while left:
-        spot = left.pop()
-        if is_node(spot.value) and id(spot.value) not in met:
-            met.add(id(spot.value))
-            yield spot
-            left += inside(spot)[::-1]
-
-
-def _step(spot: Spot) -> str:
-    if spot.above is None:
-        return spot.origin.path if spot.origin else ""
-    if isinstance(spot.above.value, TaggedValueCls):  # a quantity in a list
-        return ""
-    return step_to(spot.key) if isinstance(spot.above.value, fdl.Buildable) else f"[{spot.key!r}]"
-
-
-class Kind(NamedTuple):
-    """A kind of step.
-
-    Attributes:
-      take: the spots that it takes, given those before it and what it names.
-      nothing: why it takes none of them.
-    """
-
-    take: Callable[[list[Spot], Any], list[Spot]]
-    nothing: Callable[[list[Spot], Any], str]
-
-
-def _once(spots: Iterable[Spot]) -> list[Spot]:
-    """A node that several places hold is walked through once."""
-    first: dict[int, Spot] = {}
-    for spot in spots:
-        first.setdefault(id(spot.value), spot)
-    return list(first.values())
-
-
-def _named(spots: list[Spot], key: Key) -> list[Spot]:
-    return [found for spot in _once(spots) if (found := _argument(spot, key))]
-
-
-def _argument(spot: Spot, key: Key) -> Spot | None:
-    value = spot.value
-    if isinstance(value, fdl.Buildable):
-        own = own_key(value, key)
-        if own is None or (own not in value.__arguments__ and not _is_listed(value, key, own)):
-            return None
-        return Spot(value.__arguments__.get(own, fdl.NO_VALUE), spot, own)
-    if isinstance(value, dict):
-        return Spot(value[key], spot, key) if key in value else None
-    if isinstance(value, list | tuple) and isinstance(key, int) and -len(value) <= key < len(value):
-        return Spot(value[key], spot, key % len(value))
-    return None
-
-
-def _is_listed(part: fdl.Buildable, key: Key, own: Key) -> bool:
-    """Whether a parameter is there by its name; `**kwargs` would take any."""
-    return key in part.__signature_info__.parameters or own in all_arguments(part)
-
-
-def _entries(spots: list[Spot], _: str) -> list[Spot]:
-    return [
-        one
-        for spot in _once(spots)
-        for one in inside(spot)
-        if not isinstance(spot.value, fdl.Buildable) or isinstance(one.key, int)
-    ]
-
-
-def _sliced(spots: list[Spot], text: str) -> list[Spot]:
-    chosen = slice(*(int(number) if number else None for number in text.split(":")))
-    return [
-        one
-        for spot in _once(spots)
-        if isinstance(spot.value, list | tuple)
-        for one in inside(spot)[chosen]
-    ]
-
-
-def _calling(spots: list[Spot], name: str) -> list[Spot]:
-    found = [spot for spot in below(spots) if isinstance(spot.value, fdl.Buildable)]
-    wanted = {id(function) for function in meant(functions_of(found), name)}
-    return [spot for spot in found if id(fdl.get_callable(spot.value)) in wanted]
-
-
-def functions_of(spots: Iterable[Spot]) -> list[Any]:
-    """What the parts at or below some spots call, each once."""
-    called = [
-        fdl.get_callable(spot.value)
-        for spot in below(spots)
-        if isinstance(spot.value, fdl.Buildable)
-    ]
-    return list({id(function): function for function in called}.values())
-
-
-def _tagged(spots: list[Spot], name: str) -> list[Spot]:
-    wanted = {id(tag) for tag in meant(every_tag(spots), name, sign="@")}
-    return carriers(spots, lambda own: id(own) in wanted)
-
-
-def carriers(spots: list[Spot], is_meant: Callable[[Any], bool]) -> list[Spot]:
-    """Where tags that are meant are said; where nobody says them, where they would be heard."""
-    found = [
-        Spot(spot.value.__arguments__.get(key, fdl.NO_VALUE), spot, key)
-        for spot in below(spots)
-        if isinstance(spot.value, fdl.Buildable)
-        for key, tags in spot.value.__argument_tags__.items()
-        if any(map(is_meant, tags))
-    ]
-    return [spot for spot in found if spot.value is not fdl.NO_VALUE] or found
-
-
-def tags_of(spots: list[Spot]) -> dict[str, Any]:
-    """The tags that parameters at or below some spots carry, by name."""
-    return {tag.__name__: tag for tag in every_tag(spots)}
-
-
-def every_tag(spots: Iterable[Spot]) -> set[Any]:
-    """The tags that parameters at or below some spots carry."""
-    parts = [spot.value for spot in below(spots) if isinstance(spot.value, fdl.Buildable)]
-    return {tag for part in parts for tags in part.__argument_tags__.values() for tag in tags}
-
-
-def _no_name(spots: list[Spot], key: Key) -> str:
-    names: set[str] = set()
-    for spot in _once(spots):
-        if isinstance(spot.value, fdl.Buildable):
-            names |= {str(name) for name in all_arguments(spot.value)}
-        elif isinstance(spot.value, dict):
-            names |= set(map(str, spot.value))
-    if not names and isinstance(key, str):
-        first = spots[0]
-        state = "not set" if first.value is fdl.NO_VALUE else describe(first.value)
-        return f"{first.path or 'the root'} is {state}, and has no parameters."
-    return f"nothing there has a parameter {key!r}. {suggest(str(key), names)}"
-
-
-def _no_entries(spots: list[Spot], text: str) -> str:
-    first = spots[0]
-    if not isinstance(first.value, list | tuple | dict):
-        return f"{first.path or 'the root'} is {describe(first.value)}, and has no entries."
-    count = len(first.value)
-    return f"{first.path} has {count or 'no'} {'entry' if count == 1 else 'entries'}."
-
-
-def _no_call(spots: list[Spot], name: str) -> str:
-    parts = [spot.value for spot in below(spots) if isinstance(spot.value, fdl.Buildable)]
-    functions = {id(fdl.get_callable(part)): part for part in parts}.values()
-    bare = name.rpartition(".")[2]
-    return f"no part there is a {name}. {suggest(bare, map(title, functions))}"
-
-
-def _no_tag(spots: list[Spot], name: str) -> str:
-    bare = name.rpartition(".")[2]
-    return f"no parameter there carries the tag {name}. {suggest(bare, tags_of(spots))}"
-
-
-KINDS = {
-    "key": Kind(_named, _no_name),
-    "all": Kind(_entries, _no_entries),
-    "slice": Kind(_sliced, _no_entries),
-    "deep": Kind(lambda spots, _: list(below(spots)), _no_entries),
-    "called": Kind(_calling, _no_call),
-    "tag": Kind(_tagged, _no_tag),
-}
-
-
+Step = tuple[str, Any]  # the kind of a step, and what it names
+_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"  # of a class or tag, maybe with keys behind it
 _WILD = re.compile(
     r"\.?(?P<deep>\*\*)(?=[.:@\[])"
     r"|(?P<all>\[\*\])"
     r"|\[(?P<slice>-?[0-9]{0,9}:-?[0-9]{0,9}(?::-?[1-9][0-9]{0,8})?)\]"
-    r"|:(?P<called>[A-Za-z_]\w*)"
-    r"|\.?@(?P<tag>[A-Za-z_]\w*)"
+    rf"|:(?P<called>{_NAME})"
+    rf"|\.?@(?P<tag>{_NAME})"
 )
-_SPECIAL = frozenset("*:@")  # what a plain path has not, save in quotes
+_SPECIAL = frozenset("*:@")  # no plain path has these outside of quotes
 _EXAMPLES = "model.blocks[*].dropout, **.dropout, :RMSNorm.eps or @LearningRate"
-_NAMED = {"called": functions_of, "tag": every_tag}  # among what a name is looked up
-Step = tuple[str, Any]  # the kind of a step, and what it names
 
 
-def find_parameters(root: Any, selector: str) -> list[ParameterRef]:
-    """The places that a selector names, each once, in the order in which one reads the graph.
+def find_parameters(root: Any, selector: str | type[fdl.Tag]) -> list[ParameterRef]:
+    """Return the parameters that match a selector, each once, in reading order.
+
+    Args:
+      root: the graph.
+      selector: a path, a selector, or a tag: then the parameters that set it or a tag derived
+        from it; where none does, those that would inherit it.
 
     Raises:
-      ConfigError: the selector is none, or nothing is there; the nearest names are suggested.
+      ConfigError: the selector is malformed or matches nothing; the nearest names are suggested.
     """
+    if not isinstance(selector, str):
+        return _carriers_of(root, selector)
     if _SPECIAL.isdisjoint(selector):
         return [find_parameter(root, selector)]
     steps = parse_selector(selector)
-    first = next((i for i, (kind, _) in enumerate(steps) if kind != "key"), None)
-    if first is None:
-        return [follow(root, [key for _, key in steps], selector)]
-    spots = [_beginning(root, [key for _, key in steps[:first]], selector)]
-    left = steps[first:]
+    first = next((i for i, (kind, _) in enumerate(steps) if kind != "key"), len(steps))
+    keys, left = [key for _, key in steps[:first]], steps[first:]
+    found = [follow(root, keys, selector) if keys else ParameterRef.to_root(root)]
     while left:
         (kind, named), *left = left
-        if kind in _NAMED:
-            named, left = _whole_name(_NAMED[kind](spots), named, left)
-        found = KINDS[kind].take(spots, named)
-        if not found:
-            why = KINDS[kind].nothing(spots, named)
+        if kind in ("called", "tag"):
+            known = functions_below(found) if kind == "called" else tags_below(found)
+            named, keys = _split_name(list(known), named)
+            left = [*(("key", key) for key in keys), *left]
+        matched = _match(found, kind, named)
+        if not matched:
             mistake = MissingEntry if kind == "slice" else ConfigError
-            raise mistake(f"{selector} selects nothing: {why}", place=spots[0].path)
-        spots = found
-    return _places_of(spots, selector)
-
-
-def _whole_name(known: Iterable[Any], name: str, left: list[Step]) -> tuple[str, list[Step]]:
-    """The longest name of a class that begins with a word and goes on with steps; what is left."""
-    words = [str(key) for _, key in itertools.takewhile(_is_name, left)]
-    functions = list(known)
-    for count in range(len(words), 0, -1):
-        if is_named(functions, dotted := ".".join([name, *words[:count]])):
-            return dotted, left[count:]
-    if name in sys.modules and not is_named(functions, name):  # a class that there is not
-        count = max(0, len(words) - 1)
-        return ".".join([name, *words[:count]]), left[count:]
-    return name, left
-
-
-def _is_name(step: Step) -> bool:
-    kind, key = step
-    return kind == "key" and isinstance(key, str) and key.isidentifier()
+            why = _why_none(found, kind, named)
+            raise mistake(f"{selector} selects nothing: {why}", place=found[0].path)
+        found = matched
+    found = [unwrapped(ref) for ref in found if ref.above is not None]
+    if not found:
+        raise ConfigError(f"{selector} is the whole graph: name a parameter of it.")
+    return list({(id(ref.container), ref.key): ref for ref in found}.values())
 
 
 def parse_selector(selector: str) -> list[Step]:
-    """The steps of a selector, in order.
+    """Return the steps of a selector, in order.
 
     Raises:
-      ConfigError: the text is no selector.
+      ConfigError: the text is not a selector.
     """
     steps: list[Step] = []
     at = 0
@@ -376,40 +98,195 @@ def parse_selector(selector: str) -> list[Step]:
     return steps
 
 
-def places_of_tag(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
-    """Where a quantity is said; where nobody says it, where it would be heard.
+def _match(refs: list[ParameterRef], kind: str, named: Any) -> list[ParameterRef]:
+    """Return what a step matches, given what the steps before it did."""
+    if kind == "deep":
+        return list(_below(refs))
+    if kind == "called":
+        wanted = set(map(id, _with_name(functions_below(refs), named)))
+        return [ref for ref in _parts(refs) if id(fdl.get_callable(ref.value)) in wanted]
+    if kind == "tag":
+        wanted = set(map(id, _with_name(tags_below(refs), named, sign="@")))
+        return _set_or_all(_carriers(refs, lambda tag: id(tag) in wanted))
+    once = {id(ref.value): ref for ref in reversed(refs)}  # each node, by way of the first match
+    refs = [ref for ref in refs if once[id(ref.value)] is ref]
+    if kind == "key":
+        found = (inside(ref, named) for ref in refs if _has(ref.value, named))
+        return [ref for ref in found if ref]
+    if kind == "slice":
+        chosen = slice(*(int(number) if number else None for number in named.split(":")))
+        lists = [ref for ref in refs if isinstance(ref.value, list | tuple)]
+        return [item for ref in lists for item in _held(ref)[chosen]]
+    return [
+        item
+        for ref in refs
+        for item in _held(ref)
+        if not IS_PART[type(ref.value)] or isinstance(item.key, int)
+    ]
 
-    Empty where no parameter carries the tag or one that inherits from it.
-    """
-    found = carriers([Spot(root)], lambda own: issubclass(own, tag))
-    return [place for spot in found if (place := spot.place)]
+
+def _has(value: Any, key: Key) -> bool:
+    """Whether a key is listed, rather than accepted as any other is by `**kwargs`."""
+    is_part = isinstance(value, fdl.Buildable)
+    return not is_part or key in parameters_of(value) or key in all_arguments(value)
+
+
+def _held(ref: ParameterRef) -> list[ParameterRef]:
+    """Return references to what a node holds."""
+    value: Any = ref.value
+    if IS_PART[type(value)]:
+        value = set_arguments(value)
+    keys = value if isinstance(value, dict) else range(len(value)) if is_node(value) else ()
+    return [ParameterRef(ref.value, key, ref) for key in keys]
+
+
+def _below(refs: Iterable[ParameterRef]) -> Iterator[ParameterRef]:
+    """Yield a reference to every node at or below some references once, in reading order."""
+    met: set[int] = set()
+    left = list(refs)[::-1]
+    while left:
+        ref = left.pop()
+        value = ref.value
+        if is_node(value) and id(value) not in met:
+            met.add(id(value))
+            yield ref
+            left += _held(ref)[::-1]
+
+
+def _parts(refs: Iterable[ParameterRef]) -> list[ParameterRef]:
+    return [ref for ref in _below(refs) if IS_PART[type(ref.value)]]
+
+
+def functions_below(refs: Iterable[ParameterRef]) -> list[Any]:
+    """Return what the nodes at or below some references call, each once."""
+    called = [fdl.get_callable(ref.value) for ref in _parts(refs)]
+    return list({id(function): function for function in called}.values())
+
+
+def tags_below(refs: Iterable[ParameterRef]) -> set[Any]:
+    """Return the tags of the parameters at or below some references."""
+    carried = (nonempty_tags(ref.value).values() for ref in _parts(refs))
+    return {tag for parameters in carried for tags in parameters for tag in tags}
 
 
 def tags_in(root: Any) -> dict[str, Any]:
-    """The tags that parameters of a graph carry, by name."""
-    return tags_of([Spot(root)])
+    """Return the tags of the parameters of a graph, by name."""
+    return {tag.__name__: tag for tag in tags_below([ParameterRef.to_root(root)])}
 
 
-def _beginning(root: Any, keys: list[Key], selector: str) -> Spot:
-    if not keys:
-        return Spot(root)
-    place = follow(root, keys, selector)
-    if is_node(place.value):
-        return Spot(place.value, origin=place)
-    is_unset = place.value is fdl.NO_VALUE
-    state = "not set" if is_unset else describe(place.value)
-    raise ConfigError(f"{place.path} is {state}, so there is nothing at {selector}.")
+def _carriers(refs: Iterable[ParameterRef], is_wanted: Callable[[Any], bool]) -> list[ParameterRef]:
+    """Return the parameters at or below some references that carry a wanted tag."""
+    return [
+        ParameterRef(ref.value, key, ref)
+        for ref in _parts(refs)
+        for key, tags in nonempty_tags(ref.value).items()
+        if any(map(is_wanted, tags))
+    ]
 
 
-def _places_of(spots: list[Spot], selector: str) -> list[ParameterRef]:
-    found = [place for spot in spots if (place := spot.place)]
-    if not found:
-        raise ConfigError(f"{selector} is the whole graph: name a parameter of it.")
-    return list({(id(place.container), place.key): place for place in found}.values())
+def _set_or_all(refs: list[ParameterRef]) -> list[ParameterRef]:
+    """Return those that are set, which all others inherit; all of them where none is."""
+    return [ref for ref in refs if ref.value is not fdl.NO_VALUE] or refs
+
+
+def _carriers_of(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
+    refs = [ParameterRef.to_root(root)]
+    if found := _carriers(refs, lambda own: issubclass(own, tag)):
+        return _set_or_all(found)
+    known = tags_in(root)
+    begin = f"no parameter of {title(root)} carries the tag"
+    if tag.__name__ not in known:
+        near = suggest(tag.__name__, known)
+        raise ConfigError(f"{begin} {tag.__name__}, so nothing would change. {near}")
+    other = path_of(known[tag.__name__])
+    raise ConfigError(
+        f"{begin} {path_of(tag)}, so nothing would change. Another tag has that name, {other}: "
+        f"write tag:{other}=..., or give a parameter your tag first."
+    )
+
+
+def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
+    """Return why a step matches nothing."""
+    first = refs[0]
+    where, is_unset = first.path or "the root", first.value is fdl.NO_VALUE
+    state = f"{where} is {'not set' if is_unset else describe(first.value)}"
+    bare = named.rpartition(".")[2] if isinstance(named, str) else ""
+    if kind == "called":
+        names = {id(fdl.get_callable(ref.value)): title(ref.value) for ref in _parts(refs)}
+        return f"no part there is a {named}. {suggest(bare, names.values())}"
+    if kind == "tag":
+        known = [tag.__name__ for tag in tags_below(refs)]
+        return f"no parameter there carries the tag {named}. {suggest(bare, known)}"
+    if kind != "key":
+        if not isinstance(first.value, list | tuple | dict):
+            return f"{state}, and has no entries."
+        count = len(first.value)
+        return f"{where} has {count or 'no'} {'entry' if count == 1 else 'entries'}."
+    parts = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
+    names = {str(name) for part in parts for name in all_arguments(part)}
+    names |= {str(name) for ref in refs if isinstance(ref.value, dict) for name in ref.value}
+    if not names and isinstance(named, str):
+        return f"{state}, and has no parameters."
+    return f"nothing there has a parameter {named!r}. {suggest(str(named), names)}"
+
+
+def _split_name(known: list[Any], dotted: str) -> tuple[str, list[str]]:
+    """Return the longest part of a dotted name that names a function, and the keys behind it."""
+    pieces = dotted.split(".")
+    for count in range(len(pieces), 0, -1):
+        name = ".".join(pieces[:count])
+        if any(_named(function, name) for function in known):
+            return name, pieces[count:]
+    count = max(1, len(pieces) - 1) if pieces[0] in sys.modules else 1  # it names none
+    return ".".join(pieces[:count]), pieces[count:]
+
+
+def _with_name(functions: Iterable[Any], name: str, *, sign: str = ":") -> list[Any]:
+    """Return the functions with a name, and the classes derived from one that has it.
+
+    A dotted name begins with a module, or with the end of its path: of the module that defines
+    the function, or of one that exports it.
+
+    Raises:
+      ConfigError: it is the name of several classes of which none is derived from the other.
+    """
+    found = [(function, named) for function in functions if (named := _named(function, name))]
+    paths = {path_of(one): one for _, named in found for one in named}
+    bases = [path for path, one in paths.items() if not _is_derived(one, paths.values())]
+    if len(bases) > 1:
+        written = " or ".join(f"{sign}{path}" for path in bases)
+        raise ConfigError(f"{name} is the name of {' and of '.join(bases)}: write {written}.")
+    return [function for function, _ in found]
+
+
+def _named(function: Any, name: str) -> list[Any]:
+    """Return the function, or those of a class and its bases, that have a name."""
+    bare = name.rpartition(".")[2]
+    own = function.__mro__ if isinstance(function, type) else (function,)
+    named = [one for one in own if getattr(one, "__name__", "") == bare]
+    return named if bare == name else [one for one in named if _is_at(one, name)]
+
+
+def _is_at(one: Any, dotted: str) -> bool:
+    if f".{path_of(one)}".endswith(f".{dotted}"):
+        return True
+    module_name, _, bare = dotted.rpartition(".")
+    package = path_of(one).partition(".")[0]
+    return any(
+        getattr(module, bare, None) is one
+        for path, module in list(sys.modules.items())
+        if path.partition(".")[0] == package and f".{path}".endswith(f".{module_name}")
+    )
+
+
+def _is_derived(one: Any, others: Iterable[Any]) -> bool:
+    return isinstance(one, type) and any(
+        isinstance(other, type) and other is not one and issubclass(one, other) for other in others
+    )
 
 
 def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
-    """Every part under `root` that calls one of `functions` or a subclass of one, each once.
+    """Return every node under `root` that calls one of `functions` or a subclass of one.
 
     Raises:
       ConfigError: there is none.
@@ -421,50 +298,28 @@ def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
     return found
 
 
-def holders(root: Any, part: fdl.Buildable) -> list[Node]:
-    """The nodes that hold a part; more than one where it is shared."""
-    return [parent for node in nodes(root) if node.value is part for parent, _ in node.parents]
+def _calls(part: fdl.Buildable, functions: tuple[Any, ...]) -> bool:
+    called = fdl.get_callable(part)
+    classes = tuple(function for function in functions if isinstance(function, type))
+    return called in functions or (isinstance(called, type) and issubclass(called, classes))
 
 
 def tagged(root: Any, tag: type[fdl.Tag]) -> list[tuple[fdl.Buildable, Key]]:
-    """Every (part, parameter) under `root` that carries a tag or one that inherits from it."""
-    return [
-        (node.value, key)
-        for node in parts(root)
-        for key in all_arguments(node.value)
-        if any(issubclass(own, tag) for own in fdl.get_tags(node.value, key))
-    ]
+    """Return every (node, parameter) under `root` that carries a tag or one derived from it."""
+    found = _carriers([ParameterRef.to_root(root)], lambda own: issubclass(own, tag))
+    return [(ref.container, ref.key) for ref in found]
 
 
 def set_tag(root: Any, tag: type[fdl.Tag], value: Any) -> int:
-    """Says a quantity anew wherever it is said; returns at how many places.
+    """Set a tag's value wherever it is set, and return at how many parameters.
 
-    Parameters that hear the quantity are left open, and follow. Where nobody says it, because a
-    default stands, every parameter that would hear it says it from now on.
+    Parameters that inherit it stay unset, and follow. Where none sets it, because a default
+    applies, every parameter that would inherit it is set.
 
     Raises:
       ConfigError: no parameter of the graph carries the tag.
     """
-    carriers = tagged(root, tag)
-    if not carriers:
-        carried = {own for part, key in tagged(root, fdl.Tag) for own in _tags(part, key)}
-        raise ConfigError(nobody_carries(tag, carried, where=title(root)))
-    saying = [(part, key) for part, key in carriers if key in set_arguments(part)]
-    for part, key in saying or carriers:
-        assign(part, key, value)
-    return len(saying or carriers)
-
-
-def _tags(part: fdl.Buildable, key: Key) -> frozenset[Any]:
-    return fdl.get_tags(part, key)
-
-
-def _calls(part: fdl.Buildable, functions: tuple[Any, ...]) -> bool:
-    called = fdl.get_callable(part)
-    return any(
-        called is function
-        or (
-            isinstance(called, type) and isinstance(function, type) and issubclass(called, function)
-        )
-        for function in functions
-    )
+    found = find_parameters(root, tag)
+    for ref in found:
+        ref.write(value)
+    return len(found)

@@ -27,7 +27,7 @@ from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.hints import element_hint, hint_of, is_unknown, key_hint
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, find_parameter
-from fidgpt.graph.selectors import find_parameters, places_of_tag, tags_in
+from fidgpt.graph.selectors import find_parameters, tags_in
 from fidgpt.graph.storage.order import PLAIN
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import IS_PART, join, parts, step_to, title
@@ -427,4 +427,4 @@ def _places(root: Any, word: Word) -> set[str]:
 
 
 def _of_tag(root: Any, name: str) -> list[ParameterRef]:
-    return places_of_tag(root, tags_in(root)[name])
+    return find_parameters(root, tags_in(root)[name])

@@ -168,6 +168,6 @@ def _text(place: ParameterRef, value: Any) -> str:
         except ConfigError:
             continue
         if _is_same(read, value):
-            place.refuse(read)
+            place.check(read)
             return form
     raise ConfigError(f"{place.path} takes {name_of(place.hint)}, not {describe(value)}.")
