@@ -151,7 +151,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("use:schedul=4", "Trainer has no parameter 'schedul'. Did you mean schedule"),
         ("set:trackers+=[Consol]", "trackers[2]: 'Consol' is not a Tracker. Name a part that fits"),
         ("set:+trackers=[Console]", "'+trackers' is not a path: it goes wrong at '+trackers'. "
-         "No sign precedes a path: += behind it adds items, and del: takes away."),
+         "No sign precedes a path: += after it adds items, and del: removes a value."),
         ("use:model.norm=adamw(lr=1)", "model.norm takes Module, not the part adamw."),
         ("tie:model.norm", "there is no '=' with a name before it."),
         ("tie:model.norm=model.hidden_dim", "model.hidden_dim is 32 (int), and only a part"),
@@ -181,7 +181,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ),
         ("use:loss=numpy.load", "numpy.load is no part: numpy is installed, and does not say that"),
         ("use:schedule=fraction", "schedule takes Schedule, not the part fraction."),
-        ("use:groups=Normal", "groups: 'Normal' is not a Callable[[Module], list[dict[str, Any]]]."),
+        ("use:groups=Normal", "groups: 'Normal' is not a Callable[[Module], list["),
         ("tag:HiddenDim*=1.3", "model.hidden_dim*=1.3: 32 * 1.3 is 41.6, and it takes int."),
         ("set:model.num_layers={model.num_layers}*2", "model.num_layers: it cannot be computed"),
     ],
