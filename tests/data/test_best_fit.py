@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fidgpt.data import DataError, TokenStream, best_fit, tokens_of
+from fidgpt.data import DataError, TokenStream, best_fit, token_ids
 from fidgpt.data.packing import pack
 from fidgpt.model.context import PackedDocuments
 
@@ -104,7 +104,7 @@ def test_what_stays_empty_is_read_as_ends_of_text_and_not_learned(stream_of: Mak
     stream = stream_of(["abcde", "fghij"], packing=best_fit, seq_len=20)
     (row,) = rows_of_epoch(stream, 0)
     assert row[13:] == [~END] * 8
-    assert tokens_of(np.array(row))[12:].tolist() == [END] * 9
+    assert token_ids(np.array(row))[12:].tolist() == [END] * 9
     assert min(row[:13]) >= 0
 
 
@@ -129,7 +129,7 @@ def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: Ma
     texts = random_texts(50, longest=12)
     stream = stream_of(texts, packing=best_fit)
     rows = torch.tensor(rows_of_epoch(stream, 0))
-    inputs = tokens_of(rows)[:, :-1]
+    inputs = token_ids(rows)[:, :-1]
     places = PackedDocuments(end_of_text=END)(inputs).places
     assert places.documents is not None
     seen = [

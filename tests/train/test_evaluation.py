@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.data import DataError, EvaluationStream, unlearned
+from fidgpt.data import DataError, EvaluationStream, mask_loss
 from fidgpt.model import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.train import CrossEntropy, DomainValidation, Validation
@@ -80,7 +80,7 @@ class Other(TwoBatches):
 
     def batch(self, number, *, rank=0, world_size=1):
         tokens = torch.tensor([[1, 2, 3, 0]])
-        tokens[:, 1:3] = unlearned(tokens[:, 1:3])
+        tokens[:, 1:3] = mask_loss(tokens[:, 1:3])
         return tokens
 
 
@@ -94,7 +94,7 @@ class Silent(Other):
 
     def batch(self, number, *, rank=0, world_size=1):
         tokens = super().batch(number)
-        tokens[:, 1:] = unlearned(tokens[:, 1:].abs())
+        tokens[:, 1:] = mask_loss(tokens[:, 1:].abs())
         return tokens
 
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.data import unlearned
+from fidgpt.data import mask_loss
 from fidgpt.model import materialize
 from fidgpt.model.reports import collecting, report_tally
 from fidgpt.parallel import DataParallel
@@ -29,7 +29,7 @@ def batch() -> torch.Tensor:
     """Four rows; of the first nearly nothing is learned, of the last all."""
     tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
     for row, learned in enumerate((3, 16, 25, 33)):
-        tokens[row, learned:] = unlearned(tokens[row, learned:])
+        tokens[row, learned:] = mask_loss(tokens[row, learned:])
     return tokens
 
 
@@ -46,17 +46,17 @@ def test_what_is_not_learned_is_read_and_leaves_no_gradient():
     first, second = learner(micro_batch_size=None), learner(micro_batch_size=None)
     tokens = batch()
     changed = tokens.clone()
-    changed[0, -1] = unlearned((unlearned(tokens[0, -1:]) + 1) % 257)[0]  # only a target
+    changed[0, -1] = mask_loss((mask_loss(tokens[0, -1:]) + 1) % 257)[0]  # only a target
     assert first.update(tokens, step=0) == second.update(changed, step=0)
     read = tokens.clone()
-    read[1, 17] = unlearned((unlearned(tokens[1, 17:18]) + 1) % 257)[0]
+    read[1, 17] = mask_loss((mask_loss(tokens[1, 17:18]) + 1) % 257)[0]
     read[1, 20] = 5  # learned, and comes after what changed
     assert first.update(tokens, step=1) != second.update(read, step=1)
 
 
 def test_a_batch_of_which_nothing_is_learned_moves_nothing_by_its_loss():
     whole = learner(micro_batch_size=2)
-    row = whole.update(unlearned(torch.full((4, 33), 7)), step=0)
+    row = whole.update(mask_loss(torch.full((4, 33), 7)), step=0)
     assert row["loss"] == 0 and row["grad_norm"] == 0
 
 

@@ -34,11 +34,11 @@ from fidgpt.data.tokenizers import (
 from fidgpt.data.transforms import (
     FillInTheMiddle,
     Transform,
-    count_learned,
+    all_in_loss,
+    count_loss_targets,
     inputs_and_targets,
-    learns_all,
-    tokens_of,
-    unlearned,
+    mask_loss,
+    token_ids,
 )
 
 __all__ = [
@@ -75,18 +75,18 @@ __all__ = [
     "TokenizerSpec",
     "TrainingStream",
     "Transform",
+    "all_in_loss",
     "annealed",
     "best_fit",
     "cache_directory",
     "check_vocab_size",
     "concatenate",
-    "count_learned",
+    "count_loss_targets",
     "end_of_text",
     "inputs_and_targets",
-    "learns_all",
     "load_tokenizer",
+    "mask_loss",
     "prepare_corpus",
     "shuffle_and_concatenate",
-    "tokens_of",
-    "unlearned",
+    "token_ids",
 ]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fidgpt.data.errors import DataError, removal
 from fidgpt.data.order import count_windows, derive_key, permute
 from fidgpt.data.prepared import VERIFIED_BELOW_BYTES, ArrayFile, PreparedCorpus, Split
-from fidgpt.data.transforms import unlearned
+from fidgpt.data.transforms import mask_loss
 from fidgpt.files import new_directory, only_one
 
 
@@ -374,7 +374,7 @@ class _Bins:
 
     def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
         shape = (len(numbers), self._seq_len + 1)
-        rows = unlearned(np.full(shape, self._end_of_text, dtype=np.int64))
+        rows = mask_loss(np.full(shape, self._end_of_text, dtype=np.int64))
         groups = np.searchsorted(self._first_bins, numbers, side="right") - 1
         for row, number, group in zip(rows, numbers.tolist(), groups.tolist(), strict=True):
             row[0] = self._end_of_text
@@ -388,7 +388,7 @@ class _Bins:
             piece = row[filled : filled + length]
             piece[:] = self._split.read(np.array([start]), length=length)[0]
             if goes_on:
-                piece[:1] = unlearned(piece[:1])
+                piece[:1] = mask_loss(piece[:1])
             filled += length
 
     def _contents(self, group: int, within: int, *, epoch: int) -> list[tuple[int, int, bool]]:

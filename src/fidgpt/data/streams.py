@@ -72,7 +72,7 @@ class TrainingStream(abc.ABC):
     ) -> Int64[Tensor, "rows window"]:
         """One process's rows of the batch of a step, each of seq_len + 1 tokens.
 
-        A negative number is a token that is read and not learned (see `fidgpt.data.unlearned`).
+        A negative number is a token masked out of the loss (see `fidgpt.data.mask_loss`).
         """
 
     def full_batches(self, steps: int) -> float:

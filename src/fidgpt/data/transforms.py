@@ -37,7 +37,7 @@ class Transform(Protocol):
         """Rows of the same length, [len(indices), seq_len + 1].
 
         Args:
-          rows: token ids; negative where they are not learned (see `fidgpt.data.unlearned`).
+          rows: token ids; negative where they are masked (see `fidgpt.data.mask_loss`).
           indices: the number of each row, counted from the beginning of the run.
           seed: of the stream.
           tokenizer: that the tokens come from.
@@ -48,40 +48,40 @@ class Transform(Protocol):
 Tokens = TypeVar("Tokens", Tensor, NDArray[np.int64])
 
 
-def unlearned(tokens: Tokens) -> Tokens:
-    """The same tokens, read and not learned: each is written as its complement, `-1 - token`."""
+def mask_loss(tokens: Tokens) -> Tokens:
+    """Return the tokens masked out of the loss: each is stored as its complement, `-1 - token`."""
     return ~tokens
 
 
-def tokens_of(batch: Tokens) -> Tokens:
-    """The tokens themselves, learned or not."""
+def token_ids(batch: Tokens) -> Tokens:
+    """Return the token ids of a batch, masked or not."""
     return batch ^ (batch >> 63)
 
 
 def inputs_and_targets(
-    batch: Int64[Tensor, "rows window"], *, all_learned: bool | None = None
+    batch: Int64[Tensor, "rows window"], *, all_counted: bool | None = None
 ) -> tuple[Int64[Tensor, "rows seq"], Int64[Tensor, "rows seq"], Bool[Tensor, "rows seq"] | None]:
-    """What is read, what follows each token of it, and which of that is learned; None: all.
+    """Return the inputs, the targets and the loss mask of a batch; no mask if all targets count.
 
-    A batch without memory, of which only shapes are asked, is learned whole.
+    On the meta device every target counts.
 
     Args:
-      batch: tokens, learned or not.
-      all_learned: what `learns_all` says of it, where that was asked already.
+      batch: token ids, some of them perhaps masked.
+      all_counted: the result of `all_in_loss(batch)`, if it is known already.
     """
-    if learns_all(batch) if all_learned is None else all_learned:
+    if all_in_loss(batch) if all_counted is None else all_counted:
         return batch[:, :-1], batch[:, 1:], None
-    tokens = tokens_of(batch)
+    tokens = token_ids(batch)
     return tokens[:, :-1], tokens[:, 1:], batch[:, 1:] >= 0
 
 
-def learns_all(batch: Int64[Tensor, "rows window"]) -> bool:
-    """Whether no token of a batch is but read; a device that works on its own is waited for."""
+def all_in_loss(batch: Int64[Tensor, "rows window"]) -> bool:
+    """Whether no token of a batch is masked; synchronizes with the device of the batch."""
     return batch.is_meta or not (batch < 0).any()
 
 
-def count_learned(batch: Int64[Tensor, "rows window"]) -> int:
-    """How many tokens of a batch are learned to be written."""
+def count_loss_targets(batch: Int64[Tensor, "rows window"]) -> int:
+    """Count the targets of a batch that are in the loss."""
     targets = batch[:, 1:]
     return targets.numel() if batch.is_meta else int((targets >= 0).sum())
 
@@ -157,7 +157,7 @@ class FillInTheMiddle:
         special = self._special(tokenizer)
         changed = rows.copy()
         for row, index in zip(changed, indices.tolist(), strict=True):
-            ends = np.flatnonzero(tokens_of(row) == tokenizer.end_of_text)
+            ends = np.flatnonzero(token_ids(row) == tokenizer.end_of_text)
             begins = [0, *(ends + 1).tolist()]
             stops = [*ends.tolist(), len(row)]
             drawn = _uniform(seed, index, count=len(begins))

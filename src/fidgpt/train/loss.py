@@ -326,19 +326,19 @@ class NextToken(nn.Module):
         self.loss = loss
 
     def forward(
-        self, batch: Int64[Tensor, "rows window"], learns_all: bool | None = None
+        self, batch: Int64[Tensor, "rows window"], all_in_loss: bool | None = None
     ) -> Float[Tensor, ""]:
         """Mean loss in nats of predicting tokens 1.. of each row from those before.
 
-        A token that is not learned is read and not predicted (see `fidgpt.data.unlearned`).
+        A masked token is an input, but not a target (see `fidgpt.data.mask_loss`).
         What parts report as losses is added; the metric `loss` is without it.
 
         Args:
-          batch: tokens, learned or not.
-          learns_all: whether each of them is learned, where that is known without a look at them.
+          batch: token ids, some of them perhaps masked.
+          all_in_loss: whether none of them is masked, if that is known already.
         """
         with collecting() as reports:
-            inputs, targets, counted = inputs_and_targets(batch, all_learned=learns_all)
+            inputs, targets, counted = inputs_and_targets(batch, all_counted=all_in_loss)
             features = self.model.features(inputs).flatten(0, 1)
             counted = None if counted is None else counted.flatten()
             loss = self.loss(features, self.model.unembedding, targets.flatten(), counted)

@@ -269,7 +269,7 @@ class TrainState:
                 self._precision.lend_gradients(self.model, self.replica)
             with alone:
                 with self.clock.phase("forward"), collecting() as reports:
-                    loss = self._module(part.rows, part.learns_all) * share
+                    loss = self._module(part.rows, part.all_in_loss) * share
                 with self.clock.phase("backward"):
                     (loss if self._scaling is None else self._scaling.scaled(loss)).backward()
             step.add(reports, share=share)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.data import count_learned, learns_all
+from fidgpt.data import all_in_loss, count_loss_targets
 from fidgpt.parallel.fully_sharded import is_sharded
 from fidgpt.schedule import Schedule
 from fidgpt.train.run_directory import RunError
@@ -23,12 +23,12 @@ class MicroBatch(NamedTuple):
     Attributes:
       rows: on the device.
       num_learned: tokens of them that are learned.
-      learns_all: whether none of them is but read.
+      all_in_loss: whether none of their tokens is masked.
     """
 
     rows: Int64[Tensor, "rows window"]
     num_learned: int
-    learns_all: bool
+    all_in_loss: bool
 
 
 def micro_batches(
@@ -46,7 +46,7 @@ def micro_batches(
       device: where they are computed.
     """
     size = size or max(1, len(batch))
-    told = [(count_learned(part), learns_all(part)) for part in batch.split(size)]
+    told = [(count_loss_targets(part), all_in_loss(part)) for part in batch.split(size)]
     parts = _sent(batch, device).split(size)
     return [MicroBatch(rows, *each) for rows, each in zip(parts, told, strict=True)]
 

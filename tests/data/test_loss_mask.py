@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fidgpt.data import inputs_and_targets, tokens_of, unlearned
+from fidgpt.data import inputs_and_targets, mask_loss, token_ids
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.loss import CrossEntropy, NextToken
 
@@ -31,13 +31,13 @@ LEARNED = torch.tensor([[True, False, True, True], [True, True, False, False]])
 
 def marked() -> Tensor:
     batch = BATCH.clone()
-    batch[:, 1:] = torch.where(LEARNED, BATCH[:, 1:], unlearned(BATCH[:, 1:]))
+    batch[:, 1:] = torch.where(LEARNED, BATCH[:, 1:], mask_loss(BATCH[:, 1:]))
     return batch
 
 
 def test_every_token_is_read_whether_it_is_learned_or_not() -> None:
-    assert torch.equal(tokens_of(marked()), BATCH)
-    assert torch.equal(unlearned(unlearned(BATCH)), BATCH)
+    assert torch.equal(token_ids(marked()), BATCH)
+    assert torch.equal(mask_loss(mask_loss(BATCH)), BATCH)
     inputs, targets, learned = inputs_and_targets(marked())
     assert torch.equal(inputs, BATCH[:, :-1])
     assert torch.equal(targets, BATCH[:, 1:])
@@ -66,7 +66,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_learned_tokens() -> None:
 def test_a_batch_in_which_nothing_is_learned_costs_nothing() -> None:
     model = Bigram()
     batch = BATCH.clone()
-    batch[:, 1:] = unlearned(BATCH[:, 1:])
+    batch[:, 1:] = mask_loss(BATCH[:, 1:])
     loss = NextToken(model, CrossEntropy())(batch)
     loss.backward()
     assert loss.item() == 0
