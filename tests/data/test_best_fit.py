@@ -171,7 +171,7 @@ def test_the_packing_is_written_once_and_known_by_its_length(
     }
     checksums.add(stream_of([text[::-1] for text in texts], packing=best_fit).checksum)
     assert len(checksums) == 4
-    monkeypatch.setattr("fidgpt.data.packing._write", lambda *_, **__: pytest.fail("again"))
+    monkeypatch.setattr("fidgpt.data.packing._write_pieces", lambda *_, **__: pytest.fail("again"))
     assert stream_of(texts, packing=best_fit).checksum in checksums
 
 
@@ -211,7 +211,7 @@ def test_a_damaged_packing_is_found_and_named(stream_of: MakeStream, harm: str) 
         index.write_text(json.dumps({**content, "corpus": "0"}))
     else:
         index.write_text(json.dumps({"version": content["version"]}))
-    with pytest.raises(DataError, match=r"The packing in (.|\n)*rm -r (.|\n)*made anew"):
+    with pytest.raises(DataError, match=r"The packing in (.|\n)*rm -r (.|\n)*from the corpus"):
         stream_of(texts, packing=best_fit)
 
 

@@ -17,10 +17,9 @@ from fidgpt.data import (
     DataError,
     PreparedCorpus,
     Source,
-    cache_directory,
     prepare_corpus,
 )
-from fidgpt.files import only_one
+from fidgpt.files import cache_directory, only_one
 
 MakeSource = Callable[..., Any]
 
@@ -131,7 +130,7 @@ def test_a_prepared_directory_can_be_used_without_its_source(
 ) -> None:
     written = prepare_bytes(documents(modules), tmp_path / "out")
     assert CorpusDirectory(tmp_path / "out").prepare().checksum == written.checksum
-    with pytest.raises(DataError, match=r"holds no prepared corpus(.|\n)*fidgpt.data.prepare"):
+    with pytest.raises(DataError, match=r"is not a prepared corpus(.|\n)*fidgpt.data.prepare"):
         CorpusDirectory(tmp_path / "none").prepare()
 
 
@@ -148,5 +147,5 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_a_home_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDGPT_CACHE", "~no-such-user/cache")
-    with pytest.raises(DataError, match="Set the environment variable FIDGPT_CACHE"):
+    with pytest.raises(ValueError, match="Set the environment variable FIDGPT_CACHE"):
         cache_directory()

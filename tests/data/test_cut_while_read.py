@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from fidgpt.data import DataError, PreparedCorpus
-from fidgpt.data import prepared as array_file
+from fidgpt.data.indexed_directory import MAX_OPEN_FILES, ArrayFile
 from fidgpt.data.packing import best_fit
-from fidgpt.data.prepared import ArrayFile
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_a_token_that_the_tokenizer_has_not(corpus: PreparedCorpus) -> None:
     with (corpus.directory / "train-00001.bin").open("r+b") as file:
         file.seek(40)
         file.write(b"\xff\xff")
-    with pytest.raises(DataError, match=r"train-00001.bin was altered: it has a token 65535"):
+    with pytest.raises(DataError, match=r"train-00001.bin was altered: it has the token 65535"):
         read_all(corpus)
 
 
@@ -70,16 +69,14 @@ def test_a_packing_that_was_altered_or_cut_short(corpus: PreparedCorpus) -> None
         packed.read(every, epoch=0)
 
 
-def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_file, "_MOST_OPEN", 3)
-    kind = np.dtype("<u4")
-    files = [ArrayFile(tmp_path / f"{number}.bin", kind) for number in range(9)]
-    for number in range(9):
-        np.arange(number, number + 50, dtype=kind).tofile(files[number].path)
+def test_a_limited_number_of_files_stays_open(tmp_path: Path) -> None:
+    dtype = np.dtype("<u4")
+    numbers = range(MAX_OPEN_FILES + 9)
+    files = [ArrayFile(tmp_path / f"{number}.bin", dtype) for number in numbers]
+    for number, file in zip(numbers, files, strict=True):
+        np.arange(number, number + 50, dtype=dtype).tofile(file.path)
     before = len(os.listdir("/dev/fd"))
-    for place in (3, 40):
-        found = [file.read(place, place + 2).tolist() for file in files]
-        assert found == [[number + place, number + place + 1] for number in range(9)]
-    assert len(os.listdir("/dev/fd")) <= before + 3
-    files.clear()
-    assert len(os.listdir("/dev/fd")) <= before
+    for begin in (3, 40):
+        found = [file.read(begin, begin + 2).tolist() for file in files]
+        assert found == [[number + begin, number + begin + 1] for number in numbers]
+    assert len(os.listdir("/dev/fd")) <= before + MAX_OPEN_FILES

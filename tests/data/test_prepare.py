@@ -94,7 +94,7 @@ def test_a_vocabulary_beyond_16_bits_is_written_in_32(
 def test_the_number_of_threads_changes_nothing(
     modules: list[str], documents: MakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fidgpt.data.encoders._BATCH_BYTES", 5000)
+    monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5000)
     for num_workers in (1, 4):
         prepare_corpus(
             documents(modules),

@@ -2,9 +2,6 @@
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,7 +57,7 @@ def test_a_second_source_is_refused_rather_than_the_first_forgotten(
     with pytest.raises(SystemExit) as ended:
         main(["--source", "a", "--source", "b"])
     assert ended.value.code == 2
-    assert "argument --source: is a and b, and takes one value" in capsys.readouterr().err
+    assert "argument --source: takes one value, but was given a and b" in capsys.readouterr().err
 
 
 def test_a_bad_tokenizer_leaves_nothing(
@@ -79,33 +76,37 @@ def test_a_bad_tokenizer_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("number", "message"),
+    ("error", "message"),
     [
-        (errno.ENOSPC, r"the disk is full\.\nFree some space there, or choose another place"),
-        (errno.EIO, r"Input/output error\.\nMake it writable, or choose another place"),
+        (
+            OSError(errno.ENOSPC, ""),
+            r"the disk is full\.\nFree some space there, or choose another",
+        ),
+        (OSError(errno.EIO, os.strerror(errno.EIO)), r"Input/output error\.\nMake it writable, or"),
+        (KeyboardInterrupt(), "^$"),
     ],
 )
-def test_a_full_disk_leaves_nothing(
+def test_a_failure_before_the_first_shard_is_finished_leaves_nothing(
     documents: MakeSource,
     modules: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    number: int,
+    error: BaseException,
     message: str,
 ) -> None:
     add = SplitWriter.add
     count = iter(range(1000))
 
-    def fill_up(writer: SplitWriter, tokens: object, *, num_bytes: int) -> None:
+    def fail(writer: SplitWriter, tokens: Any, *, num_bytes: int) -> bool:
         if next(count) == 20:
-            raise OSError(number, os.strerror(number))
-        add(writer, tokens, num_bytes=num_bytes)  # type: ignore[arg-type]
+            raise error
+        return add(writer, tokens, num_bytes=num_bytes)
 
-    monkeypatch.setattr(SplitWriter, "add", fill_up)
+    monkeypatch.setattr(SplitWriter, "add", fail)
     corpus = Corpus(documents(modules), tokenizer=ByteTokenizer(), cache_dir=tmp_path)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises((DataError, KeyboardInterrupt), match=message) as caught:
         corpus.prepare(show_progress=False)
-    assert str(tmp_path) in str(caught.value)
+    assert message == "^$" or str(tmp_path) in str(caught.value)
     assert below(tmp_path) == ["corpora"]
     monkeypatch.undo()
     assert corpus.prepare(show_progress=False).train.num_documents > 40
@@ -131,7 +132,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(
     (tmp_path / "file").write_text("precious too")
     before = below(tmp_path)
     for name in ("mine", "file"):
-        with pytest.raises(DataError, match="exists and is no prepared corpus"):
+        with pytest.raises(DataError, match="exists and is not a prepared corpus"):
             prepare_corpus(
                 documents(modules),
                 tokenizer=ByteTokenizer(),
@@ -139,20 +140,6 @@ def test_a_directory_with_other_things_in_it_is_left_alone(
                 show_progress=False,
             )
     assert below(tmp_path) == before
-
-
-def test_an_interrupt_leaves_nothing(
-    documents: MakeSource, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(writer: SplitWriter, tokens: object, *, num_bytes: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SplitWriter, "add", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        Corpus(documents(modules), tokenizer=ByteTokenizer(), cache_dir=tmp_path).prepare(
-            show_progress=False
-        )
-    assert below(tmp_path) == ["corpora"]
 
 
 def test_text_that_grows_while_it_is_read(modules: list[str], tmp_path: Path) -> None:
@@ -184,55 +171,6 @@ def test_options_out_of_range(documents: MakeSource, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             Corpus(source, tokenizer=ByteTokenizer(), cache_dir=tmp_path, **options)
     assert below(tmp_path) == []
-
-
-STALLING = """
-import sys, time
-from fidgpt.data import ByteTokenizer, TextFiles
-from fidgpt.data import prepare_corpus
-
-class Stalling(TextFiles):
-    readings = 0
-    def documents(self):
-        self.readings += 1
-        for number, text in enumerate(super().documents()):
-            if self.readings == 2 and number == 40:
-                print("stalled", flush=True)
-                time.sleep(600)
-            yield text
-
-source = Stalling(sys.argv[1], document_chars=100_000)
-prepare_corpus(source, tokenizer=ByteTokenizer(), directory=sys.argv[2], num_workers=1,
-               show_progress=False, shard_tokens=1)
-"""
-
-
-def test_a_killed_preparation_is_not_taken_for_one_and_is_swept_away(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(600_000)))
-    (tmp_path / "out").mkdir()
-    directory = tmp_path / "out" / "corpus"
-    with subprocess.Popen(
-        [sys.executable, "-c", STALLING, str(tmp_path / "a.txt"), str(directory)],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "stalled\n"
-        process.send_signal(signal.SIGKILL)
-    left = below(tmp_path / "out")
-    assert [name for name in left if name.endswith(".bin")], "it was killed while it wrote shards"
-    assert not directory.exists()
-    # Another corpus in the same place sweeps it away, and so would the same one.
-    source = TextFiles(tmp_path / "a.txt", document_chars=100_000)
-    for name in ("other", "corpus"):
-        prepare_corpus(
-            source,
-            tokenizer=ByteTokenizer(),
-            directory=tmp_path / "out" / name,
-            show_progress=False,
-        )
-        assert not [name for name in os.listdir(tmp_path / "out") if "unfinished" in name]
-    assert sorted(os.listdir(tmp_path / "out")) == ["corpus", "other"]
 
 
 def test_constructing_reads_and_writes_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A preparation that was stopped, even killed, goes on where it was, to the same bytes."""
+"""A preparation that is stopped or killed resumes after its finished shards, to the same bytes."""
 
 import json
 import os
@@ -20,62 +20,63 @@ MakeSource = Callable[..., Any]
 UNFINISHED = ".out.fidgpt-resumable-"
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record after every few documents."""
-    monkeypatch.setattr("fidgpt.data.preparation._PIECE_BYTES", 20_000)
-    monkeypatch.setattr("fidgpt.data.encoders._BATCH_BYTES", 5_000)
-
-
 def prepared(source: Any, directory: Path, **options: Any) -> dict[str, bytes]:
-    """The files of a corpus of bytes, by name."""
-    options = {"tokenizer": ByteTokenizer(), "shard_tokens": 25_000, "num_workers": 2} | options
+    """The files of a corpus of bytes in small shards, by name."""
+    options = {"tokenizer": ByteTokenizer(), "shard_tokens": 10_000, "num_workers": 2} | options
     prepare_corpus(
         source, directory=directory, validation_fraction=0.2, show_progress=False, **options
     )
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, document: int, error: BaseException) -> None:
-    """Fails when so many documents were written."""
+def fail_at(patch: pytest.MonkeyPatch, document: int, fail: Callable[[], None]) -> None:
+    """Call `fail` when this document is written."""
     add, count = SplitWriter.add, iter(range(10**6))
 
-    def adding(writer: SplitWriter, tokens: Any, *, num_bytes: int) -> None:
+    def add_or_fail(writer: SplitWriter, tokens: Any, *, num_bytes: int) -> bool:
         if next(count) == document:
-            raise error
-        add(writer, tokens, num_bytes=num_bytes)
+            fail()
+        return add(writer, tokens, num_bytes=num_bytes)
 
-    monkeypatch.setattr(SplitWriter, "add", adding)
+    patch.setattr(SplitWriter, "add", add_or_fail)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_what_is_finished_is_neither_read_nor_tokenized_again(
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def fill_disk() -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("fail", [interrupt, fill_disk])
+def test_finished_shards_are_not_tokenized_again(
     documents: MakeSource,
     modules: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
+    fail: Callable[[], None],
 ) -> None:
     expected = prepared(documents(modules), tmp_path / "whole")
     source = documents(modules)
     with monkeypatch.context() as patch:
-        stop_at(patch, 45, error)
+        fail_at(patch, 45, fail)
         with pytest.raises((KeyboardInterrupt, DataError)):
             prepared(source, tmp_path / "out")
     assert source.num_readings == 2
     (begun,) = (path for path in tmp_path.iterdir() if path.name.startswith(UNFINISHED))
     record = json.loads((begun / "record.json").read_text())
     finished = sum(split["bytes"] for split in record["splits"].values())
-    assert finished > 45 * 3000 - 20_000 - 10_000
+    assert finished > 45 * 2000 - 2 * 13_000
 
-    tokenized = []
+    tokenized: list[str] = []
     encode = ByteTokenizer.encode_batch
 
-    def encode_and_tell(self: ByteTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode_and_count(self: ByteTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
         tokenized.extend(texts)
         return encode(self, texts)
 
-    monkeypatch.setattr(ByteTokenizer, "encode_batch", encode_and_tell)
+    monkeypatch.setattr(ByteTokenizer, "encode_batch", encode_and_count)
     assert prepared(source, tmp_path / "out") == expected
     assert source.num_readings == 3
     total = sum(len(text.encode()) for text in modules)
@@ -83,49 +84,41 @@ def test_what_is_finished_is_neither_read_nor_tokenized_again(
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
 
 
-def test_what_was_begun_for_something_else_is_not_gone_on_with(
-    documents: MakeSource, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("record", ["other key", "{", '{"version": 1}'])
+def test_only_the_same_preparation_is_resumed(
+    documents: MakeSource,
+    modules: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: str,
 ) -> None:
     with monkeypatch.context() as patch:
-        stop_at(patch, 45, KeyboardInterrupt())
+        fail_at(patch, 45, interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepared(documents(modules), tmp_path / "out")
-    # A neighbour leaves it alone; the same directory with other options does not.
     prepared(documents(modules), tmp_path / "neighbour")
-    assert [name for name in os.listdir(tmp_path) if name.startswith(UNFINISHED)]
-    other = prepared(documents(modules[:50]), tmp_path / "out")
-    assert other == prepared(documents(modules[:50]), tmp_path / "expected")
-    assert sorted(os.listdir(tmp_path)) == ["expected", "neighbour", "out"]
-
-
-def test_a_record_that_is_not_true_is_named(
-    documents: MakeSource, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_at(monkeypatch, 45, KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        prepared(documents(modules), tmp_path / "out")
     (begun,) = (path for path in tmp_path.iterdir() if path.name.startswith(UNFINISHED))
-    last = sorted(begun.glob("train-*.bin"))[-1]
-    last.write_bytes(b"")
-    with pytest.raises(DataError, match=rf"{last.name} has 0 bytes(.|\n)*rm -r .*{UNFINISHED}"):
-        prepared(documents(modules), tmp_path / "out")
-    (begun / "record.json").write_text("{")
-    with pytest.raises(DataError, match="cannot be gone on with"):
-        prepared(documents(modules), tmp_path / "out")
+    texts = modules
+    if record == "other key":
+        texts = modules[:50]
+    else:
+        (begun / "record.json").write_text(record)
+    other = prepared(documents(texts), tmp_path / "out")
+    assert other == prepared(documents(texts), tmp_path / "expected")
+    assert sorted(os.listdir(tmp_path)) == ["expected", "neighbour", "out"]
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fidgpt.data import BPETokenizer, TextFiles, prepare_corpus
-from fidgpt.data.preparing import encoders, writing
+from fidgpt.data import BPETokenizer, TextFiles, encoders, preparation, prepare_corpus
 
 text, place = Path(sys.argv[1]), Path(sys.argv[2])
-writing._PIECE_BYTES, encoders._BATCH_BYTES = 20_000, 5_000
+encoders.BATCH_SIZE = 5_000
 
 
 def prepare(directory, *, processes_from=10**9, num_workers=2):
-    writing._PROCESSES_FROM_BYTES = processes_from
+    preparation.PROCESSES_FROM_BYTES = processes_from
     prepare_corpus(TextFiles(text), tokenizer=BPETokenizer(vocab_size=300), directory=directory,
                    shard_tokens=6_000, num_workers=num_workers, show_progress=False)
 
@@ -144,19 +137,16 @@ def forked(work):
 def kill_at(number):
     count = iter(range(10**6))
     def hook(event, arguments):
-        # All that changes what lies on the disk, and each document.
+        # All that changes the disk, and each document.
         if event in ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir"):
             if str(place) in str(arguments[0]) and next(count) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(hook)
-    writing.SplitWriter.add = adding(writing.SplitWriter.add, hook)
-
-
-def adding(add, hook):
+    add = preparation.SplitWriter.add
     def add_and_count(*arguments, **options):
         hook("open", [place])
-        add(*arguments, **options)
-    return add_and_count
+        return add(*arguments, **options)
+    preparation.SplitWriter.add = add_and_count
 
 
 def files(directory):
@@ -190,7 +180,7 @@ print("killed", number, sorted(path.name for path in place.glob(".*")))
 
 
 @pytest.mark.xdist_group("prepare")
-def test_killed_at_any_point_and_once_more_it_ends_with_the_same_bytes(
+def test_killed_at_any_point_and_again_it_ends_with_the_same_bytes(
     modules: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "text").mkdir()
@@ -219,8 +209,9 @@ def test_processes_write_what_threads_write(
 ) -> None:
     texts = ["<|endoftext|> is text", "line\r\n\x00 end", *modules, "\N{SNOWMAN}" * 3000]
     spec = BPETokenizer(vocab_size=400)
+    monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5_000)
     expected = prepared(documents(texts), tmp_path / "threads", tokenizer=spec)
-    monkeypatch.setattr("fidgpt.data.preparation._PROCESSES_FROM_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.preparation.PROCESSES_FROM_BYTES", 0)
     made = prepared(
         documents(texts), tmp_path / "processes", tokenizer=spec, num_workers=num_workers
     )
@@ -228,26 +219,22 @@ def test_processes_write_what_threads_write(
 
 
 @pytest.mark.xdist_group("prepare")
-def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(
+def test_a_killed_process_is_reported_and_finished_shards_are_kept(
     documents: MakeSource, modules: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fidgpt.data.preparation._PROCESSES_FROM_BYTES", 0)
-    started: list[subprocess.Popen[bytes]] = []
-    start, add, count = subprocess.Popen, SplitWriter.add, iter(range(10**6))
+    monkeypatch.setattr("fidgpt.data.preparation.PROCESSES_FROM_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5_000)
+    started: list[subprocess.Popen[Any]] = []
+    start: Any = subprocess.Popen
 
-    def starting(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+    def start_and_keep(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
         started.append(start(*arguments, **options))
         return started[-1]
 
-    def adding(writer: SplitWriter, tokens: Any, *, num_bytes: int) -> None:
-        if next(count) == 20:
-            started[0].send_signal(signal.SIGKILL)
-        add(writer, tokens, num_bytes=num_bytes)
-
     spec = BPETokenizer(vocab_size=400)
     with monkeypatch.context() as patch:
-        patch.setattr("fidgpt.data.encoders.subprocess.Popen", starting)
-        patch.setattr(SplitWriter, "add", adding)
+        patch.setattr("fidgpt.data.encoders.subprocess.Popen", start_and_keep)
+        fail_at(patch, 20, lambda: started[0].send_signal(signal.SIGKILL))
         with pytest.raises(DataError, match=r"ended with status -9(.|\n)*--num_workers"):
             prepared(documents(modules), tmp_path / "out", tokenizer=spec)
     assert [process.poll() is not None for process in started] == [True, True]
@@ -256,26 +243,24 @@ def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(
 
 
 ORPHANED = """
-import os, signal, sys
-from fidgpt.data import BPETokenizer, TextFiles, prepare_corpus
-from fidgpt.data.preparing import encoders, writing
+import os, signal, subprocess, sys
+from fidgpt.data import BPETokenizer, TextFiles, preparation, prepare_corpus
 
-writing._PROCESSES_FROM_BYTES = 0
-ask = encoders._ask
-def ask_and_die(process, texts):
+preparation.PROCESSES_FROM_BYTES = 0
+start, add = subprocess.Popen, preparation.SplitWriter.add
+def start_and_print(*arguments, **options):
+    process = start(*arguments, **options)
     print(process.pid, flush=True)
-    ask(process, texts)
-    os.kill(os.getpid(), signal.SIGKILL)
-encoders._ask = ask_and_die
+    return process
+subprocess.Popen = start_and_print
+preparation.SplitWriter.add = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 prepare_corpus(TextFiles(sys.argv[1]), tokenizer=BPETokenizer(vocab_size=300),
                directory=sys.argv[2], num_workers=1, show_progress=False)
 """
 
 
 @pytest.mark.xdist_group("prepare")
-def test_processes_do_not_outlive_the_one_that_started_them(
-    modules: list[str], tmp_path: Path
-) -> None:
+def test_processes_end_with_the_one_that_started_them(modules: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(modules[:10]), encoding="utf-8")
     command = [sys.executable, "-c", ORPHANED, str(tmp_path / "a.txt"), str(tmp_path / "out")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)

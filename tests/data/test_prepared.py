@@ -43,7 +43,7 @@ def test_one_altered_byte_is_found(directory: Path, name: str) -> None:
 def test_a_file_cut_short_or_missing_is_found(directory: Path, name: str) -> None:
     content = (directory / name).read_bytes()
     (directory / name).write_bytes(content[:-2])
-    refused(directory, match=f"{name} has {len(content) - 2} bytes where the index says")
+    refused(directory, match=f"{name} has {len(content) - 2} bytes, but the index says")
     (directory / name).unlink()
     refused(directory, match=f"{name} is missing")
 
@@ -55,7 +55,7 @@ def test_a_missing_tokenizer_is_found(directory: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "cannot be read"), ("[]", "version None"), ('{"version": 1}', "lacks an entry")],
+    [("{", "cannot be read"), ("[]", "version None"), ('{"version": 1}', "missing or wrong entry")],
 )
 def test_an_index_that_makes_no_sense(directory: Path, content: str, message: str) -> None:
     (directory / "index.json").write_text(content)
@@ -79,13 +79,13 @@ def test_an_index_with_one_wrong_entry(directory: Path, place: list[Any], value:
         entry = entry[key]
     entry[place[-1]] = value
     (directory / "index.json").write_text(json.dumps(index))
-    refused(directory, match="lacks an entry or has a wrong one")
+    refused(directory, match="missing or wrong entry")
 
 
 def test_a_later_format_is_not_guessed_at(directory: Path) -> None:
     index = json.loads((directory / "index.json").read_text())
     (directory / "index.json").write_text(json.dumps({**index, "version": 2}))
-    refused(directory, match="version 2, and not 1")
+    refused(directory, match="version 2, not 1")
 
 
 def test_a_large_corpus_is_verified_when_asked(

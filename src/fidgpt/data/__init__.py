@@ -1,6 +1,6 @@
 """From text to batches: sources, tokenizers, prepared corpora, and streams of tokens."""
 
-from fidgpt.data.corpus import Corpus, CorpusDirectory, CorpusTokenizer, cache_directory
+from fidgpt.data.corpus import Corpus, CorpusDirectory, CorpusTokenizer
 from fidgpt.data.datasets import HubDataset
 from fidgpt.data.errors import DataError
 from fidgpt.data.growing import GrowingBatch, GrowingSequence
@@ -78,7 +78,6 @@ __all__ = [
     "all_in_loss",
     "annealed",
     "best_fit",
-    "cache_directory",
     "check_vocab_size",
     "concatenate",
     "count_loss_targets",

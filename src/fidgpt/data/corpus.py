@@ -1,10 +1,8 @@
-"""Where prepared corpora lie when nobody says where."""
+"""Corpora: text with a tokenizer, prepared when they are first used."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from fidgpt import files
-from fidgpt.data.errors import DataError
 from fidgpt.data.preparation import (
     DEFAULT_SHARD_TOKENS,
     DEFAULT_VALIDATION_FRACTION,
@@ -15,22 +13,25 @@ from fidgpt.data.preparation import (
 from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.data.sources import Source
 from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec
-
-
-def cache_directory() -> Path:
-    """`$FIDGPT_CACHE`, else `$XDG_CACHE_HOME/fidgpt`, else `~/.cache/fidgpt`."""
-    try:
-        return files.cache_directory()
-    except ValueError as error:
-        raise DataError(f"{error} Or pass cache_dir=... to the corpus.") from error
+from fidgpt.files import cache_directory
 
 
 class Corpus:
-    """Text and a tokenizer; the training stream and the held-out stream share one.
+    """Text and a tokenizer; the training stream and the held-out stream share one corpus.
 
-    `prepare` writes the tokens under `cache_dir` (by default `cache_directory()`), in a directory
-    named by a hash of the source, the tokenizer and the options, so that nothing is prepared
-    twice and nothing stale is read. `PreparedCorpus` says what it holds.
+    It is prepared in a directory named by a hash of the source, the tokenizer and the options, so
+    that nothing is prepared twice and nothing stale is read.
+
+    Args:
+      source: the documents.
+      tokenizer: how to make the tokenizer.
+      validation_fraction: share of the documents that is held out.
+      cache_dir: where prepared corpora are kept; None means the user's cache.
+      shard_tokens: tokens of a shard.
+      num_workers: processes that tokenize; None means one for each core.
+
+    Raises:
+      DataError: an option is out of range.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Corpus:
     def check_arguments(
         *, validation_fraction: float, shard_tokens: int, num_workers: int | None
     ) -> None:
-        """Raises DataError as `prepare_corpus` does."""
+        """Raise DataError if an option is out of range."""
         check_options(
             validation_fraction=validation_fraction,
             shard_tokens=shard_tokens,
@@ -68,14 +69,14 @@ class Corpus:
         )
 
     def require_source(self) -> None:
-        """Raises DataError where the source is not there; reads no contents."""
+        """Raise DataError if the source is missing; reads no contents."""
         if self._prepared is None:
             self.source.identity()
 
     def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
-        """Open the prepared corpus, writing it first if it is missing; again, it costs nothing.
+        """Open the prepared corpus, writing it first if it is missing; raises as `prepare_corpus`.
 
-        Raises DataError: see `prepare_corpus`.
+        Later calls return the same object.
         """
         if self._prepared is None:
             key = preparation_key(
@@ -99,21 +100,21 @@ class Corpus:
 
 
 class CorpusDirectory:
-    """A corpus that was prepared before, perhaps on another machine; its source is not needed."""
+    """A corpus that was prepared before, perhaps on another machine, without its source."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
         self._prepared: PreparedCorpus | None = None
 
     def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
-        """Open the directory; again, it costs nothing. Raises DataError if it is damaged."""
+        """Open the directory; raise DataError if it is damaged."""
         if self._prepared is None:
             self._prepared = PreparedCorpus(Path(self.path).expanduser())
         return self._prepared
 
 
 class CorpusTokenizer:
-    """The tokenizer that a corpus has, or will have once it is prepared."""
+    """The tokenizer of a corpus."""
 
     sample_bytes = 0
 
@@ -121,13 +122,13 @@ class CorpusTokenizer:
         self.corpus = corpus
 
     def identity(self) -> str:
-        """That of the prepared corpus, which is prepared first."""
+        """Return the key of the corpus, after preparing it."""
         return f"of corpus {self.corpus.prepare().key}"
 
     def end_of_text_id(self) -> int:
-        """As the corpus's own tokenizer says."""
+        """Return that of the corpus's tokenizer."""
         return self.corpus.tokenizer.end_of_text_id()
 
     def build(self, sample: Sequence[str]) -> Tokenizer:
-        """Prepare the corpus, and take its tokenizer."""
+        """Prepare the corpus and return its tokenizer."""
         return self.corpus.prepare().tokenizer

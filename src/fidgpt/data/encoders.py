@@ -1,4 +1,4 @@
-"""Processes that tokenize, and documents that go through them in order."""
+"""Parallel tokenization of documents, in order, by worker processes."""
 
 import collections
 import contextlib
@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data import tokenizers as encoding
+from fidgpt.data import encoding_process
 from fidgpt.data.errors import DataError
 
-# Enough documents at a time that handing them over costs nothing.
-_BATCH_BYTES = 512 * 1024
+# Characters of a batch: enough that passing it to a process costs nothing.
+BATCH_SIZE = 512 * 1024
 
 Encode = Callable[[list[str]], list[NDArray[np.uint32]]]
 _Encoded = list[tuple[bytes, NDArray[np.uint32]]]
@@ -26,41 +26,37 @@ _Encoded = list[tuple[bytes, NDArray[np.uint32]]]
 
 @contextlib.contextmanager
 def encoding_processes(tokenizer: Path, *, num_processes: int) -> Iterator[Encode]:
-    """A function that tokenizes by one of several processes, each with one thread.
+    """Start worker processes and yield a function that encodes a batch of texts in one of them.
 
-    It may be called from as many threads as there are processes. Threads of one process would
-    share a lock for every token, so that many of them are hardly faster than a few. The processes
-    end with this one, however it ends.
+    As many threads as there are processes may call it at once. Processes, because threads of one
+    process contend for a lock at every token, so that many are hardly faster than a few. They end
+    with this process, however it ends.
 
     Args:
-      tokenizer: a tokenizer.json.
-      num_processes: that are started.
+      tokenizer: path of a tokenizer.json.
+      num_processes: number of single-threaded processes.
     """
-    processes = [_start(tokenizer) for _ in range(num_processes)]
     free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
-    for process in processes:
-        free.put(process)
 
     def encode(texts: list[str]) -> list[NDArray[np.uint32]]:
         process = free.get()
         try:
-            return _ask(process, texts)
+            return _request(process, texts)
         finally:
             free.put(process)
 
-    try:
+    with contextlib.ExitStack() as stack:
+        for _ in range(num_processes):
+            process = _start(tokenizer)
+            stack.callback(_stop, process)
+            free.put(process)
         yield encode
-    finally:
-        for process in processes:
-            process.kill()
-        for process in processes:
-            _close(process)
 
 
-def encoded(
+def encode_all(
     documents: Iterable[str], encode: Encode, *, num_workers: int
 ) -> Iterator[tuple[bytes, NDArray[np.uint32]]]:
-    """The bytes and the tokens of every document, in order, with a few batches in flight."""
+    """Yield the bytes and the ids of every document, in order, with a few batches in flight."""
 
     def encode_with_bytes(texts: list[str]) -> _Encoded:
         return [(t.encode(), ids) for t, ids in zip(texts, encode(texts), strict=True)]
@@ -79,37 +75,35 @@ def encoded(
 
 
 def _start(tokenizer: Path) -> subprocess.Popen[bytes]:
-    # -P: the folder of the program holds modules that are no concern of anybody's imports.
+    # -P: otherwise modules beside the script could shadow those that its imports import.
     return subprocess.Popen(
-        [sys.executable, "-P", str(encoding.__file__), str(tokenizer)],
+        [sys.executable, "-P", str(encoding_process.__file__), str(tokenizer)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"TOKENIZERS_PARALLELISM": "false"},
-        process_group=0,  # so that Ctrl-C is the first process's alone
+        process_group=0,  # so that Ctrl-C reaches the main process only
     )
 
 
-def _ask(process: subprocess.Popen[bytes], texts: list[str]) -> list[NDArray[np.uint32]]:
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with contextlib.suppress(BrokenPipeError), process:  # closes its pipes and waits for it
+        pass
+
+
+def _request(process: subprocess.Popen[bytes], texts: list[str]) -> list[NDArray[np.uint32]]:
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(pickle.dumps(texts, protocol=5))
         process.stdin.flush()
-        answer: list[bytes] = pickle.load(process.stdout)
+        ids_of_texts: list[bytes] = pickle.load(process.stdout)
     except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
         raise DataError(
-            f"A process that tokenizes ended with status {process.wait()}; -9 means that it was "
-            "killed, perhaps because memory ran out.\nStart again, and it goes on from what was "
-            "finished; fewer processes (--num_workers) need less memory."
+            f"A tokenizing process ended with status {process.wait()}; -9 means that it was "
+            "killed, perhaps because memory ran out.\nStart again to resume after the last "
+            "finished shard; fewer processes (--num_workers) need less memory."
         ) from error
-    return [np.frombuffer(ids, dtype=np.uint32) for ids in answer]
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        with contextlib.suppress(BrokenPipeError):
-            pipe.close()
+    return [np.frombuffer(ids, dtype=np.uint32) for ids in ids_of_texts]
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
@@ -118,7 +112,7 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
     for text in documents:
         texts.append(text)
         size += len(text)
-        if size >= _BATCH_BYTES:
+        if size >= BATCH_SIZE:
             yield texts
             texts, size = [], 0
     if texts:

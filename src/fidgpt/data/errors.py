@@ -1,13 +1,26 @@
-"""The one error of this package: something about the user's text, tokenizer or disk."""
+"""The error that this package raises, and messages that several of its modules need."""
 
+import importlib
 import shlex
 from pathlib import Path
+from typing import Any
 
 
 class DataError(ValueError):
-    """What is wrong with a corpus, a tokenizer or a directory, where, and what to do about it."""
+    """What is wrong with a corpus, a tokenizer or a directory, where, and the remedy."""
 
 
-def removal(directory: Path) -> str:
-    """The command that deletes a directory, whatever its name, as one copies it into a shell."""
+def delete_command(directory: Path) -> str:
+    """Return the shell command that deletes a directory, quoted."""
     return shlex.join(["rm", "-r", str(directory)])
+
+
+def import_extra(module: str, *, extra: str, purpose: str) -> Any:
+    """Import an optional dependency; raise DataError naming the extra if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise DataError(
+            f"{purpose} needs the package {module}, which is not installed.\n"
+            f'Install it with: pip install "fidgpt[{extra}]"'
+        ) from error

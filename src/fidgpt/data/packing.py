@@ -9,16 +9,24 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidgpt.data.errors import DataError, removal
+from fidgpt.data.errors import DataError
+from fidgpt.data.indexed_directory import (
+    FORMAT_VERSION,
+    INDEX,
+    VERIFIED_BELOW_BYTES,
+    ArrayFile,
+    IndexedDirectory,
+    sha256_of,
+)
 from fidgpt.data.order import count_windows, derive_key, permute
-from fidgpt.data.prepared import VERIFIED_BELOW_BYTES, ArrayFile, PreparedCorpus, Split
+from fidgpt.data.prepared import PreparedCorpus, Split
 from fidgpt.data.transforms import mask_loss
-from fidgpt.files import new_directory, only_one
+from fidgpt.files import atomic_path, only_one, sync, write_whole
 
 
 @runtime_checkable
@@ -82,94 +90,94 @@ class _Windows:
         return self._split.read(numbers * self._seq_len, length=self._seq_len + 1)
 
 
-_FORMAT_VERSION = 1
-_INDEX = "index.json"
 _PIECES = "pieces.bin"
 _AT_ONCE = 1 << 16
-_KIND = np.dtype("<u8")
+_PIECE = np.dtype("<u8")
 
 
 class Pieces:
     """Where the pieces of each length begin; a document longer than `capacity` is several.
 
     Attributes:
-      counts: how many pieces there are of each length, [capacity + 1].
-      checksum: a hash of all of it, the tokens included.
+      counts: number of pieces of each length, [capacity + 1].
+      checksum: a hash of all of it, including the tokens.
     """
 
     def __init__(self, corpus: PreparedCorpus, directory: Path, *, capacity: int) -> None:
-        index = _read_index(directory)
-        self.counts = np.array(index["counts"], dtype=np.int64)
-        words = f"{_FORMAT_VERSION} {corpus.checksum} {capacity} {index['sha256']}"
+        self._directory = IndexedDirectory(directory, kind="packing", source="corpus")
+        index = self._directory.read_index()
+        with self._directory.checking_index():
+            self.counts = np.array(index["counts"], dtype=np.int64)
+            words = f"{FORMAT_VERSION} {corpus.checksum} {capacity} {index['sha256']}"
+            if index["corpus"] != corpus.checksum or len(self.counts) != capacity + 1:
+                raise self._directory.damaged("it belongs to another corpus")
+            size = int(self.counts.sum()) * _PIECE.itemsize
+            self._directory.check_size(_PIECES, size=size)
+            if size < VERIFIED_BELOW_BYTES:
+                self._directory.check_hash(_PIECES, sha256=index["sha256"])
         self.checksum = hashlib.sha256(words.encode()).hexdigest()
         self._firsts = np.cumsum(self.counts) - self.counts
-        path = directory / _PIECES
-        if index["corpus"] != corpus.checksum or len(self.counts) != capacity + 1:
-            raise _damaged(directory, "it belongs to another text")
-        size = int(self.counts.sum()) * _KIND.itemsize
-        if _size(path) != size:
-            raise _damaged(directory, f"{_PIECES} has not the {size} bytes that {_INDEX} says")
-        if size < VERIFIED_BELOW_BYTES and _sha256(path) != index["sha256"]:
-            raise _damaged(directory, f"{_PIECES} was altered")
-        self._pieces = ArrayFile(path, _KIND)
+        self._pieces = ArrayFile(directory / _PIECES, _PIECE)
         self._num_tokens = corpus.train.num_tokens
 
     def find(
         self, lengths: NDArray[np.int64], ranks: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The offset of a piece by its length and its rank in it, and whether it goes on a text.
+        """Return the offset of each piece, by length and rank, and whether it continues a document.
 
         Raises:
-          DataError: what was written was cut short or altered since, or cannot be read.
+          DataError: the file was truncated or altered since it was opened, or cannot be read.
         """
-        found = np.empty((len(lengths), 1), dtype=_KIND)
-        for piece, place in zip(found, (self._firsts[lengths] + ranks).tolist(), strict=True):
-            self._pieces.read_into(piece, begin=place)
+        found = np.empty((len(lengths), 1), dtype=_PIECE)
+        for piece, position in zip(found, (self._firsts[lengths] + ranks).tolist(), strict=True):
+            self._pieces.read_into(piece, begin=position)
         values = found[:, 0].astype(np.int64)
-        starts, goes_on = values >> 1, (values & 1).astype(bool)
+        starts, continues = values >> 1, (values & 1).astype(bool)
         if (starts + lengths > self._num_tokens).any() or (starts < 0).any():
-            raise _damaged(self._pieces.path.parent, f"{_PIECES} was altered")
-        return starts, goes_on
+            raise self._directory.damaged(f"{_PIECES} was altered")
+        return starts, continues
 
 
 def prepare_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> Pieces:
-    """The pieces in `directory`, written first if they are not there; memory stays constant.
+    """Open the pieces in `directory`, writing them first if missing, in constant memory.
 
     Raises:
       DataError: they cannot be written, or are damaged.
     """
-    if not (directory / _INDEX).is_file():
+    if not (directory / INDEX).is_file():
         with _explaining_disk_errors(directory):
             directory.parent.mkdir(parents=True, exist_ok=True)
             with only_one(directory, on_wait=lambda: None):
-                if not (directory / _INDEX).is_file():
-                    with new_directory(directory) as unfinished:
-                        _write(corpus, unfinished, capacity=capacity)
+                if not (directory / INDEX).is_file():
+                    with atomic_path(directory) as draft:
+                        draft.mkdir()
+                        _write_pieces(corpus, draft, capacity=capacity)
     return Pieces(corpus, directory, capacity=capacity)
 
 
-def _write(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> None:
+def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> None:
     counts = np.zeros(capacity + 1, dtype=np.int64)
     for lengths, _ in _cut(corpus.train, capacity=capacity):
         counts += np.bincount(lengths, minlength=capacity + 1)
     path = directory / _PIECES
     free = np.cumsum(counts) - counts
-    # Not through a memory map: where the disk is full, that one ends the process by SIGBUS.
+    # Not through a memory map: if the disk is full, that ends the process by SIGBUS.
     with path.open("wb") as file:
         for lengths, values in _cut(corpus.train, capacity=capacity):
             order = np.argsort(lengths, kind="stable")
             kinds, firsts = np.unique(lengths[order], return_index=True)
             for kind, some in zip(kinds, np.split(values[order], firsts[1:]), strict=True):
-                file.seek(int(free[kind]) * _KIND.itemsize)
-                file.write(some.astype(_KIND).tobytes())
+                file.seek(int(free[kind]) * _PIECE.itemsize)
+                file.write(some.astype(_PIECE).tobytes())
                 free[kind] += len(some)
+    sync(path)
     index = {
-        "version": _FORMAT_VERSION,
+        "version": FORMAT_VERSION,
         "corpus": corpus.checksum,
         "counts": counts.tolist(),
-        "sha256": _sha256(path),
+        "sha256": sha256_of(path),
     }
-    (directory / _INDEX).write_text(json.dumps(index) + "\n", encoding="utf-8")
+    write_whole(directory / INDEX, json.dumps(index) + "\n")
 
 
 def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -195,48 +203,17 @@ def _pieces_of(
     return lengths[kept], values[kept]
 
 
-def _read_index(directory: Path) -> dict[str, Any]:
-    try:
-        index: Any = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _damaged(directory, f"its {_INDEX} cannot be read ({error})") from error
-    if not isinstance(index, dict) or index.get("version") != _FORMAT_VERSION:
-        raise _damaged(directory, f"its format is not version {_FORMAT_VERSION}")
-    counts = index.get("counts")
-    if not isinstance(counts, list) or not all(isinstance(count, int) for count in counts):
-        raise _damaged(directory, f"its {_INDEX} has no counts of pieces")
-    if not {"corpus", "sha256"} <= index.keys():
-        raise _damaged(directory, f"its {_INDEX} lacks an entry")
-    return index
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise _damaged(path.parent, f"{path.name} is missing") from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _damaged(directory: Path, reason: str) -> DataError:
-    return DataError(
-        f"The packing in {directory} cannot be used: {reason}.\n"
-        f"Delete it ({removal(directory)}) and start again; it is made anew from the corpus."
-    )
-
-
 @contextlib.contextmanager
 def _explaining_disk_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if (directory / INDEX).is_file():  # by another process, on a file system without locks
+            return
         raise DataError(
             f"Cannot write the packing to {directory}: {error.strerror or error}.\n"
-            "Make room there or make it writable, or name another place: best_fit(cache_dir=...)."
+            "Free some space there, make it writable, or choose another place with "
+            "best_fit(cache_dir=...)."
         ) from error
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fidgpt.data.corpus import Corpus
-from fidgpt.data.errors import DataError
 from fidgpt.data.preparation import (
     DEFAULT_SHARD_TOKENS,
     DEFAULT_VALIDATION_FRACTION,
@@ -19,41 +18,32 @@ from fidgpt.data.tokenizers import BPETokenizer, ByteTokenizer, TokenizerFile, T
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepare what the command line names; return the exit status."""
+    """Run the command; return its exit status."""
     options = _parser().parse_args(arguments)
     started = time.perf_counter()
     try:
         corpus = _prepare(options)
-    except DataError as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("Stopped; the same command goes on from what was finished.", file=sys.stderr)
+        print("Stopped; the same command resumes after the last finished shard.", file=sys.stderr)
         return 130
     print(_report(corpus, seconds=time.perf_counter() - started))
     return 0
 
 
 def _prepare(options: argparse.Namespace) -> PreparedCorpus:
-    source, tokenizer = _source(options), _tokenizer(options)
-    if options.out is not None:
-        return prepare_corpus(
-            source,
-            tokenizer=tokenizer,
-            directory=options.out,
-            validation_fraction=options.validation_fraction,
-            shard_tokens=options.shard_tokens,
-            num_workers=options.num_workers,
-            show_progress=not options.quiet,
-        )
-    corpus = Corpus(
-        source,
-        tokenizer=tokenizer,
-        validation_fraction=options.validation_fraction,
-        shard_tokens=options.shard_tokens,
-        num_workers=options.num_workers,
+    source, tokenizer, show = _source(options), _tokenizer(options), not options.quiet
+    settings: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("validation_fraction", "shard_tokens", "num_workers")
+    }
+    if options.out is None:
+        return Corpus(source, tokenizer=tokenizer, **settings).prepare(show_progress=show)
+    return prepare_corpus(
+        source, tokenizer=tokenizer, directory=options.out, show_progress=show, **settings
     )
-    return corpus.prepare(show_progress=not options.quiet)
 
 
 def _source(options: argparse.Namespace) -> Source:
@@ -86,7 +76,7 @@ def _report(corpus: PreparedCorpus, *, seconds: float) -> str:
 
 
 class _Once(argparse.Action):
-    """Takes one value, and refuses a second one, for which the first would be lost."""
+    """Store one value; a second one is an error rather than a silent override."""
 
     def __call__(
         self,
@@ -95,10 +85,10 @@ class _Once(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        said = getattr(namespace, self.dest)
-        if said is not self.default:
+        first = getattr(namespace, self.dest)
+        if first is not self.default:
             raise argparse.ArgumentError(
-                self, f"is {said} and {values}, and takes one value: leave one of the two out."
+                self, f"takes one value, but was given {first} and {values}: remove one of them."
             )
         setattr(namespace, self.dest, values)
 

@@ -1,8 +1,7 @@
-"""Shards of prepared data."""
+"""The files of a corpus while it is written: its shards, and which documents are held out."""
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
-
-_BLOCK = 1 << 20
+from fidgpt.data.indexed_directory import sha256_of
+from fidgpt.files import sync
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,23 +28,23 @@ class Shard:
 
 
 def token_dtype(vocab_size: int) -> str:
-    """The smaller of the two ways to write a token id that holds this vocabulary."""
+    """Return the smallest dtype that holds the ids of a vocabulary."""
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 class SplitWriter:
     """Writes the documents of one split into shards of about `shard_tokens` tokens.
 
-    A document and the end of text behind it are always in one shard. As a context manager it
-    closes the last shard when the block succeeds.
+    A document and its end of text are always in one shard. As a context manager it finishes the
+    last shard if the block succeeds.
 
     Args:
-      directory: where the shards are.
-      split: what they are called.
+      directory: where the shards are written.
+      split: prefix of their names.
       dtype: of a token id.
       end_of_text: the id behind each document.
-      shard_tokens: at which a shard is full.
-      record: an earlier writer's, from which this one goes on; what was written since is removed.
+      shard_tokens: tokens at which a shard is finished.
+      record: `record()` of an earlier writer, whose finished shards are kept.
     """
 
     def __init__(
@@ -60,23 +59,29 @@ class SplitWriter:
     ) -> None:
         self.shards = [Shard(**shard) for shard in record["shards"]] if record else []
         self.num_bytes: int = record["bytes"] if record else 0
+        self._finished_bytes = self.num_bytes
         self._directory = directory
         self._split = split
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._end = np.array([end_of_text], dtype=self._dtype).tobytes()
         self._shard_tokens = shard_tokens
         self._open: _OpenShard | None = None
-        if record and record["open_documents"]:
-            self._begin(tokens=record["open_tokens"], documents=record["open_documents"])
-        self._remove_later()
 
-    def add(self, tokens: NDArray[np.uint32], *, num_bytes: int) -> None:
-        """Append a document of `num_bytes` bytes of text."""
-        shard = self._open or self._begin()
-        shard.add(tokens.astype(self._dtype).tobytes() + self._end, tokens=len(tokens) + 1)
+    @property
+    def num_finished_documents(self) -> int:
+        """Number of documents in finished shards."""
+        return sum(shard.documents for shard in self.shards)
+
+    def add(self, tokens: NDArray[np.uint32], *, num_bytes: int) -> bool:
+        """Append a document of `num_bytes` bytes of text; return whether that finished a shard."""
+        if self._open is None:
+            self._open = _OpenShard(self._directory / f"{self._split}-{len(self.shards):05d}.bin")
+        self._open.add(tokens.astype(self._dtype).tobytes() + self._end, tokens=len(tokens) + 1)
         self.num_bytes += num_bytes
-        if shard.tokens >= self._shard_tokens:
-            self._close_shard()
+        if self._open.tokens < self._shard_tokens:
+            return False
+        self._finish_shard(self._open)
+        return True
 
     def __enter__(self) -> "SplitWriter":
         return self
@@ -87,77 +92,34 @@ class SplitWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None:
-            self._close_shard()
+        if self._open is not None and error is None:
+            self._finish_shard(self._open)
         elif self._open is not None:
-            self._open.abandon()
-
-    @property
-    def num_documents(self) -> int:
-        """How many were added."""
-        finished = sum(shard.documents for shard in self.shards)
-        return finished + (self._open.documents if self._open else 0)
+            self._open.close()
 
     def summary(self) -> dict[str, Any]:
-        """What the index says of this split."""
-        return {
-            "documents": sum(shard.documents for shard in self.shards),
-            "tokens": sum(shard.tokens for shard in self.shards),
-            "bytes": self.num_bytes,
-            "shards": [dataclasses.asdict(shard) for shard in self.shards],
-        }
+        """Return the entry of this split in the index."""
+        tokens = sum(shard.tokens for shard in self.shards)
+        return {"documents": self.num_finished_documents, "tokens": tokens, **self.record()}
 
     def record(self) -> dict[str, Any]:
-        """All that was added so far, which is on the disk when this returns."""
-        if self._open is not None:
-            self._open.sync()
-        return {
-            "bytes": self.num_bytes,
-            "shards": [dataclasses.asdict(shard) for shard in self.shards],
-            "open_tokens": self._open.tokens if self._open else 0,
-            "open_documents": self._open.documents if self._open else 0,
-        }
+        """Return what a later writer needs to continue after the finished shards."""
+        shards = [dataclasses.asdict(shard) for shard in self.shards]
+        return {"bytes": self._finished_bytes, "shards": shards}
 
-    def _begin(self, *, tokens: int = 0, documents: int = 0) -> "_OpenShard":
-        self._open = _OpenShard(
-            self._directory / f"{self._split}-{len(self.shards):05d}.bin",
-            tokens=tokens,
-            documents=documents,
-            token_bytes=self._dtype.itemsize,
-        )
-        return self._open
-
-    def _close_shard(self) -> None:
-        if self._open is not None:
-            self.shards.append(self._open.close())
-            self._open = None
-
-    def _remove_later(self) -> None:
-        """Removes shards that an earlier writer began after its record."""
-        known = {name for shard in self.shards for name in (shard.file, shard.ends_file)}
-        if self._open is not None:
-            known |= self._open.names
-        for path in self._directory.glob(f"{self._split}-*"):
-            if path.name not in known:
-                path.unlink()
+    def _finish_shard(self, shard: "_OpenShard") -> None:
+        self.shards.append(shard.finish())
+        self._finished_bytes = self.num_bytes
+        self._open = None
 
 
 class _OpenShard:
-    """The shard that is written now; what it holds in memory does not grow."""
+    """The shard that is being written."""
 
-    def __init__(self, path: Path, *, tokens: int, documents: int, token_bytes: int) -> None:
-        self.tokens = tokens
-        self.documents = documents
-        self._path = path
-        sizes = {path: tokens * token_bytes, path.with_suffix(".ends"): documents * 8}
-        for file, size in sizes.items():
-            if size and (found := file.stat().st_size) < size:
-                raise ValueError(f"{file.name} has {found} bytes, and {size} were recorded")
-        self._ids, self._ends = (_HashedFile(file, size=size) for file, size in sizes.items())
-
-    @property
-    def names(self) -> set[str]:
-        return {self._path.name, self._path.with_suffix(".ends").name}
+    def __init__(self, path: Path) -> None:
+        self.tokens = self.documents = 0
+        self._path, self._ends_path = path, path.with_suffix(".ends")
+        self._ids, self._ends = path.open("wb"), self._ends_path.open("wb")
 
     def add(self, data: bytes, *, tokens: int) -> None:
         self.tokens += tokens
@@ -165,63 +127,42 @@ class _OpenShard:
         self._ids.write(data)
         self._ends.write(self.tokens.to_bytes(8, "little"))
 
-    def sync(self) -> None:
-        self._ids.sync()
-        self._ends.sync()
+    def close(self) -> None:
+        self._ids.close()
+        self._ends.close()
 
-    def abandon(self) -> None:
-        self._ids.abandon()
-        self._ends.abandon()
-
-    def close(self) -> Shard:
+    def finish(self) -> Shard:
+        self.close()
+        sync(self._path)
+        sync(self._ends_path)
         return Shard(
             file=self._path.name,
             tokens=self.tokens,
-            sha256=self._ids.close(),
-            ends_file=self._path.with_suffix(".ends").name,
+            sha256=sha256_of(self._path),
+            ends_file=self._ends_path.name,
             documents=self.documents,
-            ends_sha256=self._ends.close(),
+            ends_sha256=sha256_of(self._ends_path),
         )
-
-
-class _HashedFile:
-    """A file that is appended to, and its SHA-256; the first `size` bytes are there already."""
-
-    def __init__(self, path: Path, *, size: int) -> None:
-        self._digest = hashlib.sha256()
-        self._file = path.open("r+b" if size else "w+b")
-        self._file.truncate(size)
-        while block := self._file.read(_BLOCK):
-            self._digest.update(block)
-
-    def write(self, data: bytes) -> None:
-        self._digest.update(data)
-        self._file.write(data)
-
-    def sync(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def abandon(self) -> None:
-        self._file.close()
-
-    def close(self) -> str:
-        self.sync()
-        self._file.close()
-        return self._digest.hexdigest()
 
 
 _HASH_RANGE = 1 << 64
 
 
 def document_hash(data: bytes) -> int:
-    """A number below 2**64 that depends on nothing but the document's bytes."""
+    """Return a 64-bit hash of a document's bytes."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
 
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """A document is held out if its hash is below `held_out_below`."""
+    """What one reading of a corpus finds out.
+
+    Attributes:
+      num_documents: number of documents.
+      num_bytes: number of bytes of their text.
+      held_out_below: a document is held out if its hash is below this.
+      sample: training documents to train the tokenizer on.
+    """
 
     num_documents: int
     num_bytes: int
@@ -229,7 +170,7 @@ class Survey:
     sample: list[str]
 
     def is_held_out(self, data: bytes) -> bool:
-        """Whether the document with these bytes is on the validation side."""
+        """Return whether the document with these bytes is in the validation split."""
         return document_hash(data) < self.held_out_below
 
 
@@ -242,8 +183,9 @@ def survey(
 ) -> Survey:
     """Read every document once.
 
-    `sample` holds training documents of up to `sample_bytes` bytes, chosen by their hash, so it
-    does not depend on their order. Two different documents are enough for one to be held out.
+    The sample of up to `sample_bytes` bytes is chosen by hash, and so is independent of the order.
+    Of at least two different documents at least one is held out, and one is not, unless
+    `validation_fraction` is 0 or 1.
     """
     num_documents = num_bytes = 0
     below = int(validation_fraction * _HASH_RANGE)
@@ -258,8 +200,8 @@ def survey(
         sample.add(text, size=len(data), value=value)
         on_document(len(data))
     if num_documents == 0:
-        raise DataError("The corpus holds no text at all.\nCheck the path that the source names.")
-    if below == _HASH_RANGE:  # all of them, of which a tokenizer learns as well
+        raise DataError("The corpus holds no text at all.\nCheck the path of the source.")
+    if below == _HASH_RANGE:  # all held out; the tokenizer is trained on them too
         return Survey(num_documents, num_bytes, below, sample.texts(not_below=0))
     if below and smallest < largest:
         below = min(max(below, smallest + 1), largest)
@@ -269,7 +211,7 @@ def survey(
 
 
 class _Sample:
-    """Documents whose hash is above a bar that rises whenever they grow too many."""
+    """The documents with the largest hashes, as many as fit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -288,5 +230,5 @@ class _Sample:
             self._bytes = sum(size for _, size, _ in self._held)
 
     def texts(self, *, not_below: int) -> list[str]:
-        """The documents in the order of their hashes, those on the validation side left out."""
+        """Return the training documents in the order of their hashes."""
         return [text for value, _, text in sorted(self._held) if value >= not_below]
