@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
-from fidgpt.train import RunDirectory, Trainer, trainer
+from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
@@ -43,7 +43,7 @@ class Run:
         cfg.num_steps, cfg.evaluators, cfg.checkpoints.keep_last = NUM_STEPS, {}, 9
         self.harm = Harm({})
         self.changes: list[dict[str, str]] = []
-        self.learner: TrainState
+        self.last: TrainState
 
     def train(self, *, resume: bool = False, stop_in: int | None = None) -> list[Row]:
         """Trains, or on; a signal comes as batch `stop_in` is read."""
@@ -58,15 +58,15 @@ class Run:
                 signal.raise_signal(signal.SIGTERM)
             return read(step, **share)
 
-        begin = trainer.make_learner
+        setup = made.setup
 
-        def keep(*arguments: Any, **options: Any) -> tuple[TrainState, int]:
-            self.learner, step = begin(*arguments, **options)
-            return self.learner, step
+        def keep(*arguments: Any, **options: Any) -> TrainState:
+            self.last = setup(*arguments, **options)
+            return self.last
 
         with self._patch.context() as patch:
             patch.setattr(made.data, "batch", batch)
-            patch.setattr(trainer, "make_learner", keep)
+            patch.setattr(made, "setup", keep)
             directory = RunDirectory(self.path, texts={}, changes=self.changes)
             made.train(directory, resume=resume)
         return [reproducible(row) for row in read_rows(self.path / "metrics.jsonl")]
@@ -79,12 +79,12 @@ class Run:
 
     def state(self) -> dict[str, Any]:
         """All that a run goes on from, copied."""
-        optimizer = self.learner.optimizer.state_dict()["state"]
+        optimizer = self.last.optimizer.state_dict()["state"]
         return copied(
             {
-                "model": dict(self.learner.model.state_dict()),
+                "model": dict(self.last.model.state_dict()),
                 "optimizer": optimizer,
-                "parts": {k: part.state_dict() for k, part in self.learner.stateful.items()},
+                "parts": {k: part.state_dict() for k, part in self.last.stateful.items()},
             }
         )
 

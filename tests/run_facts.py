@@ -63,7 +63,7 @@ class Ears:
     def log(self, row: dict[str, Any]) -> None:
         """Nothing is kept of it."""
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.said.append(text)
 
     def finish(self) -> None:

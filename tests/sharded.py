@@ -1,7 +1,7 @@
 """Trains `debug` with weights dealt over processes: run by each of them, and the cases it runs."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, RunDirectory, Trainer
 from fidgpt.train.trackers.trackers import read_rows
-from fidgpt.train.trainer import make_learner, prepare
 
 NUM_STEPS = 4
 
@@ -133,50 +132,47 @@ def trained(case: Callable[[fdl.Config], None]) -> dict[str, Any]:
     """What training leaves on this process."""
     trainer = trainer_of(case)
     with trainer.parallel as parallel:
-        prepare(trainer)
-        run = RunDirectory(Path("unused"), texts={})
-        learner, _ = make_learner(trainer, run, resume=False, resume_step=None)
-        start = {name: whole(p) for name, p in learner.model.named_parameters()}
+        gradients: list[int] = []
+
+        def measure_gradients(parameters: Iterable[nn.Parameter]) -> None:
+            gradients.append(own_bytes(p.grad for p in parameters if p.grad is not None))
+
+        trainer.gradient_transform = measure_gradients
+        trainer.prepare()
+        state = trainer.setup(RunDirectory(Path("unused"), texts={}))
+        start = {name: whole(p) for name, p in state.model.named_parameters()}
         rows = []
         for step in range(NUM_STEPS):
             torch.manual_seed(step)
             rank, world_size = parallel.rank, parallel.world_size
             batch = trainer.data.batch(step, rank=rank, world_size=world_size)
-            rows.append(learner.update(batch, step=step))
+            rows.append(trainer.update(state, batch))
             measure = trainer.evaluators["validation"]
-            rows[-1] |= measure(learner.replica, trainer.loss, parallel)
-            if learner.average is not None:
-                with learner.averaged():
-                    measured = measure(learner.replica, trainer.loss, parallel)
+            rows[-1] |= measure(state.replica, trainer.loss, parallel)
+            if state.average is not None:
+                with state.averaged():
+                    measured = measure(state.replica, trainer.loss, parallel)
                 rows[-1] |= {f"average/{name}": value for name, value in measured.items()}
-        learner.replica.eval()
+        state.replica.eval()
         assert trainer.samples is not None
         text = next(
-            trainer.samples.write(learner.replica, trainer.data.tokenizer, context=16, seed=0)
+            trainer.samples.write(state.replica, trainer.data.tokenizer, context=16, seed=0)
         )
-        model = learner.model
+        model = state.model
         assert isinstance(model, Transformer)
         return {
             "start": start,
             "rows": rows,
             "text": text,
             "bytes": {
-                "gradients": gradient_bytes(learner, trainer, parallel),
+                "gradients": gradients[-1],
                 "weights": own_bytes(model.parameters()),
-                "optimizer": own_bytes(states(learner.optimizer)),
+                "optimizer": own_bytes(states(state.optimizer)),
             },
             "end": {name: whole(p) for name, p in model.named_parameters()},
             "biases": {name: b for name, b in model.named_buffers() if "bias" in name},
             "tied": model.embedding.weight is model.unembedding.weight,
         }
-
-
-def gradient_bytes(learner: Any, trainer: Trainer, parallel: DataParallel) -> int:
-    """Bytes of the gradients that an optimizer step sees."""
-    learner.replica.train()
-    batch = trainer.data.batch(0, rank=parallel.rank, world_size=parallel.world_size)
-    learner._backward(batch)  # `update` forgets them
-    return own_bytes(p.grad for p in learner.model.parameters() if p.grad is not None)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -191,7 +187,7 @@ def states(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
         yield from (x for x in state.values() if isinstance(x, Tensor) and x.dim())
 
 
-def own_bytes(tensors: Iterator[Tensor] | Iterator[nn.Parameter]) -> int:
+def own_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the shards of this process."""
     locals_ = (x.to_local() if isinstance(x, DTensor) else x for x in tensors)
     return sum(x.numel() * x.element_size() for x in locals_)

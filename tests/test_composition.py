@@ -8,7 +8,7 @@ import fiddle as fdl
 import pytest
 import torch
 from fiddling import tiered
-from learning import learner_of
+from learning import start
 from shrunk import shrunk
 
 from fidgpt import fiddlers
@@ -94,10 +94,10 @@ def test_any_features_in_any_order_are_one_graph_and_train(family, names):
     if trainer.trainable is not None:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(trainer.trainable(name, parameter))
-    learner = learner_of(trainer, max_grad_norm=1.0)
+    state = start(trainer, max_grad_norm=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens = torch.randint(0, 257, (2, 33), generator=torch.Generator().manual_seed(0))
-    losses = [learner.update(tokens, step=step)["loss"] for step in range(3)]
+    losses = [trainer.update(state, tokens)["loss"] for _ in range(3)]
     assert losses[-1] < losses[0]
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     trained = {name for name, p in model.named_parameters() if p.requires_grad}

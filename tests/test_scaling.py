@@ -3,20 +3,20 @@
 import fiddle as fdl
 import pytest
 import torch
-from learning import learner_of
+from learning import start
 
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_depth, scale_depth, train_for, use_float32, use_moe, use_mup
 from fidgpt.graph import ConfigError
 from fidgpt.model import Transformer, materialize
-from fidgpt.train.state import TrainState
+from fidgpt.train import Trainer
 
 
-def started(cfg: fdl.Config) -> TrainState:
+def started(cfg: fdl.Config) -> Trainer:
     trainer = build_trainer(cfg)
     materialize(trainer.model, device=torch.device("cpu"), seed=0)
-    return learner_of(trainer)
+    return trainer
 
 
 def moved(width: int, *, mup: bool) -> float:
@@ -27,14 +27,14 @@ def moved(width: int, *, mup: bool) -> float:
         use_mup(cfg, base_dim=32, base_head_dim=16)
     cfg.model.hidden_dim = width
     cfg.optimizer.lr = 1e-2
-    learner = started(cfg)
-    model = learner.model
+    trainer = started(cfg)
+    state, model = start(trainer), trainer.model
     assert isinstance(model, Transformer)
     tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
     stream = []
     model.norm.register_forward_pre_hook(lambda _, inputs: stream.append(inputs[0].detach()))
-    for step in range(5):
-        learner.update(tokens, step=step)
+    for _ in range(5):
+        trainer.update(state, tokens)
     return float((stream[-1] - stream[0]).square().mean().sqrt())
 
 

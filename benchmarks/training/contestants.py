@@ -40,22 +40,16 @@ class Task:
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
     from fidgpt.train.meters import keep_freed_memory
-    from fidgpt.train.state import TrainState
 
     keep_freed_memory()
     trainer = _trainer(task, *fiddlers)
-    learner = TrainState(
-        trainer.model,
-        optimizer=trainer.optimizer,
-        groups=trainer.groups,
-        schedule=trainer.schedule,
-        loss=trainer.loss,
-        precision=trainer.precision,
-        parallel=trainer.parallel,
-        micro_batch_size=trainer.micro_batch_size,
-        max_grad_norm=trainer.max_grad_norm,
-    )
-    return lambda batch: learner.update(batch, step=0)["loss"]
+    state = trainer.init_state()
+
+    def step(batch: Tensor) -> float:
+        state.step = 0
+        return trainer.update(state, batch)["loss"]
+
+    return step
 
 
 def pytorch(task: Task, **options: Any) -> Step:

@@ -14,16 +14,16 @@ from faults.cases import Case
 from faults.power import Power
 from faults.results import Wrong
 
-STEP = "fidgpt.train.state:Learner.update"
+STEP = "fidgpt.train.trainer:Trainer.update"
 EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
 SAVE = "fidgpt.train.checkpoints.checkpoints:Checkpoints.save"
 WRITE = "fidgpt.train.checkpoints.checkpoints:save_draft"
 RETIRE = "fidgpt.train.checkpoints.checkpoints:Checkpoints._retire"
-CREATE = "fidgpt.train.trainer:create"
-PREPARE = "fidgpt.train.trainer:prepare"
+CREATE = "fidgpt.train.trainer:Trainer._create"
+PREPARE = "fidgpt.train.trainer:Trainer.prepare"
 LOOP = "fidgpt.train.trainer:Trainer._loop"
-RESTORE = "fidgpt.train.trainer:make_learner"
-GO_ON = "fidgpt.train.trainer:go_on"
+RESTORE = "fidgpt.train.trainer:Trainer.setup"
+GO_ON = "fidgpt.train.trainer:Trainer._rewind"
 FUNCTIONS = (STEP, EVALUATION, SAVE, WRITE, RETIRE, CREATE, PREPARE, LOOP, RESTORE, GO_ON)
 
 KILLED = -signal.SIGKILL

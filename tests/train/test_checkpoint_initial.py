@@ -48,13 +48,13 @@ def values(model: Model) -> list[float]:
     return [parameter.detach().float().mean().item() for parameter in model.parameters()]
 
 
-def test_all_of_it(run: Path) -> None:
-    model, told = filled(0.0), []
-    initial_weights(model, run, tell=told.append)
+def test_all_of_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = filled(0.0)
+    initial_weights(model, run)
     assert values(model) == [2.0, 2.0, 2.0]
     assert model.head.weight is model.embedding.weight
     names = "embedding.weight, blocks.0.weight, blocks.1.weight"
-    assert told == [f"begins with 3 tensors (60 numbers) of {run}: {names}."]
+    assert capsys.readouterr().err == f"begins with 3 tensors (60 numbers) of {run}: {names}.\n"
 
 
 def test_of_a_chosen_step_and_of_a_checkpoint_and_of_a_file(run: Path) -> None:
@@ -75,13 +75,16 @@ def test_of_a_chosen_step_and_of_a_checkpoint_and_of_a_file(run: Path) -> None:
         (["blocks.1", "embedding.weight"], [2.0, 0.0, 2.0]),
     ],
 )
-def test_parts_of_it_by_path(run: Path, only: list[str], expected: list[float]) -> None:
-    model, told = filled(0.0), []
-    initial_weights(model, run, only=only, tell=told.append)
+def test_parts_of_it_by_path(
+    run: Path, only: list[str], expected: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = filled(0.0)
+    initial_weights(model, run, only=only)
     assert values(model) == expected
-    assert [line.partition(":")[0].rpartition("tensors ")[2] for line in told[1:]] == [
-        "begin anew",
-        "there are not taken",
+    _, *lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0].rpartition("tensors ")[2] for line in lines] == [
+        "keep their initial values",
+        "there are not used",
     ]
 
 

@@ -1,7 +1,7 @@
 """A second copy behind a URL follows the run, and brings it back where the disk was lost."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,8 @@ def checkpoints(
     *,
     keep_last: int = 2,
     keep: Sequence[KeepEvery] = (),
-    tell: Callable[[str], object] = print,
 ) -> Checkpoints:
-    return Checkpoints(every=1, keep_last=keep_last, keep=keep, mirror=Mirror(url, tell=tell))
+    return Checkpoints(every=1, keep_last=keep_last, keep=keep, mirror=Mirror(url))
 
 
 def parts(value: float = 0.0) -> dict[str, Any]:
@@ -141,18 +140,20 @@ def test_steps_left_behind_are_no_longer_there(tmp_path: Path, storage: Any) -> 
 
 
 def test_a_failed_copy_is_said_and_made_up_for(
-    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    storage: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse(*_: object) -> None:
         raise ConnectionError("no route")
 
-    told: list[str] = []
-    saver = checkpoints(tell=told.append)
+    saver = checkpoints()
     with monkeypatch.context() as broken:
         broken.setattr(type(storage), "put_file", refuse)
         save(saver, tmp_path, 1)
     assert newest_good(tmp_path) == 1
-    assert told == [
+    assert capsys.readouterr().err.splitlines() == [
         f"warning: step 1 was not copied to {URL} (ConnectionError: no route); it is whole in "
         f"{tmp_path}, and the next checkpoint tries again."
     ]
@@ -163,7 +164,7 @@ def test_a_failed_copy_is_said_and_made_up_for(
 def test_nothing_stays_of_copies_that_were_cut_short(
     tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saver = checkpoints(keep_last=1, tell=lambda line: None)
+    saver = checkpoints(keep_last=1)
     save(saver, tmp_path, 1)
     put, left = type(storage).put_file, [3]
 
@@ -182,19 +183,21 @@ def test_nothing_stays_of_copies_that_were_cut_short(
 
 
 def test_a_run_that_ends_tries_again_to_copy_its_last_checkpoint(
-    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    storage: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route")
 
-    told: list[str] = []
-    saver = checkpoints(tell=told.append)
+    saver = checkpoints()
     with saver.finishing():
         save(saver, tmp_path, 1)
         with monkeypatch.context() as broken:
             broken.setattr(type(storage), "put_file", refuse)
             save(saver, tmp_path, 2)
-    assert len(told) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
     assert storage.exists("/bucket/run/step_00000002/manifest.json")
 
 
@@ -219,7 +222,7 @@ def test_storage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         checkpoints("nowhere://x").fetch(tmp_path, step=None)
 
 
-def told_apart(run: Path, name: str) -> Path:
+def identified(run: Path, name: str) -> Path:
     """A run directory that is known by what it was begun with."""
     run.mkdir()
     (run / "environment.json").write_text(name)
@@ -229,7 +232,7 @@ def told_apart(run: Path, name: str) -> Path:
 
 
 def test_the_files_of_the_run_come_back_with_it(tmp_path: Path) -> None:
-    run = told_apart(tmp_path / "run", "first")
+    run = identified(tmp_path / "run", "first")
     save(checkpoints(), run, 1, 2)
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     shutil.rmtree(run)
@@ -244,9 +247,9 @@ def test_the_files_of_the_run_come_back_with_it(tmp_path: Path) -> None:
 def test_what_is_no_copy_of_a_run_is_not_brought(tmp_path: Path, storage: Any) -> None:
     with pytest.raises(CheckpointError, match=f"{URL} holds no copy of a run"):
         Mirror(URL).bring(tmp_path / "new")
-    save(checkpoints(), told_apart(tmp_path / "run", "first"), 1)
+    save(checkpoints(), identified(tmp_path / "run", "first"), 1)
     with pytest.raises(CheckpointError, match="exists already, and is not the run that was copied"):
-        Mirror(URL).bring(told_apart(tmp_path / "other", "second"))
+        Mirror(URL).bring(identified(tmp_path / "other", "second"))
     storage.rm("/bucket/run/step_00000001/run", recursive=True)
     with pytest.raises(CheckpointError, match="checkpoints without the files of their run"):
         Mirror(URL).bring(tmp_path / "new")
@@ -254,23 +257,25 @@ def test_what_is_no_copy_of_a_run_is_not_brought(tmp_path: Path, storage: Any) -
 
 
 def test_a_mirror_that_comes_later_deletes_no_copies_of_another(
-    tmp_path: Path, storage: Any
+    tmp_path: Path, storage: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save(checkpoints(), told_apart(tmp_path / "first", "first"), 5, 6)
-    second = told_apart(tmp_path / "second", "second")
+    save(checkpoints(), identified(tmp_path / "first", "first"), 5, 6)
+    second = identified(tmp_path / "second", "second")
     Checkpoints(every=1, keep_last=1).save(second, step=1, state={}, **parts())
     for step in (None, 1, 6):
         with pytest.raises(CheckpointError, match=f"{URL} holds the checkpoints of another run"):
             checkpoints().fetch(second, step=step)
-    told: list[str] = []
-    save(checkpoints(tell=told.append), second, 2)
-    assert "of another run than" in told[0]
+    save(checkpoints(), second, 2)
+    assert "of another run than" in capsys.readouterr().err
     assert there(storage) == ["step_00000005", "step_00000006"]
     checkpoints().fetch(tmp_path / "first", step=None)
 
 
 def test_a_run_goes_on_while_its_storage_is_away(
-    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    storage: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     save(checkpoints(), tmp_path, 1)
 
@@ -278,9 +283,8 @@ def test_a_run_goes_on_while_its_storage_is_away(
         raise ConnectionError("no route")
 
     monkeypatch.setattr(type(storage), "ls", refuse)
-    told: list[str] = []
-    checkpoints(tell=told.append).fetch(tmp_path, step=None)
-    assert told == [
+    checkpoints().fetch(tmp_path, step=None)
+    assert capsys.readouterr().err.splitlines() == [
         f"warning: {URL} cannot be reached (ConnectionError: no route); the next checkpoint tries "
         "again."
     ]

@@ -61,7 +61,7 @@ def test_a_part_that_one_side_does_not_know_is_refused(tmp_path: Path) -> None:
 def test_where_the_config_changed_a_part_begins_anew_and_it_is_said(tmp_path: Path) -> None:
     path, told = save(tmp_path, old=Memory(a=1), stays=Memory(b=2)), []
     stateful = {"new": Memory(c=3), "stays": Memory()}
-    CHECKPOINTS.restore(tmp_path, stateful=stateful, tell=told.append, **make())
+    CHECKPOINTS.restore(tmp_path, stateful=stateful, warn=told.append, **make())
     assert [part.remembered for part in stateful.values()] == [{"c": 3}, {"b": 2}]
     assert told == [
         f"new begins anew: {path} holds nothing of it.",
@@ -74,7 +74,7 @@ def test_a_part_in_the_place_of_another_kind_begins_anew(tmp_path: Path) -> None
     average = Memory(weights=2, total=3)
     with pytest.raises(CheckpointError, match="average in it is of another part"):
         CHECKPOINTS.restore(tmp_path, stateful={"average": average}, **make())
-    CHECKPOINTS.restore(tmp_path, stateful={"average": average}, tell=told.append, **make())
+    CHECKPOINTS.restore(tmp_path, stateful={"average": average}, warn=told.append, **make())
     assert average.remembered == {"weights": 2, "total": 3}
     assert told == [f"average begins anew: {path} holds what another part remembered."]
 

@@ -9,7 +9,7 @@ import torch
 from harmed import NUM_STEPS, Run, goes_back
 
 from fidgpt import fiddlers
-from fidgpt.train import RunError, Samples, Trainer, trainer
+from fidgpt.train import RunError, Samples, Trainer
 from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import Row
 
@@ -20,8 +20,8 @@ def test_a_run_goes_back_and_reads_other_batches(run: Run) -> None:
     # Batch 4 does harm in step 5, and 6 in the second try at step 6.
     assert run.harm.read == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     assert [row["step"] for row in rows] == [*range(1, NUM_STEPS + 1)]
-    assert run.learner.shift == 3
-    assert run.learner.stateful["divergence"].state_dict() == {"shift": 3, "num_roll_backs": 2}
+    assert run.last.shift == 3
+    assert run.last.stateful["divergence"].state_dict() == {"shift": 3, "num_roll_backs": 2}
     assert all(math.isfinite(row["grad_norm"]) for row in rows)
 
 
@@ -35,9 +35,9 @@ def test_a_run_that_goes_back_before_a_part_came_lets_it_begin_anew(run: Run) ->
     run.harm.factors, run.harm.read = {7: math.nan}, []
     rows = run.train(resume=True)
     assert run.harm.read == [4, 5, 6, 7, 8, 9, 10, 11, 12]
-    heard = run.learner.stateful["guard"].state_dict()["losses"]
-    assert heard == pytest.approx([row["loss"] for row in rows[4:]])
-    assert run.learner.shift == 4
+    judged = run.last.stateful["guard"].state_dict()["losses"]
+    assert judged == pytest.approx([row["loss"] for row in rows[4:]])
+    assert run.last.shift == 4
 
 
 def test_a_checkpoint_that_a_signal_left_changes_no_way_back(run: Run) -> None:
@@ -60,8 +60,8 @@ def test_a_run_without_a_checkpoint_or_a_try_left_ends_with_a_report(run: Run) -
         run.train()
     words = str(failed.value)
     assert "The gradients of 1 of " in words and "the last checkpoint is of step 4" in words
-    last = [*dict(run.learner.model.named_parameters())][-1]
-    assert f"came first to {last}" in words
+    last = [*dict(run.last.model.named_parameters())][-1]
+    assert f"reached {last} first" in words
     assert "divergence.most=1" in words and "use_roll_back" not in words
     assert "use_divergence_skip" in words and "--resume=" in words
     assert run.harm.read == [0, 0, 1, 2, 3, 4, 5]
@@ -84,7 +84,7 @@ def test_what_is_measured_counts_in_a_step_that_is_left_out_too(
 ) -> None:
     fiddlers.use_divergence_skip(run.cfg)
     run.harm.factors = {0: math.nan}
-    monkeypatch.setattr(trainer, "evaluate", lambda *_: {"validation/loss": math.nan})
+    monkeypatch.setattr(Trainer, "_evaluate", lambda *_: {"validation/loss": math.nan})
     with pytest.raises(
         RunError, match=r"step 1 diverged: validation/loss is nan\.(.|\n)*roll_back"
     ):
@@ -99,19 +99,19 @@ def test_a_run_goes_back_from_weights_that_are_no_numbers(
     run.cfg.checkpoints.every = 1
     to_spoil = [5]
 
-    def spoil(_: Trainer, learner: TrainState, step: int) -> Row:
-        if step not in to_spoil:
+    def spoil(_: Trainer, state: TrainState) -> Row:
+        if state.step not in to_spoil:
             return {}
-        to_spoil.remove(step)
+        to_spoil.remove(state.step)
         if is_seen:
             return {"validation/loss": math.nan}
         with torch.no_grad():
-            next(learner.model.parameters()).fill_(math.nan)
+            next(state.model.parameters()).fill_(math.nan)
         return {}
 
-    monkeypatch.setattr(trainer, "evaluate", spoil)
+    monkeypatch.setattr(Trainer, "_evaluate", spoil)
     rows = run.train()
     assert [row["step"] for row in rows] == [*range(1, NUM_STEPS + 1)]
     assert run.harm.read == [*range(NUM_STEPS + 1)]  # the fifth twice, with the next batch
-    assert run.learner.shift == 1
+    assert run.last.shift == 1
     assert all(math.isfinite(row["loss"]) for row in rows)

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from learning import start
 from memory_profile import memory_of
 from torch import Tensor, nn
 
+from fidgpt.compose.runs import build_trainer
+from fidgpt.configs import debug
 from fidgpt.cost import activation_bytes, with_zeros, without_memory
 from fidgpt.cost.flops import alike_layers
 from fidgpt.model import (
@@ -27,7 +30,6 @@ from fidgpt.model import (
 )
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import adamw, decay_matrices
-from fidgpt.parallel import DataParallel
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
 from fidgpt.train.footprint import Footprint, footprint
 from fidgpt.train.loss import NextToken
@@ -123,22 +125,6 @@ def test_layers_of_one_kind_are_measured_once_and_each_counts() -> None:
     assert alike_layers(mixed) == [[0], [1, 3], [2]]
 
 
-def learner(
-    module: Transformer, precision: Precision, optimizer: Any, micro_batch_size: int | None
-) -> TrainState:
-    return TrainState(
-        module,
-        optimizer=optimizer,
-        groups=decay_matrices,
-        schedule=lambda step: 1.0,
-        loss=CrossEntropy(),
-        precision=precision,
-        parallel=DataParallel(device=CPU),
-        micro_batch_size=micro_batch_size,
-        max_grad_norm=1.0,
-    )
-
-
 def needed(
     module: Transformer,
     precision: Precision,
@@ -177,10 +163,13 @@ def test_the_peak_is_that_of_training(
     optimizer = partial(adamw, lr=1e-3)
 
     def train() -> TrainState:
-        trained = learner(model(vocab_size=vocab_size), precision, optimizer, micro_batch_size)
-        for step in range(2):
-            trained.update(tokens(), step=step)
-        return trained
+        trainer = build_trainer(debug())
+        trainer.model, trainer.precision = model(vocab_size=vocab_size), precision
+        trainer.optimizer, trainer.loss = optimizer, CrossEntropy()
+        state = start(trainer, micro_batch_size=micro_batch_size, max_grad_norm=1.0)
+        for _ in range(2):
+            trainer.update(state, tokens())
+        return state
 
     foretold = needed(model(vocab_size=vocab_size), precision, optimizer, micro_batch_size)
     assert foretold.peak == pytest.approx(memory_of(train, PROFILES).peak, rel=0.1)

@@ -9,8 +9,7 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import use_lora, use_muon
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.train.device import machine_at_hand
-from fidgpt.train.parameter_groups import groups_of, in_short
-from fidgpt.train.summary import summarise
+from fidgpt.train.parameter_groups import in_short
 from fidgpt.train.summary_text import summary_text
 
 LAYERS = {f"blocks.*.{name}": {0, 1, 2} for name in ("a.query.w", "a.key.w", "norm.w", "mlp.0.w")}
@@ -39,7 +38,7 @@ def test_names_in_short(names: list[str], text: str) -> None:
 def test_rates_decays_and_sizes_are_those_of_the_optimizer(cfg: fdl.Config) -> None:
     use_muon(cfg, learning_rate=0.1, matrix_scale=0.5)
     trainer = build_trainer(cfg)
-    groups = groups_of(trainer)
+    groups = trainer.parameter_groups()
     assert [(g.name, g.learning_rate, g.weight_decay) for g in groups] == [
         ("matrices", 0.1, 0.1),
         ("hidden matrices", 0.05, 0.1),
@@ -58,7 +57,7 @@ def test_rates_decays_and_sizes_are_those_of_the_optimizer(cfg: fdl.Config) -> N
 def test_frozen_parameters_are_in_none(cfg: fdl.Config) -> None:
     use_lora(cfg)
     trainer = build_trainer(cfg)
-    assert {part for g in groups_of(trainer) for part in g.holds.split(".")} & {
+    assert {part for g in trainer.parameter_groups() for part in g.holds.split(".")} & {
         "embedding"
     } == set()
     assert all(p.requires_grad for p in trainer.model.parameters())
@@ -71,7 +70,7 @@ def _needs_numbers(groups: object) -> Any:
 def test_of_an_optimizer_that_needs_numbers_the_groups_are_known(cfg: fdl.Config) -> None:
     trainer = build_trainer(cfg)
     trainer.optimizer = _needs_numbers
-    assert [(g.name, g.learning_rate, g.weight_decay) for g in groups_of(trainer)] == [
+    assert [(g.name, g.learning_rate, g.weight_decay) for g in trainer.parameter_groups()] == [
         ("matrices", None, None),
         ("vectors", None, 0.0),
     ]
@@ -83,7 +82,7 @@ def test_a_summary_names_groups_and_stays_short(cfg: fdl.Config) -> None:
     cfg.groups = fdl.Config(ParameterGroups, [rule])
     trainer = build_trainer(cfg)
     machine = machine_at_hand(trainer.parallel, trainer.precision.dtype)
-    lines = summary_text(summarise(trainer, machine), color=False).splitlines()
+    lines = summary_text(trainer.summary(machine), color=False).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("optimizer's groups"))
     assert lines[first + 1].split()[:4] == ["matrices,", "embedding", "9.54e-10,", "0.1,"]
     assert any(line.split() == ["...", "10", "groups", "more"] for line in lines[first:])

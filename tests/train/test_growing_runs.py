@@ -12,7 +12,6 @@ from fidgpt.fiddlers import grow_batch, use_mixture, use_prefetch, use_roll_back
 from fidgpt.graph.permissions import Permission, allowed_changes
 from fidgpt.train import RunDirectory, RunError, Trainer
 from fidgpt.train.trackers.trackers import Row
-from fidgpt.train.trainer import check_resumable
 
 Config = fdl.Config[Trainer]
 
@@ -61,7 +60,7 @@ def test_stages_that_were_begun_stay_where_they_were(
     extended = longer(staged)
     told = r"a stage from step 2 \(other 1\) on, .* has none there\. S"
     with pytest.raises(RunError, match=told):
-        check_resumable(build_trainer(extended), RunDirectory(tmp_path / "run", texts={}))
+        build_trainer(extended).check_resumable(RunDirectory(tmp_path / "run", texts={}))
     with pytest.raises(RunError, match=told):
         train(extended, resume=True)
     extended.data.stream.stages[0].begin = 2

@@ -5,9 +5,9 @@ import statistics
 
 import pytest
 
-from fidgpt.train import Guard, RollBack, SkipDiverged, SkipOutliers, Stateful, Verdict
+from fidgpt.train import Decision, Guard, RollBack, SkipDiverged, SkipOutliers, Stateful
 
-TAKE, SKIP = Verdict.TAKE, Verdict.SKIP
+TAKE, SKIP = Decision.TAKE, Decision.SKIP
 
 
 def numbers(count: int, seed: int = 0) -> list[tuple[float, float]]:
@@ -20,7 +20,7 @@ def numbers(count: int, seed: int = 0) -> list[tuple[float, float]]:
     return made
 
 
-def judged(guard: Guard, seen: list[tuple[float, float]]) -> list[Verdict]:
+def judged(guard: Guard, seen: list[tuple[float, float]]) -> list[Decision]:
     return [guard(loss=loss, grad_norm=norm) for loss, norm in seen]
 
 
@@ -76,7 +76,7 @@ def test_so_many_in_a_row_are_left_out_and_no_more() -> None:
     assert told == [TAKE, SKIP, SKIP, TAKE, SKIP, SKIP]
     other = SkipDiverged(most=2)
     other.load_state_dict(policy.state_dict())
-    assert other(is_finite=False) is Verdict.ABORT
+    assert other(is_finite=False) is Decision.ABORT
 
 
 def test_a_run_goes_back_so_often_and_reads_on_after_the_batch_that_did_harm() -> None:
@@ -84,13 +84,13 @@ def test_a_run_goes_back_so_often_and_reads_on_after_the_batch_that_did_harm() -
     assert policy(is_finite=True) is TAKE
     for step, to, shift in [(40, 30, 15), (33, 30, 23)]:
         harmful = step - 1 + policy.shift
-        assert policy(is_finite=False) is Verdict.ROLL_BACK
+        assert policy(is_finite=False) is Decision.ROLL_BACK
         policy.went_back(step=step, to=to)
         assert policy.shift == shift
         assert to + policy.shift == harmful + 1 + policy.skip_batches  # of step `to` + 1
     other = RollBack(most=2)
     other.load_state_dict(policy.state_dict())
-    assert other(is_finite=False) is Verdict.ABORT
+    assert other(is_finite=False) is Decision.ABORT
 
 
 def test_numbers_out_of_range_are_refused() -> None:

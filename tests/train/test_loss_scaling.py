@@ -24,7 +24,7 @@ def test_the_factor_moves_as_torchs_own_does():
         theirs.scale(weight.sum()).backward()
         if not finite:
             weight.grad = torch.full((1,), torch.inf)
-        assert ours.takes(is_finite=finite) == finite
+        assert ours.accepts(is_finite=finite) == finite
         theirs.step(optimizer)
         theirs.update()
         optimizer.zero_grad()
@@ -41,23 +41,23 @@ def test_gradients_come_back_as_those_of_the_loss():
 
 def test_what_stays_infinite_however_small_the_factor_has_diverged():
     scaling = LossScaling(init_scale=1.0)
-    judged = [scaling.takes(is_finite=False) for _ in range(20)]
+    judged = [scaling.accepts(is_finite=False) for _ in range(20)]
     assert not any(judged[:14]) and judged[-1]
 
 
 def test_its_memory_is_restored():
     scaling = LossScaling(init_scale=8.0, growth_interval=2)
     assert isinstance(scaling, Stateful)
-    scaling.takes(is_finite=True)
+    scaling.accepts(is_finite=True)
     other = LossScaling(init_scale=2.0, growth_interval=2)
     other.load_state_dict(copy.deepcopy(scaling.state_dict()))
-    assert other.takes(is_finite=True) and other.scale == 16.0
+    assert other.accepts(is_finite=True) and other.scale == 16.0
 
 
 def test_a_run_that_goes_on_with_a_shorter_interval_doubles_the_factor_at_once():
     shorter = LossScaling(growth_interval=2)
     shorter.load_state_dict({"scale": 8.0, "steps": 5})
-    assert shorter.takes(is_finite=True) and shorter.scale == 16.0
+    assert shorter.accepts(is_finite=True) and shorter.scale == 16.0
 
 
 @pytest.mark.parametrize("wrong", [{"init_scale": 0.0}, {"growth_interval": 0}])

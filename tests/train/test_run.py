@@ -89,9 +89,9 @@ def test_a_folder_made_meanwhile_is_left_alone(tmp_path):
 
 def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
     run = RunDirectory(tmp_path, texts={})
-    with run.held(), pytest.raises(RunError, match="another process trains in"), run.held():
+    with run.locked(), pytest.raises(RunError, match="another process trains in"), run.locked():
         pass
-    with run.held():
+    with run.locked():
         pass
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]  # a file, which NFS locks too
 
@@ -104,11 +104,11 @@ def test_a_flag_is_said_as_a_shell_reads_it():
 def test_what_changed_on_resume_is_journaled_and_the_old_texts_kept(tmp_path):
     path = tmp_path / "run"
     RunDirectory(path, texts={"config.json": "old"}).create()
-    RunDirectory(path, texts={"config.json": "ignored"}).go_on(step=3)
+    RunDirectory(path, texts={"config.json": "ignored"}).record_changes(step=3)
     assert (path / "config.json").read_text() == "old"
     for step, text in ((5, "new"), (9, "newest")):
         changes = [{"path": "optimizer.lr", "old": "1", "new": text}]
-        RunDirectory(path, texts={"config.json": text}, changes=changes).go_on(step=step)
+        RunDirectory(path, texts={"config.json": text}, changes=changes).record_changes(step=step)
     assert (path / "config.json").read_text() == "newest"
     assert (path / "config.until_step_5.json").read_text() == "old"
     assert (path / "config.until_step_9.json").read_text() == "new"
@@ -126,7 +126,7 @@ def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_pa
     (path / name).mkdir() if content is None else (path / name).write_bytes(content)
     run = RunDirectory(path, texts=dict.fromkeys(texts, "new"), changes=[{"path": "seed"}])
     with pytest.raises(RunError, match=rf"{name} cannot be read .*: move it out of the way"):
-        run.go_on(step=3)
+        run.record_changes(step=3)
     assert (path / "config.json").read_text() == "one"
     assert sorted(one.name for one in path.iterdir()) == sorted({*texts, name})
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
+from fidgpt.train import Trainer
 from fidgpt.train.state import TrainState
 
 
@@ -65,18 +66,18 @@ def test_a_step_that_is_left_out_changes_nothing_but_the_clock(
     fiddlers.use_ema(run.cfg)
     fiddlers.use_moe(run.cfg, num_experts=2)
     fiddlers.use_loss_free_balancing(run.cfg)
-    update = TrainState.update
+    update = Trainer.update
     moved: dict[int, set[str]] = {}
 
-    def watched(self: TrainState, batch: Tensor, *, step: int) -> dict[str, Any]:
-        before = run.state()
-        row = update(self, batch, step=step)
+    def watched(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
+        before, step = run.state(), state.step
+        row = update(self, state, batch)
         found = differences(run.state(), before)
         moved[step] = {place.split("/")[1] for place in found if "/parts/average" in place}
         moved[step] |= {place.split("/")[1] for place in found if "/parts/" not in place}
         return row
 
-    monkeypatch.setattr(TrainState, "update", watched)
+    monkeypatch.setattr(Trainer, "update", watched)
     rows = run.train()
     left_out = {row["step"] - 1 for row in rows if row["skipped"]}
     assert left_out == {*run.harm.factors}
@@ -97,16 +98,16 @@ def test_both_weights_and_their_average_are_measured(run: Run) -> None:
     run.cfg.evaluators = {"validation": fdl.Config(NumberOf, run)}
     rows = run.train()
     last = rows[-1]
-    average = run.learner.average
+    average = run.last.average
     assert average is not None
-    size = sum(p.double().abs().sum().item() for p in run.learner.model.parameters())
+    size = sum(p.double().abs().sum().item() for p in run.last.model.parameters())
     averaged = sum(w.double().abs().sum().item() for w in average.state_dict()["weights"].values())
     assert last["validation/size"] == size
     assert last["validation/averaged/size"] == averaged != size
 
 
 class NumberOf:
-    """Measures how large the weights of the learner's model are."""
+    """Measures how large the weights of the run's model are."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -117,5 +118,5 @@ class NumberOf:
         return step == num_steps
 
     def __call__(self, *_: Any) -> dict[str, float]:
-        model = self._run.learner.model
+        model = self._run.last.model
         return {"size": sum(p.double().abs().sum().item() for p in model.parameters())}

@@ -99,11 +99,11 @@ def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatc
     cfg.checkpoints.keep_last = 5
     whole = train(cfg)
 
-    def die(*_, step):
+    def die(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fidgpt.train.state.Learner.update", die)
+        patch.setattr("fidgpt.train.Trainer.update", die)
         with pytest.raises(KeyboardInterrupt):
             train(cfg, resume=True, resume_step=6)
     assert newest_good(tmp_path / "run") == 6
@@ -140,7 +140,7 @@ def test_a_run_directory_is_refused_before_the_text_is_read(cfg, train, tmp_path
 
 def test_a_run_directory_that_cannot_be_made_is_named(cfg, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be made"):
+    with pytest.raises(RunError, match="cannot be created"):
         build_trainer(cfg).train(RunDirectory(tmp_path / "file" / "run", texts={}))
 
 
@@ -150,7 +150,7 @@ def test_text_that_changed_is_noticed_on_resume(cfg, train, tmp_path):
     cfg.data.corpus.source = fdl.Config(TextFiles, str(text))
     train(cfg)
     text.write_text("all play and no work makes jack a dull boy\n" * 4000)
-    with pytest.raises(RunError, match="not what it was"):
+    with pytest.raises(RunError, match="has changed since the run began"):
         train(cfg, resume=True)
 
 
@@ -207,7 +207,7 @@ def test_what_the_processes_would_see_differently_is_compared(cfg, train, monkey
 def test_a_run_that_another_process_trains_is_left_alone(cfg, train, tmp_path):
     rows = train(cfg)
     with (
-        RunDirectory(tmp_path / "run", texts={}).held(),
+        RunDirectory(tmp_path / "run", texts={}).locked(),
         pytest.raises(RunError, match="another process trains"),
     ):
         train(cfg, resume=True, resume_step=8)
@@ -216,7 +216,7 @@ def test_a_run_that_another_process_trains_is_left_alone(cfg, train, tmp_path):
 
 def test_the_hold_ends_with_the_run(cfg, train, tmp_path):
     train(cfg)
-    with RunDirectory(tmp_path / "run", texts={}).held():
+    with RunDirectory(tmp_path / "run", texts={}).locked():
         pass
 
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from fidgpt.train import RunError, Trainer
-from fidgpt.train.step import require_steps
+from fidgpt.train.step import check_step
 from fidgpt.train.trackers.trackers import Row
 
 
@@ -47,15 +47,15 @@ def test_a_run_with_sparse_adam_is_refused_and_leaves_no_directory(
 
 def test_weights_stay_and_those_of_their_size_are_asked_where_small_ones_fail() -> None:
     matrix, vector = nn.Parameter(torch.ones(8, 4)), nn.Parameter(torch.ones(16))
-    require_steps(Blockwise, groups_of(matrix, nn.Parameter(torch.ones(7, 9)), vector))
+    check_step(Blockwise, groups_of(matrix, nn.Parameter(torch.ones(7, 9)), vector))
     assert matrix.grad is None and torch.equal(matrix, torch.ones(8, 4))
     with pytest.raises(RunError, match="Blockwise cannot step .*: no whole block"):
-        require_steps(Blockwise, groups_of(nn.Parameter(torch.ones(3, 3)), vector))
+        check_step(Blockwise, groups_of(nn.Parameter(torch.ones(3, 3)), vector))
 
 
 def test_whatever_fails_is_told() -> None:
     with pytest.raises(RunError, match=r"Forgetful cannot step .*: 'what was never said'\. Take"):
-        require_steps(Forgetful, groups_of(nn.Parameter(torch.ones(2))))
+        check_step(Forgetful, groups_of(nn.Parameter(torch.ones(2))))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def sharded(tmp_path: Path) -> Iterator[nn.Parameter]:
 
 
 def test_what_cannot_step_weights_that_are_dealt(sharded: nn.Parameter) -> None:
-    require_steps(torch.optim.AdamW, groups_of(sharded))
-    require_steps(torch.optim.Rprop, groups_of(nn.Parameter(torch.ones(8, 4))))
+    check_step(torch.optim.AdamW, groups_of(sharded))
+    check_step(torch.optim.Rprop, groups_of(nn.Parameter(torch.ones(8, 4))))
     with pytest.raises(RunError, match="Rprop cannot .* dealt over 1 processes: .*DataParallel"):
-        require_steps(torch.optim.Rprop, [{"params": [sharded]}])
+        check_step(torch.optim.Rprop, [{"params": [sharded]}])

@@ -11,7 +11,7 @@ from torch import Tensor
 from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.train import RunDirectory, trainer
+from fidgpt.train import RunDirectory
 from fidgpt.train.state import TrainState
 
 HARMFUL = 4  # the number of a batch
@@ -30,7 +30,7 @@ def main(path: Path, share: str) -> None:
     cfg.trackers, cfg.samples = cfg.trackers[1:], None
     cfg.num_steps, cfg.checkpoints.every = 7, 2
     made = build_trainer(cfg)
-    read, begin = made.data.batch, trainer.make_learner
+    read, setup = made.data.batch, made.setup
     kept: list[TrainState] = []
 
     def batch(step: int, **others: int) -> Tensor:
@@ -39,21 +39,20 @@ def main(path: Path, share: str) -> None:
             spoil(kept[0].model)
         return found
 
-    def keep(*arguments: Any, **options: Any) -> tuple[TrainState, int]:
-        learner, step = begin(*arguments, **options)
-        kept.append(learner)
-        return learner, step
+    def keep(*arguments: Any, **options: Any) -> TrainState:
+        kept.append(setup(*arguments, **options))
+        return kept[-1]
 
     made.data.batch = batch
-    trainer.make_learner = keep
+    made.setup = keep
     with made.parallel:
         made.train(RunDirectory(path / "run", texts={}))
-        (learner,) = kept
-        left = {name: whole(p) for name, p in learner.model.named_parameters()}
-        with learner.averaged():
-            average = {name: whole(p) for name, p in learner.model.named_parameters()}
+        (state,) = kept
+        left = {name: whole(p) for name, p in state.model.named_parameters()}
+        with state.averaged():
+            average = {name: whole(p) for name, p in state.model.named_parameters()}
         guards = {
-            name: part.state_dict() for name, part in learner.stateful.items() if name != "average"
+            name: part.state_dict() for name, part in state.stateful.items() if name != "average"
         }
         saved = {"model": left, "average": average, "guards": guards}
         torch.save(saved, path / f"rank{os.environ.get('RANK', '0')}.pt")

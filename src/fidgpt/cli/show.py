@@ -131,7 +131,6 @@ def _summary(cfg: "fdl.Config") -> str:
     from fidgpt.compose.runs import build_trainer
     from fidgpt.graph import ConfigError
     from fidgpt.train.device import VARIABLE, machine_at_hand, machine_named
-    from fidgpt.train.summary import summarise
     from fidgpt.train.summary_text import summary_text
 
     trainer = build_trainer(cfg)
@@ -141,15 +140,22 @@ def _summary(cfg: "fdl.Config") -> str:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return summary_text(summarise(trainer, machine), color=color)
+    return summary_text(trainer.summary(machine), color=color)
 
 
 def _schedule(cfg: "fdl.Config") -> str:
     """How the learning rate rises and falls, and what else changes over the run."""
     from fidgpt.compose.runs import build_trainer
-    from fidgpt.train.parameter_groups import schedules_text
+    from fidgpt.train.schedule_text import schedules_text
 
-    return schedules_text(build_trainer(cfg))
+    trainer = build_trainer(cfg)
+    return schedules_text(
+        trainer.schedule,
+        others=trainer.schedules or {},
+        curves=trainer.data.curves(trainer.num_steps),
+        groups=trainer.parameter_groups(),
+        num_steps=trainer.num_steps,
+    )
 
 
 def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:

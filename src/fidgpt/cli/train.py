@@ -147,10 +147,9 @@ def _show_facts(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) 
     from rich.console import Console
 
     from fidgpt.train.trackers.screen import facts_table
-    from fidgpt.train.trainer import check_resumable
 
     if resume:
-        check_resumable(trainer, directory, step=FLAGS.resume_step)
+        trainer.check_resumable(directory, step=FLAGS.resume_step)
     Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
 
 

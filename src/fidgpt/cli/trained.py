@@ -97,7 +97,7 @@ def _restore(trainer: "Trainer", path: Path) -> None:
         )
     train_only(trainer.model, trainer.trainable)
     average.begin(trainer.model)
-    restore(stateful={"average": average}, tell=lambda line: None)
+    restore(stateful={"average": average}, warn=lambda line: None)
     if not average.has_history:
         raise ConfigError(
             f"--averaged: this checkpoint of {path} holds no average: take a later one, or leave "

@@ -55,7 +55,9 @@ def try_optimizer(trainer: Trainer) -> None:
       ConfigError: there are no such groups, or the optimizer refuses its arguments, or one of them
         is infinite, which no optimizer can step by.
     """
-    model = trainer.model if trainer.trainable is None else trainable_copy(trainer)
+    model = trainer.model
+    if trainer.trainable is not None:
+        model = trainable_copy(model, trainer.trainable)
     groups = _made("groups", trainer.groups, model)
     optimizer = _made("optimizer", trainer.optimizer, groups) if groups else None
     for group in optimizer.param_groups if optimizer is not None else ():

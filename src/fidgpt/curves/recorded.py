@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fidgpt.train import RunError
-from fidgpt.train.run_directory import tell
+from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 FILE = "metrics.jsonl"
@@ -54,7 +54,7 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
     if len(lacking) == len(rows):
         raise RunError("\n".join(lacking))
     for line in lacking:
-        tell(f"warning: {line}")
+        print_stderr(f"warning: {line}")
     return [Recorded(n, rows[p]) for n, p in zip(names, paths, strict=True) if rows[p]]
 
 

@@ -24,7 +24,7 @@ from fidgpt.model import StartError
 from fidgpt.sweep.moves import Names, moves, overwritten, samples_of, vain
 from fidgpt.sweep.values import Axis, Choice, Item
 from fidgpt.train import Trainer
-from fidgpt.train.trainer import measured_flops
+from fidgpt.train.facts import measured_flops
 
 
 @dataclass(frozen=True)

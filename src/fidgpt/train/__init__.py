@@ -13,7 +13,14 @@ from fidgpt.train.checkpoints import (
     initial_weights,
 )
 from fidgpt.train.device import derive_seed, machine_name
-from fidgpt.train.divergence import Divergence, Guard, RollBack, SkipDiverged, SkipOutliers, Verdict
+from fidgpt.train.divergence import (
+    Decision,
+    Divergence,
+    Guard,
+    RollBack,
+    SkipDiverged,
+    SkipOutliers,
+)
 from fidgpt.train.evaluation import DomainValidation, Evaluator, Validation
 from fidgpt.train.facts import Facts
 from fidgpt.train.harness import TaskEvaluation
@@ -40,6 +47,7 @@ __all__ = [
     "ClipByValue",
     "Console",
     "CrossEntropy",
+    "Decision",
     "Determinism",
     "Divergence",
     "DomainValidation",
@@ -79,7 +87,6 @@ __all__ = [
     "Trackio",
     "Trainer",
     "Validation",
-    "Verdict",
     "WandB",
     "Watchdog",
     "WriteAtOnce",

@@ -1,4 +1,4 @@
-"""Averages of weights over the steps of a run, which are often better than the last weights."""
+"""Averages of weights over the steps of a run, often better than the last weights."""
 
 import math
 from collections.abc import Mapping
@@ -7,35 +7,35 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fidgpt.train.step import together
+from fidgpt.train.step import group_by_mesh
 
 
 @runtime_checkable
 class Average(Protocol):
-    """Keeps an average of the weights that are trained.
+    """Keeps an average of the trained weights.
 
-    The words and meanings of those here are Levanter's: an average hears of the weights after every
-    step that was taken, and its first value are the weights that the run began with.
+    Names and meanings follow Levanter: an average is updated after every step that was applied, and
+    starts from the initial weights.
 
     Attributes:
-      has_history: whether anything was added, or restored, since it began.
+      has_history: whether it was updated, or restored, since `begin`.
     """
 
     has_history: bool
 
     def begin(self, model: nn.Module) -> None:
-        """Takes memory for an average, and the model's weights as its first value."""
+        """Allocate the average, and start it from the model's weights."""
         ...
 
     def update(self, model: nn.Module, *, step: int) -> None:
-        """Adds the weights after a step, counted from 0."""
+        """Add the weights after a step, counted from 0."""
         ...
 
     def exchange(self, model: nn.Module) -> None:
-        """Puts the average in the place of the model's weights and these in its own; twice undoes.
+        """Swap the average with the model's weights; calling it twice restores both.
 
         Raises:
-          ValueError: the model has other parameters than those that are averaged.
+          ValueError: the model has other parameters than the average.
         """
         ...
 
@@ -44,7 +44,7 @@ class Average(Protocol):
 
 
 class _Averaged:
-    """Memory for an average of parameters, by their names."""
+    """An average of parameters by name."""
 
     def __init__(self) -> None:
         self._weights: dict[str, Tensor] = {}
@@ -61,7 +61,7 @@ class _Averaged:
 
     @torch.no_grad()
     def exchange(self, model: nn.Module) -> None:
-        # One after the other and in place: no second copy, and whoever holds a weight sees it.
+        # One by one and in place: without a second copy, and seen by whoever holds a weight.
         for own, parameter in zip(self._weights.values(), self._parameters(model), strict=True):
             held = parameter.detach().clone()
             parameter.copy_(own)
@@ -71,7 +71,7 @@ class _Averaged:
         return {"weights": dict(self._weights)}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Copies an average into the memory that `begin` took."""
+        """Copy a saved average into the one that `begin` allocated."""
         saved: Mapping[str, Tensor] = state["weights"]
         _require_same_names(saved, self._weights)
         for name, own in self._weights.items():
@@ -80,19 +80,19 @@ class _Averaged:
 
     @torch.no_grad()
     def _move(self, model: nn.Module, share: float) -> None:
-        """Goes by a share of the way to the model's weights."""
+        """Move by a share of the way to the model's weights."""
         self.has_history = True
         own, new = [*self._weights.values()], [p.detach() for p in self._parameters(model)]
-        for places in together(own):
+        for indices in group_by_mesh(own):
             torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
-                [own[place] for place in places], [new[place] for place in places], share
+                [own[index] for index in indices], [new[index] for index in indices], share
             )
 
     def _parameters(self, model: nn.Module) -> list[nn.Parameter]:
         trained = dict(model.named_parameters())
         missing = [name for name in self._weights if name not in trained]
         if missing or not self._weights:
-            raise ValueError(f"the average is of another model: this one has no {missing[:1]}.")
+            raise ValueError(f"the average belongs to another model: this one lacks {missing[:1]}.")
         return [trained[name] for name in self._weights]
 
 
@@ -100,7 +100,7 @@ class Ema(_Averaged):
     """An exponential moving average: beta * average + (1 - beta) * weights, after every step.
 
     Args:
-      beta: share of the average that stays, from 0 to less than 1.
+      beta: weight of the old average, from 0 to less than 1.
 
     Raises:
       ValueError: beta is out of range.
@@ -113,7 +113,7 @@ class Ema(_Averaged):
 
     @staticmethod
     def check_arguments(*, beta: float) -> None:
-        """Raises ValueError unless beta is a share below 1."""
+        """Raises ValueError unless beta is in [0, 1)."""
         _require_share(beta)
 
     def update(self, model: nn.Module, *, step: int) -> None:
@@ -121,11 +121,10 @@ class Ema(_Averaged):
 
 
 class EmaDecaySqrt(_Averaged):
-    """An average in which steps weigh less and less after a switch.
+    """A weighted mean in which later steps count less and less after a switch.
 
     Weights after a step count 1 - beta before `switch_step`. From there on they count
-    1 - sqrt(steps since the switch / decay_steps), after which the average stays. It is the
-    weighted mean of all that was counted.
+    1 - sqrt(steps since the switch / decay_steps), and after that nothing.
 
     Args:
       beta: from 0 to less than 1.
@@ -133,7 +132,7 @@ class EmaDecaySqrt(_Averaged):
       decay_steps: steps after the switch until weights count nothing.
 
     Raises:
-      ValueError: beta is out of range, or steps are no counts.
+      ValueError: beta is out of range, or steps are negative.
     """
 
     def __init__(
@@ -148,10 +147,10 @@ class EmaDecaySqrt(_Averaged):
 
     @staticmethod
     def check_arguments(*, beta: float, switch_step: int, decay_steps: int) -> None:
-        """Raises ValueError unless beta is a share below 1 and steps are counts."""
+        """Raises ValueError unless beta is in [0, 1) and steps are counts."""
         _require_share(beta)
         if switch_step < 0 or decay_steps < 1:
-            raise ValueError(f"{switch_step=} and {decay_steps=}: use 0 and 1 steps at least.")
+            raise ValueError(f"{switch_step=} and {decay_steps=} must be at least 0 and 1.")
 
     def begin(self, model: nn.Module) -> None:
         super().begin(model)
@@ -164,7 +163,7 @@ class EmaDecaySqrt(_Averaged):
             self._move(model, weight / self._total)
 
     def weight(self, step: int) -> float:
-        """What the weights after a step, counted from 0, count."""
+        """Return the weight of a step, counted from 0."""
         if step < self.switch_step:
             return 1 - self.beta
         return 1 - math.sqrt(min(1.0, (step - self.switch_step) / self.decay_steps))
@@ -183,9 +182,8 @@ def _require_share(beta: float) -> None:
 
 
 def _require_same_names(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    differ = sorted(saved.keys() ^ own.keys())
-    if differ:
+    if differ := sorted(saved.keys() ^ own.keys()):
         raise ValueError(
-            f"the average was saved of other parameters: {len(differ)} differ, the first is "
-            f"{differ[0]}. Train the same ones, or leave the average out."
+            f"the saved average has other parameters: {len(differ)} differ, the first is "
+            f"{differ[0]}. Train the same parameters, or remove the average."
         )

@@ -1,4 +1,4 @@
-"""Policies for steps that diverge."""
+"""Policies for steps that diverge: skip them, roll back to a checkpoint, or abort."""
 
 import enum
 import math
@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-_LONGEST = 1_000_000  # steps; each adds to what every step reads and every checkpoint holds
+_LONGEST_WINDOW = 1_000_000  # steps; each adds to what every step reads and a checkpoint holds
 
 
-class Verdict(enum.Enum):
-    """What becomes of a step."""
+class Decision(enum.Enum):
+    """What to do with a step."""
 
-    TAKE = "take"
+    APPLY = "apply"
     SKIP = "skip"
     ROLL_BACK = "roll back"
     ABORT = "abort"
@@ -20,25 +20,25 @@ class Verdict(enum.Enum):
 
 @runtime_checkable
 class Guard(Protocol):
-    """Says whether a step is worth taking, whose loss and gradient norm are finite.
+    """Decides whether to apply a step whose loss and gradient norm are finite.
 
-    Both numbers are those of all processes, so that all of them hear the same.
+    Both are over all processes, so that every process decides alike.
     """
 
-    def __call__(self, *, loss: float, grad_norm: float) -> Verdict: ...
+    def __call__(self, *, loss: float, grad_norm: float) -> Decision: ...
 
 
 class SkipOutliers:
-    """Leaves out a step whose loss or gradient norm is far above those of the steps before it.
+    """Skips a step whose loss or gradient norm is far above those of recent steps.
 
     Above the mean of the last `window` steps by more than `num_deviations` standard deviations. The
-    numbers of steps that were left out are in the window too, so that a run whose loss has risen
-    for good goes on (OLMo's SkipStepOptimizer; Team OLMo, 2025, arXiv:2501.00656). No step is left
-    out before half a window is full.
+    numbers of skipped steps enter the window too, so that a run whose loss has risen for good
+    continues (OLMo's SkipStepOptimizer; Team OLMo, 2025, arXiv:2501.00656). No step is skipped
+    before half a window is full.
 
     Args:
       window: steps that a step is compared with.
-      num_deviations: standard deviations above the mean from which on a step is an outlier.
+      num_deviations: standard deviations above the mean that make a step an outlier.
 
     Raises:
       ValueError: the window holds fewer than two steps or too many, or the deviations are below 0.
@@ -53,21 +53,21 @@ class SkipOutliers:
 
     @staticmethod
     def check_arguments(*, window: int, num_deviations: float) -> None:
-        """Raises ValueError unless there is a deviation to be measured, and to be exceeded."""
+        """Raises ValueError unless a deviation can be measured and exceeded."""
         if window < 2:
-            raise ValueError(f"{window=} must be 2 or more steps, or nothing deviates.")
-        if window > _LONGEST:
-            raise ValueError(f"{window=} must be at most {_LONGEST} steps, all of which are kept.")
+            raise ValueError(f"{window=} must be 2 or more steps to have a deviation.")
+        if window > _LONGEST_WINDOW:
+            raise ValueError(f"{window=} must be at most {_LONGEST_WINDOW} steps, all are kept.")
         if num_deviations < 0:
             raise ValueError(f"{num_deviations=} must be 0 or more standard deviations.")
 
-    def __call__(self, *, loss: float, grad_norm: float) -> Verdict:
+    def __call__(self, *, loss: float, grad_norm: float) -> Decision:
         judged = [(loss, self._losses), (grad_norm, self._grad_norms)]
         is_known = len(self._losses) >= max(2, self.window // 2)
-        is_outlier = any(value > self._threshold(before) for value, before in judged if is_known)
-        for value, before in judged:
-            before.append(value)
-        return Verdict.SKIP if is_outlier else Verdict.TAKE
+        is_outlier = any(value > self._threshold(recent) for value, recent in judged if is_known)
+        for value, recent in judged:
+            recent.append(value)
+        return Decision.SKIP if is_outlier else Decision.APPLY
 
     def _threshold(self, values: Iterable[float]) -> float:
         numbers = [*values]
@@ -79,63 +79,63 @@ class SkipOutliers:
         return {"losses": [*self._losses], "grad_norms": [*self._grad_norms]}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Takes the newest numbers that fit into the window."""
+        """Restore the newest numbers that fit into the window."""
         self._losses = deque(state["losses"], maxlen=self.window)
         self._grad_norms = deque(state["grad_norms"], maxlen=self.window)
 
 
 class Diverged(Exception):
-    """The run cannot go on from a step; the message says what is no number.
+    """A step that can be neither applied nor skipped; the message names what is not finite.
 
     Attributes:
-      verdict: what is to be done.
+      decision: ROLL_BACK or ABORT.
     """
 
-    def __init__(self, verdict: Verdict, message: str) -> None:
+    def __init__(self, decision: Decision, message: str) -> None:
         super().__init__(message)
-        self.verdict = verdict
+        self.decision = decision
 
 
-def report(numbers: Mapping[str, float], *, spoilt: Sequence[str], num_parameters: int) -> str:
-    """What a person should know of a step whose loss or gradients are no numbers.
+def report(numbers: Mapping[str, float], *, bad: Sequence[str], num_parameters: int) -> str:
+    """Describe a step whose loss or gradients are not finite.
 
     Args:
-      numbers: what was measured, by name.
-      spoilt: names of the parameters whose gradients are not finite, in the model's order.
-      num_parameters: of how many.
+      numbers: its metrics by name.
+      bad: names of the parameters whose gradients are not finite, in the model's order.
+      num_parameters: how many parameters the model has.
     """
     wrong = {name: value for name, value in numbers.items() if not math.isfinite(value)}
-    told = ", ".join(f"{name} is {value}" for name, value in wrong.items())
-    told += f" at a learning rate of {numbers['learning_rate']:.4g}"
-    if not spoilt:
-        return f"{told}. All gradients are finite."
-    # Backward passes go from the last parameter to the first: what is spoilt spoils the rest.
+    text = ", ".join(f"{name} is {value}" for name, value in wrong.items())
+    text += f" at a learning rate of {numbers['learning_rate']:.4g}"
+    if not bad:
+        return f"{text}. All gradients are finite."
+    # The backward pass runs from the last parameter to the first, and NaN spreads on its way.
     return (
-        f"{told}. The gradients of {len(spoilt)} of {num_parameters} parameters are not finite; "
-        f"the backward pass came first to {spoilt[-1]}."
+        f"{text}. The gradients of {len(bad)} of {num_parameters} parameters are not finite; "
+        f"the backward pass reached {bad[-1]} first."
     )
 
 
 @runtime_checkable
 class Divergence(Protocol):
-    """Says what becomes of a step whose loss or gradient norm is not finite.
+    """Decides about steps whose loss or gradient norm is not finite.
 
     Attributes:
-      shift: how many batches further on in their order the run reads than its steps say.
+      shift: how many batches the data is ahead of the step count.
     """
 
     shift: int
 
-    def __call__(self, *, is_finite: bool) -> Verdict:
-        """Hears of every step, before it is taken; one that is finite is to be taken."""
+    def __call__(self, *, is_finite: bool) -> Decision:
+        """Called once a step; a finite step must be applied."""
         ...
 
 
 class SkipDiverged:
-    """Leaves the step out: its batch is read, and weights stay as they are.
+    """Skips the step: its batch is consumed, and the weights stay as they are.
 
     Args:
-      most: such steps in a row; the run ends at the next one.
+      most: skipped steps in a row; the run aborts at the next one.
 
     Raises:
       ValueError: `most` is below 1.
@@ -150,14 +150,14 @@ class SkipDiverged:
 
     @staticmethod
     def check_arguments(*, most: int) -> None:
-        """Raises ValueError unless a step may be left out."""
+        """Raises ValueError unless a step may be skipped."""
         _require_some(most, "steps in a row")
 
-    def __call__(self, *, is_finite: bool) -> Verdict:
+    def __call__(self, *, is_finite: bool) -> Decision:
         self._in_a_row = 0 if is_finite else self._in_a_row + 1
         if is_finite:
-            return Verdict.TAKE
-        return Verdict.SKIP if self._in_a_row <= self.most else Verdict.ABORT
+            return Decision.APPLY
+        return Decision.SKIP if self._in_a_row <= self.most else Decision.ABORT
 
     def state_dict(self) -> dict[str, Any]:
         return {"in_a_row": self._in_a_row}
@@ -167,21 +167,21 @@ class SkipDiverged:
 
 
 class RollBack:
-    """Goes back to the last good checkpoint, and reads other batches from there on.
+    """Rolls back to the last good checkpoint and continues from there with other batches.
 
-    It goes on with the batch after the one that did harm, or with a later one, as PaLM was trained
-    (Chowdhery et al., 2022, arXiv:2204.02311, section 5.1).
+    It continues with the batch after the one that diverged, or with a later one, as PaLM was
+    trained (Chowdhery et al., 2022, arXiv:2204.02311, section 5.1).
 
     Args:
-      most: times in a run; it ends at the next one.
-      skip_batches: how many more batches are left out each time.
+      most: roll-backs in a run; it aborts at the next one.
+      skip_batches: how many more batches are skipped each time.
 
     Attributes:
-      shift: how many batches were left out so far.
-      num_roll_backs: how often the run went back.
+      shift: how many batches were skipped so far.
+      num_roll_backs: how often the run was rolled back.
 
     Raises:
-      ValueError: `most` is below 1, or fewer than 0 batches are left out.
+      ValueError: `most` is below 1, or `skip_batches` below 0.
     """
 
     def __init__(self, *, most: int = 3, skip_batches: int = 0) -> None:
@@ -193,18 +193,18 @@ class RollBack:
 
     @staticmethod
     def check_arguments(*, most: int, skip_batches: int) -> None:
-        """Raises ValueError unless the run may go back, and batches are a count."""
+        """Raises ValueError unless both are counts and the run may be rolled back."""
         _require_some(most, "times")
         if skip_batches < 0:
             raise ValueError(f"{skip_batches=} must be 0 or more batches.")
 
-    def __call__(self, *, is_finite: bool) -> Verdict:
+    def __call__(self, *, is_finite: bool) -> Decision:
         if is_finite:
-            return Verdict.TAKE
-        return Verdict.ROLL_BACK if self.num_roll_backs < self.most else Verdict.ABORT
+            return Decision.APPLY
+        return Decision.ROLL_BACK if self.num_roll_backs < self.most else Decision.ABORT
 
-    def went_back(self, *, step: int, to: int) -> None:
-        """To be called once the run went back from a step to a checkpoint of step `to`."""
+    def rolled_back(self, *, step: int, to: int) -> None:
+        """Record that the run went from `step` back to the checkpoint of step `to`."""
         self.shift += step - to + self.skip_batches
         self.num_roll_backs += 1
 
@@ -216,6 +216,17 @@ class RollBack:
         self.num_roll_backs = state["num_roll_backs"]
 
 
+def advice(policy: Divergence | None) -> str:
+    """Name the policies that a run which diverged could use instead of its own."""
+    back = "roll back automatically and continue with other batches: --config=fiddler:use_roll_back"
+    skip = "skip such steps: --config=fiddler:use_divergence_skip"
+    if isinstance(policy, RollBack):
+        return f"The run rolls back at most divergence.most={policy.most} times. Or {skip}"
+    if isinstance(policy, SkipDiverged):
+        return f"At most divergence.most={policy.most} steps in a row are skipped. Or {back}"
+    return f"Or {back}; or {skip}"
+
+
 def _require_some(most: int, what: str) -> None:
     if most < 1:
-        raise ValueError(f"{most=} must be 1 or more {what}; leave the part out to end at once.")
+        raise ValueError(f"{most=} must be 1 or more {what}; remove the policy to abort at once.")

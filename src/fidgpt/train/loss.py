@@ -318,7 +318,7 @@ def _scored(
 
 
 class NextToken(nn.Module):
-    """Model and loss together, so that whatever wraps modules sees one forward pass."""
+    """Model and loss as one module, so that wrappers of modules see one forward pass."""
 
     def __init__(self, model: LanguageModel, loss: CrossEntropy) -> None:
         super().__init__()
@@ -330,12 +330,12 @@ class NextToken(nn.Module):
     ) -> Float[Tensor, ""]:
         """Mean loss in nats of predicting tokens 1.. of each row from those before.
 
-        A masked token is an input, but not a target (see `fidgpt.data.mask_loss`).
-        What parts report as losses is added; the metric `loss` is without it.
+        Masked tokens are read and not predicted. What the model's modules report as losses is
+        added; the metric `loss` is without it.
 
         Args:
-          batch: token ids, some of them perhaps masked.
-          all_in_loss: whether none of them is masked, if that is known already.
+          batch: tokens, masked or not.
+          all_in_loss: whether all of them count in the loss, if that is known without reading them.
         """
         with collecting() as reports:
             inputs, targets, counted = inputs_and_targets(batch, all_counted=all_in_loss)

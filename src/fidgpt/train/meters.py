@@ -21,11 +21,11 @@ Group = dict[str, Any]
 
 
 class StepMeters:
-    """Measures every `every` steps, of each group: three numbers, named after the group.
+    """Measures three numbers for each parameter group every `every` steps.
 
     `grad_norm/<group>`, before clipping; `learning_rate/<group>`; and `update_ratio/<group>`, the
-    norm of what the step changed over the norm of the weights, of which about 1e-3 is usual. Such
-    a step keeps a copy of the weights that are trained.
+    norm of the update over the norm of the weights, typically about 1e-3. Such a step keeps a copy
+    of the trained weights.
 
     Args:
       every: steps.
@@ -45,14 +45,14 @@ class StepMeters:
             raise ValueError(f"{every=} must be 1 or more steps.")
 
     def due(self, step: int) -> bool:
-        """Whether to measure a step, counted from 1."""
+        """Return whether to measure a step, counted from 1."""
         return step % self.every == 0
 
     @contextmanager
     def measuring(
         self, groups: Sequence[Group], norms: GradientNorms
     ) -> Iterator[dict[str, float]]:
-        """Around the optimizer's step; the dict is filled once it is done."""
+        """Wrap the optimizer's step; the dict is filled when it is done."""
         before = [[p.detach().clone() for p in group["params"]] for group in groups]
         measured: dict[str, float] = {}
         yield measured
@@ -62,54 +62,54 @@ class StepMeters:
             with torch.no_grad():
                 moved = norms_of([p - o for p, o in zip(parameters, old, strict=True)])
             measured[f"grad_norm/{name}"] = norms.over(parameters).item()
-            # Weights that are all zero have no size to compare with.
+            # Weights that are all zero have no norm to compare with.
             update = torch.linalg.vector_norm(moved).item()
             measured[f"update_ratio/{name}"] = update / weights if weights else 0.0
             measured[f"learning_rate/{name}"] = float(group["lr"])
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
-    """One for each group, such as every tracker takes; groups of the same name are numbered."""
-    said = [
+    """Return a name for each group that every tracker accepts; duplicates are numbered."""
+    plain = [
         re.sub(r"\W+", "_", str(group.get("name", number)), flags=re.ASCII)
         for number, group in enumerate(groups)
     ]
     return [
-        f"{name}_{said[: number + 1].count(name)}" if said.count(name) > 1 else name
-        for number, name in enumerate(said)
+        f"{name}_{plain[: number + 1].count(name)}" if plain.count(name) > 1 else name
+        for number, name in enumerate(plain)
     ]
 
 
-_MOST_NUMBERS = 1024  # of one metric in a row, which is to stay a line that can be read
+_MAX_NUMBERS = 1024  # of one metric in a row, which should stay readable
 
 
 class StepReports:
-    """Adds up the reports of micro-batches, and settles them once the step is done."""
+    """Accumulates the reports of micro-batches, and settles them after the step."""
 
     def __init__(self) -> None:
         self._means: dict[str, Tensor] = {}
         self._tallies: dict[Tallier, Tensor] = {}
 
     def add(self, reports: Reports, *, share: float) -> None:
-        """Adds those of a micro-batch that has `share` of the rows."""
+        """Add those of a micro-batch that has `share` of the rows."""
         for name, value in {**reports.metrics, **reports.losses}.items():
             part = value.detach().float() * share
             self._means[name] = self._means[name] + part if name in self._means else part
         for part, tally in reports.tallies.items():
-            # Kept for longer than a CUDA graph keeps what it gives.
+            # Cloned because a CUDA graph overwrites its outputs.
             before = self._tallies.get(part)
             self._tallies[part] = tally.clone() if before is None else before + tally
 
     def means(self, parallel: DataParallel) -> dict[str, float]:
-        """What was reported as numbers, the same on every process."""
+        """Return what was reported as numbers, the same on every process."""
         means = parallel.mean(torch.stack(list(self._means.values()))).tolist()
         return dict(zip(self._means, means, strict=True))
 
     def settle(self, parallel: DataParallel) -> dict[str, Any]:
-        """Lets every part hear its tally; returns what they measure, the same on every process.
+        """Give every module its tally; return what they measure, the same on every process.
 
-        A number that several parts measure is averaged over them under its name, and is in a list
-        under `name/layers` too. A vector is there alone, if there are no more than 1,024 numbers.
+        A number that several modules measure is averaged over them under its name, and listed under
+        `name/layers` too. A vector is only listed, if there are no more than 1,024 numbers.
         """
         measured: dict[str, list[Tensor]] = {}
         for part, tally in self._summed(parallel):
@@ -121,7 +121,7 @@ class StepReports:
         return row
 
     def _summed(self, parallel: DataParallel) -> list[tuple[Tallier, Tensor]]:
-        """Each part with its tally over all processes, which speak of all of them at once."""
+        """Return each module with its tally over all processes, by one all-reduce."""
         if not self._tallies:
             return []
         tallies = list(self._tallies.values())
@@ -137,13 +137,13 @@ def _listed(name: str, values: list[Tensor]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     if not values[0].dim():
         row[name] = torch.stack(values).mean().item()
-    if sum(value.numel() for value in values) <= _MOST_NUMBERS:
+    if sum(value.numel() for value in values) <= _MAX_NUMBERS:
         row[f"{name}/layers"] = [value.tolist() for value in values]
     return row
 
 
 class Stopwatch:
-    """Adds up seconds by phase. Where work is queued on an accelerator, its own clock is read.
+    """Adds up seconds by phase; on an accelerator, whose work is queued, by its own clock.
 
     Args:
       device: where the work is done.
@@ -156,7 +156,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """What is done inside counts for a phase; phases do not lie in one another."""
+        """Time the block as a phase; phases do not nest."""
         if self._device.type == "cpu":
             begin = time.perf_counter()
             yield
@@ -169,9 +169,9 @@ class Stopwatch:
             self._events.append((name, begin, end))
 
     def take(self) -> dict[str, float]:
-        """The seconds of each phase since they were last taken, by `seconds/<phase>`.
+        """Return the seconds of each phase since the last call, by `seconds/<phase>`.
 
-        On an accelerator, waits for the last of the phases to be computed.
+        On an accelerator, waits until the last phase is computed.
         """
         for name, begin, end in self._events:
             end.synchronize()
@@ -185,23 +185,23 @@ class Stopwatch:
         return torch.Event(self._device, enable_timing=True)
 
 
-# Numbers of glibc's malloc.h.
+# From glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
 _TRAIN_WITH_LESS = (
-    "Let fewer sequences be computed at once, which leaves the batch as it is "
-    "(fiddler:set_micro_batch_size), keep less of each (fiddler:use_recompute), or choose "
-    "smaller sizes; --print=summary counts what each needs."
+    "Compute fewer sequences at once, which leaves the batch unchanged "
+    "(fiddler:set_micro_batch_size), recompute activations (fiddler:use_recompute), or choose "
+    "smaller sizes; --print=summary shows what each needs."
 )
 
 
 def keep_freed_memory() -> None:
-    """Lets malloc keep what is freed for the next request; elsewhere than on glibc, does nothing.
+    """Let glibc's malloc keep freed memory for the next request; without glibc, do nothing.
 
-    glibc hands every large tensor back to the kernel when it is freed, and gets it back one
-    zeroed page at a time a moment later. Training frees and wants the same tensors at every step:
-    measured, 50,000 to 200,000 page faults and 12 to 20% of the time. The process then stays as
-    large as it was at its largest, which for training is its size anyway.
+    glibc returns every large tensor to the kernel when it is freed, and gets it back one zeroed
+    page at a time a moment later. Training frees and allocates the same tensors at every step:
+    measured, 50,000 to 200,000 page faults and 12 to 20% of the time. The process then stays at
+    its peak size, which for training is its size anyway.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -212,9 +212,9 @@ def keep_freed_memory() -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes that this process had at most: of the accelerator's memory, or of the machine's."""
+    """Return the peak bytes of this process: of the accelerator's memory, or of the machine's."""
     if device.type == "cpu":
-        import resource  # late: not every system has it, and an accelerator needs it not
+        import resource  # late: not on every system, and not needed for accelerators
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return torch.accelerator.max_memory_allocated(device)
@@ -222,24 +222,20 @@ def peak_memory(device: torch.device) -> int:
 
 @contextmanager
 def within_memory(*, remedy: str = _TRAIN_WITH_LESS) -> Iterator[None]:
-    """Tells what to do where the memory of a device does not suffice.
+    """Turn a lack of memory into a RunError with a remedy.
 
     Args:
-      remedy: what is told; that of training unless said.
+      remedy: what to do; that of training by default.
 
     Raises:
-      RunError: it does not.
+      RunError: there is not enough memory.
     """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_lack(error):
+        # Torch has no class for it on CPUs.
+        is_known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not is_known and "can't allocate memory" not in str(error):
             raise
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(f"there is not enough memory: {line:.200}\n{remedy}") from error
-
-
-def _is_lack(error: Exception) -> bool:
-    """Whether it says so; on CPUs torch has no class for it."""
-    is_known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return is_known or "can't allocate memory" in str(error)

@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fidgpt.parallel import DataParallel
-from fidgpt.train.run_directory import RunDirectory, RunError, tell
+from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
 
 
 @runtime_checkable
@@ -172,7 +172,7 @@ class SomeSteps(abc.ABC):
         # code and that are no text any more.
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            tell(
+            print_stderr(
                 f"warning: {type(self).__name__} cannot write {self._files}.* ({reason}): the run "
                 "goes on without it."
             )
@@ -345,7 +345,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         path.parent.mkdir(exist_ok=True)
         file = path.open("a")
     except OSError as error:
-        tell(
+        print_stderr(
             f"warning: {path} cannot be written ({error.strerror}): the stacks of a run that hangs "
             "would come here."
         )
@@ -353,5 +353,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
         return
     with file:
         if file.tell():  # it could not say so itself
-            tell(f"{path} says where an earlier process hung, and so was ended by its watchdog.")
+            print_stderr(
+                f"{path} says where an earlier process hung, and so was ended by its watchdog."
+            )
         yield file

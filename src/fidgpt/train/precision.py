@@ -1,4 +1,4 @@
-"""In which number format a model computes, while its weights are kept in float32."""
+"""The number format that a model computes in, while its weights are kept in float32."""
 
 import copy
 from typing import Protocol, TypeVar, runtime_checkable
@@ -15,39 +15,38 @@ Model = TypeVar("Model", bound=nn.Module)
 class Precision(Protocol):
     """The number format of the computation.
 
-    Optimizer, checkpoints and clipping see the model, whose weights are float32 always. What
-    computes is its replica. A step goes: backward through the replica and `pull_gradients`, as
-    often as there are micro-batches; the optimizer; `push_weights`. Where weights are dealt over
-    processes, the model is its own replica whatever the format: what it gathers of the weights is
-    in it.
+    Optimizer, checkpoints and clipping see the model, whose weights are always float32; its replica
+    computes. A step is: backward through the replica and `pull_gradients` for each micro-batch, the
+    optimizer, `push_weights`. If weights are sharded over processes, the model is its own replica
+    whatever the format: it gathers its weights in that format.
 
     Attributes:
-      dtype: the format of activations and matrix products.
-      scaling: lifts small gradients into the range of the format; None where it needs none.
+      dtype: format of activations and matrix products.
+      scaling: lifts small gradients into the range of the format; None if it needs none.
     """
 
     dtype: torch.dtype
     scaling: LossScaling | None
 
     def replica(self, model: Model) -> Model:
-        """The module that computes: the model itself, or a copy with the same ties."""
+        """Return the module that computes: the model itself, or a copy with the same ties."""
         ...
 
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        """Adds the replica's gradients to the model's, in float32, and clears the replica's."""
+        """Add the replica's gradients to the model's, in float32, and clear the replica's."""
         ...
 
-    def lend_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        """Gives the replica back what was pulled: it adds to it, and processes add that up."""
+    def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        """Move accumulated gradients to the replica, so that the sum is all-reduced."""
         ...
 
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
-        """Gives the replica the model's weights, after anything that changed them."""
+        """Copy the model's weights to the replica, after anything that changed them."""
         ...
 
 
 class Float32:
-    """Everything in float32: the model is its own replica."""
+    """Computes in float32: the model is its own replica."""
 
     dtype = torch.float32
     scaling: LossScaling | None = None
@@ -58,7 +57,7 @@ class Float32:
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
         pass
 
-    def lend_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+    def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
         pass
 
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
@@ -71,48 +70,48 @@ class _Narrow:
     dtype: torch.dtype
 
     def replica(self, model: Model) -> Model:
-        """A copy of `model` in the format; a parameter held twice is held twice in the copy too.
+        """Return a copy of `model` in the format, with the same ties.
 
-        A module whose attribute `keeps_float32` is true keeps its own parameters and buffers as
-        they are, and its buffers are those of the model: what training counts there is not lost.
+        A module whose attribute `keeps_float32` is true keeps the format of its own parameters and
+        buffers, and shares its buffers with the model, so that what training counts there is kept.
         """
-        twins: dict[int, Tensor] = {}
+        copies: dict[int, Tensor] = {}
         for module in model.modules():
             exact = getattr(module, "keeps_float32", False)
             for parameter in module.parameters(recurse=False):
                 values = parameter.detach().clone() if exact else parameter.detach().to(self.dtype)
-                twins[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+                copies[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
             for buffer in module.buffers(recurse=False):
-                twins[id(buffer)] = buffer if exact else _narrowed(buffer, self.dtype)
-        return copy.deepcopy(model, twins)
+                copies[id(buffer)] = buffer if exact else _narrowed(buffer, self.dtype)
+        return copy.deepcopy(model, copies)
 
     @torch.no_grad()
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
         if replica is model:
             return
-        for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
-            if twin.grad is None:
+        for weight, own in zip(model.parameters(), replica.parameters(), strict=True):
+            if own.grad is None:
                 continue
             if weight.grad is None:
-                weight.grad = twin.grad.float()
+                weight.grad = own.grad.float()
             else:
-                weight.grad += twin.grad
-            twin.grad = None
+                weight.grad += own.grad
+            own.grad = None
 
     @torch.no_grad()
-    def lend_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+    def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
         if replica is model:
             return
-        for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
+        for weight, own in zip(model.parameters(), replica.parameters(), strict=True):
             if weight.grad is not None:
-                twin.grad, weight.grad = weight.grad.to(twin.dtype), None
+                own.grad, weight.grad = weight.grad.to(own.dtype), None
 
     @torch.no_grad()
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
         if replica is model:
             return
-        for weight, twin in zip(model.parameters(), replica.parameters(), strict=True):
-            twin.copy_(weight)
+        for weight, own in zip(model.parameters(), replica.parameters(), strict=True):
+            own.copy_(weight)
 
 
 class BFloat16(_Narrow):
@@ -120,9 +119,9 @@ class BFloat16(_Narrow):
 
     Autocast would cast each weight at each use and keep the rest in float32; here activations,
     norms and gradients are half as large too. Eight bits of mantissa cannot hold the small
-    updates of training, which is why the weights that the optimizer moves stay float32
-    (Micikevicius et al., 2018, https://arxiv.org/abs/1710.03740, section 3.1). The replica is a
-    function of the weights alone, so a run that resumes computes what it would have computed.
+    updates of training, so the weights that the optimizer updates stay float32 (Micikevicius et
+    al., 2018, https://arxiv.org/abs/1710.03740, section 3.1). The replica is a function of the
+    weights alone, so a resumed run computes the same numbers.
     """
 
     dtype = torch.bfloat16
@@ -132,12 +131,12 @@ class BFloat16(_Narrow):
 class Float16(_Narrow):
     """Computes on a float16 copy of the weights, with the loss scaled: for GPUs without bfloat16.
 
-    A float16 ends at 65,504 and at 6e-8, which gradients fall below; the loss is multiplied before
-    the backward pass and the gradients divided after it, in float32. (Micikevicius et al., 2018,
-    sections 3.1 and 3.2.)
+    The range of float16 is 6e-8 to 65,504, and gradients may be smaller; the loss is multiplied
+    before the backward pass and the gradients divided after it, in float32 (Micikevicius et al.,
+    2018, sections 3.1 and 3.2).
 
     Args:
-      init_scale: what the loss is multiplied with at first.
+      init_scale: initial multiplier of the loss.
       growth_interval: steps without an overflow after which it is doubled.
 
     Raises:
@@ -163,9 +162,9 @@ def _narrowed(buffer: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def native_precision() -> Precision:
-    """What this machine computes fastest without harm: bfloat16 where it has it, else float32.
+    """Return the fastest safe format of this machine: bfloat16 if it is native, else float32.
 
-    A CPU has it with the instructions AVX512-BF16 or AMX, a GPU from Nvidia's Ampere on. Never
+    It is with the CPU instructions AVX512-BF16 or AMX, and on Nvidia GPUs since Ampere. Never
     float16, whose range needs loss scaling and which CPUs emulate.
     """
     return BFloat16() if _has_bfloat16() else Float32()
@@ -175,10 +174,10 @@ def _has_bfloat16() -> bool:
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if torch.accelerator.is_available():
-        return False  # measured on no other kind
-    # torch calls these private, but says nothing public; without an answer, float32 is safe.
-    asked = (
+        return False  # no other kind was measured
+    # Torch has no public function for this; without these, float32 is safe.
+    checks = (
         getattr(torch.cpu, name, lambda: False)
         for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     )
-    return any(has() for has in asked)
+    return any(check() for check in checks)

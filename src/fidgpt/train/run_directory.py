@@ -18,7 +18,7 @@ from fidgpt.files import atomic_path, sync
 
 
 class RunError(ValueError):
-    """A run cannot begin or go on; the message says why and what to do."""
+    """A run cannot start or continue; the message names the reason and the remedy."""
 
 
 FLAGS_FILE = "flags.txt"
@@ -28,12 +28,12 @@ _LOCK = ".lock"
 
 
 def resume_flag(path: Path) -> str:
-    """What goes on with the run in `path`, as one copies it into a shell."""
+    """Return the flag that resumes the run in `path`, quoted for a shell."""
     return shell_words(path, f"--resume={path}")
 
 
 def shell_words(path: Path, *words: str) -> str:
-    """Words of a command about the run in `path`, after the flags that each of them needs."""
+    """Return arguments of a command on the run in `path`, after the flags that the run needs."""
     file = path / FLAGS_FILE
     try:
         flags = file.read_text(encoding="utf-8").splitlines()
@@ -58,14 +58,13 @@ class Outcome:
 
 
 class RunDirectory:
-    """The one folder that holds all of a run, and the texts that are written as it begins.
+    """The one folder that holds all of a run, and the texts that are written as it starts.
 
     Args:
-      path: the folder; made by `create`, not before.
+      path: the folder; created by `create`.
       texts: contents of files by name, such as the config and the command.
-      changes: what differs from the config that the run went by so far, where it goes on with
-        another one: a row of plain values for each difference.
-      identity: what every process of the run must have alike: a text for each value, by name.
+      changes: if the run is resumed with another config, a row of plain values for each difference.
+      identity: texts by name that must be the same on every process of the run.
     """
 
     def __init__(
@@ -83,32 +82,32 @@ class RunDirectory:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the run goes on with another config than it began with, now or since before."""
+        """Whether the config has changed since the run began, by this resume or an earlier one."""
         return bool(self.changes) or (self.path / _JOURNAL).exists()
 
     def require_free(self) -> None:
-        """Raises RunError where the folder could not be made, before anything that takes long."""
+        """Raise RunError early if the folder could not be created."""
         if os.path.lexists(self.path):
-            raise self._taken()
-        around = next(one for one in self.path.absolute().parents if os.path.exists(one))
-        if not around.is_dir():
-            raise self._unmade(os.strerror(errno.ENOTDIR))
-        if not os.access(around, os.W_OK | os.X_OK):
-            raise self._unmade(os.strerror(errno.EACCES))
+            raise self._exists()
+        parent = next(one for one in self.path.absolute().parents if os.path.exists(one))
+        if not parent.is_dir():
+            raise self._not_created(os.strerror(errno.ENOTDIR))
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise self._not_created(os.strerror(errno.EACCES))
 
     def require_writable(self) -> None:
-        """Raises RunError where a run cannot go on in the folder, before anything that takes long.
+        """Raise RunError early if a run cannot continue in the folder.
 
-        One that is not there is told by who reads it.
+        A missing folder is reported by whoever reads it.
         """
         if os.path.exists(self.path) and not os.access(self.path, os.W_OK | os.X_OK):
             raise RunError(
-                f"{self.path} cannot be written ({os.strerror(errno.EACCES)}), and a run that goes "
-                "on writes there: see to it that it can be, or copy the run."
+                f"{self.path} cannot be written ({os.strerror(errno.EACCES)}), and a resumed run "
+                "writes there: change its permissions, or copy the run."
             )
 
     def create(self, *, fill: Callable[[Path], object] | None = None) -> None:
-        """Makes the folder with its texts; under its name it is whole or absent.
+        """Create the folder with its texts, atomically.
 
         Args:
           fill: writes more into the folder that it is given.
@@ -117,7 +116,7 @@ class RunDirectory:
           RunError: something is there already, or it cannot be written.
         """
         if os.path.lexists(self.path):
-            raise self._taken()
+            raise self._exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(self.path) as draft:
@@ -131,14 +130,14 @@ class RunDirectory:
             sync(self.path.parent)
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise self._taken() from None
-            raise self._unmade(getattr(error, "strerror", None) or str(error)) from error
+                raise self._exists() from None
+            raise self._not_created(getattr(error, "strerror", None) or str(error)) from error
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, no other process trains in the folder; a process that dies lets it go.
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in the folder; the lock ends with the process.
 
-        Where the file system knows no locks, nobody is kept out.
+        Without effect on file systems without locks.
 
         Raises:
           RunError: another process trains there, or it cannot be written.
@@ -146,45 +145,43 @@ class RunDirectory:
         self.require_writable()
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                # A file and not the folder, which NFS does not lock.
+                # A file, because NFS does not lock folders.
                 handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
                 stack.callback(os.close, handle)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise RunError(
-                        f"another process trains in {self.path} right now: wait for its end, or "
+                        f"another process trains in {self.path} right now: wait until it ends, or "
                         "stop it first."
                     ) from None
             yield
 
-    def _taken(self) -> RunError:
-        if not (self.path / _CONFIG).exists():  # a file, a dangling link, somebody's folder
-            return RunError(
-                f"{self.path} exists already, and holds no run: name another directory."
-            )
+    def _exists(self) -> RunError:
+        if not (self.path / _CONFIG).exists():  # a file, a dangling link, an unrelated folder
+            return RunError(f"{self.path} exists already and is not a run: name another directory.")
         return RunError(
-            f"{self.path} exists already: name another run directory, or go on with "
+            f"{self.path} exists already: name another run directory, or resume with "
             f"{resume_flag(self.path)}."
         )
 
-    def _unmade(self, reason: str) -> RunError:
+    def _not_created(self, reason: str) -> RunError:
         return RunError(
-            f"the run directory {self.path} cannot be made ({reason}): name another one with "
+            f"the run directory {self.path} cannot be created ({reason}): name another one with "
             "--run_dir."
         )
 
-    def go_on(self, *, step: int) -> None:
-        """Where the config changed, writes the texts anew and the changes into `changes.jsonl`.
+    def record_changes(self, *, step: int) -> None:
+        """Rewrite the texts if the config changed, and append the changes to `changes.jsonl`.
 
-        The texts that held until now stay beside them, as `config.until_step_100.json`.
+        The previous texts are kept beside them, as `config.until_step_100.json`.
 
         Args:
-          step: the last one that went by the old config.
+          step: the last one by the previous config.
 
         Raises:
-          RunError: the disk is full or the directory cannot be written, or what is there cannot
-            be read; then nothing was changed.
+          RunError: the disk is full, the directory cannot be written, or what is there cannot be
+            read; then nothing was changed.
         """
         if not self.changes:
             return
@@ -199,40 +196,40 @@ class RunDirectory:
         self.write(_JOURNAL, (olds[_JOURNAL] or "") + "".join(rows))
 
     def _read(self, name: str) -> str | None:
-        """What a file of the folder holds; None where it is not there."""
+        """Return the text of a file of the folder; None if it is missing."""
         path = self.path / name
         try:
             return path.read_text(encoding="utf-8") if os.path.lexists(path) else None
         except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            reason = getattr(error, "strerror", None) or "not UTF-8 text"
             raise RunError(
-                f"{path} cannot be read ({reason}), and would be written anew because the config "
-                "changes: move it out of the way."
+                f"{path} cannot be read ({reason}), and would be rewritten because the config "
+                "changes: move it away."
             ) from error
 
     def sync(self) -> None:
-        """Waits until what was written into the folder so far would survive a loss of power.
+        """Flush what was written into the folder so far to the disk.
 
         Raises:
           RunError: the folder is gone, or cannot be read.
         """
         try:
-            if _CONFIG in self.texts:  # a saving in the background may have made the folder anew
+            if _CONFIG in self.texts:  # a background save may have created the folder again
                 sync(self.path / _CONFIG)
             for path in self.path.iterdir():
-                # Not the run's own: what an editor removes again, or another user put there.
+                # Except for other programs' and users' files, which may vanish.
                 with contextlib.suppress(FileNotFoundError, PermissionError):
                     if path.is_file():
                         sync(path)
         except OSError as error:
             raise RunError(
                 f"the run directory {self.path} is gone or cannot be written ({error.strerror}): "
-                f"bring it back and go on with {resume_flag(self.path)}; if it was moved, name its "
-                "new place there."
+                f"restore it and resume with {resume_flag(self.path)}; if it was moved, name its "
+                "new path there."
             ) from error
 
     def write(self, name: str, text: str) -> None:
-        """Writes one file whole or not at all.
+        """Write one file atomically.
 
         Raises:
           RunError: the disk is full or the directory cannot be written.
@@ -248,11 +245,11 @@ class RunDirectory:
 
 
 class StopSignals:
-    """Remembers Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP while entered; a second Ctrl-C ends at once.
+    """Records Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP while entered; a second Ctrl-C ends at once.
 
-    Schedulers send SIGTERM, or what they are told to, some time before they take a machine away;
-    with Slurm it is `--signal=USR1@120`. SIGHUP is what a terminal sends that is closed; where
-    `nohup` has it ignored, it stays so.
+    Schedulers send SIGTERM, or a signal of choice, some time before they take a machine away; with
+    Slurm it is `--signal=USR1@120`. A closed terminal sends SIGHUP, which stays ignored under
+    `nohup`.
     """
 
     def __init__(self) -> None:
@@ -262,7 +259,7 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._remember)
+                self._before[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -270,21 +267,21 @@ class StopSignals:
             signal.signal(number, handler)
 
     def agreed(self, largest: Callable[[int], int]) -> signal.Signals | None:
-        """The signal that all processes of a run stop for, whichever of them it was sent to.
+        """Return the signal that all processes of a run stop for, whichever received it.
 
         Args:
-          largest: gives every process the largest of their numbers; all of them call this.
+          largest: returns the largest of the processes' numbers; all of them call this.
         """
         number = largest(self.received or 0)
         return signal.Signals(number) if number else None
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
 
 
-def tell(line: str) -> None:
-    """Says a line on standard error; where the terminal is gone, the run goes on unheard."""
+def print_stderr(line: str) -> None:
+    """Print a line on standard error, if the terminal is still there."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The parts of a step: micro-batches, gradients, loss scaling and schedules."""
+"""The pieces of an optimizer step: micro-batches, gradients, loss scaling and schedules."""
 
 import math
 import textwrap
@@ -22,42 +22,37 @@ class MicroBatch(NamedTuple):
 
     Attributes:
       rows: on the device.
-      num_learned: tokens of them that are learned.
-      all_in_loss: whether none of their tokens is masked.
+      num_targets: tokens that count in the loss.
+      all_in_loss: whether all tokens do.
     """
 
     rows: Int64[Tensor, "rows window"]
-    num_learned: int
+    num_targets: int
     all_in_loss: bool
 
 
 def micro_batches(
     batch: Int64[Tensor, "rows window"], *, size: int | None, device: torch.device
 ) -> list[MicroBatch]:
-    """Cuts a batch, and sends it to a device in one go.
+    """Split a batch, and copy it to a device at once.
 
-    An accelerator that is asked for a number has to compute first all that it was given to do, and
-    has nothing to do while Python thinks about the answer. So all that is to be known of the
-    tokens is read where they were made, and not micro-batch by micro-batch.
+    Reading a number from an accelerator waits for all queued work, and leaves it idle until Python
+    has queued more. So tokens are counted where they were made, not micro-batch by micro-batch.
 
     Args:
       batch: on the CPU, as streams make it, or on the device.
-      size: rows of a part, at most; all of them unless said.
+      size: rows of a micro-batch, at most; None for all of them.
       device: where they are computed.
     """
     size = size or max(1, len(batch))
-    told = [(count_loss_targets(part), all_in_loss(part)) for part in batch.split(size)]
-    parts = _sent(batch, device).split(size)
-    return [MicroBatch(rows, *each) for rows, each in zip(parts, told, strict=True)]
+    counts = [(count_loss_targets(part), all_in_loss(part)) for part in batch.split(size)]
+    if device.type == "cuda" and batch.device.type == "cpu":
+        batch = batch.pin_memory()
+    parts = batch.to(device, non_blocking=batch.is_pinned()).split(size)
+    return [MicroBatch(rows, *count) for rows, count in zip(parts, counts, strict=True)]
 
 
-def _sent(batch: Tensor, device: torch.device) -> Tensor:
-    if device.type != "cuda" or batch.device.type != "cpu":
-        return batch.to(device)
-    return batch.pin_memory().to(device, non_blocking=True)
-
-
-_TORCHS_EPS = 1e-6  # what its clipping adds to a norm
+_EPS_OF_TORCH = 1e-6  # which its clipping adds to a norm
 
 
 @runtime_checkable
@@ -68,15 +63,13 @@ class GradientTransform(Protocol):
 
 
 def require_bound(max_grad_norm: float | None) -> None:
-    """Raises ValueError where gradients of no such norm would be left, or ones turned round."""
+    """Raise ValueError unless a bound of gradients is positive."""
     if max_grad_norm is not None and not max_grad_norm > 0:
-        raise ValueError(
-            f"{max_grad_norm=} would leave no gradient: use one above 0, or None for no bound."
-        )
+        raise ValueError(f"{max_grad_norm=} must be above 0, or None for no bound.")
 
 
 class ClipByValue:
-    """No number of a gradient is further from zero than `max_grad_value`.
+    """Clips every element of a gradient to [-max_grad_value, max_grad_value].
 
     Args:
       max_grad_value: above 0.
@@ -93,22 +86,22 @@ class ClipByValue:
     def check_arguments(*, max_grad_value: float) -> None:
         """Raises ValueError unless the bound is above 0."""
         if not max_grad_value > 0:
-            raise ValueError(f"{max_grad_value=} would leave no gradient: use one above 0.")
+            raise ValueError(f"{max_grad_value=} must be above 0.")
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> None:
         chosen = [p for p in parameters if p.grad is not None]
-        for places in together(chosen):
-            nn.utils.clip_grad_value_([chosen[place] for place in places], self.max_grad_value)
+        for indices in group_by_mesh(chosen):
+            nn.utils.clip_grad_value_([chosen[index] for index in indices], self.max_grad_value)
 
 
 class GradientNorms:
     """Euclidean norms of gradients over all processes, of each parameter and of all together.
 
     Args:
-      parameters: those without a gradient count nothing.
+      parameters: those without a gradient are ignored.
 
     Attributes:
-      total: the norm of all of them as one vector, a tensor, so that nobody waits for it.
+      total: the norm of all of them as one vector; a tensor, to avoid waiting for it.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -117,69 +110,69 @@ class GradientNorms:
         self.total = torch.linalg.vector_norm(self._norms)
 
     def clip(self, max_norm: float | None) -> None:
-        """Scales the gradients down, so that their total norm is `max_norm` at most."""
+        """Scale the gradients down, so that their total norm is at most `max_norm`."""
         if max_norm is None or self._is_within(max_norm):
             return
-        for places in together(self._parameters):
-            chosen = [self._parameters[place] for place in places]
+        for indices in group_by_mesh(self._parameters):
+            chosen = [self._parameters[index] for index in indices]
             nn.utils.clip_grads_with_norm_(chosen, max_norm, self.total)
 
     def _is_within(self, max_norm: float) -> bool:
-        """Whether torch would multiply with 1, which passes over memory for nothing.
+        """Whether torch would multiply by 1, a needless pass over memory.
 
-        Not asked on a GPU, which would have to be waited for.
+        Not checked on a GPU, where reading the norm would wait for queued work.
         """
-        return self.total.device.type == "cpu" and bool(self.total + _TORCHS_EPS < max_norm)
+        return self.total.device.type == "cpu" and bool(self.total + _EPS_OF_TORCH < max_norm)
 
     def over(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
-        """The norm over some of the parameters, as it was before clipping."""
+        """Return the norm over some of the parameters, as it was before clipping."""
         chosen = {id(parameter) for parameter in parameters}
-        places = [i for i, p in enumerate(self._parameters) if id(p) in chosen]
-        return torch.linalg.vector_norm(self._norms[places])
+        indices = [i for i, p in enumerate(self._parameters) if id(p) in chosen]
+        return torch.linalg.vector_norm(self._norms[indices])
 
     def not_finite(self) -> list[nn.Parameter]:
-        """The parameters whose gradients hold an infinity or no number, in the model's order."""
-        wrong = (~self._norms.isfinite()).tolist()
-        return [p for p, is_wrong in zip(self._parameters, wrong, strict=True) if is_wrong]
+        """Return the parameters whose gradients hold NaN or inf, in the model's order."""
+        bad = (~self._norms.isfinite()).tolist()
+        return [p for p, is_bad in zip(self._parameters, bad, strict=True) if is_bad]
 
 
 @torch.no_grad()
 def norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " tensors"]:
-    """The Euclidean norm of each tensor; of one that is dealt over processes, that of all parts."""
+    """Return the Euclidean norm of each tensor; of a sharded one, over all its shards."""
     if not tensors:
         return torch.zeros(0)
     norms: list[Any] = [None] * len(tensors)
-    for places in together(tensors):
-        # One launch for all of them; torch's own clipping calls it too.
+    for indices in group_by_mesh(tensors):
+        # One launch for all of them, as in torch's own clipping.
         each: Any = torch._foreach_norm(  # pyright: ignore[reportPrivateImportUsage]
-            [tensors[place] for place in places]
+            [tensors[index] for index in indices]
         )
-        if is_sharded(each[0]):  # stacked first, so that processes speak once
+        if is_sharded(each[0]):  # stacked first, for one all-reduce
             joined: Any = torch.stack(each)
             each = joined.full_tensor().unbind()
-        for place, norm in zip(places, each, strict=True):
-            norms[place] = norm
+        for index, norm in zip(indices, each, strict=True):
+            norms[index] = norm
     return torch.stack(norms)
 
 
-def together(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Places of tensors that one operation may take together, which lie on the same processes."""
-    # Asked by name: torch takes more than a second to import the class of what is dealt out.
+def group_by_mesh(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Return indices of tensors on the same processes, which one operation may take together."""
+    # By attribute: torch takes more than a second to import the class of sharded tensors.
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     return [[p for p, own in enumerate(meshes) if own == mesh] for mesh in dict.fromkeys(meshes)]
 
 
-_LEAST = 1e-4  # below, it is no overflow of the scaled gradients any more, but a divergence
+_LOWEST_SCALE = 1e-4  # below it, gradients did not overflow, but the run diverged
 
 
 class LossScaling:
     """A factor that grows until gradients overflow, and shrinks when they do (torch's GradScaler).
 
-    A step whose gradients overflow is left out and the factor halved; after `growth_interval` steps
-    in a row without that it is doubled.
+    A step whose gradients overflow is skipped and the factor halved; after `growth_interval` steps
+    in a row without overflow it is doubled.
 
     Args:
-      init_scale: the factor at first.
+      init_scale: the initial factor.
       growth_interval: steps.
 
     Attributes:
@@ -197,35 +190,35 @@ class LossScaling:
 
     @staticmethod
     def check_arguments(*, init_scale: float, growth_interval: int) -> None:
-        """Raises ValueError unless there is a factor, and steps to wait for."""
+        """Raises ValueError unless the factor is positive and finite, and the interval a count."""
         if not 0 < init_scale < math.inf:
-            raise ValueError(f"{init_scale=} would leave no gradient: use one above 0, as 65536.")
+            raise ValueError(f"{init_scale=} must be above 0, and finite, such as 65536.")
         if growth_interval < 1:
             raise ValueError(f"{growth_interval=} must be 1 or more steps.")
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss that is differentiated."""
+        """Return the loss to differentiate."""
         return loss * self.scale
 
     @torch.no_grad()
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Divides gradients, which are in float32, by the factor; overflown ones stay infinite."""
+        """Divide gradients, which are in float32, by the factor; overflowed ones stay infinite."""
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad.mul_(1.0 / self.scale)
 
-    def takes(self, *, is_finite: bool) -> bool:
-        """Hears of every step's gradients; whether they are what the loss asks for.
+    def accepts(self, *, is_finite: bool) -> bool:
+        """Update the factor by a step's gradients; return whether to go on with the step.
 
-        A step that is not finite however small the factor is has diverged, and is taken for one
-        that somebody else has to judge.
+        A step that is not finite with the lowest factor has diverged, which is for the policies to
+        judge: it is accepted here.
         """
         if is_finite:
             self._steps += 1
-            if self._steps >= self.growth_interval:  # which may be shorter than before a resume
+            if self._steps >= self.growth_interval:  # a resumed run may have a shorter one
                 self.scale, self._steps = 2 * self.scale, 0
             return True
-        if self.scale < _LEAST:
+        if self.scale < _LOWEST_SCALE:
             return True
         self.scale, self._steps = self.scale / 2, 0
         return False
@@ -241,15 +234,15 @@ Group = dict[str, Any]
 
 
 class GroupSchedules:
-    """Multiplies what groups were configured with, at every step.
+    """Multiplies the configured settings of groups at every step.
 
     Args:
       optimizer: its groups are changed in place.
       schedule: multiplier of every group's learning rate at a step.
-      others: the same of other settings, by their name in a group.
+      others: multipliers of other settings, by their name in a group.
 
     Raises:
-      ValueError: a setting is `lr`, or no number in any group.
+      RunError: a setting is `lr`, or not a number in every group.
     """
 
     def __init__(
@@ -258,7 +251,7 @@ class GroupSchedules:
         groups = optimizer.param_groups
         for name in others:
             _require_number(name, groups)
-        self._optimizer = optimizer  # which has other groups once it was restored
+        self._optimizer = optimizer  # whose list of groups changes when it is restored
         self._schedules = {"lr": schedule, **others}
         self._peaks = [
             {"lr": peak_rate(group), **{name: group[name] for name in others if name in group}}
@@ -266,20 +259,22 @@ class GroupSchedules:
         ]
 
     def apply(self, step: int) -> None:
-        """Sets everything for a step, counted from 0."""
+        """Set all settings for a step, counted from 0."""
         multipliers = {name: schedule(step) for name, schedule in self._schedules.items()}
         for group, peaks in zip(self._optimizer.param_groups, self._peaks, strict=True):
             group.update((name, peak * multipliers[name]) for name, peak in peaks.items())
 
 
 def peak_rate(group: Group) -> float:
-    """The learning rate of a group, which may say how it relates to that of the others."""
+    """Return the peak learning rate of a group, scaled by its `lr_scale` if it has one."""
     return group["lr"] * group.get("lr_scale", 1.0)
 
 
 def _require_number(name: str, groups: Sequence[Group]) -> None:
     if name == "lr":
-        raise ValueError("the learning rate has a schedule already, the trainer's `schedule`.")
+        raise RunError(
+            "the trainer's schedules: the learning rate has a schedule already, `schedule`."
+        )
     found = [group[name] for group in groups if name in group]
     wrong = [v for v in found if isinstance(v, bool) or not isinstance(v, int | float)]
     if wrong or not found:
@@ -288,85 +283,98 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
             for key, value in groups[0].items()
             if isinstance(value, float) and key not in ("lr", "lr_scale")
         )
-        is_what = f"is {wrong[0]!r}, no number," if wrong else "is unknown"
-        raise ValueError(
-            f"the setting {name!r} {is_what} to the optimizer, so that no schedule can move it; "
-            f"it has {', '.join(known) or 'none'}."
+        problem = f"is {wrong[0]!r}, not a number" if wrong else "is unknown to the optimizer"
+        raise RunError(
+            f"the trainer's schedules: the setting {name!r} {problem}; choose one of "
+            f"{', '.join(known) or 'none'}."
         )
 
 
-def require_steps(optimizer: Callable[..., Optimizer], groups: Sequence[Mapping[str, Any]]) -> None:
-    """Tries an optimizer on small weights, on the devices and sharded as the model's weights are.
+def make_optimizer(make: Callable[..., Optimizer], groups: Sequence[Group]) -> Optimizer:
+    """Make the optimizer of parameter groups, after a trial step on small weights.
 
-    Where it fails with those, it is tried again with some as large as the model's smallest, because
-    an optimizer may be right to want more than a few numbers.
+    Raises:
+      RunError: the optimizer refuses its arguments, or cannot step such weights.
+    """
+    check_step(make, groups)
+    try:
+        return make(groups)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"the optimizer refuses its arguments: {error}") from error
+
+
+def check_step(make: Callable[..., Optimizer], groups: Sequence[Group]) -> None:
+    """Try an optimizer on small weights, on the devices and sharded as the model's weights are.
+
+    If it fails with those, it is tried with some as large as the model's smallest, because an
+    optimizer may need more than a few numbers.
 
     Args:
-      optimizer: makes the optimizer from parameter groups.
-      groups: the parameters of the run, which are left as they are.
+      make: makes the optimizer from parameter groups.
+      groups: the parameters of the run, which are left unchanged.
 
     Raises:
       RunError: the optimizer cannot step such weights.
     """
-    failed = None
-    for most in (2, None):
+    failure = None
+    for longest in (2, None):
         try:
-            stepping = optimizer([_stand_ins(group, most=most) for group in groups])
-        except (RuntimeError, TypeError, ValueError):  # told where the real one is made
+            optimizer = make([_stand_ins(group, longest=longest) for group in groups])
+        except (RuntimeError, TypeError, ValueError):  # raised again by the real one
             return
-        failed = _failure(stepping)
-        if failed is None:
+        failure = _step_failure(optimizer)
+        if failure is None:
             return
-    over = whole = ""
+    sharded = whole = ""
     if meshes := [p.device_mesh for group in groups for p in group["params"] if is_sharded(p)]:
-        over = f", which are dealt over {meshes[0].size()} processes"
+        sharded = f", which are sharded over {meshes[0].size()} processes"
         whole = ", or keep whole weights in each process (DataParallel)"
-    line = (str(failed).splitlines() or [type(failed).__name__])[0]
-    said = textwrap.shorten(line, 200, placeholder="...").rstrip(".")
+    line = (str(failure).splitlines() or [type(failure).__name__])[0]
+    reason = textwrap.shorten(line, 200, placeholder="...").rstrip(".")
     raise RunError(
-        f"the optimizer {type(stepping).__name__} cannot step the weights of this model{over}: "
-        f"{said}. Take another optimizer{whole}."
-    ) from failed
+        f"the optimizer {type(optimizer).__name__} cannot step the weights of this model{sharded}: "
+        f"{reason}. Use another optimizer{whole}."
+    ) from failure
 
 
-def _failure(stepping: Optimizer) -> Exception | None:
-    """What a step with dense gradients raises, but for a lack of memory."""
-    for group in stepping.param_groups:
+def _step_failure(optimizer: Optimizer) -> Exception | None:
+    """Return what a step with dense gradients raises, except for a lack of memory."""
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.full_like(parameter, 0.5)
     try:
-        stepping.step()
+        optimizer.step()
     except torch.OutOfMemoryError:
         return None
-    except Exception as error:  # whatever goes wrong in an optimizer of somebody's own
+    except Exception as error:  # whatever goes wrong in a user's own optimizer
         return error
     return None
 
 
-def _stand_ins(group: Mapping[str, Any], *, most: int | None) -> dict[str, Any]:
-    """A group with one parameter of each number of dimensions, the smallest one there is.
+def _stand_ins(group: Group, *, longest: int | None) -> Group:
+    """Return a group with one parameter of each number of dimensions, the smallest one.
 
     Args:
-      group: as it is.
-      most: the longest that a dimension may be, for each process; None: as long as it is.
+      group: left unchanged.
+      longest: that a dimension may be, for each process; None for its own length.
     """
     smallest: dict[int, nn.Parameter] = {}
     for parameter in group["params"]:
         other = smallest.get(parameter.dim())
         if other is None or parameter.numel() < other.numel():
             smallest[parameter.dim()] = parameter
-    return {**group, "params": [_stand_in(one, most=most) for one in smallest.values()]}
+    return {**group, "params": [_stand_in(one, longest=longest) for one in smallest.values()]}
 
 
-def _stand_in(parameter: nn.Parameter, *, most: int | None) -> nn.Parameter:
+def _stand_in(parameter: nn.Parameter, *, longest: int | None) -> nn.Parameter:
     make = partial(torch.full, device=parameter.device)
     if is_sharded(parameter):
         from torch.distributed.tensor import DTensor, full
 
         assert isinstance(parameter, DTensor)
         make = partial(full, device_mesh=parameter.device_mesh, placements=parameter.placements)
-        most = most and most * parameter.device_mesh.size()
-    shape = [min(size, most or size) for size in parameter.shape]
-    twin = nn.Parameter(make(shape, 0.5, dtype=parameter.dtype))
-    vars(twin).update(vars(parameter))
-    return twin
+        longest = longest and longest * parameter.device_mesh.size()
+    shape = [min(size, longest or size) for size in parameter.shape]
+    copy = nn.Parameter(make(shape, 0.5, dtype=parameter.dtype))
+    vars(copy).update(vars(parameter))
+    return copy

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fidgpt.cost import PlaceCost
-from fidgpt.train.facts import Facts, tokens_text
+from fidgpt.train.facts import CacheSize, Facts, Summary, tokens_text
 from fidgpt.train.footprint import Footprint
-from fidgpt.train.summary import CacheSize, Summary
 from fidgpt.train.trackers.screen import bytes_text, counted, device_text, lack_text, magnitude
 
 UTILISATION = 0.4  # of the peak: what a run reaches on GPUs that is set up well

@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 
 from faults.processes import Command, become
 from fidgpt.cli import train
-from fidgpt.train.state import TrainState
+from fidgpt.train import Trainer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE = "done"
@@ -137,14 +137,14 @@ def _watched(journal: Journal, arguments: Sequence[str]) -> Command:
     """The training command, whose steps and end are noted."""
     said = [one.partition("=")[2] for one in arguments if one.startswith(("--run_dir", "--resume"))]
     point = Path(said[-1]).name
-    update = TrainState.update
+    update = Trainer.update
 
-    def noted(self: TrainState, batch: Any, *, step: int) -> Any:
-        journal.note(point, str(step + 1))
-        return update(self, batch, step=step)
+    def noted(self: Trainer, state: Any, batch: Any) -> Any:
+        journal.note(point, str(state.step + 1))
+        return update(self, state, batch)
 
     def command() -> None:
-        TrainState.update = noted
+        Trainer.update = noted
         try:
             train.run()
         except SystemExit as leaving:

@@ -18,14 +18,13 @@ from torch.optim import Optimizer
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints import manifest as files
 from fidgpt.train.checkpoints import retention as policy
-from fidgpt.train.checkpoints.contents import Contents, Tell, contents_of, restore_chosen
+from fidgpt.train.checkpoints.contents import Contents, Warn, contents_of, restore_chosen
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.mirror import Mirror
 from fidgpt.train.checkpoints.peers import Peers
 from fidgpt.train.checkpoints.retention import EveryMinutes, KeepBest, KeepEvery
 from fidgpt.train.checkpoints.tensors import WriteAtOnce, Writer
-from fidgpt.train.run_directory import resume_flag
-from fidgpt.train.run_directory import tell as say
+from fidgpt.train.run_directory import print_stderr, resume_flag
 from fidgpt.train.state import Stateful
 
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ class Checkpoints:
                 if agree(_is_best(directory, measured[best.metric], best)):
                     reasons.append(policy.BEST)
             elif line := best.missing(measured):
-                self._joined().on_main(lambda: say(line))
+                self._joined().on_main(lambda: print_stderr(line))
         if self.temporary is not None and agree(self.temporary.due()):
             reasons.append(policy.TEMPORARY)
         return reasons
@@ -290,7 +289,7 @@ class Checkpoints:
             try:
                 self.wait()
             except Exception as error:  # what ended the run says more
-                say(f"warning: {error}")
+                print_stderr(f"warning: {error}")
             raise
         self.wait()
         if (mirror := self.mirror) is not None:
@@ -304,7 +303,7 @@ class Checkpoints:
         optimizer: Optimizer | None,
         step: int | None = None,
         stateful: Mapping[str, Stateful] | None = None,
-        tell: Tell | None = None,
+        warn: Warn | None = None,
     ) -> tuple[int, dict[str, Any]]:
         """Copies a checkpoint of the run `directory` into `model` and `optimizer`, bit for bit.
 
@@ -317,8 +316,8 @@ class Checkpoints:
           optimizer: over this very model.
           step: which one; the newest unless said.
           stateful: the further parts with a memory, all of them; None leaves them out.
-          tell: hears which of those the checkpoint knows nothing of, so that they begin anew, and
-            which it holds that are no more, where the config changed; None refuses both.
+          warn: receives a line for each component that the checkpoint lacks, which then starts from
+            its initial state, or that only the checkpoint has; None refuses both.
 
         Raises:
           CheckpointError: there is none, it is damaged (the newest good one is offered), or it does
@@ -326,13 +325,13 @@ class Checkpoints:
         """
         self.wait()
         return restore_chosen(
-            directory, step, model=model, optimizer=optimizer, stateful=stateful, tell=tell
+            directory, step, model=model, optimizer=optimizer, stateful=stateful, warn=warn
         )
 
-    def begin(self) -> None:
-        """Sees that a new run can have a mirror; all processes call this, before any `save`."""
+    def require_free_mirror(self) -> None:
+        """Check that a new run can use its mirror; all processes call this before any `save`."""
         if (mirror := self.mirror) is not None:
-            self._joined().on_main(mirror.begin)
+            self._joined().on_main(mirror.require_free)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Brings a checkpoint from the mirror, if there is one, where the run has none (any more).
@@ -346,8 +345,8 @@ class Checkpoints:
         if (mirror := self.mirror) is not None:
             self._joined().on_main(lambda: mirror.fetch(directory, step=step))
 
-    def go_on(self, directory: Path, *, step: int) -> None:
-        """Renames later checkpoints than `step` to `abandoned-step_...`: the run takes another way.
+    def abandon_after(self, directory: Path, *, step: int) -> None:
+        """Rename checkpoints after `step` to `abandoned-step_...`, since the run left them behind.
 
         Raises:
           CheckpointError: the directory cannot be written.
@@ -357,6 +356,18 @@ class Checkpoints:
             manifest.abandon_after(manifest.find(directory), step)
         except OSError as error:
             raise CheckpointError(cannot_write(final, error, 0)) from error
+
+    def good_before(self, step: int, directory: Path, *, num_steps: int) -> list[int]:
+        """Return the steps of good checkpoints before `step`, in the order to try them.
+
+        Planned ones come first: an undisturbed run has no others, and should roll back alike.
+        """
+        newest_first = [
+            saved
+            for saved, path in reversed(manifest.find(directory).items())
+            if saved < step and manifest.damage(path) is None
+        ]
+        return sorted(newest_first, key=lambda saved: not self.planned(saved, num_steps=num_steps))
 
     def _joined(self) -> Peers:
         self._peers = Peers() if self._peers is None else self._peers.current()

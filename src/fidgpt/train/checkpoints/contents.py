@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fidgpt.train.checkpoints.sharded import Stored
 
 
-Tell = Callable[[str], object]
+Warn = Callable[[str], object]
 
 
 class Contents(NamedTuple):
@@ -69,7 +69,7 @@ def restore_chosen(
     model: nn.Module,
     optimizer: Optimizer | None,
     stateful: Mapping[str, Stateful] | None,
-    tell: Tell | None,
+    warn: Warn | None,
 ) -> tuple[int, dict[str, Any]]:
     """`restore_from` of a step, or of the newest (None), of a run that may go on meanwhile.
 
@@ -81,7 +81,7 @@ def restore_chosen(
         path = manifest.choose(directory, step, needed)
         try:
             return restore_from(
-                path, model=model, optimizer=optimizer, stateful=stateful, tell=tell
+                path, model=model, optimizer=optimizer, stateful=stateful, warn=warn
             )
         except (OSError, SafetensorError) as error:
             if path.exists():
@@ -95,7 +95,7 @@ def restore_from(
     model: nn.Module,
     optimizer: Optimizer | None,
     stateful: Mapping[str, Stateful] | None,
-    tell: Tell | None,
+    warn: Warn | None,
 ) -> tuple[int, dict[str, Any]]:
     """Copies a good checkpoint into the parts of a run; the model is touched once all else fits.
 
@@ -104,7 +104,7 @@ def restore_from(
     """
     weights, own = _stored(path, "model"), tensors.model_tensors(model)
     _require_fit(path, weights, own)
-    memories = _memories(path, stateful, tell) if stateful is not None else {}
+    memories = _memories(path, stateful, warn) if stateful is not None else {}
     if optimizer is not None:
         _restore_optimizer(path, optimizer, model)
     weights.read_into(own)
@@ -171,7 +171,7 @@ def _refusing(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} does not fit this optimizer: {error}.") from None
 
 
-def _memories(path: Path, stateful: Mapping[str, Stateful], tell: Tell | None) -> dict[str, Any]:
+def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -> dict[str, Any]:
     """What a checkpoint holds for each of the further parts, as far as it knows them."""
     saved: dict[str, Any] = {}
     if (path / "stateful.json").exists():
@@ -182,7 +182,7 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], tell: Tell | None) -
     known = {name: saved[name] for name in stateful if name not in (*new, *other)}
     if not (new or other or gone):
         return known
-    if tell is None:
+    if warn is None:
         lines = [f"{name} is not in it" for name in new]
         lines += [f"{name} in it is of another part" for name in other]
         lines += [f"{name} is in it, and not in this run" for name in gone]
@@ -195,7 +195,7 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], tell: Tell | None) -
         *(f"{name} begins anew: {path} holds what another part remembered." for name in other),
         *(f"{name} is left out: {path} holds it, and this run has no such part." for name in gone),
     ):
-        tell(line)
+        warn(line)
     return known
 
 

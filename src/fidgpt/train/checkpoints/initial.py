@@ -1,7 +1,7 @@
 """How a new run begins with the weights of another one, or with some of them."""
 
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import misfits, model_tensors
-from fidgpt.train.run_directory import tell as say
+from fidgpt.train.run_directory import print_stderr
 
 if TYPE_CHECKING:
     from fidgpt.train.checkpoints.sharded import Stored
@@ -28,7 +28,6 @@ def initial_weights(
     only: Sequence[str] = ("*",),
     renamed: Mapping[str, str] | None = None,
     step: int | None = None,
-    tell: Callable[[str], object] | None = None,
 ) -> None:
     """Copies weights of another run into a model, by their names; the others stay as they began.
 
@@ -42,7 +41,6 @@ def initial_weights(
         renamed: the name there for one here, as `{"blocks.*": "layers.*"}`; the `*`, at most one,
             stands for the same letters on both sides. What is renamed must be there.
         step: of the run; the newest unless said.
-        tell: hears what was copied and what not; standard error unless said.
 
     Raises:
         CheckpointError: there is nothing good, nothing of it is wanted, a wanted or renamed name is
@@ -78,7 +76,11 @@ def initial_weights(
         raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
     stored.read_into({there: own[name] for name, there in taken.items()})
     for line in _report(path, taken, own, stored.kinds):
-        (tell or _say)(line)
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
+            print_stderr(line)
+
+
+initial_weights.REMOVED = {"tell": None}  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def _check_words(
@@ -170,15 +172,10 @@ def _report(
     numbers = sum(own[name].numel() for name in taken)
     lines = [f"begins with {len(taken)} tensors ({numbers:,} numbers) of {path}: {_some(taken)}."]
     if rest := [name for name in own if name not in taken]:
-        lines.append(f"{len(rest)} tensors begin anew: {_some(rest)}.")
+        lines.append(f"{len(rest)} tensors keep their initial values: {_some(rest)}.")
     if spare := [name for name in stored if name not in taken.values()]:
-        lines.append(f"{len(spare)} tensors there are not taken: {_some(spare)}.")
+        lines.append(f"{len(spare)} tensors there are not used: {_some(spare)}.")
     return lines
-
-
-def _say(line: str) -> None:
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
-        say(line)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -6,14 +6,13 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints import manifest as files
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.retention import Saved, saved_of
-from fidgpt.train.run_directory import RunDirectory, RunError
-from fidgpt.train.run_directory import tell as say
+from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
 
 # What a run is known by: written as it begins, with the time, and never again.
 IDENTITY = ("command.txt", "environment.json")
@@ -129,13 +128,13 @@ class Mirror:
     Args:
         url: a folder for this run alone, such as `gs://bucket/runs/first` or `s3://...`: anything
             that fsspec knows; `gcsfs` or `s3fs` may have to be installed.
-        tell: hears of copies that failed; standard error unless said.
     """
 
-    def __init__(self, url: str, *, tell: Callable[[str], object] | None = None) -> None:
+    REMOVED: ClassVar[Mapping[str, None]] = {"tell": None}
+
+    def __init__(self, url: str) -> None:
         self.check_arguments(url=url)
         self.url = url
-        self._tell = tell or say
         self._is_own = False  # known once somebody has looked
         self._only_there: dict[int, Saved] = {}  # read once: each is a request
         self._missed: tuple[Path, Staying, int] | None = None  # what the last copy was to be of
@@ -146,8 +145,8 @@ class Mirror:
         if "://" not in url and not url.startswith(("/", "~")):
             raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or a whole path.")
 
-    def begin(self) -> None:
-        """Sees that a new run can have its copies there, and that they delete nobody else's.
+    def require_free(self) -> None:
+        """Check that a new run can have its copies there without deleting those of another.
 
         Raises:
             CheckpointError: the storage cannot be reached, or holds checkpoints already.
@@ -181,7 +180,7 @@ class Mirror:
                 storage.remove(other)
             self._missed = None
         except Exception as error:  # every kind of storage has its own
-            self._tell(
+            print_stderr(
                 f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is whole "
                 f"in {directory}, and the next checkpoint tries again."
             )
@@ -279,7 +278,7 @@ class Mirror:
         except CheckpointError:
             raise
         except Exception as error:  # every kind of storage has its own
-            self._tell(
+            print_stderr(
                 f"warning: {self.url} cannot be reached ({_words(error)}); the next checkpoint "
                 "tries again."
             )

@@ -195,7 +195,7 @@ class BackgroundTracker(abc.ABC):
         told = self._journal.step
         return told if self._back_to is None else min(told, self._back_to)
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Text is no metric."""
         del text
 
@@ -344,8 +344,8 @@ class Trackers:
     def log(self, row: Row) -> None:
         self._all(lambda tracker: tracker.log(row), self._trackers)
 
-    def say(self, text: str) -> None:
-        self._all(lambda tracker: tracker.say(text), self._trackers)
+    def print(self, text: str) -> None:
+        self._all(lambda tracker: tracker.print(text), self._trackers)
 
     def _all(self, tell: Callable[[Tracker], None], trackers: Sequence[Tracker]) -> None:
         news: list[str] = []
@@ -363,4 +363,4 @@ class Trackers:
             if isinstance(tracker, BackgroundTracker):
                 news += tracker.news()
         for text in news:
-            self.say(text)
+            self.print(text)

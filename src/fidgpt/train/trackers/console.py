@@ -51,11 +51,11 @@ class Console:
         self._num_rows += 1
         if values := {key: row[key] for key in row if self._is_evaluated(key)}:
             shown = "  ".join(f"{key.replace('_', ' ')} {_short(values[key])}" for key in values)
-            self.say(f"step {row['step']}: {shown}")
+            self.print(f"step {row['step']}: {shown}")
         for text in row.get("samples", ()):
-            self.say(f"step {row['step']} writes: {text}")
+            self.print(f"step {row['step']} writes: {text}")
         if row.get("skipped"):
-            self.say(
+            self.print(
                 f"step {row['step']} is left out: loss {_short(row['loss'])}, gradient norm "
                 f"{row['grad_norm']:.4g}"
             )
@@ -67,7 +67,7 @@ class Console:
                 f"left {self._left(row['step'])}"
             )
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         assert self._rich is not None
         # A path is to be copied whole, and brackets are no markup.
         self._rich.print(text, soft_wrap=True, markup=False, emoji=False)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from fidgpt.files import sync
 from fidgpt.train.facts import Facts
-from fidgpt.train.run_directory import RunDirectory, RunError, resume_flag, tell
+from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr, resume_flag
 
 Row = dict[str, Any]
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -32,7 +32,7 @@ class Tracker(Protocol):
         """One step is done: `step`, `loss` and whatever else was measured."""
         ...
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Something for a person to read."""
         ...
 
@@ -80,7 +80,7 @@ class JSONLines:
         num_kept = _keep_until(path, after) if path.exists() else 0
         if num_kept < after:
             lost = f"{after - num_kept:,} of the {after:,} steps so far"
-            tell(f"warning: {path} has no rows of {lost}; the run itself is whole.")
+            print_stderr(f"warning: {path} has no rows of {lost}; the run itself is whole.")
         # Unbuffered: what could not be written is not tried again as the file is closed.
         self._file = path.open("a+b", buffering=0)
         self._folder = path.parent.stat()
@@ -99,13 +99,15 @@ class JSONLines:
         self._file.close()
         self._file = path.open("a+b", buffering=0)
         self._size = os.fstat(self._file.fileno()).st_size
-        tell(f"warning: {path} was removed or replaced by another file: all of it is there again.")
+        print_stderr(
+            f"warning: {path} was removed or replaced by another file: all of it is there again."
+        )
 
     def _end_line(self, path: Path, *, step: int) -> None:
         """Begins a line where somebody cut the file, or wrote into it, and left half of one."""
         size = os.fstat(self._file.fileno()).st_size
         if size < self._size:
-            tell(
+            print_stderr(
                 f"warning: {path} was cut short by {self._size - size:,} bytes: rows before step "
                 f"{step} are lost there; the run itself is whole, and later rows follow."
             )
@@ -114,7 +116,7 @@ class JSONLines:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Text is no metric."""
 
     def finish(self) -> None:
@@ -209,7 +211,7 @@ def _set_aside_damaged(path: Path) -> None:
     with aside.open("ab") as file:
         file.writelines(lines[number - 1] + b"\n" for number in damaged)
     which = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
-    tell(
+    print_stderr(
         f"warning: {which} of {path} cannot be read, and was moved to {aside.name}; all other "
         "rows are as they were."
     )
