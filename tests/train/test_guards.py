@@ -7,7 +7,7 @@ import pytest
 
 from fidgpt.train import Decision, Guard, RollBack, SkipDiverged, SkipOutliers, Stateful
 
-TAKE, SKIP = Decision.TAKE, Decision.SKIP
+APPLY, SKIP = Decision.APPLY, Decision.SKIP
 
 
 def numbers(count: int, seed: int = 0) -> list[tuple[float, float]]:
@@ -36,17 +36,17 @@ def test_a_step_is_left_out_if_it_exceeds_mean_and_deviations(
             now > statistics.fmean(past) + num_deviations * statistics.stdev(past)
             for now, past in zip(seen[step], zip(*before, strict=True), strict=True)
         )
-        expected.append(SKIP if outlier else TAKE)
+        expected.append(SKIP if outlier else APPLY)
     found = judged(SkipOutliers(window=window, num_deviations=num_deviations), seen)
     assert found == expected
-    assert {*found} == {TAKE, SKIP} or num_deviations == 6
+    assert {*found} == {APPLY, SKIP} or num_deviations == 6
 
 
 def test_a_norm_alone_is_enough_and_what_is_small_is_welcome() -> None:
     calm = [(5.0 + 0.01 * (step % 2), 1.0 + 0.01 * (step % 2)) for step in range(64)]
-    for last, verdict in [((5.0, 9.0), SKIP), ((9.0, 1.0), SKIP), ((0.1, 0.01), TAKE)]:
+    for last, verdict in [((5.0, 9.0), SKIP), ((9.0, 1.0), SKIP), ((0.1, 0.01), APPLY)]:
         guard = SkipOutliers(window=64)
-        assert {*judged(guard, calm)} == {TAKE}
+        assert {*judged(guard, calm)} == {APPLY}
         assert guard(loss=last[0], grad_norm=last[1]) is verdict
 
 
@@ -54,7 +54,7 @@ def test_a_loss_that_rose_for_good_is_got_used_to() -> None:
     guard = SkipOutliers(window=8, num_deviations=2.0)
     low = [(1.0 + 0.01 * (step % 2), 1.0) for step in range(8)]
     found = judged(guard, low + [(5.0 + 0.01 * (step % 2), 1.0) for step in range(8)])
-    assert found[8] is SKIP and found[-1] is TAKE
+    assert found[8] is SKIP and found[-1] is APPLY
 
 
 @pytest.mark.parametrize("stop", range(0, 40, 7))
@@ -73,7 +73,7 @@ def test_a_window_goes_on_as_if_nobody_had_stopped_it(stop: int) -> None:
 def test_so_many_in_a_row_are_left_out_and_no_more() -> None:
     policy = SkipDiverged(most=2)
     told = [policy(is_finite=finite) for finite in (True, False, False, True, False, False)]
-    assert told == [TAKE, SKIP, SKIP, TAKE, SKIP, SKIP]
+    assert told == [APPLY, SKIP, SKIP, APPLY, SKIP, SKIP]
     other = SkipDiverged(most=2)
     other.load_state_dict(policy.state_dict())
     assert other(is_finite=False) is Decision.ABORT
@@ -81,7 +81,7 @@ def test_so_many_in_a_row_are_left_out_and_no_more() -> None:
 
 def test_a_run_goes_back_so_often_and_reads_on_after_the_batch_that_did_harm() -> None:
     policy = RollBack(most=2, skip_batches=5)
-    assert policy(is_finite=True) is TAKE
+    assert policy(is_finite=True) is APPLY
     for step, to, shift in [(40, 30, 15), (33, 30, 23)]:
         harmful = step - 1 + policy.shift
         assert policy(is_finite=False) is Decision.ROLL_BACK
