@@ -202,13 +202,13 @@ def test_a_run_that_ends_tries_again_to_copy_its_last_checkpoint(
 
 
 def test_a_new_run_deletes_no_copies_of_another(tmp_path: Path, storage: Any) -> None:
-    checkpoints().begin()
+    checkpoints().require_free_mirror()
     save(checkpoints(), tmp_path, 5, 6)
     with pytest.raises(CheckpointError, match=f"{URL} holds the checkpoints of a run up to step 6"):
-        checkpoints().begin()
+        checkpoints().require_free_mirror()
     assert there(storage) == ["step_00000005", "step_00000006"]
     with pytest.raises(CheckpointError, match=r"copied to nowhere://x \(ValueError: Protocol"):
-        checkpoints("nowhere://x").begin()
+        checkpoints("nowhere://x").require_free_mirror()
 
 
 @pytest.mark.parametrize("url", ["", "3", "copies/first"])

@@ -22,7 +22,7 @@ class Loud:
     def log(self, row):
         print("* logged", row["step"])
 
-    def say(self, text):
+    def print(self, text):
         """It hears nothing."""
 
     def finish(self):
@@ -45,7 +45,7 @@ def test_the_bar_keeps_its_numbers_below_what_others_print(tmp_path, monkeypatch
         trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
         for step in range(5, 11):
             trackers.log(metrics_row(step))
-            trackers.say(f"words after {step}")
+            trackers.print(f"words after {step}")
     assert sys.stdout is screen
     shown = screen.getvalue()
     last = shown[shown.rindex("step 10/10") :]

@@ -52,9 +52,9 @@ def test_a_restored_optimizer_is_still_the_one_that_is_moved() -> None:
     ("name", "words"),
     [
         ("lr", "has a schedule already"),
-        ("weight_decy", "'weight_decy' is unknown(.|\n)*it has .*weight_decay"),
-        ("betas", "'betas' is .*no number"),
-        ("amsgrad", "'amsgrad' is False, no number"),
+        ("weight_decy", "'weight_decy' is unknown(.|\n)*choose one of .*weight_decay"),
+        ("betas", "'betas' is .*not a number"),
+        ("amsgrad", "'amsgrad' is False, not a number"),
     ],
 )
 def test_what_cannot_be_multiplied_is_refused(name: str, words: str) -> None:

@@ -85,7 +85,7 @@ def test_a_run_goes_back_so_often_and_reads_on_after_the_batch_that_did_harm() -
     for step, to, shift in [(40, 30, 15), (33, 30, 23)]:
         harmful = step - 1 + policy.shift
         assert policy(is_finite=False) is Decision.ROLL_BACK
-        policy.went_back(step=step, to=to)
+        policy.rolled_back(step=step, to=to)
         assert policy.shift == shift
         assert to + policy.shift == harmful + 1 + policy.skip_batches  # of step `to` + 1
     other = RollBack(most=2)

@@ -83,7 +83,7 @@ def test_lent_gradients_are_added_to_and_come_back(model):
     precision = BFloat16()
     replica = precision.replica(model)
     model.first.weight.grad = torch.full_like(model.first.weight, 257.0)
-    precision.lend_gradients(model, replica)
+    precision.return_gradients(model, replica)
     assert model.first.weight.grad is None
     replica.first.weight.grad += 2
     precision.pull_gradients(model, replica)

@@ -32,19 +32,19 @@ def test_what_is_no_run_is_not_offered_to_go_on_with(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file").touch()
     for name in ("link", "file"):
-        with pytest.raises(RunError, match="exists already, and holds no run: name another"):
+        with pytest.raises(RunError, match="exists already and is not a run: name another"):
             RunDirectory(tmp_path / name, texts={}).create()
 
 
 def test_what_stands_in_the_way_of_a_run_is_told_without_making_it(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     RunDirectory(tmp_path / "new" / "run", texts={}).require_free()
-    with pytest.raises(RunError, match="holds no run: name another"):
+    with pytest.raises(RunError, match="is not a run: name another"):
         RunDirectory(tmp_path / "file", texts={}).require_free()
-    with pytest.raises(RunError, match="cannot be made \\(Not a directory\\): name another"):
+    with pytest.raises(RunError, match="cannot be created \\(Not a directory\\): name another"):
         RunDirectory(tmp_path / "file" / "new" / "run", texts={}).require_free()
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    with pytest.raises(RunError, match="cannot be made \\(Permission denied\\): name another"):
+    with pytest.raises(RunError, match="cannot be created \\(Permission denied\\): name another"):
         RunDirectory(tmp_path / "new" / "run", texts={}).require_free()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -56,7 +56,7 @@ def test_a_run_directory_is_whole_or_absent(tmp_path):
 
     run = RunDirectory(tmp_path / "run", texts={"config.json": "{}"})
     with pytest.raises(
-        RunError, match="cannot be made \\(No space left on device\\): name another"
+        RunError, match="cannot be created \\(No space left on device\\): name another"
     ):
         run.create(fill=fail)
     unspeakable = RunDirectory(tmp_path / "run", texts={"command.txt": "\udcff"})
@@ -125,7 +125,7 @@ def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_pa
     (path / name).unlink(missing_ok=True)
     (path / name).mkdir() if content is None else (path / name).write_bytes(content)
     run = RunDirectory(path, texts=dict.fromkeys(texts, "new"), changes=[{"path": "seed"}])
-    with pytest.raises(RunError, match=rf"{name} cannot be read .*: move it out of the way"):
+    with pytest.raises(RunError, match=rf"{name} cannot be read .*: move it away"):
         run.record_changes(step=3)
     assert (path / "config.json").read_text() == "one"
     assert sorted(one.name for one in path.iterdir()) == sorted({*texts, name})
@@ -242,7 +242,7 @@ def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
         trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
         trackers.log(metrics_row(5))
         trackers.log({**metrics_row(10), "validation/loss": 1.5, "validation/bits_per_byte": 2.25})
-        trackers.say("def f(): [bold]")
+        trackers.print("def f(): [bold]")
     said = capsys.readouterr().out
     for words in (
         "a = b",

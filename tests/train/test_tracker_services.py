@@ -190,11 +190,11 @@ def test_a_full_disk_is_said_once_and_forgotten_when_there_is_room(
     path.mkdir()
     with Trackers([ears, TensorBoard()]) as trackers:
         trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
-        until(lambda: trackers.say("") or any("logdir" in text for text in ears.said))
+        until(lambda: trackers.print("") or any("logdir" in text for text in ears.said))
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
             trackers.log({"step": 1, "loss": 3.0})
-            until(lambda: trackers.say("") or any("down" in text for text in ears.said))
+            until(lambda: trackers.print("") or any("down" in text for text in ears.said))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         trackers.log({"step": 2, "loss": 2.0})

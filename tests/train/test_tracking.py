@@ -224,7 +224,7 @@ def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):
         until(lambda: service.steps == [1])
         shutil.rmtree(path)
         trackers.log(metrics_row(2))
-        until(lambda: trackers.say("") or any("is gone" in text for text in ears.said))
+        until(lambda: trackers.print("") or any("is gone" in text for text in ears.said))
         time.sleep(0.1)
     assert not path.exists()
     assert service.steps == [1]

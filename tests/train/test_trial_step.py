@@ -54,7 +54,7 @@ def test_weights_stay_and_those_of_their_size_are_asked_where_small_ones_fail() 
 
 
 def test_whatever_fails_is_told() -> None:
-    with pytest.raises(RunError, match=r"Forgetful cannot step .*: 'what was never said'\. Take"):
+    with pytest.raises(RunError, match=r"Forgetful cannot step .*: 'what was never said'\. Use"):
         check_step(Forgetful, groups_of(nn.Parameter(torch.ones(2))))
 
 
@@ -74,5 +74,5 @@ def sharded(tmp_path: Path) -> Iterator[nn.Parameter]:
 def test_what_cannot_step_weights_that_are_dealt(sharded: nn.Parameter) -> None:
     check_step(torch.optim.AdamW, groups_of(sharded))
     check_step(torch.optim.Rprop, groups_of(nn.Parameter(torch.ones(8, 4))))
-    with pytest.raises(RunError, match="Rprop cannot .* dealt over 1 processes: .*DataParallel"):
+    with pytest.raises(RunError, match="Rprop cannot .* sharded over 1 processes: .*DataParallel"):
         check_step(torch.optim.Rprop, [{"params": [sharded]}])

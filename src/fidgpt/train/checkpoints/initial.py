@@ -1,7 +1,7 @@
 """How a new run begins with the weights of another one, or with some of them."""
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ def initial_weights(
     only: Sequence[str] = ("*",),
     renamed: Mapping[str, str] | None = None,
     step: int | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> None:
     """Copies weights of another run into a model, by their names; the others stay as they began.
 
@@ -40,7 +41,8 @@ def initial_weights(
             that is below it as well, so that `embedding` takes `embedding.weight`.
         renamed: the name there for one here, as `{"blocks.*": "layers.*"}`; the `*`, at most one,
             stands for the same letters on both sides. What is renamed must be there.
-        step: of the run; the newest unless said.
+        step: of the run; None for the newest.
+        tell: receives lines about what was copied and what not; None prints them on standard error.
 
     Raises:
         CheckpointError: there is nothing good, nothing of it is wanted, a wanted or renamed name is
@@ -76,11 +78,7 @@ def initial_weights(
         raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
     stored.read_into({there: own[name] for name, there in taken.items()})
     for line in _report(path, taken, own, stored.kinds):
-        if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
-            print_stderr(line)
-
-
-initial_weights.REMOVED = {"tell": None}  # pyright: ignore[reportFunctionMemberAccess]
+        (tell or _log)(line)
 
 
 def _check_words(
@@ -176,6 +174,11 @@ def _report(
     if spare := [name for name in stored if name not in taken.values()]:
         lines.append(f"{len(spare)} tensors there are not used: {_some(spare)}.")
     return lines
+
+
+def _log(line: str) -> None:
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
+        print_stderr(line)
 
 
 def _some(names: Iterable[str]) -> str:

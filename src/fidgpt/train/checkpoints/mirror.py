@@ -6,7 +6,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints import manifest as files
@@ -128,13 +128,13 @@ class Mirror:
     Args:
         url: a folder for this run alone, such as `gs://bucket/runs/first` or `s3://...`: anything
             that fsspec knows; `gcsfs` or `s3fs` may have to be installed.
+        tell: receives warnings about failed copies; None prints them on standard error.
     """
 
-    REMOVED: ClassVar[Mapping[str, None]] = {"tell": None}
-
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, tell: Callable[[str], object] | None = None) -> None:
         self.check_arguments(url=url)
         self.url = url
+        self._log = tell or print_stderr
         self._is_own = False  # known once somebody has looked
         self._only_there: dict[int, Saved] = {}  # read once: each is a request
         self._missed: tuple[Path, Staying, int] | None = None  # what the last copy was to be of
@@ -180,7 +180,7 @@ class Mirror:
                 storage.remove(other)
             self._missed = None
         except Exception as error:  # every kind of storage has its own
-            print_stderr(
+            self._log(
                 f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is whole "
                 f"in {directory}, and the next checkpoint tries again."
             )
@@ -278,7 +278,7 @@ class Mirror:
         except CheckpointError:
             raise
         except Exception as error:  # every kind of storage has its own
-            print_stderr(
+            self._log(
                 f"warning: {self.url} cannot be reached ({_words(error)}); the next checkpoint "
                 "tries again."
             )
