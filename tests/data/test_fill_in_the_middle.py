@@ -143,7 +143,7 @@ def test_special_tokens_are_kept_and_no_text_spells_them(make: Any, tmp_path: An
 
 
 def test_numbers_that_are_no_probabilities_are_refused() -> None:
-    with pytest.raises(DataError, match="rate=1.5 is no probability"):
+    with pytest.raises(DataError, match="rate=1.5 must be a probability"):
         FillInTheMiddle(rate=1.5)
     with pytest.raises(DataError, match="259 or more|260 or more"):
         BPETokenizer(vocab_size=258, special_tokens=NAMES)

@@ -42,7 +42,7 @@ def test_an_order_that_ends_is_the_beginning_of_one_that_does_not() -> None:
     for number in range(5):
         counts = some_counts(number=number)
         for length in (0, 1, 50, 9_000):
-            cut, places = Interleaving(counts, num_places=length), np.arange(length)
+            cut, places = Interleaving(counts, length=length), np.arange(length)
             for found, whole in zip(cut(places), Interleaving(counts)(places), strict=True):
                 assert found.tolist() == whole.tolist()
             assert cut.before(length).tolist() == Interleaving(counts).before(length).tolist()

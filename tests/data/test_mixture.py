@@ -213,7 +213,7 @@ def test_texts_in_sequences_of_other_lengths_are_refused(stream_of: MakeStream) 
 
 
 def test_mistakes_are_named(streams: dict[str, IndexedStream]) -> None:
-    with pytest.raises(ValueError, match="weight of 'w' is that of no stream: there are x, y, z"):
+    with pytest.raises(ValueError, match="weight of 'w' belongs to no stream: there are x, y, z"):
         mixed(streams, weights={"x": 1, "w": 1})
     with pytest.raises(ValueError, match=r"begin at steps \[5, 5\]"):
         mixed(streams, stages=[Stage(begin=5, weights={"x": 1})] * 2)
@@ -229,9 +229,9 @@ def test_the_order_of_a_stage_is_as_long_as_it_and_made_when_it_comes(
     """Shares like 0.61803 have an order of 100,000 places; shares that move have 100 of them."""
     lengths: list[int | None] = []
 
-    def order(counts: list[int], *, num_places: int | None = None) -> Interleaving:
-        lengths.append(num_places)
-        return Interleaving(counts, num_places=num_places)
+    def order(counts: list[int], *, length: int | None = None) -> Interleaving:
+        lengths.append(length)
+        return Interleaving(counts, length=length)
 
     monkeypatch.setattr("fidgpt.data.mixture.Interleaving", order)
     first, *_ = streams

@@ -115,7 +115,7 @@ def hub(modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
             assert options["streaming"]
             return [{"text": text[:500]} for text in modules[30:45]]
 
-    monkeypatch.setattr("fidgpt.data.datasets._datasets", lambda path: Datasets)
+    monkeypatch.setitem(sys.modules, "datasets", Datasets)
 
 
 def prepared(stream: TrainingStream) -> TrainingStream:

@@ -43,14 +43,14 @@ def test_what_is_packed_is_read_as_if_it_were_not(tmp_path: Path, suffix: str, n
 def test_what_was_cut_short_is_said(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(PACK[suffix](LINES)[:-200])
-    with pytest.raises(DataError, match=r"Cannot read .*a\.jsonl(.|\n)*whole"):
+    with pytest.raises(DataError, match=r"Cannot read .*a\.jsonl(.|\n)*complete"):
         list(TextFiles(path).documents())
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.jsonl.xz", "a.tar.gz", "a.tgz"])
 def test_what_is_packed_otherwise_is_said(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"is packed(.|\n)*Unpack it first"):
+    with pytest.raises(DataError, match=r"is compressed(.|\n)*Unpack it first"):
         list(TextFiles(tmp_path).documents())
 
 

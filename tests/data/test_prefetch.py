@@ -106,8 +106,8 @@ def test_a_thread_that_is_gone_is_replaced_or_said(monkeypatch: pytest.MonkeyPat
     assert int(ahead.batch(1)[0, 0]) == 101
 
     monkeypatch.setattr("fidgpt.data.prefetch._work", lambda *_: None)
-    monkeypatch.setattr("fidgpt.data.prefetch._PATIENCE_SECONDS", 0.01)
-    with pytest.raises(DataError, match=r"ended without a word(.|\n)*without prefetching"):
+    monkeypatch.setattr("fidgpt.data.prefetch.POLL_SECONDS", 0.01)
+    with pytest.raises(DataError, match=r"ended unexpectedly(.|\n)*without Prefetch"):
         Prefetch(Counting()).batch(0)
 
 
@@ -170,7 +170,7 @@ def test_neither_ctrl_c_nor_the_end_of_the_program_waits_for_a_batch(how: str, s
 
 def test_no_more_is_made_ahead_than_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Counting()
-    monkeypatch.setattr("fidgpt.data.prefetch._MOST_BYTES", 5 * stream.batch(0).nbytes)
+    monkeypatch.setattr("fidgpt.data.prefetch.MAX_BYTES", 5 * stream.batch(0).nbytes)
     ahead = Prefetch(stream, depth=1000)
     for step in range(3):
         ahead.batch(step)

@@ -123,9 +123,9 @@ BAD = {
     "half.jsonl": (b'{"text": "\\ud800"}\n', "line 1 holds half of a surrogate", "Remove"),
     "short.parquet": (b"PAR1 not really", "not a readable Parquet file", "get it again"),
     "deep.jsonl": (b"[" * 100_000, "line 1 is not JSON", "one object"),
-    "altered.txt.gz": (_ALTERED_GZIP, "Cannot read", "whole"),
-    "short.txt.gz": (gzip.compress(b"hello" * 100)[:20], "Cannot read", "whole"),
-    "false.jsonl.gz": (b"plain", "Cannot read", "whole"),
+    "altered.txt.gz": (_ALTERED_GZIP, "Cannot read", "complete"),
+    "short.txt.gz": (gzip.compress(b"hello" * 100)[:20], "Cannot read", "complete"),
+    "false.jsonl.gz": (b"plain", "Cannot read", "complete"),
 }
 
 
@@ -147,7 +147,7 @@ def test_a_missing_or_empty_path_is_said_by_documents_and_identity(tmp_path: Pat
     for path, message in [
         (tmp_path / "nothing.txt", "nothing.txt does not exist"),
         (tmp_path / "empty.txt", "empty.txt is empty"),
-        (tmp_path / "folder", "folder without any text"),
+        (tmp_path / "folder", "folder without text"),
     ]:
         with pytest.raises(DataError, match=message):
             list(TextFiles(path).documents())
@@ -165,7 +165,7 @@ def test_a_path_that_cannot_be_is_said(path: str) -> None:
 def test_a_loop_of_links_and_a_pipe_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
-    for name, message in [("loop", "does not exist"), ("pipe", "is no file")]:
+    for name, message in [("loop", "does not exist"), ("pipe", "is not a regular file")]:
         with pytest.raises(DataError, match=f"{name} {message}"):
             TextFiles(tmp_path / name).identity()
 
@@ -183,7 +183,7 @@ def test_a_folder_that_may_not_be_read_is_not_left_out_in_silence(
         return scan(path)
 
     monkeypatch.setattr("os.scandir", refuse)
-    with pytest.raises(DataError, match="closed cannot be looked at: Permission denied"):
+    with pytest.raises(DataError, match="closed cannot be accessed: Permission denied"):
         list(TextFiles(tmp_path).documents())
 
 

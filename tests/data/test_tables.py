@@ -53,7 +53,7 @@ def test_of_several_splits_none_is_guessed_and_leftovers_of_maps_are_not_read(
         said = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
         (folder / "state.json").write_text(json.dumps(said))
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(DataError, match=r"the splits train, test(.|\n)*Name one(.|\n)*/train"):
+    with pytest.raises(DataError, match=r"the splits train, test(.|\n)*folder of one(.|\n)*/train"):
         list(TextFiles(tmp_path).documents())
     assert list(TextFiles(tmp_path / "test").documents()) == ["test"]
 
@@ -133,7 +133,7 @@ def test_a_commit_is_not_asked_for(hub: Hub) -> None:
 def test_what_the_hub_refuses_is_said(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for source, message in [
         (HubDataset("no/such", revision=COMMIT), "Cannot read the dataset no/such(.|\n)*names"),
-        (HubDataset("some/texts", revision="gone"), "which commit 'gone'(.|\n)*revision="),
+        (HubDataset("some/texts", revision="gone"), "Cannot resolve 'gone'(.|\n)*revision="),
         (HubDataset("some/texts", text_field="body"), "no column 'body'; it has text, n"),
         (HubDataset("some/texts", text_field="n"), "has int in its column 'n'"),
     ]:

@@ -4,7 +4,6 @@ from fidgpt.data.corpus import Corpus, CorpusDirectory, CorpusTokenizer
 from fidgpt.data.datasets import HubDataset
 from fidgpt.data.errors import DataError
 from fidgpt.data.growing import GrowingBatch, GrowingSequence
-from fidgpt.data.held_out import HeldOut
 from fidgpt.data.mixture import Mixture, Stage, annealed
 from fidgpt.data.packing import Packing, Sequences, best_fit, concatenate, shuffle_and_concatenate
 from fidgpt.data.prefetch import Prefetch
@@ -15,6 +14,7 @@ from fidgpt.data.streams import (
     BegunStage,
     Curve,
     EvaluationStream,
+    HeldOut,
     IndexedStream,
     TokenStream,
     TrainingStream,

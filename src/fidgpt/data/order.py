@@ -22,13 +22,13 @@ _HALF = np.uint64(32)
 
 
 def derive_key(seed: int, *purpose: str | int) -> bytes:
-    """48 bytes that depend on the seed and on every word of the purpose, and on nothing else."""
+    """Return 48 bytes derived from the seed and every word of the purpose."""
     words = "\x1f".join([str(seed), *(f"{type(word).__name__}:{word}" for word in purpose)])
     return hashlib.blake2b(words.encode(), digest_size=8 * _ROUNDS, person=b"fidgpt-data").digest()
 
 
 def permute(positions: NDArray[np.uint64], *, size: int, key: bytes) -> NDArray[np.uint64]:
-    """Where each of `positions` (all below `size`) goes under the permutation that `key` names.
+    """Return the images of `positions`, all below `size`, under the permutation of a key.
 
     A Feistel network on the smallest power of two that holds `size`, walked along its cycle until
     the value falls below `size` (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains").
@@ -49,9 +49,9 @@ def permute(positions: NDArray[np.uint64], *, size: int, key: bytes) -> NDArray[
 def _feistel(
     values: NDArray[np.uint64], *, bits: int, round_keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """A bijection of the numbers of `bits` bits: each half in turn masks the other by a hash.
+    """Permute the numbers of `bits` bits: each half in turn masks the other by a hash.
 
-    The halves may differ by one bit, so any number of bits will do.
+    The halves may differ by one bit, so that any number of bits works.
     """
     low_bits = bits // 2
     high_bits = bits - low_bits
@@ -66,7 +66,7 @@ def _feistel(
 
 
 def _hash(values: NDArray[np.uint64], round_key: np.uint64, *, bits: int) -> NDArray[np.uint64]:
-    """A hash of `bits` bits: add, multiply, fold, multiply, and keep the best-mixed top bits."""
+    """Return a hash of `bits` bits: add, multiply, fold, multiply, keep the best-mixed top bits."""
     mixed = (values + round_key) * _MULTIPLY_FIRST
     mixed ^= mixed >> _HALF
     mixed *= _MULTIPLY_SECOND
@@ -75,15 +75,15 @@ def _hash(values: NDArray[np.uint64], round_key: np.uint64, *, bits: int) -> NDA
 
 @runtime_checkable
 class CorpusPart(Protocol):
-    """What a stream reads from: `Corpus`, or `CorpusDirectory`."""
+    """What a stream reads from: a `Corpus` or a `CorpusDirectory`."""
 
     def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
-        """Make the corpus ready to be read; again, it costs nothing."""
+        """Prepare and open the corpus; later calls cost nothing."""
         ...
 
 
 def require_prepared(corpus: PreparedCorpus | None) -> PreparedCorpus:
-    """The corpus that a stream opened; DataError if it has not opened any."""
+    """Return the corpus that a stream opened; raise DataError if there is none yet."""
     if corpus is None:
         raise DataError("The stream is not prepared yet: call prepare() first.")
     return corpus
@@ -96,17 +96,17 @@ def check_positive(value: int, *, name: str) -> None:
 
 
 def count_windows(split: Split, *, seq_len: int) -> int:
-    """How many windows of `seq_len` + 1 tokens, each sharing one with the next, a split holds."""
+    """Count the windows of `seq_len` + 1 tokens in a split; neighbors share one token."""
     return max(0, (split.num_tokens - 1) // seq_len)
 
 
 def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
-    """Which rows of a batch of `size` rows a rank holds: equal, consecutive shares."""
+    """Return the rows of a batch that a rank holds: equal, consecutive shares."""
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} is not one of world_size={world_size} ranks.")
     if size % world_size:
         raise DataError(
-            f"batch_size={size} cannot be dealt out evenly to world_size={world_size} ranks.\n"
+            f"batch_size={size} cannot be split evenly among world_size={world_size} ranks.\n"
             f"Choose a multiple of {world_size}, for example batch_size="
             f"{-(-size // world_size) * world_size}."
         )
@@ -117,5 +117,5 @@ def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
 def read_windows(
     split: Split, numbers: NDArray[np.int64], *, seq_len: int
 ) -> Int64[Tensor, "rows window"]:
-    """The windows with these numbers, [len(numbers), seq_len + 1]."""
+    """Return the windows with these numbers, [len(numbers), seq_len + 1]."""
     return torch.from_numpy(split.read(numbers * seq_len, length=seq_len + 1))

@@ -1,4 +1,4 @@
-"""Packing of documents into sequences."""
+"""Packing of documents into sequences: concatenated, shuffled, or whole by best fit."""
 
 import bisect
 import contextlib
@@ -31,41 +31,41 @@ from fidgpt.files import atomic_path, only_one, sync, write_whole
 
 @runtime_checkable
 class Sequences(Protocol):
-    """The training split in sequences, numbered from 0, of which an epoch visits each once."""
+    """The training split in numbered sequences, each visited once an epoch."""
 
     @property
     def num_sequences(self) -> int:
-        """How many there are; at least one."""
+        """Number of sequences; at least one."""
         ...
 
     @property
     def checksum(self) -> str:
-        """A hash of all tokens and of how they are packed, as 64 hexadecimal digits."""
+        """A hash of all tokens and of their packing, as 64 hexadecimal digits."""
         ...
 
     def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
-        """The sequences with these numbers in an epoch: [len(numbers), seq_len + 1] token ids."""
+        """Return sequences of an epoch: [len(numbers), seq_len + 1] token ids."""
         ...
 
 
 @runtime_checkable
 class Packing(Protocol):
-    """Makes sequences of a corpus; `concatenate` and `best_fit` are two."""
+    """Makes sequences of a corpus, as `concatenate` and `best_fit` do."""
 
     def __call__(self, corpus: PreparedCorpus, /, *, seq_len: int, seed: int) -> Sequences:
-        """The training split in sequences of `seq_len` + 1 tokens.
+        """Return the training split in sequences of `seq_len` + 1 tokens.
 
         Raises:
-          DataError: there is less than one sequence.
+          DataError: the corpus is shorter than one sequence.
         """
         ...
 
 
 def concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences:
-    """All documents one after the other, cut into windows of `seq_len` inputs and one more token.
+    """Concatenate all documents and cut them into windows of `seq_len` + 1 tokens.
 
-    Neighbours share one token, so that in an epoch every token but the first is a target once
-    (save a rest shorter than `seq_len`). Windows run on across documents.
+    Neighbors share one token, so that every token but the first is a target once an epoch (except
+    for a rest shorter than `seq_len`). Windows cross document boundaries.
     """
     split = corpus.train
     if not count_windows(split, seq_len=seq_len):
@@ -181,7 +181,7 @@ def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> 
 
 
 def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The pieces of some documents at a time, in order: see `_pieces_of`."""
+    """Yield the pieces of a chunk of documents at a time, in order: see `_pieces_of`."""
     for bounds in split.document_bounds(at_once=_AT_ONCE):
         pieces = np.cumsum(-(-np.diff(bounds) // capacity))
         parts = np.flatnonzero(np.diff(pieces // _AT_ONCE)) + 1
@@ -192,14 +192,14 @@ def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], ND
 def _pieces_of(
     bounds: NDArray[np.int64], *, capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The length of each piece, and twice its offset, plus one where it goes on a text."""
+    """Return the length of each piece, and twice its offset, plus 1 if it continues a document."""
     sizes = np.diff(bounds)
     many = -(-sizes // capacity)
     owners = np.repeat(np.arange(len(sizes)), many)
     within = np.arange(len(owners)) - np.repeat(np.cumsum(many) - many, many)
     lengths = np.minimum(sizes[owners] - within * capacity, capacity)
     values = 2 * (bounds[owners] + within * capacity) + (within > 0)
-    kept = (lengths > 1) | (within == 0)  # else it is an end of text alone, with no text
+    kept = (lengths > 1) | (within == 0)  # else it is an end of text without text
     return lengths[kept], values[kept]
 
 
@@ -219,12 +219,12 @@ def _explaining_disk_errors(directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class BinGroup:
-    """Bins that hold the same: of each length, longest first, so many pieces.
+    """Bins with equal contents.
 
     Attributes:
-      num_bins: how many there are.
-      lengths: of the pieces in one bin, each length once.
-      times: how many pieces of that length one bin holds.
+      num_bins: number of bins.
+      lengths: distinct lengths of the pieces in one bin, longest first.
+      times: number of pieces of each length in one bin.
     """
 
     num_bins: int
@@ -232,17 +232,17 @@ class BinGroup:
     times: tuple[int, ...] = ()
 
     def with_piece(self, length: int, *, times: int, num_bins: int) -> "BinGroup":
-        """Some of these bins, with one length more."""
+        """Return bins of the same contents and pieces of one more length."""
         return BinGroup(num_bins, (*self.lengths, length), (*self.times, times))
 
 
 def pack(counts: NDArray[np.int64]) -> list[BinGroup]:
-    """Bins of capacity `len(counts) - 1` for `counts[length]` pieces of each length.
+    """Pack `counts[length]` pieces of each length into bins of capacity `len(counts) - 1`.
 
-    The pieces go, longest first, each into the fullest bin that has room for it: the best-fit
-    packing of Ding et al. (2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830).
-    Bins that hold the same are counted, so that time and memory depend on the capacity and not on
-    the number of pieces.
+    Best-fit decreasing: longest first, each piece goes into the fullest bin with room for it (Ding
+    et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830). Bins with equal
+    contents are counted, so that time and memory depend on the capacity, not on the number of
+    pieces.
     """
     bins = _OpenBins(len(counts) - 1)
     for length in range(len(counts) - 1, 0, -1):
@@ -253,7 +253,7 @@ def pack(counts: NDArray[np.int64]) -> list[BinGroup]:
 
 
 class _OpenBins:
-    """Groups of bins by the room that is left in each."""
+    """Groups of bins by the room left in each."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -261,9 +261,9 @@ class _OpenBins:
         self._groups: dict[int, list[BinGroup]] = {}
 
     def fill(self, length: int, count: int) -> int:
-        """Puts pieces into the group with the least room for them; returns how many are left.
+        """Put pieces into the group with the least room for them; return how many are left over.
 
-        A bin that took a piece is the fullest of all, and takes the next one while it has room.
+        A bin that took a piece is the fullest one, and takes more pieces while it has room.
         """
         room, group = self._tightest(length, count)
         each = room // length
@@ -279,17 +279,17 @@ class _OpenBins:
         return count
 
     def groups(self) -> list[BinGroup]:
-        """All of them, the fullest first."""
+        """Return all groups, the fullest first."""
         return [group for room in self._rooms for group in self._groups[room]]
 
     def _tightest(self, length: int, count: int) -> tuple[int, BinGroup]:
-        place = bisect.bisect_left(self._rooms, length)
-        if place == len(self._rooms):
+        at = bisect.bisect_left(self._rooms, length)
+        if at == len(self._rooms):
             return self._capacity, BinGroup(num_bins=count)
-        room = self._rooms[place]
+        room = self._rooms[at]
         group = self._groups[room].pop()
         if not self._groups[room]:
-            del self._groups[room], self._rooms[place]
+            del self._groups[room], self._rooms[at]
         return room, group
 
     def _put(self, group: BinGroup, room: int) -> None:
@@ -304,38 +304,38 @@ class _OpenBins:
 def best_fit(
     corpus: PreparedCorpus, *, seq_len: int, seed: int, cache_dir: str | Path | None = None
 ) -> Sequences:
-    """Whole documents, as many as fit into each sequence (Ding et al. 2024, arXiv:2404.10830).
+    """Pack whole documents into sequences by best fit (Ding et al. 2024, arXiv:2404.10830).
 
-    Only a document of more than `seq_len` tokens, its end of text included, is cut; what is left
-    of it is packed like a document. A sequence is an end of text and then documents, each with its
-    end of text behind it, so that every document follows one, as `PackedDocuments` has it. What
-    stays empty is filled with ends of text. Those are not learned, nor is the first token of a
-    text that goes on, which nothing before it foretells.
+    Only documents of more than `seq_len` tokens, including the end of text, are split; the pieces
+    are packed like documents. A sequence is an end of text followed by documents, each with its end
+    of text, so that every document follows one, as `PackedDocuments` expects. The rest is padded
+    with ends of text. The padding is masked out of the loss, and so is the first token of a
+    continued document, which has no context.
 
-    Each epoch deals documents of one length anew to the places of that length, and orders those
-    of a sequence anew. What is written, 8 bytes a document, is made once for a `seq_len`.
+    Each epoch permutes the documents of equal length, and those within a sequence. An index of 8
+    bytes a document is written once for each `seq_len`.
 
     Args:
       corpus: the text.
       seq_len: inputs of a sequence.
-      seed: decides the order.
-      cache_dir: where the packing is kept; in the corpus's own directory unless said.
+      seed: seed of the order.
+      cache_dir: where the index is kept; None means in the corpus's directory.
 
     Raises:
-      DataError: there is no document, or the packing cannot be written.
+      DataError: there are no documents, or the index cannot be written.
     """
     name = f"best-fit-{seq_len}"
-    place = corpus.directory / name
+    directory = corpus.directory / name
     if cache_dir is not None:
-        place = Path(cache_dir).expanduser() / corpus.checksum[:32] / name
+        directory = Path(cache_dir).expanduser() / corpus.checksum[:32] / name
     if not corpus.train.num_documents:
-        raise DataError("The corpus has no document to learn from.\nGive more text.")
-    pieces = prepare_pieces(corpus, place, capacity=seq_len)
+        raise DataError("The corpus has no documents to train on.\nGive more text.")
+    pieces = prepare_pieces(corpus, directory, capacity=seq_len)
     return _Bins(corpus, pieces, seq_len=seq_len, seed=seed)
 
 
 class _Bins:
-    """Sequences that are bins of pieces; those of a group hold pieces of the same lengths."""
+    """Sequences that are bins of pieces; those of a group have pieces of the same lengths."""
 
     def __init__(self, corpus: PreparedCorpus, pieces: Pieces, *, seq_len: int, seed: int) -> None:
         self.checksum = pieces.checksum
@@ -359,33 +359,32 @@ class _Bins:
         return rows
 
     def _fill(self, row: NDArray[np.int64], group: int, within: int, *, epoch: int) -> None:
-        """Writes the pieces of bin `within` of a group."""
+        """Write the pieces of bin `within` of a group."""
         filled = 0
-        for start, length, goes_on in self._contents(group, within, epoch=epoch):
+        for start, length, continues in self._contents(group, within, epoch=epoch):
             piece = row[filled : filled + length]
             piece[:] = self._split.read(np.array([start]), length=length)[0]
-            if goes_on:
+            if continues:
                 piece[:1] = mask_loss(piece[:1])
             filled += length
 
     def _contents(self, group: int, within: int, *, epoch: int) -> list[tuple[int, int, bool]]:
-        """Offset, length, and whether a text goes on, of each piece of a bin, in their order."""
+        """Return offset and length of each piece of a bin, and whether it continues a document."""
         kinds = self._groups[group]
         times = np.array(kinds.times)
         lengths = np.repeat(kinds.lengths, times)
         copies = np.arange(len(lengths)) - np.repeat(np.cumsum(times) - times, times)
         ranks = np.repeat(self._first_ranks[group] + within * times, times) + copies
-        shifts = _numbers(self._seed, epoch, self._seq_len + 1)[lengths]
+        shifts = _rotations(self._seed, epoch, self._seq_len + 1)[lengths]
         ranks = (ranks + shifts) % self._pieces.counts[lengths]
-        starts, goes_on = self._pieces.find(lengths, ranks)
+        starts, continues = self._pieces.find(lengths, ranks)
         order = np.argsort(_mixed(starts, salt=int(shifts[0])), kind="stable")
-        pieces = zip(starts.tolist(), lengths.tolist(), goes_on.tolist(), strict=True)
-        contents = list(pieces)
-        return [contents[place] for place in order.tolist()]
+        pieces = (starts[order].tolist(), lengths[order].tolist(), continues[order].tolist())
+        return list(zip(*pieces, strict=True))
 
 
 def _first_ranks(groups: list[BinGroup], *, capacity: int) -> list[NDArray[np.int64]]:
-    """For each group and each of its lengths, how many pieces of it the groups before take."""
+    """Return how many pieces of each length of each group the groups before it take."""
     taken = np.zeros(capacity + 1, dtype=np.int64)
     firsts = []
     for group in groups:
@@ -396,33 +395,33 @@ def _first_ranks(groups: list[BinGroup], *, capacity: int) -> list[NDArray[np.in
 
 
 @functools.lru_cache(maxsize=8)
-def _numbers(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """Numbers from 0 to 2**62, by the seed and the epoch: how far the pieces of a length move."""
+def _rotations(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    """Return by how much the pieces of each length are rotated in an epoch, from 0 to 2**62."""
     data = hashlib.shake_256(derive_key(seed, "best fit", epoch)).digest(8 * count)
     return (np.frombuffer(data, dtype="<u8") >> np.uint64(2)).astype(np.int64)
 
 
 def _mixed(values: NDArray[np.int64], *, salt: int) -> NDArray[np.uint64]:
-    """A hash of each number (the finaliser of SplitMix64; Steele, Lea and Flood, 2014)."""
+    """Return a hash of each number (the finalizer of SplitMix64; Steele, Lea and Flood, 2014)."""
     mixed = values.astype(np.uint64) + np.uint64(salt)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
-_AT_ONCE_OF_SHUFFLED = 1 << 20
+_DOCUMENTS_AT_ONCE = 1 << 20
 
 
 def shuffle_and_concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences:
-    """As `concatenate`, with the documents in another order in each epoch.
+    """Like `concatenate`, but with the documents in a new random order in each epoch.
 
-    So that in every epoch a document has other neighbours, and is cut at other places. Takes 24
-    bytes of memory a document, and a moment where an epoch begins.
+    Documents then have different neighbors, and are cut at different places. Takes 24 bytes of
+    memory a document, and some time at the start of an epoch.
 
     Args:
       corpus: the text.
       seq_len: inputs of a sequence.
-      seed: decides the orders.
+      seed: seed of the orders.
 
     Raises:
       DataError: the corpus is shorter than one sequence.
@@ -442,7 +441,7 @@ class _Shuffled:
         self._split = corpus.train
         self._seq_len = seq_len
         self._seed = seed
-        # Of the epoch that is read and, where a batch spans two, of the other one.
+        # Two, because a batch may span two epochs.
         self._stops = functools.lru_cache(maxsize=2)(self._stops_of)
 
     def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
@@ -452,33 +451,31 @@ class _Shuffled:
         return rows
 
     def _fill(self, row: NDArray[np.int64], start: int, *, epoch: int) -> None:
-        """Writes the tokens from place `start` of an epoch on."""
+        """Write the tokens from offset `start` of an epoch on."""
         stops = self._stops(epoch)
         first, last = np.searchsorted(stops, [start, start + len(row) - 1], side="right").tolist()
         filled = 0
         documents = self._documents(first, last + 1, epoch=epoch)
-        for place, document in enumerate(documents.tolist(), start=first):
+        for position, document in enumerate(documents.tolist(), start=first):
             stop = int(self._bounds[document + 1])
-            begin = stop - (int(stops[place]) - start - filled)
+            begin = stop - (int(stops[position]) - start - filled)
             length = min(stop - begin, len(row) - filled)
             row[filled : filled + length] = self._split.read(np.array([begin]), length=length)[0]
             filled += length
 
     def _documents(self, begin: int, stop: int, *, epoch: int) -> NDArray[np.int64]:
-        """The documents at some places of the order of an epoch."""
+        """Return the documents at these positions of the order of an epoch."""
         key = derive_key(self._seed, "documents", epoch)
-        places = np.arange(begin, stop, dtype=np.uint64)
-        return permute(places, size=self._split.num_documents, key=key).astype(np.int64)
+        positions = np.arange(begin, stop, dtype=np.uint64)
+        return permute(positions, size=self._split.num_documents, key=key).astype(np.int64)
 
     def _stops_of(self, epoch: int) -> NDArray[np.int64]:
-        """Where each document of an epoch ends in it."""
+        """Return where each document of an epoch ends in it."""
         count = self._split.num_documents
         sizes = np.empty(count, dtype=np.int64)
-        for begin in range(0, count, _AT_ONCE_OF_SHUFFLED):
-            documents = self._documents(
-                begin, min(begin + _AT_ONCE_OF_SHUFFLED, count), epoch=epoch
-            )
-            sizes[begin : begin + _AT_ONCE_OF_SHUFFLED] = (
+        for begin in range(0, count, _DOCUMENTS_AT_ONCE):
+            documents = self._documents(begin, min(begin + _DOCUMENTS_AT_ONCE, count), epoch=epoch)
+            sizes[begin : begin + _DOCUMENTS_AT_ONCE] = (
                 self._bounds[documents + 1] - self._bounds[documents]
             )
         return np.cumsum(sizes, out=sizes)
@@ -488,7 +485,7 @@ class _Shuffled:
         """The offset of each document, and of the end of all."""
         bounds = np.zeros(self._split.num_documents + 1, dtype=np.int64)
         filled = 0
-        for some in self._split.document_bounds(at_once=_AT_ONCE_OF_SHUFFLED):
+        for some in self._split.document_bounds(at_once=_DOCUMENTS_AT_ONCE):
             bounds[filled + 1 : filled + len(some)] = some[1:]
             filled += len(some) - 1
         return bounds

@@ -1,4 +1,4 @@
-"""Batches that are made before they are asked for, while the model computes."""
+"""Batches that threads make ahead while the model computes."""
 
 import atexit
 import contextlib
@@ -14,29 +14,28 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.streams import BegunStage, Curve, TrainingStream
-from fidgpt.data.tokenizers import Tokenizer
+from fidgpt.data.streams import TrainingStream, WrappedStream
 
-_Ask = tuple[int, int, int]
-_Job = tuple[_Ask, "Future[Tensor]"]
-# How often the one who waits looks whether anybody still works.
-_PATIENCE_SECONDS = 1.0
-# Batches or threads, of which some few do what can be done; and bytes of all batches made ahead.
-_MOST, _MOST_BYTES = 1000, 2**30
+_Request = tuple[int, int, int]
+_Job = tuple[_Request, "Future[Tensor]"]
+# How often a waiting caller checks that the threads are alive, and the longest wait at exit.
+POLL_SECONDS = 1.0
+# Upper bounds of batches and threads, and of the bytes of all batches made ahead.
+_MAX_COUNT, MAX_BYTES = 1000, 2**30
 
 
-class Prefetch(TrainingStream):
-    """A stream whose next batches threads make, begun in the order of the steps.
+class Prefetch(WrappedStream):
+    """A stream whose next batches are made by threads, in the order of the steps.
 
-    The batches are the stream's own, and no random state is touched. An error comes at the step
-    whose batch it is, as it was raised. Asked for another step than the next, what was made ahead
-    is thrown away. The threads are daemons; the end of the process waits a second at most for the
+    Batches are those of the stream, and no random state is touched. An error is raised at the step
+    whose batch failed. After a request for any step but the next, the batches made ahead are
+    discarded. The threads are daemons; the process waits at its end for at most a second for the
     batches that they are making.
 
     Args:
       stream: where the batches come from.
-      depth: batches that are made ahead, or as many as fit into 1 GiB if those are fewer.
-      num_workers: threads; more than one pay where a batch waits for a disk.
+      depth: batches made ahead, or as many as fit into 1 GiB if those are fewer.
+      num_workers: threads; more than one help if a batch waits for a disk.
 
     Raises:
       ValueError: depth or num_workers is below 1, or above 1,000.
@@ -46,71 +45,51 @@ class Prefetch(TrainingStream):
 
     def __init__(self, stream: TrainingStream, *, depth: int = 2, num_workers: int = 1) -> None:
         self.check_arguments(depth=depth, num_workers=num_workers)
-        self.stream = stream
+        super().__init__(stream)
         self.depth = depth
         self.num_workers = num_workers
-        self._ahead: dict[_Ask, Future[Tensor]] = {}
+        self._ahead: dict[_Request, Future[Tensor]] = {}
         self._reach = 0  # no further than the first batch until its size is known
         self._workers: _Workers | None = None
 
     @staticmethod
     def check_arguments(*, depth: int, num_workers: int) -> None:
-        """Raises ValueError unless a batch is made ahead, by somebody."""
+        """Raise ValueError if a number is out of range."""
         if depth < 1:
             raise ValueError(f"{depth=} makes no batch ahead: use 1 or more, or no Prefetch.")
         if num_workers < 1:
             raise ValueError(f"{num_workers=} threads make no batch: use 1 or more.")
-        if depth > _MOST:
-            raise ValueError(f"{depth=} batches would wait in memory: use {_MOST} at most.")
-        if num_workers > _MOST:
-            raise ValueError(f"{num_workers=} threads are too many: use {_MOST} at most.")
-
-    def prepare(self, *, show_progress: bool = True) -> None:
-        self.stream.prepare(show_progress=show_progress)
+        if depth > _MAX_COUNT:
+            raise ValueError(f"{depth=} batches would wait in memory: use {_MAX_COUNT} at most.")
+        if num_workers > _MAX_COUNT:
+            raise ValueError(f"{num_workers=} threads are too many: use {_MAX_COUNT} at most.")
 
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """The stream's batch of this step; those of the next steps are begun.
+        """Return the stream's batch of this step and start making the next ones.
 
         Raises whatever the stream raised for this step.
         """
-        if self._workers is None or not self._workers.are_alive():  # a forked process has none
+        if self._workers is None or not self._workers.are_alive():  # a fork has no threads
             self._forget()
             self._workers = _Workers(self.stream, count=self.num_workers)
             weakref.finalize(self, self._workers.stop)
-        ask = (step, rank, world_size)
-        if ask not in self._ahead:
+        request = (step, rank, world_size)
+        if request not in self._ahead:
             self._forget()
-        self._begin_until(step + self._reach, ask, self._workers)
-        made = self._workers.wait_for(self._ahead.pop(ask))
+        self._begin_until(step + self._reach, request, self._workers)
+        made = self._workers.wait_for(self._ahead.pop(request))
         is_first = self._reach == 0
-        self._reach = min(self.depth, max(1, _MOST_BYTES // max(1, made.nbytes)))
+        self._reach = min(self.depth, max(1, MAX_BYTES // max(1, made.nbytes)))
         if is_first:
             self._begin_until(step + self._reach, (step + 1, rank, world_size), self._workers)
         return made
 
-    def full_batches(self, steps: int) -> float:
-        return self.stream.full_batches(steps)
-
-    def stages_begun(self, steps: int) -> list[BegunStage]:
-        return self.stream.stages_begun(steps)
-
-    def curves(self, num_steps: int) -> list[Curve]:
-        return self.stream.curves(num_steps)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.stream.tokenizer
-
-    @property
-    def checksum(self) -> str:
-        return self.stream.checksum
-
-    def _begin_until(self, last: int, ask: _Ask, workers: "_Workers") -> None:
-        """Has batches made from the one that is asked for to the last."""
-        for step in range(ask[0], last + 1):
-            if (later := (step, *ask[1:])) not in self._ahead:
+    def _begin_until(self, last: int, request: _Request, workers: "_Workers") -> None:
+        """Request the batches from the given one to the last."""
+        for step in range(request[0], last + 1):
+            if (later := (step, *request[1:])) not in self._ahead:
                 self._ahead[later] = Future()
                 workers.jobs.put((later, self._ahead[later]))
 
@@ -121,7 +100,7 @@ class Prefetch(TrainingStream):
 
 
 class _Workers:
-    """Threads that make batches; they hold the stream, and not the one who asks."""
+    """Threads that make batches; they reference the stream, not the `Prefetch`."""
 
     def __init__(self, stream: TrainingStream, *, count: int) -> None:
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -131,13 +110,13 @@ class _Workers:
         ]
         for thread in self._threads:
             thread.start()
-        _EVERY.add(self)
+        _ALL.add(self)
 
     def are_alive(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
-        """Lets the threads end behind the batches that they are making now."""
+        """Make the threads end after the batches that they are making now."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self.jobs.get_nowait()
@@ -145,34 +124,34 @@ class _Workers:
             self.jobs.put(None)
 
     def join(self, *, timeout: float) -> None:
-        """Waits for threads that were stopped, but not for batches that never come."""
+        """Wait for threads that were stopped, for at most `timeout` seconds."""
         end = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
     def wait_for(self, future: "Future[Tensor]") -> Tensor:
-        """The batch; DataError rather than waiting for a thread that is no more."""
-        while not wait([future], timeout=_PATIENCE_SECONDS).done:
+        """Return the batch; raise DataError if the threads that would make it have ended."""
+        while not wait([future], timeout=POLL_SECONDS).done:
             if not self.are_alive() and not future.done():
                 raise DataError(
-                    "A thread that makes batches ahead ended without a word.\n"
-                    "Start again without prefetching to see why."
+                    "A prefetching thread ended unexpectedly.\nStart again without Prefetch to see "
+                    "why."
                 )
         return future.result()
 
 
-_EVERY: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
+_ALL: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
 
 
 @atexit.register
 def _end_all() -> None:
-    # A thread that comes out of C++ once the interpreter is going is ended there and then by
-    # Python, for which C++ aborts the whole process: "terminate called without an active exception"
-    every = list(_EVERY)
-    for workers in every:
+    # Python ends threads that return from C++ during its shutdown, for which C++ aborts the whole
+    # process: "terminate called without an active exception".
+    workers_left = list(_ALL)
+    for workers in workers_left:
         workers.stop()
-    for workers in every:
-        workers.join(timeout=_PATIENCE_SECONDS)
+    for workers in workers_left:
+        workers.join(timeout=POLL_SECONDS)
 
 
 def _work(stream: TrainingStream, jobs: "queue.SimpleQueue[_Job | None]") -> None:
@@ -182,5 +161,5 @@ def _work(stream: TrainingStream, jobs: "queue.SimpleQueue[_Job | None]") -> Non
             continue
         try:
             future.set_result(stream.batch(step, rank=rank, world_size=world_size))
-        except BaseException as error:  # whatever it is, it belongs to the one who asks
+        except BaseException as error:  # raised again at the step that it belongs to
             future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Sources of text."""
+"""Sources of documents: files of text, JSON lines and tables, and the standard library."""
 
 import fnmatch
 import gzip
@@ -14,57 +14,48 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fidgpt.data.datasets import is_text, read_table, require_one_split
-from fidgpt.data.errors import DataError
+from fidgpt.data.errors import DataError, import_extra
 
 _BY_PYARROW = {".bz2": "bz2", ".lz4": "lz4", ".zst": "zstd"}
 _UNPACKED = {".gz", *_BY_PYARROW}
-_STRANGE = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
+_UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
 
 
 def kind_of(path: Path) -> str:
-    """The suffix of what a file holds once it is unpacked, in small letters."""
+    """Return the lower-case suffix of a file without that of its compression."""
     inner = Path(path.stem) if path.suffix.lower() in _UNPACKED else path
     return inner.suffix.lower()
 
 
 def open_unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """What a file holds, as it is read.
+    """Open a file, decompressing it on the fly.
 
     Raises:
-      DataError: it is packed in another way, or reading it needs pyarrow, which is missing.
+      DataError: its compression is not supported, or needs pyarrow, which is missing.
       OSError: it cannot be opened.
     """
-    if kind_of(path) in _STRANGE:
+    if kind_of(path) in _UNSUPPORTED:
         raise DataError(
-            f"{path} is packed, and only {', '.join(sorted(_UNPACKED))} are unpacked here.\n"
-            "Unpack it first, or, if it lies in a folder, leave it out: "
+            f"{path} is compressed; only {', '.join(sorted(_UNPACKED))} are supported.\n"
+            "Unpack it first, or, if it is in a folder, exclude it: "
             'TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt".'
         )
     match path.suffix.lower():
         case ".gz":
             return gzip.GzipFile(path)
         case ".bz2" | ".lz4" | ".zst" as suffix:
-            return _open_by_pyarrow(path, _BY_PYARROW[suffix])
+            pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Unpacking {path}")
+            stream = pyarrow.input_stream(str(path), compression=_BY_PYARROW[suffix])
+            return io.BufferedReader(stream)
         case _:
             return path.open("rb")
 
 
-def _open_by_pyarrow(path: Path, compression: str) -> io.BufferedReader:
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise DataError(
-            f"{path} is packed, and unpacking it needs pyarrow, which is not installed.\n"
-            'Install it with: pip install "fidgpt[parquet]"'
-        ) from error
-    return io.BufferedReader(pyarrow.input_stream(str(path), compression=compression))
-
-
-_LONGEST_LINE = 1 << 26  # bytes; what is longer is no line of a text
+_MAX_LINE_BYTES = 1 << 26  # what is longer is not a line of text
 
 
 def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[str]:
-    """The documents of a file, told apart by its suffix; what is packed is unpacked on the way."""
+    """Yield the documents of a file, in the format of its suffix."""
     kind = kind_of(path)
     try:
         if kind in (".jsonl", ".ndjson") or (kind == ".json" and _has_lines(path, text_field)):
@@ -76,12 +67,12 @@ def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[s
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(
-            f"Cannot read {path}: {reason}.\nCheck that the file is whole and may be read."
+            f"Cannot read {path}: {reason}.\nCheck that the file is complete and readable."
         ) from error
 
 
 def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
-    """The file in pieces that end at line ends, so that a large file never fills the memory."""
+    """Yield the file in pieces that end at line ends, so that large files need little memory."""
     with io.TextIOWrapper(open_unpacked(path), encoding="utf-8-sig", newline="") as file:
         try:
             while piece := file.read(document_chars):
@@ -89,15 +80,15 @@ def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path} is not UTF-8 text ({error.reason}, byte 0x{error.object[error.start]:02x})"
-                f".\nConvert it, for example with `iconv -f latin1 -t utf-8`, or, if it lies in a "
-                'folder, leave it out: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt".'
+                f".\nConvert it, for example with `iconv -f latin1 -t utf-8`, or, if it is in a "
+                'folder, exclude it: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt".'
             ) from error
 
 
 def _has_lines(path: Path, text_field: str) -> bool:
-    """Whether a file of JSON has an object a line, as large texts often do, and not one in all."""
+    """Return whether a JSON file has one object a line rather than one in all."""
     with open_unpacked(path) as file:
-        first = file.readline(_LONGEST_LINE)
+        first = file.readline(_MAX_LINE_BYTES)
     try:
         row: Any = json.loads(first.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -137,8 +128,8 @@ def _text_of(row: Any, *, text_field: str, place: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{place} holds half of a surrogate pair, which is no character and has no UTF-8 form."
-            "\nRemove that line, or write the character whole."
+            f"{place} holds half of a surrogate pair, which is not a character."
+            "\nRemove that line, or write the whole character."
         ) from error
     return text
 
@@ -149,26 +140,26 @@ _NOT_CODE = {"encodings", "pydoc_data", "site-packages", "dist-packages", "__pyc
 
 @runtime_checkable
 class Source(Protocol):
-    """Documents in an order that never changes, and a cheap word for which documents they are."""
+    """Documents in a fixed order, with a cheap identity."""
 
     def documents(self) -> Iterator[str]:
-        """The documents, none of them empty; may be called again and gives the same."""
+        """Yield the documents, none of them empty; every call yields the same."""
         ...
 
     def identity(self) -> str:
-        """A text that changes whenever the documents do; reads no contents."""
+        """Return a string that changes whenever the documents do; reads no contents."""
         ...
 
 
 class StandardLibrary:
-    """The source code of the standard library of the Python that runs, without its tests.
+    """The source code of the standard library of the running Python, without its tests.
 
-    About 10 MB in 600 documents, one a file, in the order of their paths. Left out are tables and
+    About 10 MB in 600 documents, one a file, in the order of their paths, without tables and
     manuals in the form of code (`encodings`, `pydoc_data`) and files that are not UTF-8.
     """
 
     def documents(self) -> Iterator[str]:
-        """One document a file."""
+        """Yield one document a file."""
         for path in self._files():
             try:
                 text = path.read_bytes().decode("utf-8")
@@ -178,7 +169,7 @@ class StandardLibrary:
                 yield text
 
     def identity(self) -> str:
-        """The Python version, and the paths, sizes and times of the files."""
+        """Return the Python version, and a hash of the paths, sizes and times of the files."""
         root = Path(sysconfig.get_path("stdlib"))
         return f"stdlib {platform.python_version()} {_fingerprint(self._files(), root=root)}"
 
@@ -187,23 +178,23 @@ class StandardLibrary:
         files = [path for path in _walk(root, skip=_TESTS | _NOT_CODE) if path.suffix == ".py"]
         if not files:
             raise DataError(
-                f"This Python keeps no source code of its standard library in {root}.\n"
-                "Train on text of your own: TextFiles(path), or --source PATH."
+                f"This Python has no source code of its standard library in {root}.\n"
+                "Train on other text: TextFiles(path), or --source PATH."
             )
         return files
 
 
 class TextFiles:
-    """A file of text, or a folder of such files, searched through in the order of their paths.
+    """A file of text, or a folder of such files in the order of their paths.
 
     `.jsonl` and `.ndjson` give one document a line, and so does `.json` whose first line is an
     object with `text_field`; `.parquet` and `.arrow` give one a row, from that field. Rows without
-    text are left out. A split that Hugging Face's `save_to_disk` wrote is such a folder; what it
-    says of itself is not read. Any other file is plain UTF-8 text: one document, or, beyond
+    text are skipped. A split that Hugging Face's `save_to_disk` wrote is such a folder; its
+    metadata is skipped. Any other file is plain UTF-8 text: one document, or, beyond
     `document_chars` characters, several that are cut at line ends, so that a corpus of one large
-    file can be split by document too. `.gz`, `.bz2`, `.lz4` and `.zst` are unpacked. Tables and
-    all of these but `.gz` need the extra `fidgpt[parquet]`. In a folder, linked ones in it too,
-    only files whose names match one of `patterns` are read; hidden and empty ones are not.
+    file can be split by document too. `.gz`, `.bz2`, `.lz4` and `.zst` are decompressed. Tables and
+    all of these but `.gz` need the extra `fidgpt[parquet]`. In a folder, including linked folders,
+    only files whose names match one of `patterns` are read; hidden and empty ones are skipped.
     """
 
     def __init__(
@@ -222,7 +213,7 @@ class TextFiles:
         self.document_chars = document_chars
 
     def documents(self) -> Iterator[str]:
-        """The documents of each file in turn."""
+        """Yield the documents of each file in turn."""
         for path in self._files():
             for text in read_file(
                 path, text_field=self.text_field, document_chars=self.document_chars
@@ -231,7 +222,7 @@ class TextFiles:
                     yield text
 
     def identity(self) -> str:
-        """The options, and the paths, sizes and times of the files."""
+        """Return the options, and a hash of the paths, sizes and times of the files."""
         files = self._files()
         root = Path(self.path).expanduser().resolve()
         options = f"{self.text_field} {self.document_chars}"
@@ -246,20 +237,20 @@ class TextFiles:
             reason = getattr(error, "strerror", None) or str(error)
             place = getattr(error, "filename", None) or self.path
             raise DataError(
-                f"{place} cannot be looked at: {reason}.\nGive a text, .jsonl or .parquet file, or "
-                "a folder of them, that may be read."
+                f"{place} cannot be accessed: {reason}.\nGive a readable text, .jsonl or .parquet "
+                "file, or a folder of them."
             ) from error
 
     def _found(self) -> list[Path]:
         root = Path(self.path).expanduser()
         if root.is_dir():
-            found = _walk(root, skip={"__pycache__"}, on_error=_give_up, follow=True)
+            found = _walk(root, skip={"__pycache__"}, on_error=_raise, follow=True)
             for path in found:
                 require_one_split(path)
             files = [path for path in found if self._wanted(path)]
             if not files:
                 raise DataError(
-                    f"{root} is a folder without any text: no file in it that is not empty "
+                    f"{root} is a folder without text: no file in it that is not empty "
                     f"matches {' or '.join(self.patterns)}.\nCheck the path and the patterns."
                 )
             return files
@@ -270,7 +261,7 @@ class TextFiles:
             )
         if not root.is_file():
             raise DataError(
-                f"{root} is no file, and text is read twice.\nWrite the text to a file first."
+                f"{root} is not a regular file, and text is read twice.\nWrite it to a file first."
             )
         if root.stat().st_size == 0:
             raise DataError(f"{root} is empty.\nGive a file with text in it.")
@@ -281,7 +272,7 @@ class TextFiles:
         return matches and path.stat().st_size > 0 and is_text(path)
 
 
-def _give_up(error: OSError) -> None:
+def _raise(error: OSError) -> None:
     raise error
 
 
@@ -292,10 +283,10 @@ def _walk(
     on_error: Callable[[OSError], None] | None = None,
     follow: bool = False,
 ) -> list[Path]:
-    """All files below a folder that are not hidden, sorted by their path in it.
+    """Return all files below a folder that are not hidden, sorted by their path in it.
 
-    A folder that cannot be read is left out, unless `on_error` raises. Where links are followed, a
-    folder to which several lead is read once.
+    Unreadable folders are skipped, unless `on_error` raises. A folder is read once even if several
+    links lead to it.
     """
     files, seen = [], set[str]()
     for folder, folders, names in os.walk(root, onerror=on_error, followlinks=follow):

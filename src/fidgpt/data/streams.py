@@ -1,4 +1,4 @@
-"""Streams of batches."""
+"""Streams of batches: the interfaces, and those of the two splits of a corpus."""
 
 import abc
 import hashlib
@@ -11,11 +11,14 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fidgpt.data.errors import DataError
 from fidgpt.data.order import (
     CorpusPart,
     check_positive,
+    count_windows,
     derive_key,
     permute,
+    read_windows,
     require_prepared,
     rows_of_rank,
 )
@@ -26,12 +29,12 @@ from fidgpt.data.transforms import Transform
 
 
 class BegunStage(NamedTuple):
-    """Shares that a run has read its texts in, which it must not say otherwise when it goes on.
+    """Weights by which part of a run was drawn; a resumed run must not change them.
 
     Attributes:
-      begin: the step from which on, as the stage says it.
-      sequence: the first sequence, counted in the order of the mixture.
-      counts: of a period of sequences, how many each text has.
+      begin: first step of the stage.
+      sequence: first sequence, counted in the order of the mixture.
+      counts: number of sequences of each stream in a period.
     """
 
     begin: int
@@ -44,13 +47,13 @@ class BegunStage(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Something that is another number from step to step, as a person would look at it.
+    """A quantity that changes over the steps of a run, for plots.
 
     Attributes:
-      name: of it.
+      name: of the quantity.
       unit: of its values.
-      values: at each step of a run.
-      full: what they are a part of.
+      values: at each step.
+      full: the value that counts as 100%.
     """
 
     name: str
@@ -60,46 +63,77 @@ class Curve(NamedTuple):
 
 
 class TrainingStream(abc.ABC):
-    """Batches to learn from, a pure function of the step; usable once prepared."""
+    """Training batches, a pure function of the step; `prepare` must be called first."""
 
     @abc.abstractmethod
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Makes the text ready; again, it costs nothing."""
+        """Prepare the text; later calls cost nothing."""
 
     @abc.abstractmethod
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """One process's rows of the batch of a step, each of seq_len + 1 tokens.
+        """Return the rows of one rank in the batch of a step, each of seq_len + 1 tokens.
 
         A negative number is a token masked out of the loss (see `fidgpt.data.mask_loss`).
         """
 
     def full_batches(self, steps: int) -> float:
-        """How many full batches the first `steps` amount to: fewer where batches grow."""
+        """Return how many full batches the first `steps` amount to: fewer if batches grow."""
         return float(steps)
 
     def stages_begun(self, steps: int) -> "list[BegunStage]":
-        """The stages that the first `steps` have begun, of a stream whose texts have shares."""
+        """Return the stages of mixtures that begin within the first `steps`."""
         return []
 
     def curves(self, num_steps: int) -> "list[Curve]":
-        """What changes over a run of so many steps by schedules and stages; it needs no text."""
+        """Return what changes over a run by schedules and stages; it needs no text."""
         return []
 
     @property
     @abc.abstractmethod
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the tokens come from."""
+        """The tokenizer of the text."""
 
     @property
     @abc.abstractmethod
     def checksum(self) -> str:
-        """A hash of all the tokens, by which a resumed run knows its text."""
+        """A hash of all the tokens, by which a resumed run recognizes its text."""
+
+
+class WrappedStream(TrainingStream):
+    """A stream that changes the batches of another one.
+
+    Args:
+      stream: where the batches come from.
+    """
+
+    def __init__(self, stream: TrainingStream) -> None:
+        self.stream = stream
+
+    def prepare(self, *, show_progress: bool = True) -> None:
+        self.stream.prepare(show_progress=show_progress)
+
+    def full_batches(self, steps: int) -> float:
+        return self.stream.full_batches(steps)
+
+    def stages_begun(self, steps: int) -> list[BegunStage]:
+        return self.stream.stages_begun(steps)
+
+    def curves(self, num_steps: int) -> list[Curve]:
+        return self.stream.curves(num_steps)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.stream.tokenizer
+
+    @property
+    def checksum(self) -> str:
+        return self.stream.checksum
 
 
 class IndexedStream(TrainingStream):
-    """A stream whose sequences are numbered without end: batches are cut from their order.
+    """A stream of numbered sequences, an endless order that is cut into batches.
 
     Attributes:
       batch_size: sequences of a batch, over all ranks.
@@ -109,55 +143,63 @@ class IndexedStream(TrainingStream):
 
     @abc.abstractmethod
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sequences with these numbers, from 0: [len(indices), seq_len + 1] token ids."""
+        """Return the sequences with these numbers: [len(indices), seq_len + 1] token ids."""
 
     def require_text(self) -> None:
-        """Raises DataError where the text is not there, before anything that takes long."""
+        """Raise DataError if the text is missing, before anything that takes long."""
 
-    def begun(self, count: int) -> list[BegunStage]:
-        """The stages in which the first `count` sequences were dealt; see `stages_begun`."""
+    def stages_within(self, count: int) -> list[BegunStage]:
+        """Return the stages that begin within the first `count` sequences."""
         return []
 
-    def in_steps(self, before: Callable[[int], int]) -> "IndexedStream":
-        """This stream where `before(step)` sequences come before a step, and not equally many."""
+    def with_batch_starts(self, start_of: Callable[[int], int]) -> "IndexedStream":
+        """Return this stream for batches of other sizes, where step n begins at `start_of(n)`."""
         return self
 
     def stages_begun(self, steps: int) -> list[BegunStage]:
-        return self.begun(steps * self.batch_size)
+        return self.stages_within(steps * self.batch_size)
 
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """The rows of one rank at a step: [batch_size / world_size, seq_len + 1] token ids.
+        """Return the rows of one rank at a step: [batch_size / world_size, seq_len + 1] token ids.
 
-        The ranks' rows one below the other are the same for any number of ranks. Raises
-        DataError if the batch cannot be dealt out evenly.
+        The ranks' rows, concatenated, are the same for any number of ranks.
+
+        Raises:
+          DataError: `batch_size` is not divisible by `world_size`.
         """
         if step < 0:
             raise ValueError(f"step={step} must not be negative.")
-        dealt = rows_of_rank(self.batch_size, rank=rank, world_size=world_size)
-        first = step * self.batch_size
-        indices = np.arange(first + dealt.start, first + dealt.stop, dtype=np.int64)
-        return torch.from_numpy(self.rows(indices))
+        return self.batch_from(
+            step * self.batch_size, size=self.batch_size, rank=rank, world_size=world_size
+        )
+
+    def batch_from(
+        self, first: int, *, size: int, rank: int, world_size: int
+    ) -> Int64[Tensor, "rows window"]:
+        """Return the rows of one rank in the batch of `size` sequences from `first` on."""
+        rows = rows_of_rank(size, rank=rank, world_size=world_size)
+        return torch.from_numpy(self.rows(first + np.array(rows, dtype=np.int64)))
 
 
 class EvaluationStream(abc.ABC):
-    """Fixed batches to be measured on, the same every time; usable once prepared."""
+    """Fixed evaluation batches; `prepare` must be called first."""
 
     @abc.abstractmethod
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Makes the text ready; again, it costs nothing."""
+        """Prepare the text; later calls cost nothing."""
 
     @abc.abstractmethod
     def batch(
         self, number: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """One process's rows of batch `number`, each of seq_len + 1 tokens."""
+        """Return the rows of one rank in batch `number`, each of seq_len + 1 tokens."""
 
     @property
     @abc.abstractmethod
     def num_batches(self) -> int:
-        """How many batches there are."""
+        """Number of batches."""
 
     @property
     @abc.abstractmethod
@@ -166,18 +208,18 @@ class EvaluationStream(abc.ABC):
 
 
 class TokenStream(IndexedStream):
-    """Endless batches of the training split: every sequence once an epoch, shuffled each time anew.
+    """Endless batches of the training split, each sequence once an epoch in a new random order.
 
-    The order is a keyed permutation of the sequence numbers, another one in every epoch: a batch
-    costs the same at any step, and there is no state to save.
+    The order is a keyed permutation of the sequence numbers, a different one in every epoch, so
+    that a batch costs the same at any step and there is no state to save.
 
     Args:
       corpus: the text.
       seq_len: inputs of a sequence, which holds one token more.
       batch_size: sequences of a batch, over all ranks.
-      seed: decides the order, and with it what packing and transforms draw.
-      packing: makes sequences of documents.
-      transforms: change sequences, one after the other.
+      seed: seed of the order, of the packing and of the transforms.
+      packing: how documents become sequences.
+      transforms: applied to the sequences in turn.
 
     Raises:
       DataError: a size is below one.
@@ -205,7 +247,7 @@ class TokenStream(IndexedStream):
 
     @staticmethod
     def check_arguments(*, seq_len: int, batch_size: int) -> None:
-        """Raises DataError where a count is below one."""
+        """Raise DataError if a size is below one."""
         check_positive(seq_len, name="seq_len")
         check_positive(batch_size, name="batch_size")
 
@@ -215,9 +257,10 @@ class TokenStream(IndexedStream):
             require_source()
 
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Open the corpus and pack it, writing what is missing; again, it costs nothing.
+        """Open and pack the corpus, preparing what is missing.
 
-        Raises DataError, also when the training split is shorter than one sequence.
+        Raises:
+          DataError: the corpus cannot be prepared, or is shorter than one sequence.
         """
         if self._sequences is not None:
             return
@@ -228,15 +271,15 @@ class TokenStream(IndexedStream):
         self._prepared = prepared
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sequences with these numbers, counted on from epoch to epoch."""
+        """Return the sequences with these numbers, counted through all epochs."""
         sequences, tokenizer = self._packed, self.tokenizer
         rows = np.empty((len(indices), self.seq_len + 1), dtype=np.int64)
-        epochs, places = np.divmod(indices, sequences.num_sequences)
+        epochs, positions = np.divmod(indices, sequences.num_sequences)
         for epoch in np.unique(epochs).tolist():
             chosen = epochs == epoch
             key = derive_key(self.seed, "data", epoch)
             numbers = permute(
-                places[chosen].astype(np.uint64), size=sequences.num_sequences, key=key
+                positions[chosen].astype(np.uint64), size=sequences.num_sequences, key=key
             )
             rows[chosen] = sequences.read(numbers.astype(np.int64), epoch=epoch)
         for transform in self.transforms:
@@ -266,13 +309,98 @@ class TokenStream(IndexedStream):
 
     @property
     def checksum(self) -> str:
-        """A hash of the prepared corpus, and of what packs and changes it, in 64 hex digits."""
+        """A hash of the prepared corpus, its packing and the transforms, in 64 hex digits."""
         words = [self._packed.checksum, *(transform.identity() for transform in self.transforms)]
         return (
             words[0] if len(words) == 1 else hashlib.sha256("\n".join(words).encode()).hexdigest()
         )
 
+
+class HeldOut(EvaluationStream):
+    """Batches of the validation split, always the same ones in the same order.
+
+    If not all sequences are used, those used are spread evenly over the split. Only the last batch
+    may be smaller than the others; a rank may get fewer rows of it than another, or none.
+
+    Args:
+      corpus: the text.
+      seq_len: inputs of a sequence, which holds one token more.
+      batch_size: sequences of a batch, over all ranks.
+      num_batches: maximum number of batches; None means the whole split.
+
+    Raises:
+      DataError: a count is below one.
+    """
+
+    def __init__(
+        self, corpus: CorpusPart, *, seq_len: int, batch_size: int, num_batches: int | None = None
+    ) -> None:
+        self.check_arguments(seq_len=seq_len, batch_size=batch_size, num_batches=num_batches)
+        self.corpus = corpus
+        self.seq_len = seq_len
+        self.batch_size = batch_size
+        self.max_batches = num_batches
+        self._prepared: PreparedCorpus | None = None
+
+    @staticmethod
+    def check_arguments(*, seq_len: int, batch_size: int, num_batches: int | None) -> None:
+        """Raises DataError where a count is below one."""
+        check_positive(seq_len, name="seq_len")
+        check_positive(batch_size, name="batch_size")
+        if num_batches is not None:
+            check_positive(num_batches, name="num_batches")
+
+    def prepare(self, *, show_progress: bool = True) -> None:
+        """Open the corpus, preparing it first if it is missing.
+
+        Raises:
+          DataError: it cannot be prepared, or its validation split is shorter than one sequence.
+        """
+        prepared = self.corpus.prepare(show_progress=show_progress)
+        split = prepared.validation
+        if not count_windows(split, seq_len=self.seq_len):
+            rest = prepared.train.num_documents
+            more = "hold out more of it (validation_fraction), " if rest else ""
+            raise DataError(
+                f"The held-out text is shorter than one sequence: {split.num_tokens} tokens in "
+                f"{split.num_documents} documents, and seq_len={self.seq_len} needs "
+                f"{self.seq_len + 1}.\nGive more text, {more}set a smaller seq_len, or do without "
+                "validation."
+            )
+        self._prepared = prepared
+
+    @property
+    def num_sequences(self) -> int:
+        """The number of sequences in the whole split."""
+        return count_windows(require_prepared(self._prepared).validation, seq_len=self.seq_len)
+
     @property
     def token_bytes(self) -> Int64[Tensor, " vocab"]:
         """The number of UTF-8 bytes that each token stands for; 0 for special tokens."""
         return require_prepared(self._prepared).token_bytes
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches; at least 1."""
+        whole = -(-self.num_sequences // self.batch_size)
+        return whole if self.max_batches is None else min(whole, self.max_batches)
+
+    def batch(
+        self, number: int, *, rank: int = 0, world_size: int = 1
+    ) -> Int64[Tensor, "rows window"]:
+        """Return the rows of one rank in a batch: [batch_size / world_size, seq_len + 1] token ids.
+
+        Raises:
+          DataError: `batch_size` is not divisible by `world_size`.
+          IndexError: there is no such batch.
+        """
+        if not 0 <= number < self.num_batches:
+            raise IndexError(f"batch {number} of {self.num_batches} batches")
+        rows = rows_of_rank(self.batch_size, rank=rank, world_size=world_size)
+        used = min(self.num_batches * self.batch_size, self.num_sequences)
+        first = number * self.batch_size
+        chosen = np.arange(first + rows.start, min(first + rows.stop, used), dtype=np.int64)
+        numbers = chosen * self.num_sequences // used
+        return read_windows(
+            require_prepared(self._prepared).validation, numbers, seq_len=self.seq_len
+        )

@@ -1,4 +1,4 @@
-"""Transforms of sequences."""
+"""Transforms of sequences: loss masks and fill-in-the-middle."""
 
 import hashlib
 from typing import Protocol, TypeVar, runtime_checkable
@@ -15,14 +15,14 @@ from fidgpt.data.tokenizers import Tokenizer
 
 @runtime_checkable
 class Transform(Protocol):
-    """Changes sequences; a pure function of them, their numbers and the seed."""
+    """A pure function of sequences, their numbers and the seed."""
 
     def check(self, tokenizer: Tokenizer, /) -> None:
-        """Raises DataError where it cannot work with a tokenizer."""
+        """Raise DataError if the tokenizer lacks what the transform needs."""
         ...
 
     def identity(self) -> str:
-        """A text that changes whenever it would change sequences in another way."""
+        """Return a string that changes whenever the results would."""
         ...
 
     def __call__(
@@ -34,13 +34,13 @@ class Transform(Protocol):
         seed: int,
         tokenizer: Tokenizer,
     ) -> NDArray[np.int64]:
-        """Rows of the same length, [len(indices), seq_len + 1].
+        """Return transformed rows of the same length, [len(indices), seq_len + 1].
 
         Args:
           rows: token ids; negative where they are masked (see `fidgpt.data.mask_loss`).
-          indices: the number of each row, counted from the beginning of the run.
-          seed: of the stream.
-          tokenizer: that the tokens come from.
+          indices: number of each row, counted from the start of the run.
+          seed: seed of the stream.
+          tokenizer: of the tokens.
         """
         ...
 
@@ -86,31 +86,31 @@ def count_loss_targets(batch: Int64[Tensor, "rows window"]) -> int:
     return targets.numel() if batch.is_meta else int((targets >= 0).sum())
 
 
-# Shorter texts stay as they are: three or four of their tokens make room for the special ones.
+# Shorter texts are not changed: three or four of their tokens make room for the special ones.
 _MIN_TOKENS = 16
-_NUMBERS = 4  # that each text draws
+_NUMBERS = 4  # random numbers for each text
 
 
 class FillInTheMiddle:
-    """Texts are cut at two random places, and the middle is moved behind the rest, to be filled in.
+    """Cut texts at two random positions and move the middle to the end, to be filled in.
 
     Prefix, suffix, middle become `PRE prefix SUF suffix MID middle` (PSM) or `PRE SUF suffix MID
-    prefix middle` (SPM), an end of text behind it (Bavarian et al. 2022, arXiv:2207.14255: the
+    prefix middle` (SPM), followed by an end of text (Bavarian et al. 2022, arXiv:2207.14255: the
     transformation of section 3 at the level of contexts, section 4.4, and SPM as in its appendix
-    D). A text is what stands between ends of text in a sequence. It keeps its length: its last
-    tokens, three or, where the sequence cuts it off, four, make room for the special ones. Cuts
-    are between tokens. Texts of less than 16 tokens stay as they are. What is drawn depends on the
-    seed and on the number of the sequence.
+    D). Texts are what ends of text delimit in a sequence. They keep their length: the last three
+    tokens, or four if the sequence truncates the text, make room for the special ones. Cuts are
+    between tokens. Texts of less than 16 tokens are not changed. Random numbers depend on the seed
+    and on the number of the sequence.
 
     Args:
       rate: probability that a text is changed.
-      spm_rate: share of those that are changed to SPM.
-      prefix: special token before the prefix, by its name or its id.
-      suffix: the one before the suffix.
-      middle: the one before the middle.
+      spm_rate: share of SPM among the changed texts.
+      prefix: name or id of the special token before the prefix.
+      suffix: that before the suffix.
+      middle: that before the middle.
 
     Raises:
-      DataError: a rate is no probability.
+      DataError: a rate is not from 0 to 1.
     """
 
     def __init__(
@@ -131,17 +131,17 @@ class FillInTheMiddle:
 
     @staticmethod
     def check_arguments(*, rate: float, spm_rate: float) -> None:
-        """Raises DataError unless both are probabilities."""
+        """Raise DataError unless both are probabilities."""
         for name, value in locals().items():
             if not 0 <= value <= 1:
-                raise DataError(f"{name}={value} is no probability: use 0 to 1.")
+                raise DataError(f"{name}={value} must be a probability, from 0 to 1.")
 
     def check(self, tokenizer: Tokenizer) -> None:
-        """Raises DataError where the tokenizer lacks one of the special tokens."""
+        """Raise DataError if the tokenizer lacks one of the special tokens."""
         self._special(tokenizer)
 
     def identity(self) -> str:
-        """The rates and the tokens."""
+        """Return the rates and the tokens."""
         tokens = f"{self.prefix!r} {self.suffix!r} {self.middle!r}"
         return f"fill in the middle {self.rate} {self.spm_rate} {tokens}"
 
@@ -153,7 +153,7 @@ class FillInTheMiddle:
         seed: int,
         tokenizer: Tokenizer,
     ) -> NDArray[np.int64]:
-        """The rows with some of their texts changed, each of the same length as before."""
+        """Return the rows with some of their texts changed."""
         special = self._special(tokenizer)
         changed = rows.copy()
         for row, index in zip(changed, indices.tolist(), strict=True):
@@ -174,13 +174,13 @@ class FillInTheMiddle:
     def _moved(
         self, text: NDArray[np.int64], special: list[int], numbers: NDArray[np.float64]
     ) -> NDArray[np.int64]:
-        """The text and the special tokens in the order of PSM or SPM."""
+        """Return the text and the special tokens in the order of PSM or SPM."""
         first, second = sorted((numbers[2:] * (len(text) + 1)).astype(np.int64).tolist())
         before, middle, after = text[:first], text[first:second], text[second:]
-        begin, turn, fill = ([token] for token in special)
+        prefix, suffix, fill = ([token] for token in special)
         if numbers[1] < self.spm_rate:
-            return np.concatenate([begin, turn, after, fill, before, middle])
-        return np.concatenate([begin, before, turn, after, fill, middle])
+            return np.concatenate([prefix, suffix, after, fill, before, middle])
+        return np.concatenate([prefix, before, suffix, after, fill, middle])
 
     def _special(self, tokenizer: Tokenizer) -> list[int]:
         known = tokenizer.special_ids()
@@ -190,21 +190,21 @@ class FillInTheMiddle:
 
 
 def _found(token: str | int, known: dict[str, int], tokenizer: Tokenizer) -> int:
-    """The id of a token."""
+    """Return the id of a token."""
     if isinstance(token, int) and 0 <= token < tokenizer.vocab_size:
         return token
     if isinstance(token, str) and token in known:
         return known[token]
     raise DataError(
-        f"The tokenizer has no special token {token!r} to fill in the middle; it has "
+        f"The tokenizer has no special token {token!r} for fill-in-the-middle; it has "
         f"{', '.join(list(known)[:12]) or 'none'}, and {tokenizer.vocab_size} tokens in all.\n"
-        "Name three that it has, or one that is trained with them: "
+        "Name three that it has, or train a tokenizer with them: "
         f"BPETokenizer(special_tokens=[{token!r}, ...])."
     )
 
 
 def _uniform(seed: int, index: int, *, count: int) -> NDArray[np.float64]:
-    """Numbers from 0 to below 1 for each of some texts, [count, 4]."""
+    """Return random numbers from 0 to below 1 for each text, [count, 4]."""
     data = hashlib.shake_256(derive_key(seed, "fim", index)).digest(8 * _NUMBERS * count)
     whole = np.frombuffer(data, dtype="<u8") >> np.uint64(11)
     return (whole / float(1 << 53)).reshape(count, _NUMBERS)
