@@ -77,8 +77,8 @@ def causes(name: str, changed: list[str]) -> list[str]:
             continue
         if told.default_of:
             found.append(f"{path}: a default of {told.default_of}")
-        elif told.sayings:
-            found.append(f"{path}: said by {told.sayings[0].who}")
+        elif told.assignments:
+            found.append(f"{path}: set by {told.assignments[0].set_by}")
     return list(dict.fromkeys(found))
 
 
@@ -110,7 +110,7 @@ def _folded(lines: Lines) -> Lines:
 def _text(row: Row) -> str:
     """A heard value stands where it is said, so that here its source is enough."""
     value, _, source = row.text.partition("  <- ")
-    if row.kind == "heard" and source:
+    if row.kind == "inherited" and source:
         return f" <- {source}"
     return f" = {value}" + ("  (default)" if row.kind == "default" else "")
 

@@ -68,7 +68,7 @@ def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) ->
             explain=lambda changed: causes("base", changed),
         )
     assert "+model.blocks[0].attention.rope.theta = 500000.0" in str(failed.value)
-    assert "theta: said by tests/test_configs.py" in str(failed.value).replace(str(GOLDENS), "")
+    assert "theta: set by tests/test_configs.py" in str(failed.value).replace(str(GOLDENS), "")
     read = {name: (golden.parent / f"{name}.txt").read_text(encoding="utf-8") for name in names}
     assert moved(lambda name: read[name]) == ["base"]
 

@@ -32,7 +32,7 @@ def made(*directives: str, catalogue: Catalogue = OWN) -> Any:
 
 def said(path: str, *directives: str) -> list[str]:
     """By whom something was said of a place, newest first."""
-    return [str(one.by) for one in provenance_of(made(*directives), path).sayings]
+    return [str(one.by) for one in provenance_of(made(*directives), path).assignments]
 
 
 def refused(*directives: str, catalogue: Catalogue = OWN) -> str:

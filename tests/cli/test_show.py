@@ -84,24 +84,24 @@ class TestWhy:
         assert err.startswith("warning: set:model.hidden_dim=48 (directive 3) overrules what ")
         lines = out.splitlines()
         assert lines[0] == "model.blocks[0].mlp.hidden_dim = 48"
-        assert lines[1] == "  heard through HiddenDim from model.hidden_dim"
+        assert lines[1] == "  inherited from model.hidden_dim through HiddenDim"
         assert lines[3] == "  model.hidden_dim = 48"
-        assert lines[4] == "    48  said by directive 3: set:model.hidden_dim=48"
-        assert lines[5] == "    64  before, said by directive 2: set:model.hidden_dim=64"
-        assert lines[6].startswith("    32  before, said by directive 1: config:debug (")
+        assert lines[4] == "    48  set by directive 3: set:model.hidden_dim=48"
+        assert lines[5] == "    64  previously set by directive 2: set:model.hidden_dim=64"
+        assert lines[6].startswith("    32  previously set by directive 1: config:debug (")
         assert "configs/debug.py:" in lines[6]
 
     def test_a_fiddler_is_named_with_its_line(self, command: Command) -> None:
         flags = [DEBUG, "--config=fiddler:smoke_test(num_steps=3)", "--why=num_steps"]
         out = command(train.main, *flags).out
-        line = "  3  said by directive 2: fiddler:smoke_test(num_steps=3) ("
+        line = "  3  set by directive 2: fiddler:smoke_test(num_steps=3) ("
         assert out.splitlines()[1].startswith(line)
         assert "fiddlers/runs.py:" in out.splitlines()[1]
 
     def test_an_item_of_a_dict(self, command: Command) -> None:
         flags = [DEBUG, "--config=set:samples.prompts[0]=hello", "--why=samples.prompts[0]"]
         out = command(train.main, *flags).out
-        assert "'hello'  said by directive 2: set:samples.prompts[0]=hello" in out
+        assert "'hello'  set by directive 2: set:samples.prompts[0]=hello" in out
 
     def test_several_at_once(self, command: Command) -> None:
         out = command(train.main, DEBUG, "--why=seed", "--why=num_steps").out
@@ -135,16 +135,16 @@ class TestWhy:
         out = command(train.main, how.format(run_directory), "--why=seed").out
         lines = out.splitlines()
         assert lines[0] == "seed = 7"
-        assert lines[1] == f"  7  said by {run_directory}: directive 4: set:seed=7"
-        assert lines[2].startswith(f"  0  before, said by {run_directory}: directive 1: ")
+        assert lines[1] == f"  7  set by {run_directory}: directive 4: set:seed=7"
+        assert lines[2].startswith(f"  0  previously set by {run_directory}: directive 1: ")
 
     def test_what_comes_after_the_file_lies_on_top(
         self, command: Command, run_directory: Path
     ) -> None:
         file = f"--config=config_file:{run_directory}/config.json"
         lines = command(train.main, file, "--config=set:seed=8", "--why=seed").out.splitlines()
-        assert lines[1] == "  8  said by directive 2: set:seed=8"
-        assert lines[2] == f"  7  before, said by {run_directory}: directive 4: set:seed=7"
+        assert lines[1] == "  8  set by directive 2: set:seed=8"
+        assert lines[2] == f"  7  previously set by {run_directory}: directive 4: set:seed=7"
 
     def test_a_run_without_history_answers_from_its_content(
         self, command: Command, run_directory: Path
@@ -152,7 +152,7 @@ class TestWhy:
         (run_directory / "provenance.json").unlink()
         status, out, err = command(train.main, f"--resume={run_directory}", "--why=seed")
         assert (status, err) == (0, "")
-        assert out.splitlines()[1] == f"  7  said by {run_directory}/config.json"
+        assert out.splitlines()[1] == f"  7  set by {run_directory}/config.json"
 
     def test_a_history_that_is_no_file_is_said_aloud_and_left_aside(
         self, command: Command, run_directory: Path

@@ -60,7 +60,7 @@ def test_a_run_in_storage_is_read_with_who_said_what(
     said = (f"--config=config_file:{store}/config.json", "--diff=debug", "--why=num_steps")
     status, out, err = command(train.main, *said)
     assert (status, err) == (0, "")
-    assert out.startswith("num_steps = 20\n  20  said by")
+    assert out.startswith("num_steps = 20\n  20  set by")
     assert "somebody far away" in out
     assert out.endswith(ONE_CHANGE)
 

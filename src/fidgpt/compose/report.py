@@ -27,7 +27,7 @@ from fidgpt.graph.edits import carry_out
 from fidgpt.graph.errors import listed, raise_all
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, find_parameter, follow, parse_path
-from fidgpt.graph.provenance import sayings_at
+from fidgpt.graph.provenance import assignments_at
 from fidgpt.graph.walk import title
 
 _ITEM = re.compile(r"\[\d+\]")
@@ -80,7 +80,7 @@ class Culprits:
         nearest: ParameterRef | None = place
         while nearest is not None:
             heard = self._heard.get((id(nearest.container), nearest.key), [])
-            if said := sayings_at(nearest) or heard:
+            if said := assignments_at(nearest) or heard:
                 newest = heard[0] if heard and said[0].value is fdl.NO_VALUE else said[0]
                 return newest.by
             nearest = nearest.above
@@ -149,7 +149,7 @@ def overruled(made: Composed) -> Iterator[str]:
 
 def _overrules(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
     try:
-        sayings = sayings_at(find_parameter(root, path))
+        sayings = assignments_at(find_parameter(root, path))
         since = _from(sayings, effect)
         before = _past(since, effect)
         if not since or not before or before[0].by != earlier.speaker:

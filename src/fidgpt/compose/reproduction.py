@@ -21,7 +21,7 @@ from fidgpt.compose.index import known_frames
 from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import is_url
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
-from fidgpt.graph.assignments import speakers
+from fidgpt.graph.assignments import sources_of
 from fidgpt.graph.codegen import shortest
 from fidgpt.graph.errors import at
 from fidgpt.graph.reproduce import Repro, nearest, repro
@@ -117,7 +117,7 @@ FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else ma
 def remembered(cfg: fdl.Config) -> list[str]:
     """The directives that a graph remembers, in order, as far as something of each is left."""
     said: dict[tuple[bool, int], list[str]] = {}
-    for one in speakers(node.value for node in parts(cfg)):
+    for one in sources_of(node.value for node in parts(cfg)):
         if one.kind == "directive":
             said.setdefault((one.run is None, one.number), []).append(one.text)
     # What was said of an earlier run, which has its name before it, goes before what is new; and

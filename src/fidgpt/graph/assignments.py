@@ -1,4 +1,4 @@
-"""The history of assignments of a graph and their sources."""
+"""The recorded assignments of a graph's parameters, and their sources."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle import history
 
-from fidgpt.graph.fiddle import Key
+from fidgpt.graph.fiddle import Key, argument_history
 
 _WRITTEN = re.compile(
     r"(?:(?P<run>.+?): )??(?P<kind>directive|fiddler) (?P<number>\d+): (?P<text>.+)", re.DOTALL
@@ -22,13 +22,13 @@ _WRITTEN = re.compile(
 
 
 class Source(NamedTuple):
-    """Who said a value.
+    """What set a value: a directive, a fiddler, or anything with a name.
 
     Attributes:
-      text: its words: a directive as it was typed, the name of a fiddler, or any others.
-      kind: `directive` or `fiddler`; "" where it is neither.
-      number: which one of its kind it was, counted from 1; 0 where it is neither.
-      run: the earlier run, or file, that it spoke in; None for now.
+      text: a directive as it was typed, the name of a fiddler, or any other description.
+      kind: `directive` or `fiddler`; "" for others.
+      number: its position among those of its kind, counted from 1; 0 for others.
+      run: the previous run, or file, that it belongs to; None for this command.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
     @classmethod
     def read(cls, written: str) -> "Source":
-        """The one of whom `str` wrote this; all of it is the text of one that has no kind."""
+        """Return the source of which `str` wrote a text."""
         found = _WRITTEN.fullmatch(written)
         if found is None:
             return cls(written)
@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
 
 _FIDGPT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Files that assign on behalf of somebody else, who is the one to be named.
+# Files that assign on behalf of their caller, whose line is the one to record.
 _MACHINERY = (
     os.path.dirname(os.path.abspath(fdl.__file__)) + os.sep,
     os.path.join(_FIDGPT, "graph") + os.sep,
@@ -58,26 +58,26 @@ _MACHINERY = (
     os.path.join(_FIDGPT, "compose") + os.sep,
     contextlib.__file__,  # which calls what a context manager decorates
 )
-_speaker: ContextVar[tuple[Source | None, FrameType | None]] = ContextVar(
-    "speaker", default=(None, None)
+_current: ContextVar[tuple[Source | None, FrameType | None]] = ContextVar(
+    "source", default=(None, None)
 )
 
 
 @dataclass(frozen=True)
-class Spot(history.Location):
-    """A line of code and, where there is one, on whose behalf it ran."""
+class AttributedLocation(history.Location):
+    """A line of code and, if there is one, the source on whose behalf it ran."""
 
     by: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One value that somebody gave a parameter.
+    """One recorded change of a parameter.
 
     Attributes:
-      value: the value; `fdl.NO_VALUE` where it was taken away, or left open.
-      by: on whose behalf, such as a directive's; None where code alone said it.
-      where: the line of code, such as `configs/base.py:70 in base`; "" where none is known.
+      value: the value; `fdl.NO_VALUE` where it was removed, or only a tag was added.
+      by: the source, such as a directive; None where code alone set it.
+      where: the line of code, such as `configs/base.py:70 in base`; "" if unknown.
     """
 
     value: Any
@@ -85,155 +85,119 @@ class Assignment:
     where: str
 
     @property
-    def who(self) -> str:
-        """By whom and where, as one phrase."""
-        words = [_shown(str(word)) for word in (self.by, self.where) if word]
-        return (
-            f"{words[0]} ({words[1]})" if len(words) == 2 else (words or ["nobody knows whom"])[0]
-        )
+    def set_by(self) -> str:
+        """The source and the line of code, as one phrase for a terminal."""
+        words = [_printable(str(word)) for word in (self.by, self.where) if word]
+        return f"{words[0]} ({words[1]})" if len(words) == 2 else "".join(words) or "unknown code"
 
 
-def _shown(text: str) -> str:
-    """A text on one line, without what would move the cursor of a terminal, or colour it."""
+def _printable(text: str) -> str:
+    """A text on one line, without control characters."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-class Remembered(str):
-    """The text of a value that was said before the graph was saved; the value itself is gone."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 @contextlib.contextmanager
-def attributed_to(speaker: Source | str) -> Iterator[None]:
-    """Assignments made inside are recorded as made on somebody's behalf, beside the line of code.
-
-    Args:
-      speaker: who it is, or in any words.
-    """
-    by = Source(speaker) if isinstance(speaker, str) else speaker
+def attributed_to(source: Source | str) -> Iterator[None]:
+    """Record a source with every assignment made inside, beside the line of code."""
+    by = Source(source) if isinstance(source, str) else source
     frame = inspect.currentframe()
     entered = frame.f_back.f_back if frame and frame.f_back else None  # past contextlib
-    token = _speaker.set((by, entered))
+    token = _current.set((by, entered))
     del frame
     try:
         yield
     finally:
-        _speaker.reset(token)
+        _current.reset(token)
 
 
-def assignments_of(part: fdl.Buildable, key: Key, step: str = "") -> list[Assignment]:
-    """What was said to an argument, newest first.
+def assignments_of(part: fdl.Buildable, key: Key, steps: str = "") -> list[Assignment]:
+    """Return the assignments to an argument, newest first.
 
     Args:
-      part: the part.
+      part: the node.
       key: the argument.
-      step: the way on from there into lists and dicts, such as `[0]`.
+      steps: the path from there to an item of a list or dict, such as `[0]`.
     """
-    # Fiddle's history makes an entry of what it is asked for with [].
-    found = part.__argument_history__.get(f"{key}{step}" if step else key, [])
-    return [_saying(entry) for entry in reversed(found) if _is_saying(entry)]
+    # Fiddle's history adds a key that is looked up with [].
+    entries = argument_history(part).get(f"{key}{steps}" if steps else key, [])
+    return [_assignment(entry) for entry in reversed(entries) if not _is_of_tags(entry)]
 
 
-def left_open_by(part: fdl.Buildable, key: Key) -> Assignment | None:
-    """Who tagged an argument last."""
-    entries = part.__argument_history__.get(key, [])
-    tags = [entry for entry in entries if entry.kind is history.ChangeKind.UPDATE_TAGS]
-    return _saying(tags[-1]) if tags else None
+def unset_by(part: fdl.Buildable, key: Key) -> Assignment | None:
+    """Return what last gave an argument a tag, so that it inherits its value."""
+    entries = argument_history(part).get(key, [])
+    return next((_assignment(entry) for entry in reversed(entries) if _is_of_tags(entry)), None)
 
 
-def speakers(found: Iterable[fdl.Buildable]) -> list[Source]:
-    """On whose behalf anything was said or tagged in some parts, each once."""
-    spots = (
+def sources_of(found: Iterable[fdl.Buildable]) -> list[Source]:
+    """Return the sources of all assignments and tags of some nodes, each once."""
+    locations = (
         entry.location
         for part in found
-        for entries in part.__argument_history__.values()
+        for entries in argument_history(part).values()
         for entry in entries
     )
-    return list(dict.fromkeys(one.by for one in spots if isinstance(one, Spot) and one.by))
+    sources = (one.by for one in locations if isinstance(one, AttributedLocation) and one.by)
+    return list(dict.fromkeys(sources))
 
 
 def keep_assignments(
     new: fdl.Buildable, old: fdl.Buildable, key: Key, *, known_as: Key | None = None
 ) -> None:
-    """Gives an argument of a new part the history that it had in the part it was taken from.
+    """Copy the history of an argument to a node that replaces another.
 
     Args:
-      new: the new part.
-      old: the one that `new` takes the place of.
+      new: the new node.
+      old: the node that `new` replaces.
       key: the argument of `old`.
-      known_as: what `new` calls it; the same unless said.
+      known_as: its name in `new`; None for the same.
     """
-    taken = list(old.__argument_history__.get(key, []))
-    new.__argument_history__[key if known_as is None else known_as] = taken
+    entries = list(argument_history(old).get(key, []))
+    argument_history(new)[key if known_as is None else known_as] = entries
 
 
-class Memory:
-    """Puts what was said before a graph was saved in the place of its parameters' history.
-
-    Inside of `with`, what is recalled is not said by the code that recalls it.
-    """
-
-    def __init__(self) -> None:
-        self._spot = Spot("", 0, None)
-        self._asked = history.custom_location(lambda: self._spot)
-
-    def __enter__(self) -> "Memory":
-        self._asked.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._asked.__exit__(*error)
-
-    def recall(self, part: fdl.Buildable, name: Key, sayings: list[Assignment]) -> None:
-        """Recalls what was said to an argument, oldest first."""
-        entries = history.History()
-        for saying in sayings:
-            self._spot = Spot(saying.where, 0, None, saying.by)
-            if saying.value is fdl.NO_VALUE:
-                entries.add_deleted_value(name)
-            else:
-                entries.add_new_value(name, saying.value)
-        part.__argument_history__[name] = entries.get(name, [])
+def restore_assignments(part: fdl.Buildable, key: Key, assignments: Iterable[Assignment]) -> None:
+    """Replace the history of an argument by assignments, oldest first."""
+    argument_history(part)[key] = [
+        history.HistoryEntry(
+            sequence_id=number,
+            param_name=str(key),
+            kind=history.ChangeKind.NEW_VALUE,
+            new_value=history.DELETED if one.value is fdl.NO_VALUE else one.value,
+            location=AttributedLocation(one.where, 0, None, one.by),
+        )
+        for number, one in enumerate(assignments)
+    ]
 
 
-def _is_saying(entry: history.HistoryEntry) -> bool:
-    return entry.kind is history.ChangeKind.NEW_VALUE
+def _is_of_tags(entry: history.HistoryEntry) -> bool:
+    return entry.kind is history.ChangeKind.UPDATE_TAGS
 
 
-def _saying(entry: history.HistoryEntry) -> Assignment:
-    is_value = _is_saying(entry) and entry.new_value is not history.DELETED
-    place = entry.location
-    where = place.filename
-    if place.line_number:
-        where = f"{_short(where)}:{place.line_number}"
-        if place.function_name not in (None, "<module>"):
-            where += f" in {place.function_name}"
-    by = place.by if isinstance(place, Spot) else None
+def _assignment(entry: history.HistoryEntry) -> Assignment:
+    is_value = not _is_of_tags(entry) and entry.new_value is not history.DELETED
+    location = entry.location
+    where = location.filename
+    if location.line_number:
+        where = f"{where.removeprefix(os.getcwd() + os.sep)}:{location.line_number}"
+        if location.function_name not in (None, "<module>"):
+            where += f" in {location.function_name}"
+    by = location.by if isinstance(location, AttributedLocation) else None
     return Assignment(entry.new_value if is_value else fdl.NO_VALUE, by, where)
 
 
-def _short(filename: str) -> str:
-    """A file's path as one would type it here."""
-    inside = os.getcwd() + os.sep
-    return filename.removeprefix(inside)
-
-
-def _spot() -> history.Location:
-    """The nearest line of code that is not machinery, up to where `attributed_to` was entered."""
-    by, entered = _speaker.get()
+def _location() -> history.Location:
+    """Return the nearest line of code outside the machinery, up to the one that set the source."""
+    by, entered = _current.get()
     frame = inspect.currentframe()
     while frame is not None:
         code = frame.f_code
         if not _is_machinery(code.co_filename):
-            return _made(code.co_filename, frame.f_lineno, code.co_name, by)
+            return _cached_location(code.co_filename, frame.f_lineno, code.co_name, by)
         if frame is entered:
             break
         frame = frame.f_back
-    return _made("", 0, None, by)
+    return _cached_location("", 0, None, by)
 
 
 @functools.cache
@@ -241,12 +205,9 @@ def _is_machinery(filename: str) -> bool:
     return filename.startswith(_MACHINERY)
 
 
-@functools.lru_cache(maxsize=8192)
-def _made(filename: str, line: int, function: str | None, by: Source | None) -> Spot:
-    return Spot(filename, line, function, by)
+_cached_location = functools.lru_cache(maxsize=8192)(AttributedLocation)
 
-
-# Fiddle asks this for every assignment from now on. It stays entered as long as the process runs;
-# somebody's own `history.custom_location` still goes before it.
-_installed = history.custom_location(_spot)
+# Fiddle calls this for every assignment from now on. It stays entered until the process ends; a
+# nested `history.custom_location` takes precedence.
+_installed = history.custom_location(_location)
 _installed.__enter__()

@@ -7,7 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.assignments import Assignment, assignments_of, left_open_by
+from fidgpt.graph.assignments import Assignment, assignments_of, unset_by
 from fidgpt.graph.binding import Inherited
 from fidgpt.graph.difference.changes import short
 from fidgpt.graph.docs import doc_of
@@ -137,7 +137,7 @@ def steps_said(part: fdl.Buildable) -> dict[str, list[str]]:
 
 def who_left_open(part: fdl.Buildable, key: Key, places: Texts) -> Told | None:
     """Who gave an argument its tag and no value, if it is known."""
-    said = left_open_by(part, key)
+    said = unset_by(part, key)
     return None if said is None else _told(said, places)
 
 
