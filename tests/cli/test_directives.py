@@ -234,7 +234,7 @@ def test_configs_and_fiddlers_may_take_names_only() -> None:
         (["set:model..x=5"], "'model..x' is not a path: it goes wrong at '..x'."),
         (
             ["set:model.norm=5"],
-            "model.norm: '5' is not a Module. Name a part that fits, such as OffsetRMSNorm, RMSNorm",
+            "model.norm: '5' is not a Module. Name a part that fits, such as OffsetRMSNorm",
         ),
         (["tag:LerningRate=1"], "there is no tag 'LerningRate'. Did you mean LearningRate?"),
         (["tag:LearningRate=fast"], "optimizer.lr: 'fast' is not a float."),
