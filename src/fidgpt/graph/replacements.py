@@ -279,7 +279,7 @@ def extended(root: Any, ref: ParameterRef, now: Any, text: str, parts: Parts) ->
                 f"it is {describe(now)}, to which += adds items: write +={_EXAMPLES[type(now)]}."
             )
         if not isinstance(now, dict):
-            texts = {len(now) + i: text for i, text in enumerate(texts.values())}
+            texts = dict[Key, str](enumerate(texts.values(), len(now)))
         if present := [key for key in texts if key in now and isinstance(now, dict)]:
             raise ConfigError(
                 f"there is an entry {present[0]!r} already: set:{ref.path}[{present[0]!r}]=... "
