@@ -91,11 +91,11 @@ def modules_after(code: str) -> set[str]:
 
 
 def test_a_graph_is_made_without_what_compares_draws_and_saves_it() -> None:
-    late = {"yaml", "graphviz", "fidgpt.graph.difference.differ", "fidgpt.graph.drawing"}
+    late = {"yaml", "graphviz", "fidgpt.graph.difference.comparison", "fidgpt.graph.drawing"}
     late |= {"fidgpt.graph.storage.files", "fidgpt.graph.spelling", "torch", "beartype"}
     assert not modules_after("import fidgpt.graph") & late
     assert modules_after("from fidgpt.graph import diff") & late == {
-        "fidgpt.graph.difference.differ"
+        "fidgpt.graph.difference.comparison"
     }
 
 

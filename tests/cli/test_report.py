@@ -17,7 +17,7 @@ def told(*directives: str, verbose: bool = False, allow_noop: bool = False) -> R
 def test_every_directive_tells_how_much_it_changed() -> None:
     assert told("config:debug", "fiddler:make_large", "tag:LearningRate=1e-5") == Report(
         changes=[
-            "fiddler:make_large: 2 values, 2 heard by 7 parameters",
+            "fiddler:make_large: 2 values, 2 inherited by 7 parameters",
             "tag:LearningRate=1e-5: 1 value",
         ],
         warnings=[],
@@ -30,7 +30,7 @@ def test_a_base_alone_tells_nothing() -> None:
 
 def test_in_full_on_request() -> None:
     assert told("set:seed=3", "use:model.norm=LayerNorm", verbose=True).changes == [
-        "set:seed=3: 1 value, heard by 1 parameter",
+        "set:seed=3: 1 value, inherited by 1 parameter",
         "  seed: 0 -> 3",
         "use:model.norm=LayerNorm: 1 value",
         "  model.norm: RMSNorm(...) -> LayerNorm(...)",

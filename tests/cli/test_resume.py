@@ -127,7 +127,7 @@ def test_a_change_can_be_looked_at_first(command: Command, run_directory: Path) 
     flags = [f"--resume={run_directory}", "--config=set:num_steps=4"]
     status, out, _ = command(train.main, *flags, f"--diff={run_directory}")
     assert status in (0, None)
-    assert out == "~ num_steps: 2 -> 4, heard by 2 parameters\n"
+    assert out == "~ num_steps: 2 -> 4, inherited by 2 parameters\n"
 
 
 def test_what_it_went_on_with_is_told_after_what_it_began_with(

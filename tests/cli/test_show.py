@@ -46,7 +46,7 @@ class TestPrint:
 
     def test_base_is_where_the_directives_begin(self, command: Command) -> None:
         out = command(train.main, DEBUG, "--config=set:seed=3", "--print=base").out
-        assert out.splitlines() == ["config:debug, but", "~ seed: 0 -> 3, heard by 1 parameter"]
+        assert out.splitlines() == ["config:debug, but", "~ seed: 0 -> 3, inherited by 1 parameter"]
         out = command(train.main, "--config=set:seed=3", "--print=base").out
         assert out.splitlines()[0] == "config:base, but"
 
@@ -55,7 +55,7 @@ class TestPrint:
     ) -> None:
         out = command(train.main, f"--resume={run_directory}", "--print=base").out
         assert out.splitlines()[0] == "config:debug, but"
-        assert "~ seed: 0 -> 7, heard by 1 parameter" in out.splitlines()
+        assert "~ seed: 0 -> 7, inherited by 1 parameter" in out.splitlines()
 
     def test_on_a_terminal_defaults_are_dim(
         self, command: Command, monkeypatch: pytest.MonkeyPatch
@@ -189,13 +189,13 @@ class TestDiff:
     @pytest.mark.parametrize("other", ["config:debug", "debug", "debug()"])
     def test_from_a_config(self, command: Command, other: str) -> None:
         flags = [DEBUG, "--config=set:seed=3", f"--diff={other}"]
-        assert command(train.main, *flags) == (0, "~ seed: 0 -> 3, heard by 1 parameter\n", "")
+        assert command(train.main, *flags) == (0, "~ seed: 0 -> 3, inherited by 1 parameter\n", "")
 
     def test_from_a_run_and_from_its_file(self, command: Command, run_directory: Path) -> None:
         flags = [DEBUG, "--config=set:num_steps=2", "--config=set:samples=None"]
         for other in (run_directory, run_directory / "config.json"):
             out = command(train.main, *flags, f"--diff={other}").out
-            assert out == "~ seed: 7 -> 0, heard by 1 parameter\n"
+            assert out == "~ seed: 7 -> 0, inherited by 1 parameter\n"
 
     def test_between_two_runs(self, command: Command, run_directory: Path) -> None:
         same = command(train.main, f"--resume={run_directory}", f"--diff={run_directory}")
@@ -283,7 +283,7 @@ def test_a_config_of_a_module_is_another_graph_too(
     monkeypatch.syspath_prepend(str(tmp_path))
     for other in ("fidlab_of_show.mine", "config:fidlab_of_show.mine", "fidlab_of_show.mine(5)"):
         out = command(train.main, DEBUG, f"--diff={other}").out
-        assert out == "~ seed: 5 -> 0, heard by 1 parameter\n"
+        assert out == "~ seed: 5 -> 0, inherited by 1 parameter\n"
     err = command(train.main, DEBUG, "--diff=fidlab_of_show.mime").err
     assert "there is no config, file or run directory of that name" in err
 

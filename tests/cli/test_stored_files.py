@@ -14,7 +14,7 @@ from fidgpt.graph import attributed_to, clone, diff, dump, dump_patch
 from fidgpt.graph.provenance import dump_provenance
 
 Command = Callable[..., Any]
-ONE_CHANGE = "~ num_steps: 10 -> 20, heard by 2 parameters\n"
+ONE_CHANGE = "~ num_steps: 10 -> 20, inherited by 2 parameters\n"
 
 
 class Locked(MemoryFileSystem):
@@ -80,7 +80,7 @@ def test_what_differs_from_a_run_or_a_file_in_storage(
     put(f"{store}/other.yaml", dump(longer, form="yaml"))
     for named in (store, f"{store}/", f"{store}/config.json", f"{store}/other.yaml"):
         told = command(train.main, "--config=config:debug", f"--diff={named}")
-        assert told == (0, "~ num_steps: 20 -> 10, heard by 2 parameters\n", "")
+        assert told == (0, "~ num_steps: 20 -> 10, inherited by 2 parameters\n", "")
 
 
 def test_a_patch_in_storage_is_applied(command: Command, store: str, longer: Any) -> None:

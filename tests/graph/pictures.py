@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from fidgpt.graph.difference.align import Bound
-from fidgpt.graph.difference.compare import Comparison
+from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.drawing import Box, Difference, Mark, Overlay, Picture, Row, sketch
+from fidgpt.graph.storage.bound import BoundGraph
 
 
 def picture_of(cfg: Any, *, since: Any = None, depth: int | None = None) -> Picture:
     if since is None:
-        bound = Bound(cfg)
+        bound = BoundGraph(cfg)
         return sketch(bound, bound.root, Overlay(), depth=depth)
     comparison = Comparison(since, cfg)
     return sketch(comparison.new, comparison.new.root, Difference(comparison))

@@ -50,20 +50,20 @@ def test_a_value_that_is_heard_is_one_change_where_it_is_said() -> None:
     def widen(cfg: Any) -> None:
         cfg.width = 4
 
-    assert told_of(widen) == ["~ width: 3 -> 4, heard by 2 parameters"]
+    assert told_of(widen) == ["~ width: 3 -> 4, inherited by 2 parameters"]
     old, new = outer(), outer()
     widen(new)
     (change,) = diff(old, new)
     assert isinstance(change, ValueChanged)
     assert (change.old.value, change.new.value) == (3, 4)
-    assert sorted(change.heard_by) == ["child.first.width", "child.second.width"]
+    assert sorted(change.inherited_by) == ["child.first.width", "child.second.width"]
 
 
 def test_a_quantity_that_stops_being_heard_is_told_where_it_was_heard() -> None:
     def set_one(cfg: Any) -> None:
         cfg.child.first.width = 8
 
-    assert told_of(set_one) == ["~ child.first.width: 3 (heard from width) -> 8"]
+    assert told_of(set_one) == ["~ child.first.width: 3 (inherited from width) -> 8"]
 
 
 def test_a_nearer_word_is_the_change_and_not_what_hears_it() -> None:
@@ -75,7 +75,7 @@ def test_a_nearer_word_is_the_change_and_not_what_hears_it() -> None:
         cfg.child.width = 5
 
     assert told_of(say, old) == [
-        "~ child.width: 3 (heard from width) -> 5, heard by 1 parameter",
+        "~ child.width: 3 (inherited from width) -> 5, inherited by 1 parameter",
     ]
 
 
@@ -138,7 +138,7 @@ def test_what_comes_with_another_call_is_not_told() -> None:
     assert told(old, new) == [
         "~ child: Part -> Square",
         "~ child.width: no longer tagged Width",
-        "~ child.width: 3 (heard from width) -> 1 (default)",
+        "~ child.width: 3 (inherited from width) -> 1 (default)",
     ]
 
 
@@ -256,5 +256,5 @@ def test_twins_that_say_a_quantity_hear_themselves() -> None:
     new.child[1].width = 3
     new.child[2].width = 4
     assert [str(change) for change in diff(old, new)] == [
-        "~ child[2].width: 3 (heard from child[2].other) -> 4"
+        "~ child[2].width: 3 (inherited from child[2].other) -> 4"
     ]

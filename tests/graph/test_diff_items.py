@@ -5,7 +5,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import PartAdded, clone, diff
-from fidgpt.graph.difference.align import align
+from fidgpt.graph.difference.alignment import align
 
 from .differences import told
 from .parts import Depth, Outer, Part, Square, Wide, Width, scaled
@@ -24,8 +24,8 @@ def test_an_item_in_front_leaves_the_others_alone() -> None:
     new = items(fdl.Config(Square), *(wide(other=i) for i in range(5)))
     assert told(old, new) == ["+ child[0]: Square()"]
     new.width = 4
-    assert told(old, new) == ["~ width: 3 -> 4, heard by 5 parameters", "+ child[0]: Square()"]
-    assert told(new, old) == ["~ width: 4 -> 3, heard by 5 parameters", "- child[0]: Square()"]
+    assert told(old, new) == ["~ width: 3 -> 4, inherited by 5 parameters", "+ child[0]: Square()"]
+    assert told(new, old) == ["~ width: 4 -> 3, inherited by 5 parameters", "- child[0]: Square()"]
 
 
 def test_items_that_resemble_another_are_told_by_what_they_do_not_share_with_it() -> None:
@@ -66,7 +66,8 @@ def test_what_an_item_in_the_image_of_another_changes_explains_nothing_in_that_o
     changed = told(items(layer(Width, 5)), items(layer(Depth, 5), layer(Width, 6)))
     assert changed[:2] == [
         "~ child[0].child.width: no longer tagged Width, tagged Depth",
-        "~ child[0].child.width: 5 (heard from child[0].width) -> 7 (heard from child[0].depth)",
+        "~ child[0].child.width: 5 (inherited from child[0].width) -> "
+        "7 (inherited from child[0].depth)",
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from fidgpt.configs import debug, gpt2_124m
 from fidgpt.fiddlers import unroll
 from fidgpt.graph import ConfigError, clone, dump, fingerprint, load
-from fidgpt.graph.storage.equality import equal
+from fidgpt.graph.storage.bound import equal
 from fidgpt.graph.walk import parts as parts_of
 
 from . import parts

@@ -13,8 +13,7 @@ from fidgpt import fiddlers
 from fidgpt.configs import base
 from fidgpt.graph import ConfigError, bind, clone, dump, equal, fingerprint, load
 from fidgpt.graph.formulas import make_formula
-from fidgpt.graph.storage.hashing import Merkle, Table
-from fidgpt.graph.storage.order import Order
+from fidgpt.graph.storage.bound import BoundGraph
 
 from . import parts
 from .parts import Depth, Outer, Part, Rate, Wide, Width, double, keywords, pair, scaled
@@ -154,8 +153,8 @@ def test_what_is_inside_a_block_does_not_depend_on_what_is_around() -> None:
         return fdl.Config(pair, own, [own])
 
     cfg = fdl.Config(pair, block(), block())
-    merkle = Merkle(Order(cfg), Table())
-    assert merkle.number(cfg.first) == merkle.number(cfg.second)
+    digest = BoundGraph(cfg).digest
+    assert digest[id(cfg.first)] == digest[id(cfg.second)]
     assert equal(cfg, clone(cfg))
     cfg.second.second[0] = cfg.first.first
     assert len({fingerprint(one) for one in (cfg, fdl.Config(pair, block(), block()))}) == 2

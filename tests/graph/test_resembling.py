@@ -8,8 +8,7 @@ import pytest
 
 from fidgpt import configs, fiddlers, model
 from fidgpt.graph import ConfigError, bind, checked
-from fidgpt.graph.storage.hashing import Merkle, Table
-from fidgpt.graph.storage.order import Order
+from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.unused import Resembling
 
 
@@ -22,13 +21,11 @@ class Known:
     """One graph that was right, and what is found of others after it."""
 
     def __init__(self) -> None:
-        self.table = Table()
         self.resembling = Resembling([positive_seed])
         assert self.is_right(configs.base())
 
     def is_right(self, root: Any) -> bool:
-        bound = bind(root)
-        return self.resembling.is_right(bound, Merkle(Order(bound), self.table))
+        return self.resembling.is_right(BoundGraph(bind(root)))
 
 
 @pytest.fixture(scope="module")

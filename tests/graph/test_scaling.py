@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fidgpt.graph import bind, check, clone, diff, dump, fingerprint, load, outline
-from fidgpt.graph.storage.equality import equal
+from fidgpt.graph.storage.bound import equal
 
 from . import synthetic
 from .synthetic import SHAPES, chain, exponent, seconds

@@ -14,7 +14,7 @@ from fiddling import apply_to_any
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, find_parameter, fingerprint, nodes, outline
 from fidgpt.graph.codegen import python
-from fidgpt.graph.difference.text import since
+from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.outlines import Code, bracketed, flat, lines, quoted, said
 
 from .parts import (

@@ -162,7 +162,7 @@ def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[
     """What differs from the config that it began with; of a file that knows none, the nearest."""
     from fidgpt.compose.directives import DEFAULT_CONFIG, compose, split_directive
     from fidgpt.compose.reproduction import begun_with, nearest_named
-    from fidgpt.graph.difference.text import since
+    from fidgpt.graph.difference.comparison import since
 
     kind = split_directive(directives[0])[0] if directives else ""
     first = f"config:{DEFAULT_CONFIG}"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fidgpt.graph.difference.applying import apply, apply_patch, dump_patch
     from fidgpt.graph.difference.changes import (
         Change,
+        Changes,
         ItemMoved,
         PartAdded,
         PartRemoved,
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
         Side,
         TagsChanged,
         ValueChanged,
+        diff_text,
     )
-    from fidgpt.graph.difference.differ import Changes, diff
+    from fidgpt.graph.difference.comparison import diff
     from fidgpt.graph.difference.merging import merge
-    from fidgpt.graph.difference.text import diff_text
     from fidgpt.graph.drawing import Drawing, draw
     from fidgpt.graph.formulas import formula
     from fidgpt.graph.reproduce import Repro, repro
-    from fidgpt.graph.storage.equality import equal, fingerprint
+    from fidgpt.graph.storage.bound import equal, fingerprint
     from fidgpt.graph.storage.files import dump, load, load_with_changes
 else:
     __getattr__, __dir__ = lazy_exports(
@@ -56,6 +57,7 @@ else:
             "difference.applying": ("apply", "apply_patch", "dump_patch"),
             "difference.changes": (
                 "Change",
+                "Changes",
                 "ItemMoved",
                 "PartAdded",
                 "PartRemoved",
@@ -64,14 +66,14 @@ else:
                 "Side",
                 "TagsChanged",
                 "ValueChanged",
+                "diff_text",
             ),
-            "difference.differ": ("Changes", "diff"),
+            "difference.comparison": ("diff",),
             "difference.merging": ("merge",),
-            "difference.text": ("diff_text",),
             "drawing": ("Drawing", "draw"),
             "reproduce": ("Repro", "repro"),
             "storage.files": ("dump", "load", "load_with_changes"),
-            "storage.equality": ("equal", "fingerprint"),
+            "storage.bound": ("equal", "fingerprint"),
             "formulas": ("formula",),
         },
     )

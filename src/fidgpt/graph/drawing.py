@@ -13,23 +13,28 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.difference.align import (
+from fidgpt.graph.difference.changes import (
+    Change,
+    ItemMoved,
+    PartReplaced,
+    TagsChanged,
+    diff_text,
+    ranges,
+    short,
+)
+from fidgpt.graph.difference.comparison import (
     Argument,
-    Bound,
-    Numbers,
-    ParameterRef,
-    content,
-    number,
+    Comparison,
+    Edge,
+    PlaceKey,
+    arguments_of,
     tags_of,
 )
-from fidgpt.graph.difference.changes import Change, ItemMoved, PartReplaced, TagsChanged, short
-from fidgpt.graph.difference.compare import Comparison, Edge
-from fidgpt.graph.difference.differ import changes_of, read
-from fidgpt.graph.difference.text import diff_text, ranges
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.outlines import outline
 from fidgpt.graph.paths import find_parameter
+from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import children, is_shared_object, step_to, title
 
 
@@ -68,13 +73,13 @@ class Overlay:
       old: the old graph; None without a difference.
     """
 
-    old: Bound | None = None
+    old: BoundGraph | None = None
 
     def mark(self, part: Any) -> Mark:
         """What became of a part."""
         return Mark.NONE
 
-    def note(self, place: ParameterRef) -> Note:
+    def note(self, place: PlaceKey) -> Note:
         """What became of a place."""
         return Note(Mark.NONE)
 
@@ -97,10 +102,10 @@ class Difference(Overlay):
     def __init__(self, comparison: Comparison) -> None:
         self.old = comparison.old
         self._comparison = comparison
-        self._notes: dict[ParameterRef, Note] = {}
+        self._notes: dict[PlaceKey, Note] = {}
         self._left: dict[int, list[tuple[str, Any]]] = {}
         self._old_titles: dict[int, str] = {}
-        for edge, change in read(comparison):
+        for edge, change in comparison.changes():
             self._take(edge, change)
 
     def mark(self, part: Any) -> Mark:
@@ -110,7 +115,7 @@ class Difference(Overlay):
             return Mark.ADDED
         return Mark.CHANGED if id(part) in self._old_titles else Mark.SAME
 
-    def note(self, place: ParameterRef) -> Note:
+    def note(self, place: PlaceKey) -> Note:
         return self._notes.get(place) or Note(Mark.SAME)
 
     def old_title(self, part: Any) -> str:
@@ -428,7 +433,7 @@ class _Lead(NamedTuple):
 _Line = tuple[Row, list[_Lead]]
 
 
-def sketch(bound: Bound, root: Any, overlay: Overlay, *, depth: int | None = None) -> Picture:
+def sketch(bound: BoundGraph, root: Any, overlay: Overlay, *, depth: int | None = None) -> Picture:
     """The picture of what lies under a node of a bound graph, each part once.
 
     Equal items of a list that nobody else holds are one box. Of a part more than `depth` arrows
@@ -477,15 +482,15 @@ def _folded(row: Row, leads: list[_Lead], near: set[int]) -> _Line:
 class _Lines:
     """The rows of each part, and where they lead."""
 
-    def __init__(self, bound: Bound, overlay: Overlay) -> None:
+    def __init__(self, bound: BoundGraph, overlay: Overlay) -> None:
         self._bound = bound
         self._overlay = overlay
-        self._looks = number(bound, {}, self._look)
+        self._looks = self._find_looks()
 
     def box(self, part: Any, count: int, rows: list[Row]) -> Box:
         bound = self._bound_of(part)
         return Box(
-            bound.paths[id(part)],
+            bound.path(part),
             title(part),
             _kind(part),
             is_shared_object(bound.node_of[id(part)]),
@@ -500,7 +505,7 @@ class _Lines:
             return list(self._items("", part, Mark.NONE))
         lines = [
             line
-            for key, argument in self._bound_of(part).arguments(part).items()
+            for key, argument in arguments_of(self._bound_of(part), part).items()
             for line in self._argument(part, key, argument)
         ]
         if self._is_gone(part):
@@ -510,9 +515,9 @@ class _Lines:
     def _argument(self, part: Any, key: str | int, argument: Argument) -> Iterator[_Line]:
         note = self._overlay.note((id(part), step_to(key)))
         is_told = note.mark not in (Mark.NONE, Mark.SAME)
-        if not argument.is_own and argument.said is None and not is_told:
+        if not argument.is_own and argument.binding is None and not is_told:
             return
-        row = Row(str(key), tags=tags_of(part, key), is_heard=argument.said is not None)
+        row = Row(str(key), tags=tags_of(part, key), is_heard=argument.binding is not None)
         yield from self._line(row, argument.value, note)
 
     def _line(self, row: Row, value: Any, note: Note) -> Iterator[_Line]:
@@ -566,23 +571,30 @@ class _Lines:
             for _, child in children(gone):
                 yield from self._before(child)
 
-    def _bound_of(self, value: Any) -> Bound:
+    def _bound_of(self, value: Any) -> BoundGraph:
         old = self._overlay.old
         return old if old is not None and old.knows(value) else self._bound
 
-    def _look(self, bound: Bound, value: Any, numbers: Numbers) -> Hashable:
-        """Alike are nodes that are drawn alike, and hold the same shared parts."""
-        if bound.node_of[id(value)].is_shared:
-            return "shared", id(value)
-        steps = [step for step, _ in children(value)]
-        if isinstance(value, fdl.Buildable):
-            steps = [step_to(key) for key in bound.arguments(value)]
-        notes = [self._overlay.note((id(value), step)) for step in steps]
-        return (
-            content(bound, value, numbers),
-            (self._overlay.mark(value), self._overlay.old_title(value)),
-            tuple((note.mark, note.was, note.lost_tags, id(note.gone)) for note in notes),
-        )
+    def _find_looks(self) -> dict[int, int]:
+        """Return a key for each node; equal for nodes that look alike and hold the same."""
+        numbers: dict[Hashable, int] = {}
+        looks: dict[int, int] = {}
+        for node in self._bound.nodes:
+            value, me = node.value, id(node.value)
+            look: Hashable = ("shared", me)
+            if not node.is_shared:
+                steps = [step for step, _ in children(value)]
+                if isinstance(value, fdl.Buildable):
+                    steps = [step_to(key) for key in self._bound.arguments(value)]
+                notes = [self._overlay.note((me, step)) for step in steps]
+                look = (
+                    self._bound.content[me],
+                    tuple(looks[id(one)] for one in self._bound.held(value)),
+                    (self._overlay.mark(value), self._overlay.old_title(value)),
+                    tuple((note.mark, note.was, note.lost_tags, id(note.gone)) for note in notes),
+                )
+            looks[me] = numbers.setdefault(look, len(numbers))
+        return looks
 
 
 def _kind(part: Any) -> Kind:
@@ -703,17 +715,17 @@ def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None
       ConfigError: there is no part at `at`.
     """
     if since is None:
-        bound, overlay = Bound(root), Overlay()
+        bound, overlay = BoundGraph(root), Overlay()
         text = outline(root)
     else:
         comparison = Comparison(since, root)
         bound, overlay = comparison.new, Difference(comparison)
-        text = diff_text(changes_of(comparison))
+        text = diff_text(one for _, one in comparison.changes() if one is not None)
     picture = sketch(bound, _start(bound, at), overlay, depth=depth)
     return Drawing(_source(picture), text)
 
 
-def _start(bound: Bound, at: str) -> Any:
+def _start(bound: BoundGraph, at: str) -> Any:
     start = find_parameter(bound.root, at).value if at else bound.root
     if not bound.has_parts(start):
         raise ConfigError(f"{at or 'the root'} is no part, so there is nothing to draw.")

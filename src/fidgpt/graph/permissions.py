@@ -10,7 +10,7 @@ import fiddle as fdl
 
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.difference.changes import Change
-from fidgpt.graph.difference.differ import diff
+from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.fiddle import Key, parameter_of, set_arguments
 from fidgpt.graph.paths import find_parameter, parse_path
@@ -140,7 +140,7 @@ def _of_change(old: Any, new: Any, change: Change) -> Permission:
 
 
 def _refusal(change: Change) -> ConfigError:
-    sources = (change.path, change.new.said_by, change.new.shared_with)
+    sources = (change.path, change.new.inherited_from, change.new.shared_with)
     return ConfigError(
         f"{change.path or 'the root'} may not change while a run goes on: {change.detail}.\n"
         "  Leave it as it is, or begin a new run.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fidgpt.graph.binding import resolve
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.spelling import Frame, frame_of, least_apart
-from fidgpt.graph.storage.equality import fingerprint
+from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import parts
 
 if TYPE_CHECKING:
@@ -38,12 +38,10 @@ class Attempts:
         Raises:
           ConfigError: the graph cannot be bound, or holds what has no name.
         """
-        from fidgpt.graph.difference.differ import Target  # late: it is loaded only for this
-
         self.root = root
         self._compose = compose
-        self._target = Target(root)
-        self._fingerprint = fingerprint(root)
+        self._target = BoundGraph(root)
+        self._fingerprint = self._target.fingerprint()
         self._frame = frame_of(root)
         self._left: dict[tuple[str, ...], list[Change] | None] = {}
         self._least: dict[tuple[str, ...], float] = {}
@@ -69,8 +67,10 @@ class Attempts:
         """The differences that remain; None where the directives make no graph."""
         key = tuple(said)
         if key not in self._left:
+            from fidgpt.graph.difference.comparison import diff  # late: loaded only for this
+
             try:
-                self._left[key] = list(self._target.since(self.graph(said)))
+                self._left[key] = list(diff(self.graph(said), self._target))
             except ConfigError:
                 self._left[key] = None
         return self._left[key]
@@ -101,7 +101,7 @@ class Attempts:
 
     def _has_its_fingerprint(self, said: Sequence[str]) -> bool:
         try:
-            return fingerprint(self.graph(said)) == self._fingerprint
+            return BoundGraph(self.graph(said)).fingerprint() == self._fingerprint
         except ConfigError:
             return False
 
@@ -135,7 +135,7 @@ def region_of(changes: "Iterable[Change]") -> Region:
     """The places of which changes tell."""
     found: set[str | None] = set()
     for change in changes:
-        found |= {change.path, *getattr(change, "heard_by", ())}
+        found |= {change.path, *getattr(change, "inherited_by", ())}
         for side in (change.old, change.new):
             found |= {side.path, side.shared_with}
     places = frozenset(_KEY.sub("[*]", path) for path in found if path)
@@ -395,11 +395,13 @@ def nearest(root: Any, bases: Mapping[str, Any], frames: Mapping[str, Frame] = _
     Raises:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
-    from fidgpt.graph.difference.differ import Target  # late: differences are loaded only for this
+    from fidgpt.graph.difference.comparison import (
+        diff,  # late: differences are loaded only for this
+    )
     from fidgpt.graph.spelling import distance
 
     resolve(root)
-    frame, target = frame_of(root), Target(root)
+    frame, target = frame_of(root), BoundGraph(root)
     least: dict[str, int] = {}
     for name in bases:
         with contextlib.suppress(ConfigError):
@@ -410,7 +412,7 @@ def nearest(root: Any, bases: Mapping[str, Any], frames: Mapping[str, Frame] = _
         if least[name] > min(distances.values(), default=math.inf):
             break  # this one is farther away, and so are all that follow
         with contextlib.suppress(ConfigError):
-            distances[name] = distance(target.since(bases[name]))
+            distances[name] = distance(diff(bases[name], target))
     if not distances:
         raise ConfigError("there is no config to begin with.")
     return min((name for name in bases if name in distances), key=lambda name: distances[name])

@@ -28,7 +28,7 @@ from fidgpt.graph.hints import element_hint, hint_of, is_unknown, key_hint
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, find_parameter
 from fidgpt.graph.selectors import find_parameters, tags_in
-from fidgpt.graph.storage.order import PLAIN
+from fidgpt.graph.storage.bound import PLAIN
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import IS_PART, join, parts, step_to, title
 
@@ -359,7 +359,7 @@ def _is_inside(change: Change, whole: dict[str, Word]) -> bool:
 def _set(path: str, new: Side) -> Word | None:
     if new.path is None and path.endswith("]"):
         return None  # an item of a list that is gone
-    if new.is_default or new.said_by or new.value is fdl.NO_VALUE:
+    if new.is_default or new.inherited_from or new.value is fdl.NO_VALUE:
         return Word("del", path)
     text = new.value if isinstance(new.value, str) else value_text(new.value, type(new.value))
     return None if text is None else Word("set", path, f"={text}")

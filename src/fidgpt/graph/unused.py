@@ -14,7 +14,7 @@ import fiddle as fdl
 from fidgpt.graph.checking import mistakes_of
 from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
 from fidgpt.graph.fiddle import VARIADIC, parameter_of, set_arguments
-from fidgpt.graph.storage.hashing import Merkle
+from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import Node, join, nodes, parts, step_to, title
 
 _NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none has a knob of ours
@@ -154,7 +154,7 @@ def _inner(code: types.CodeType) -> list[types.CodeType]:
 
 
 class Resembling:
-    """Remembers which parts of graphs were found right, by the numbers that a table gives them.
+    """Remembers which parts of graphs were found right, by their content hashes.
 
     Args:
       constraints: functions that look at a whole bound graph and raise ValueError.
@@ -162,28 +162,27 @@ class Resembling:
 
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         self._constraints = tuple(constraints)
-        self._right: set[int] = set()
+        self._right: set[str] = set()
 
-    def is_right(self, bound: Any, merkle: Merkle) -> bool:
+    def is_right(self, graph: BoundGraph) -> bool:
         """Whether `checked` finds nothing wrong with a graph; it says what, where it does.
 
         Args:
-          bound: the graph, bound.
-          merkle: its numbers; those of all graphs come from one table.
+          graph: a graph that binding made.
         """
-        found = nodes(bound)
-        new = list(self._new(found, merkle))
+        found = nodes(graph.root)
+        new = list(self._new(found, graph))
         is_wrong = any(mistakes_of(new, within=found)) or any(broken(new))
-        if is_wrong or any(broken_of_whole(bound, self._constraints)):
+        if is_wrong or any(broken_of_whole(graph.root, self._constraints)):
             return False
-        self._right.update(merkle.content(node.value) for node in new)
+        self._right.update(graph.content[id(node.value)] for node in new)
         return True
 
-    def _new(self, found: list[Node], merkle: Merkle) -> Iterator[Node]:
+    def _new(self, found: list[Node], graph: BoundGraph) -> Iterator[Node]:
         """The nodes of which no equal was right, and the factories that these call."""
         new: set[int] = set()
         for node in found:
-            is_new = merkle.content(node.value) not in self._right
+            is_new = graph.content[id(node.value)] not in self._right
             if not is_new and not isinstance(node.value, fdl.Config):
                 is_new = any(id(holder.value) in new for holder, _ in node.parents)
             if is_new:

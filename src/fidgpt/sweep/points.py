@@ -16,9 +16,7 @@ from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, bind, checked
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
-from fidgpt.graph.storage.equality import Hashes
-from fidgpt.graph.storage.hashing import Merkle, Table
-from fidgpt.graph.storage.order import Order
+from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.unused import Resembling
 from fidgpt.model import StartError
 from fidgpt.sweep.moves import Names, moves, overwritten, samples_of, vain
@@ -53,9 +51,7 @@ class DryRuns:
     """One point after another; the model that several of them have in common is built once."""
 
     def __init__(self) -> None:
-        self._models: dict[tuple[int, int], _Known] = {}
-        self._table = Table()
-        self._hashes = Hashes(self._table)
+        self._models: dict[tuple[str, int], _Known] = {}
         self._resembling = Resembling(CONSTRAINTS)
 
     def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
@@ -64,11 +60,11 @@ class DryRuns:
         Raises:
           ConfigError, StartError: it cannot; the message says why.
         """
-        identity, merkle = self._checked(cfg)
-        bound = merkle.order.root
+        identity, graph = self._checked(cfg)
+        bound = graph.root
         model, seq_len = getattr(bound, "model", None), getattr(bound, "seq_len", None)
         if isinstance(model, fdl.Buildable) and isinstance(seq_len, int):
-            tried = self._known(cfg, (merkle.number(model), seq_len))
+            tried = self._known(cfg, (graph.digest[id(model)], seq_len))
             trainer = _around(tried.model, bound) or build_trainer(cfg)
         else:
             trainer = build_trainer(cfg)
@@ -77,21 +73,20 @@ class DryRuns:
         cost = Cost(tried.parameters, flops, trainer.num_steps)
         return identity, cost, bound
 
-    def _checked(self, cfg: fdl.Config) -> tuple[str, Merkle]:
-        """The fingerprint of a graph that is right, and the numbers of the bound graph."""
+    def _checked(self, cfg: fdl.Config) -> tuple[str, BoundGraph]:
+        """The fingerprint of a graph that is right, and the bound graph."""
         try:
-            bound = bind(cfg)
-            merkle = Merkle(Order(bound), self._table)
-            identity = self._hashes.of_root(merkle)
-            is_right = self._resembling.is_right(bound, merkle)
+            graph = BoundGraph(bind(cfg))
+            identity = graph.fingerprint()
+            is_right = self._resembling.is_right(graph)
         except ConfigError:
             checked(cfg, constraints=CONSTRAINTS)  # which tells of every mistake
             raise
         if not is_right:
             checked(cfg, constraints=CONSTRAINTS)
-        return identity, merkle
+        return identity, graph
 
-    def _known(self, cfg: fdl.Config, key: tuple[int, int]) -> _Known:
+    def _known(self, cfg: fdl.Config, key: tuple[str, int]) -> _Known:
         if key not in self._models:
             self._models[key] = _counted(build_trainer(cfg))
         return self._models[key]

@@ -6,7 +6,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
 from fidgpt.graph.cloning import clone
-from fidgpt.graph.difference.differ import Changes
+from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.patches import Patch, outdated, outside, patch_of, read_patch
 from fidgpt.graph.errors import ConfigError, at, raise_all
 from fidgpt.graph.fiddle import Key, assign, parameter_of

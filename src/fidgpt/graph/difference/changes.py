@@ -1,19 +1,18 @@
-"""The kinds of changes between two graphs."""
+"""The kinds of changes between two graphs, and their text."""
 
-from collections.abc import Hashable, Iterator
+import math
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.fiddle import Key, all_arguments, named_defaults, set_arguments
+from fidgpt.graph.fiddle import all_arguments, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.paths import path_of
-from fidgpt.graph.storage.equality import Apart, Lockstep, Pair, is_plain
-from fidgpt.graph.storage.hashing import leaf_key
-from fidgpt.graph.storage.order import step_between
-from fidgpt.graph.walk import IS_PART, join, nodes, title
+from fidgpt.graph.paths import TEXT, path_of
+from fidgpt.graph.walk import title
 
 _MAX_WIDTH = 100
 
@@ -25,14 +24,14 @@ class Side:
     Attributes:
       path: the place; None where this graph has no such place, as for an item of a list.
       value: a plain value, or the part itself; `fdl.NO_VALUE` where nothing is set.
-      said_by: the place from which the value is heard, if it is.
-      is_default: whether nobody said anything, and the default stands.
+      inherited_from: the path of the argument from which the value is inherited, if it is.
+      is_default: whether the value is the default of the parameter.
       shared_with: another place that holds the same part.
     """
 
     path: str | None
     value: Any = fdl.NO_VALUE
-    said_by: str | None = None
+    inherited_from: str | None = None
     is_default: bool = False
     shared_with: str | None = None
 
@@ -40,8 +39,8 @@ class Side:
         if self.shared_with:
             return f"shared with {self.shared_with}"
         text = describe(self.value)
-        if self.said_by:
-            return f"{text} (heard from {self.said_by})"
+        if self.inherited_from:
+            return f"{text} (inherited from {self.inherited_from})"
         return f"{text} (default)" if self.is_default else text
 
 
@@ -54,18 +53,18 @@ class Change:
 
     @property
     def path(self) -> str:
-        """The place in the new graph; of what is gone, that in the old one."""
+        """The path in the new graph; of what was removed, that in the old one."""
         path = self.old.path if self.new.path is None else self.new.path
         return path or ""
 
     @property
     def sign(self) -> str:
-        """+ for what came, - for what went, ~ for the rest."""
+        """+ for what was added, - for what was removed, ~ for the rest."""
         return "~"
 
     @property
     def detail(self) -> str:
-        """What is different, without the place."""
+        """What is different, without the path."""
         return f"{self.old} -> {self.new}"
 
     def __str__(self) -> str:
@@ -74,16 +73,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ValueChanged(Change):
-    """Another plain value, or none any more. `heard_by` are the parameters that hear it."""
+    """A plain value that is another or gone. `inherited_by` has the paths of who inherits it."""
 
-    heard_by: tuple[str, ...] = ()
+    inherited_by: tuple[str, ...] = ()
 
     @property
     def detail(self) -> str:
-        if not self.heard_by:
+        if not self.inherited_by:
             return f"{self.old} -> {self.new}"
-        noun = "parameter" if len(self.heard_by) == 1 else "parameters"
-        return f"{self.old} -> {self.new}, heard by {len(self.heard_by)} {noun}"
+        noun = "parameter" if len(self.inherited_by) == 1 else "parameters"
+        return f"{self.old} -> {self.new}, inherited by {len(self.inherited_by)} {noun}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,8 @@ class PartAdded(Change):
     """A part where there was none, with all that only it holds.
 
     Attributes:
-      like: another item of the same list, which it resembles; in what the two differ are changes
-        of their own.
+      like: another item of the same list, which it resembles; the differences between the two are
+        separate changes.
     """
 
     like: str | None = None
@@ -110,7 +109,7 @@ class PartAdded(Change):
 
 @dataclass(frozen=True, slots=True)
 class PartRemoved(Change):
-    """A part that is gone, with all that only it held."""
+    """A part that was removed, with all that only it held."""
 
     @property
     def sign(self) -> str:
@@ -124,13 +123,13 @@ class PartRemoved(Change):
 
 @dataclass(frozen=True, slots=True)
 class PartReplaced(Change):
-    """Another call in the same place; arguments that differ are changes of their own."""
+    """Another call in the same place; arguments that differ are separate changes."""
 
     @property
     def detail(self) -> str:
         old, new = title(self.old.value), title(self.new.value)
         both_parts = all(isinstance(one.value, fdl.Buildable) for one in (self.old, self.new))
-        if old == new and both_parts:  # two of one name, or one in another kind of part
+        if old == new and both_parts:  # of one name, or of another kind of part
             paths = [path_of(fdl.get_callable(one.value)) for one in (self.old, self.new)]
             old, new = paths if paths[0] != paths[1] else (old, new)
         if type(self.old.value) is type(self.new.value) or not both_parts:
@@ -141,10 +140,10 @@ class PartReplaced(Change):
 
 @dataclass(frozen=True, slots=True)
 class SharingChanged(Change):
-    """The same part as elsewhere, or one of its own: which places hold one part has changed.
+    """A part that is now shared with another place, or no longer.
 
     Attributes:
-      is_equal: whether the part of its own and the shared one are alike in all they hold.
+      is_equal: whether the separate part and the shared one have equal content.
     """
 
     is_equal: bool = False
@@ -166,7 +165,7 @@ class SharingChanged(Change):
 
 @dataclass(frozen=True, slots=True)
 class TagsChanged(Change):
-    """Other tags on a parameter, by name."""
+    """A parameter that carries other tags, by name."""
 
     removed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
@@ -179,7 +178,7 @@ class TagsChanged(Change):
 
 @dataclass(frozen=True, slots=True)
 class ItemMoved(Change):
-    """An item of a list that stands before or after others than it did."""
+    """An item of a list whose order among the others has changed."""
 
     @property
     def detail(self) -> str:
@@ -187,9 +186,9 @@ class ItemMoved(Change):
 
 
 def describe(value: Any) -> str:
-    """A plain value as one would write it; a part as a call on one line, its own parts as `X()`.
+    """Return a plain value as in code; a part as a call on one line, its own parts as `X()`.
 
-    A quantity that is left open stands as the name of its tag.
+    An unset quantity is written as the name of its tag.
     """
     if value is fdl.NO_VALUE:
         return "not set"
@@ -205,7 +204,7 @@ def describe(value: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """A value on one line, as one would write it, with each part as `X()`."""
+    """Return a value on one line as in code, with each part as `X()`."""
     if is_formula(value):
         return value.text
     if isinstance(value, fdl.Buildable):
@@ -224,7 +223,7 @@ def _tag_names(part: fdl.Buildable, key: str | int) -> str:
 
 
 def _instead(value: Any) -> str:
-    """What stood there before; None is as good as nothing."""
+    """Return what a part replaced; nothing for None."""
     return "" if value is None or value is fdl.NO_VALUE else f", instead of {describe(value)}"
 
 
@@ -232,61 +231,59 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"
 
 
-def plain_changes(old: Any, new: Any) -> list[ValueChanged] | None:
-    """What differs between two graphs where parts hold plain values; None where more may differ.
+class Changes(list[Change]):
+    """The differences between two graphs, which it keeps.
 
-    It is what a full comparison finds.
-
-    Raises:
-      ConfigError: a part contains itself.
+    Attributes:
+      old: the old graph.
+      new: the new one.
     """
-    try:
-        lockstep = Lockstep(old, new)
-        _refuse_moved(lockstep)
-    except Apart:
-        return None
-    return list(_changes(lockstep))
+
+    def __init__(self, changes: Iterable[Change], old: Any, new: Any) -> None:
+        super().__init__(changes)
+        self.old = old
+        self.new = new
 
 
-def _changes(lockstep: Lockstep) -> Iterator[ValueChanged]:
-    for one, other, old, new, key, _ in lockstep.found:
-        path = join(lockstep.path(old), step_between(old, key))
-        sides = _side(path, old, key, one), _side(path, new, key, other)
-        yield ValueChanged(*sides, lockstep.hearers(old, key))
+_PIECE = re.compile(rf"{TEXT}|\[(\d+)\]")  # the key of a dict, in which brackets mean nothing
+_HOLE = "[\0]"  # a sign that no path contains
 
 
-def _side(path: str, part: Any, key: Key, value: Any) -> Side:
-    is_set = key in part.__arguments__
-    return Side(path, value, is_default=not is_set and value is not fdl.NO_VALUE)
+def diff_text(changes: Iterable[Change]) -> str:
+    """Return a line for each change; a change that items of a list have in common is one line."""
+    groups: dict[tuple[str, str, str], list[tuple[int, ...]]] = {}
+    for change in changes:
+        pattern = _PIECE.sub(lambda piece: _HOLE if piece[1] else piece[0], change.path)
+        indices = tuple(int(index) for index in _PIECE.findall(change.path) if index)
+        groups.setdefault((change.sign, pattern, change.detail), []).append(indices)
+    lines = [
+        f"{sign} {path or 'the root'}: {detail}"
+        for (sign, pattern, detail), indices in groups.items()
+        for path in _paths(pattern, indices)
+    ]
+    return "\n".join(lines or ["no difference"]) + "\n"
 
 
-def _refuse_moved(lockstep: Lockstep) -> None:
-    """Items of a list stand for those in their places only if none went to another place.
-
-    Raises:
-      Apart: one may have.
-    """
-    touched: dict[int, dict[int, Pair]] = {}
-    for pair in lockstep.found:
-        node, key = pair[2], pair[4]
-        while node is not None:
-            if id(node) in lockstep.again:
-                raise Apart
-            if isinstance(node, list | tuple):
-                touched.setdefault(id(node), {})[key] = lockstep.lead[id(node[key])]
-            node, key = lockstep.lead[id(node)][2], lockstep.lead[id(node)][4]
-    for items in touched.values():
-        if len(items) > 1:
-            olds, news = ({_words(pair[which]) for pair in items.values()} for which in (0, 1))
-            if not olds.isdisjoint(news):
-                raise Apart
+def ranges(numbers: Iterable[int]) -> str:
+    """Return whole numbers as ranges: `0, 2-5`."""
+    runs: list[list[int]] = []
+    for value in sorted(numbers):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1][1:] = [value]
+        else:
+            runs.append([value])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
-def _words(item: Any) -> Hashable:
-    """The same for items that are written alike, and seldom for others."""
-    words: set[Hashable] = set()
-    for node in nodes(item):
-        if IS_PART[type(node.value)]:
-            arguments = {**(named_defaults(node.value) or {}), **node.value.__arguments__}
-            words |= {(key, leaf_key(one)) for key, one in arguments.items() if is_plain(one)}
-    return frozenset(words)
+def _paths(pattern: str, indices: list[tuple[int, ...]]) -> Iterator[str]:
+    """Return one path if the indices are a full product of ranges; else one path for each."""
+    columns = [set(column) for column in zip(*indices, strict=True)]
+    if math.prod(map(len, columns)) == len(set(indices)) == len(indices):
+        yield _filled(pattern, [ranges(column) for column in columns])
+    else:
+        yield from (_filled(pattern, list(map(str, row))) for row in indices)
+
+
+def _filled(pattern: str, indices: list[str]) -> str:
+    first, *rest = pattern.split(_HOLE)
+    return first + "".join(f"[{i}]{text}" for i, text in zip(indices, rest, strict=True))

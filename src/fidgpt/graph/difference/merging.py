@@ -6,13 +6,12 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.difference.align import Pairing
 from fidgpt.graph.difference.applying import apply
-from fidgpt.graph.difference.patches import Changes, Patch, make_patch
+from fidgpt.graph.difference.comparison import Comparison
+from fidgpt.graph.difference.patches import Changes, Patch, make_patch, pair, step_between
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import Key
 from fidgpt.graph.paths import parse_path
-from fidgpt.graph.storage.order import step_between
 from fidgpt.graph.walk import join
 
 _ASPECTS = ("new", "call", "tags")
@@ -26,7 +25,7 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
         with its path and both values.
       ConfigError: a value has no form in a file.
     """
-    pairings = {"ours": Pairing(base, ours), "theirs": Pairing(base, theirs)}
+    pairings = {"ours": pair(base, ours), "theirs": pair(base, theirs)}
     patches = {name: make_patch(pairing) for name, pairing in pairings.items()}
     told = [
         *_same_place(patches["ours"], patches["theirs"]),
@@ -66,11 +65,11 @@ def _same_place(ours: Patch, theirs: Patch) -> Iterator[str]:
                     yield f"{path or 'the root'}: ours is {texts[0]}, and theirs is {texts[1]}."
 
 
-def _lost(base: Any, changes: Changes, one: str, other: str, pairing: Pairing) -> Iterator[str]:
+def _lost(base: Any, changes: Changes, one: str, other: str, pairing: Comparison) -> Iterator[str]:
     """What one changed in a part that the other has no more."""
     for path, change in changes.items():
         for holder, where in _holders(base, path):
-            if pairing.heir(holder) is None:
+            if type(pairing.heir(holder)) is not type(holder):
                 yield (
                     f"{path}: {one} is {_told(change)}, and {other} has nothing there: "
                     f"{where or 'the root'} {_fate(base, where, pairing)}."
@@ -78,7 +77,7 @@ def _lost(base: Any, changes: Changes, one: str, other: str, pairing: Pairing) -
                 break
 
 
-def _fate(base: Any, where: str, pairing: Pairing) -> str:
+def _fate(base: Any, where: str, pairing: Comparison) -> str:
     """What the new graph holds in the place of a part of the base."""
     value: Any = pairing.new.root
     for key in parse_path(where) if where else []:

@@ -6,48 +6,31 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.difference.align import Pairing
+from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.edits import is_same
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import Key, set_arguments
+from fidgpt.graph.fiddle import nonempty_tags, set_arguments
 from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.storage.bound import BoundGraph, value_key
 from fidgpt.graph.storage.codec import encode, encode_dict, name_of
 from fidgpt.graph.storage.files import read_json, to_json
-from fidgpt.graph.storage.order import step_between
 from fidgpt.graph.storage.writing import FORMAT as CONFIG_FORMAT
 from fidgpt.graph.storage.writing import KINDS, TAGGED
-from fidgpt.graph.walk import join, step_to, title
-
-Originals = dict[int, Any]  # the old part that a new one was made like, by the identity of the new
+from fidgpt.graph.walk import IS_PART, join, step_to, title
 
 
-def originals(old: list[Any], new: list[Any], pairing: Pairing) -> Originals:
-    """What the new items of a list, and the parts in them, were made like."""
-    found: Originals = {}
-    for i, item in enumerate(new):
-        likely: Any = old[i % len(old)] if old else None
-        todo = [(likely, item)] if _is_new_like(likely, item, pairing) else []
-        while todo:
-            first, second = todo.pop()
-            found[id(second)] = first
-            kept = set_arguments(first)
-            pairs = [
-                pair
-                for key, one in set_arguments(second).items()
-                for pair in _within(kept, key, one)
-            ]
-            todo += [pair for pair in pairs if _is_new_like(*pair, pairing)]
-    return found
+def pair(old: Any, new: Any) -> Comparison:
+    """Compare two graphs as they are written, without binding them.
+
+    Raises:
+      ConfigError: a node of one contains itself.
+    """
+    return Comparison(BoundGraph(old, bound=False), BoundGraph(new, bound=False))
 
 
-def own_keys(old: Any, new: Any, pairing: Pairing, found: Originals) -> list[str]:
-    """The arguments in which a new part is different from the one that it was made like."""
-    olds, news = set_arguments(old), set_arguments(new)
-    keys = {**olds, **news}
-    alike = {
-        key for key in olds.keys() & news.keys() if _is_copy(olds[key], news[key], pairing, found)
-    }
-    return [str(key) for key in keys if key not in alike]
+def step_between(holder: Any, key: Any) -> str:
+    """Return the step from a node to what it holds under a key."""
+    return step_to(key) if IS_PART[type(holder)] else f"[{key!r}]"
 
 
 def outdated(
@@ -104,38 +87,6 @@ def _is_alike(now: Any, new: Any, inner: set[int]) -> bool:
     return is_asked or is_same(now, new)
 
 
-def _is_new_like(old: Any, new: Any, pairing: Pairing) -> bool:
-    """Whether a part is new, and calls the same as an old one."""
-    are_parts = isinstance(old, fdl.Buildable) and isinstance(new, fdl.Buildable)
-    if not are_parts or type(old) is not type(new) or pairing.predecessor(new) is not None:
-        return False
-    return fdl.get_callable(old) is fdl.get_callable(new)
-
-
-def _within(kept: Mapping[Key, Any], key: Key, new: Any) -> list[tuple[Any, Any]]:
-    """Two arguments; of two lists of one length or two dicts of the same keys, the items."""
-    old = kept.get(key, fdl.NO_VALUE)
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
-        return list(zip(old, new, strict=True))
-    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
-        return [(old[name], new[name]) for name in new]
-    return [(old, new)]
-
-
-def _is_copy(old: Any, new: Any, pairing: Pairing, found: Originals) -> bool:
-    if isinstance(new, fdl.Buildable) and id(new) in found:
-        return found[id(new)] is old
-    if isinstance(new, list | tuple) and type(old) is type(new):
-        return len(old) == len(new) and all(
-            _is_copy(*pair, pairing, found) for pair in zip(old, new, strict=True)
-        )
-    if isinstance(new, dict) and isinstance(old, dict):
-        return old.keys() == new.keys() and all(
-            _is_copy(old[key], new[key], pairing, found) for key in new
-        )
-    return pairing.is_same(old, new)
-
-
 def _short(value: Any) -> str:
     if value is fdl.NO_VALUE:
         return "not set"
@@ -174,71 +125,100 @@ class Patch:
 
 
 def patch_of(old: Any, new: Any) -> Patch:
-    """What to change so that `old` is written as `new` is; quantities that are open stay open.
+    """Return the patch after which `old` is written as `new` is; unset quantities stay unset.
 
     Raises:
       ConfigError: a value has no form in a file.
     """
-    return make_patch(Pairing(old, new))
+    return make_patch(pair(old, new))
 
 
-def make_patch(pairing: Pairing) -> Patch:
-    """The patch for two graphs whose parts are paired.
+def make_patch(comparison: Comparison) -> Patch:
+    """Return the patch for two graphs whose parts are paired by `pair`.
 
     Raises:
       ConfigError: as `patch_of` does.
     """
-    return _Making(pairing).patch()
+    return _Maker(comparison).patch()
 
 
-class _Making:
-    """Writes down all places in which two graphs differ."""
+class _Maker:
+    """Collects all places in which two graphs differ."""
 
-    def __init__(self, pairing: Pairing) -> None:
-        self._pairing = pairing
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
         self._changes: Changes = {}
         self._parts: Changes = {}
         self._known: dict[str, Any] = {}
         self._new: list[Any] = []
-        self._originals: Originals = {}
+        self._same: dict[tuple[int, int], bool] = {}
 
     def patch(self) -> Patch:
-        old, new = self._pairing.old.root, self._pairing.new.root
-        if not self._pairing.is_same(old, new):
+        old, new = self._comparison.old.root, self._comparison.new.root
+        if not self._is_same(old, new):
             self._put("", old, new)
-        for one, other in self._pairing.pairs:
+        for one, other in self._comparison.pairs():
             self._compare(one, other)
         while self._new:
             part = self._new.pop()
-            path = self._pairing.new.path(part)
+            path = self._comparison.new.path(part)
             with at(path or "the root"):
                 self._parts[path] = self._entry(part)
         return Patch(self._changes, dict(sorted(self._parts.items())), self._known)
 
+    def _is_same(self, old: Any, new: Any, *, copies: bool = False) -> bool:
+        """Return whether two places hold the same: paired parts, or equal values.
+
+        Args:
+          old: what the place of the old graph holds.
+          new: what that of the new one holds.
+          copies: whether a new part is the same as the old one that it is a copy of.
+        """
+        if IS_PART[type(old)] or IS_PART[type(new)]:
+            original = self._comparison.original(new) if copies else None
+            return IS_PART[type(old)] and (original or self._kept(new)) is old
+        if not isinstance(new, list | tuple | dict) or type(old) is not type(new):
+            return value_key(old) == value_key(new)
+        ids = id(old), id(new)
+        if copies or ids not in self._same:
+            olds, news = (
+                one if isinstance(one, dict) else dict(enumerate(one)) for one in (old, new)
+            )
+            self._same[ids] = olds.keys() == news.keys() and all(
+                self._is_same(olds[key], news[key], copies=copies) for key in news
+            )
+        return self._same[ids]
+
+    def _kept(self, new: Any) -> Any:
+        """Return the old part that becomes a new one by changes; None where there is none."""
+        old = self._comparison.predecessor(new)
+        return old if type(old) is type(new) else None
+
     def _compare(self, old: Any, new: Any) -> None:
-        """Two parts, one of which goes on as the other."""
-        path = self._pairing.old.path(old)
+        """Compare two parts that are paired."""
+        path = self._comparison.old.path(old)
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
             self._at(path)["call"] = [self._name(call) for call in calls]
         olds, news = set_arguments(old), set_arguments(new)
         for key in {**olds, **news}:
-            place = join(path, step_between(old, key))
+            place = join(path, step_to(key))
             values = olds.get(key, fdl.NO_VALUE), news.get(key, fdl.NO_VALUE)
             with at(place):
                 self._place(place, *values)
-        tags = [{key: own for key, own in p.__argument_tags__.items() if own} for p in (old, new)]
+        tags = nonempty_tags(old), nonempty_tags(new)
         for key in {**tags[0], **tags[1]}:
-            before, now = tags[0].get(key, set()), tags[1].get(key, set())
+            before, now = (one.get(key, frozenset()) for one in tags)
             if before != now:
-                place = join(path, step_between(old, key))
+                place = join(path, step_to(key))
                 self._at(place)["tags"] = [sorted(map(self._name, one)) for one in (before, now)]
 
     def _place(self, path: str, old: Any, new: Any) -> None:
         """What to change in a place; in the items alone where the rest of a list stays."""
-        if self._pairing.is_same(old, new):
+        if self._is_same(old, new):
             return
-        is_open = type(old) is type(new) and self._pairing.old.is_held_once(old)
+        node = self._comparison.old.node_of.get(id(old))
+        is_open = type(old) is type(new) and node is not None and len(node.parents) == 1
         if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
             for key in old | new:
                 values = old.get(key, fdl.NO_VALUE), new.get(key, fdl.NO_VALUE)
@@ -251,8 +231,6 @@ class _Making:
 
     def _put(self, path: str, old: Any, new: Any) -> None:
         change = self._at(path)
-        if isinstance(old, list) and isinstance(new, list):
-            self._originals |= originals(old, new, self._pairing)
         if old is not fdl.NO_VALUE:
             change["old"] = outside(old)
         if new is not fdl.NO_VALUE:
@@ -266,23 +244,29 @@ class _Making:
         kind = TAGGED if isinstance(part, TaggedValueCls) else type(part).__name__
         if kind not in (*KINDS, TAGGED):
             raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
-        tags = {key: own for key, own in part.__argument_tags__.items() if own}
+        tags = nonempty_tags(part).items()
         entry = {
             kind: None if kind == TAGGED else self._name(fdl.get_callable(part)),
             "set": {str(key): self._value(value) for key, value in set_arguments(part).items()},
-            "tags": {str(key): sorted(map(self._name, own)) for key, own in tags.items()},
+            "tags": {str(key): sorted(map(self._name, own)) for key, own in tags},
         }
-        if (old := self._originals.get(id(part))) is not None:
-            but = own_keys(old, part, self._pairing, self._originals)
-            entry["like"] = {"part": self._pairing.old.path(old), "but": but}
+        if (old := self._comparison.original(part)) is not None:
+            olds, news = set_arguments(old), set_arguments(part)
+            values = {key: (olds.get(key), news.get(key)) for key in {**olds, **news}}
+            but = [
+                str(key)
+                for key, pair in values.items()
+                if not (key in olds and key in news and self._is_same(*pair, copies=True))
+            ]
+            entry["like"] = {"part": self._comparison.old.path(old), "but": but}
         return entry
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, fdl.Buildable):
-            old = self._pairing.predecessor(value)
+            old = self._kept(value)
             if old is not None:
-                return {"keep": self._pairing.old.path(old)}
-            path = self._pairing.new.path(value)
+                return {"keep": self._comparison.old.path(old)}
+            path = self._comparison.new.path(value)
             if path not in self._parts:
                 self._parts[path] = {}
                 self._new.append(value)

@@ -12,7 +12,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.binding import bind, resolve
 from fidgpt.graph.difference.changes import Change
-from fidgpt.graph.difference.differ import diff
+from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.page.tables import Rows, Tables
