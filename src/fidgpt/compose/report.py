@@ -281,7 +281,7 @@ def _changes(effect: Effect, heard: Mapping[str, int], verbose: bool) -> Iterato
     text = f"{effect.directive}: {_counted(count, 'value')}"
     if followers:
         which = "" if len(followers) == count == 1 else f" {len(followers)}"
-        text += f",{which} heard by {_counted(sum(followers), 'parameter')}"
+        text += f",{which} inherited by {_counted(sum(followers), 'parameter')}"
     yield text
     if verbose:
         for edit in effect.edits:
