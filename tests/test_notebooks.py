@@ -84,7 +84,7 @@ def assert_shows_what_it_promises(shown: dict[str, list[Any]], *, is_drawn: bool
         assert texts(whole[SVG]).count("token_table") == texts(whole[SVG]).count("RoPE") == 1
         assert texts(picture(shown["one-layer"])[SVG]).count("RoPE") == 1
         assert {"1280", "36"} <= set(texts(difference[SVG]))
-    assert re.search(r"~ model.hidden_dim: \d+ -> 1280, heard by", printed(shown["make-large"]))
+    assert re.search(r"~ model.hidden_dim: \d+ -> 1280, inherited by", printed(shown["make-large"]))
     assert picture(shown["order-does-not-matter"])["text/plain"] == "True"
     assert "an equal token_table of its own" in printed(shown["untie"])
     assert re.fullmatch(r"~ optimizer.lr: \S+ -> 0.002\s*", printed(shown["learning-rate"]))

@@ -88,7 +88,7 @@ def test_without_a_program_a_notebook_shows_the_text(
     assert draw(new, since=old)._repr_mimebundle_() == {
         "text/plain": str(draw(new, since=old)),
     }
-    assert "-> 1280, heard by" in str(draw(new, since=old))
+    assert "-> 1280, inherited by" in str(draw(new, since=old))
     with pytest.raises(RuntimeError, match="pip install graphviz-pure"):
         draw(old).svg()
 
