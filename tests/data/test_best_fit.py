@@ -121,8 +121,8 @@ def test_a_longer_document_is_cut_and_its_rest_packed(stream_of: MakeStream) -> 
     rows = rows_of_epoch(stream, 0)
     read = [~t if t < 0 else t for row in rows for t in row[1:] if t != ~END]
     assert sorted([*read, END]) == sorted(tokens)
-    unlearned = sum(t < 0 and t != ~END for row in rows for t in row)
-    assert unlearned == sum(len(text) // SEQ_LEN for text in texts) - 1 > 50
+    masked = sum(t < 0 and t != ~END for row in rows for t in row)
+    assert masked == sum(len(text) // SEQ_LEN for text in texts) - 1 > 50
 
 
 def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: MakeStream) -> None:
@@ -142,7 +142,7 @@ def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: Ma
     assert (places.positions[inputs == END] == 0).all()
 
 
-def test_each_epoch_deals_documents_anew(stream_of: MakeStream) -> None:
+def test_each_epoch_permutes_the_documents(stream_of: MakeStream) -> None:
     stream = stream_of(random_texts(300, longest=12), packing=best_fit)
     first, second = (
         {frozenset(documents_of([row])) for row in rows_of_epoch(stream, epoch)}

@@ -1,4 +1,4 @@
-"""A corpus as a part of a run: prepared once, by one process, in a place that says what it is."""
+"""A corpus in a run: prepared once, by one process, in a directory named by its content."""
 
 import os
 import time
@@ -134,7 +134,9 @@ def test_a_prepared_directory_can_be_used_without_its_source(
         CorpusDirectory(tmp_path / "none").prepare()
 
 
-def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_directory_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "own"))
@@ -145,7 +147,7 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert cache_directory() == tmp_path / "home" / ".cache" / "fidgpt"
 
 
-def test_a_home_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_home_directory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDGPT_CACHE", "~no-such-user/cache")
     with pytest.raises(ValueError, match="Set the environment variable FIDGPT_CACHE"):
         cache_directory()

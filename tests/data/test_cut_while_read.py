@@ -1,4 +1,4 @@
-"""Prepared text that is cut short, altered or gone while it is read: a word, and no signal."""
+"""Corpora truncated, altered or deleted while they are read: an error, and no SIGBUS."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fill-in-the-middle: what is moved can be moved back, and chance has the rates asked for."""
+"""Fill-in-the-middle: what is moved can be moved back, and the rates are those requested."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,11 +66,11 @@ def test_chance_has_the_rates() -> None:
     rows = changed([a_row()] * 4000, rate=0.3, spm_rate=0.25).tolist()
     forms = [undone(row[:-1])[0] if PREFIX in row else "as it was" for row in rows]
     assert abs(forms.count("as it was") / 4000 - 0.7) < 4 * (0.21 / 4000) ** 0.5
-    told = 4000 - forms.count("as it was")
+    changed_count = 4000 - forms.count("as it was")
     first = sum(row[:2] == [PREFIX, SUFFIX] for row in rows)
     # An empty prefix in the other form looks the same: of 60 tokens, one in about 30.
     expected = 0.25 + 0.75 / 31
-    assert abs(first / told - expected) < 4 * (0.25 * 0.75 / told) ** 0.5
+    assert abs(first / changed_count - expected) < 4 * (0.25 * 0.75 / changed_count) ** 0.5
     cuts = [
         row.index(SUFFIX) - 1 for row in changed([a_row()] * 4000, rate=1.0, spm_rate=0.0).tolist()
     ]
@@ -94,7 +94,7 @@ def test_what_is_drawn_depends_on_the_seed_and_the_number_of_the_row() -> None:
     assert changed(rows, seed=5)[:3, :6].tolist() == changed(rows, seed=5)[:3, :6].tolist()
 
 
-def test_a_stream_changes_its_sequences_for_any_rank_and_in_each_epoch_anew(
+def test_a_stream_changes_its_sequences_alike_for_any_rank(
     stream_of: MakeStream, modules: list[str]
 ) -> None:
     part = FillInTheMiddle(rate=0.9)
@@ -104,8 +104,8 @@ def test_a_stream_changes_its_sequences_for_any_rank_and_in_each_epoch_anew(
     batch = stream.batch(3)
     assert (batch == MIDDLE).any()
     assert batch.shape == before.batch(3).shape
-    dealt = [stream.batch(3, rank=rank, world_size=4) for rank in range(4)]
-    assert torch.equal(torch.cat(dealt), batch)
+    ranked = [stream.batch(3, rank=rank, world_size=4) for rank in range(4)]
+    assert torch.equal(torch.cat(ranked), batch)
     assert stream.checksum != before.checksum
     other = FillInTheMiddle(rate=0.8)
     assert stream_of(modules[:8], **{**options, "transforms": [other]}).checksum != stream.checksum

@@ -1,4 +1,4 @@
-"""Tokens that are read and not learned: in the batch, in the loss, in its gradients."""
+"""Tokens masked out of the loss: in the batch, in the loss, in its gradients."""
 
 import pytest
 import torch
@@ -26,35 +26,35 @@ class Bigram(LanguageModel):
 
 
 BATCH = torch.tensor([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
-LEARNED = torch.tensor([[True, False, True, True], [True, True, False, False]])
+COUNTED = torch.tensor([[True, False, True, True], [True, True, False, False]])
 
 
-def marked() -> Tensor:
+def masked() -> Tensor:
     batch = BATCH.clone()
-    batch[:, 1:] = torch.where(LEARNED, BATCH[:, 1:], mask_loss(BATCH[:, 1:]))
+    batch[:, 1:] = torch.where(COUNTED, BATCH[:, 1:], mask_loss(BATCH[:, 1:]))
     return batch
 
 
-def test_every_token_is_read_whether_it_is_learned_or_not() -> None:
-    assert torch.equal(token_ids(marked()), BATCH)
+def test_masked_tokens_are_still_inputs() -> None:
+    assert torch.equal(token_ids(masked()), BATCH)
     assert torch.equal(mask_loss(mask_loss(BATCH)), BATCH)
-    inputs, targets, learned = inputs_and_targets(marked())
+    inputs, targets, mask = inputs_and_targets(masked())
     assert torch.equal(inputs, BATCH[:, :-1])
     assert torch.equal(targets, BATCH[:, 1:])
-    assert learned is not None
-    assert torch.equal(learned, LEARNED)
+    assert mask is not None
+    assert torch.equal(mask, COUNTED)
 
 
-def test_where_all_is_learned_nothing_is_marked() -> None:
+def test_without_masked_tokens_there_is_no_mask() -> None:
     assert inputs_and_targets(BATCH)[2] is None
 
 
-def test_the_loss_and_its_gradient_are_those_of_the_learned_tokens() -> None:
+def test_the_loss_and_its_gradient_are_those_of_the_other_tokens() -> None:
     model, reference = Bigram(), Bigram()
     reference.load_state_dict(model.state_dict())
-    loss = NextToken(model, CrossEntropy(chunk_size=3))(marked())
+    loss = NextToken(model, CrossEntropy(chunk_size=3))(masked())
     logits = reference(BATCH[:, :-1])
-    targets = BATCH[:, 1:].where(LEARNED, torch.tensor(-100))
+    targets = BATCH[:, 1:].where(COUNTED, torch.tensor(-100))
     expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
     loss.backward()
     expected.backward()
@@ -63,7 +63,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_learned_tokens() -> None:
         torch.testing.assert_close(mine.grad, theirs.grad)
 
 
-def test_a_batch_in_which_nothing_is_learned_costs_nothing() -> None:
+def test_the_loss_of_a_fully_masked_batch_is_zero() -> None:
     model = Bigram()
     batch = BATCH.clone()
     batch[:, 1:] = mask_loss(BATCH[:, 1:])

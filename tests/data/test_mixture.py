@@ -1,6 +1,5 @@
 """Mixtures: exact shares of tokens, the same order for any number of ranks, at any step."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,14 @@ import torch
 
 from fidgpt.data import (
     BPETokenizer,
-    ByteTokenizer,
     Corpus,
     CorpusTokenizer,
     DataError,
-    FillInTheMiddle,
     IndexedStream,
     Mixture,
     Stage,
     TextFiles,
     TokenStream,
-    best_fit,
 )
 from fidgpt.data.mixture import Interleaving
 
@@ -31,7 +27,7 @@ SEQ_LEN = 32
 
 @pytest.fixture
 def streams(stream_of: MakeStream, modules: list[str]) -> dict[str, IndexedStream]:
-    """Three texts of one letter each, of different sizes, so that a row says which one it is of."""
+    """Three texts of one letter each, of different sizes, so that rows show their text."""
     return {
         letter: stream_of([letter * (100 * (n + 1))] * (n + 1), seed=n, batch_size=1)
         for n, letter in enumerate("xyz")
@@ -84,56 +80,6 @@ def test_a_stage_has_its_own_shares_from_its_first_step_on(
     assert [float(mixture.shares(step)["z"]) for step in (0, 9, 10)] == [0.2, 0.2, 0.75]
 
 
-def rich(stream_of: MakeStream, modules: list[str]) -> Mixture:
-    """Real texts, one of them packed, one changed, with a stage."""
-    names = ["<a>", "<b>", "<c>"]
-    tokenizer = ByteTokenizer(special_tokens=names)
-    fim = FillInTheMiddle(rate=0.5, prefix="<a>", suffix="<b>", middle="<c>")
-    return mixed(
-        {
-            "plain": stream_of(modules[:10], tokenizer=tokenizer),
-            "packed": stream_of(
-                [text[:200] for text in modules[10:30]], tokenizer=tokenizer, packing=best_fit
-            ),
-            "filled": stream_of(modules[30:40], tokenizer=tokenizer, transforms=[fim]),
-        },
-        weights={"plain": 0.61, "packed": 0.28, "filled": 0.11},
-        stages=[Stage(begin=9, weights={"plain": 1, "packed": 1, "filled": 3})],
-    )
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_any_number_of_ranks_reads_the_same_tokens(
-    stream_of: MakeStream, modules: list[str], world_size: int
-) -> None:
-    """Each rank on its own, from its own objects, as processes do."""
-    expected = rich(stream_of, modules)
-    ranks = [rich(stream_of, modules) for _ in range(world_size)]
-    for step in range(20):
-        dealt = [m.batch(step, rank=r, world_size=world_size) for r, m in enumerate(ranks)]
-        assert torch.equal(torch.cat(dealt), expected.batch(step))
-
-
-def test_a_resumed_run_reads_on_at_any_number_of_ranks(
-    stream_of: MakeStream, modules: list[str]
-) -> None:
-    """Stopped after any step, and gone on with another number of ranks."""
-    whole = [rich(stream_of, modules).batch(step) for step in range(30)]
-    for stop, world_size in ((3, 2), (9, 4), (13, 1), (20, 8)):
-        resumed = rich(stream_of, modules)
-        for step in range(stop, 30):
-            dealt = [resumed.batch(step, rank=r, world_size=world_size) for r in range(world_size)]
-            assert torch.equal(torch.cat(dealt), whole[step])
-
-
-def test_a_batch_depends_on_nothing_but_the_step(stream_of: MakeStream, modules: list[str]) -> None:
-    mixture, steps = rich(stream_of, modules), list(range(20))
-    expected = [mixture.batch(step) for step in steps]
-    random.Random(0).shuffle(steps)
-    assert all(torch.equal(mixture.batch(step), expected[step]) for step in steps)
-    assert mixture.batch(10**12).shape == (8, SEQ_LEN + 1)
-
-
 def test_the_order_of_names_changes_nothing(streams: dict[str, IndexedStream]) -> None:
     """A config that was saved and loaded may name them in another order."""
     other = dict(reversed(streams.items()))
@@ -160,7 +106,7 @@ def test_the_checksum_is_that_of_the_texts(
     assert mixed(streams).checksum != mixed(renamed, weights={"x": 1}).checksum
 
 
-def test_stages_that_are_begun_are_told_and_no_others(streams: dict[str, IndexedStream]) -> None:
+def test_only_stages_that_began_are_reported(streams: dict[str, IndexedStream]) -> None:
     weights = {"x": 1, "y": 1}
     inner_stages = [Stage(begin=4, weights={"y": 1})]
     inner = mixed({n: streams[n] for n in "xy"}, weights=weights, stages=inner_stages, batch_size=1)
@@ -194,7 +140,7 @@ def test_texts_with_other_tokens_are_refused(stream_of: MakeStream, modules: lis
     assert other.checksum != same.checksum
 
 
-def test_a_text_that_is_not_there_is_told_before_another_one_is_written(
+def test_a_missing_text_is_reported_before_another_one_is_prepared(
     stream_of: MakeStream, tmp_path: Path
 ) -> None:
     own, other = stream_of(["a" * 200], prepare=False), stream_of(["b" * 200], prepare=False)

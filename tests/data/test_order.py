@@ -1,4 +1,4 @@
-"""The order of tokens: one and the same for all ranks, workers, resumes and processes."""
+"""The order of tokens: the same for any number of ranks, threads, resumes and processes."""
 
 import hashlib
 import itertools
@@ -125,7 +125,7 @@ def prepared(stream: TrainingStream) -> TrainingStream:
 
 @pytest.fixture(params=KINDS)
 def make(request: pytest.FixtureRequest, case: Case) -> Callable[[], TrainingStream]:
-    """Makes one kind of stream anew."""
+    """Make a new stream of one kind."""
     return lambda: KINDS[request.param](case)
 
 
@@ -142,8 +142,8 @@ def read_in_parts(make: Callable[[], TrainingStream]) -> list[Tensor]:
     for (first, world_size), (stop, _) in itertools.pairwise([*PARTS, (NUM_STEPS, 1)]):
         ranks = [prepared(make()) for _ in range(world_size)]
         for step in range(first, stop):
-            dealt = [s.batch(step, rank=r, world_size=world_size) for r, s in enumerate(ranks)]
-            batches.append(torch.cat(dealt))
+            ranked = [s.batch(step, rank=r, world_size=world_size) for r, s in enumerate(ranks)]
+            batches.append(torch.cat(ranked))
     return batches
 
 
@@ -164,7 +164,7 @@ def test_batches_made_ahead_change_no_token(
 
 
 def test_no_two_kinds_read_the_same(case: Case) -> None:
-    """Else what is compared above would say little."""
+    """Otherwise the comparisons above would prove little."""
     firsts = [prepared(make(case)).batch(0) for make in KINDS.values()]
     assert len({tuple(batch.flatten().tolist()) for batch in firsts}) == len(KINDS)
 

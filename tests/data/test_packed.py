@@ -1,4 +1,4 @@
-"""Files that are packed, JSON of other names, and folders of links, as other systems leave them."""
+"""Compressed files, JSON under other names, and folders of links, as other systems write them."""
 
 import bz2
 import gzip
@@ -29,7 +29,7 @@ LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 @pytest.mark.parametrize("suffix", PACK)
 @pytest.mark.parametrize("name", ["a.b.jsonl", "shard.00000-of-00512.json", "a.JSONL"])
-def test_what_is_packed_is_read_as_if_it_were_not(tmp_path: Path, suffix: str, name: str) -> None:
+def test_compressed_files_are_read_like_others(tmp_path: Path, suffix: str, name: str) -> None:
     pack = PACK[suffix]
     # Several packed pieces one after the other are one file.
     (tmp_path / f"{name}{suffix}").write_bytes(pack(LINES[:5000]) + pack(LINES[5000:]))
@@ -40,7 +40,7 @@ def test_what_is_packed_is_read_as_if_it_were_not(tmp_path: Path, suffix: str, n
 
 
 @pytest.mark.parametrize("suffix", PACK)
-def test_what_was_cut_short_is_said(tmp_path: Path, suffix: str) -> None:
+def test_truncated_files_are_reported(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(PACK[suffix](LINES)[:-200])
     with pytest.raises(DataError, match=r"Cannot read .*a\.jsonl(.|\n)*complete"):
@@ -48,7 +48,7 @@ def test_what_was_cut_short_is_said(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.jsonl.xz", "a.tar.gz", "a.tgz"])
-def test_what_is_packed_otherwise_is_said(tmp_path: Path, name: str) -> None:
+def test_unsupported_compression_is_reported(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PK")
     with pytest.raises(DataError, match=r"is compressed(.|\n)*Unpack it first"):
         list(TextFiles(tmp_path).documents())

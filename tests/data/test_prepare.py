@@ -36,10 +36,6 @@ def texts_of(corpus: PreparedCorpus, split: Split) -> list[str]:
     return [tokenizer.decode(tokens[:-1]) for tokens in found]
 
 
-def files_of(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
 @pytest.mark.parametrize("shard_tokens", [1, 2000, 10**9])
 @pytest.mark.parametrize("spec", [BPETokenizer(vocab_size=400), ByteTokenizer()])
 def test_every_document_is_found_again_in_order(
@@ -89,21 +85,6 @@ def test_a_vocabulary_beyond_16_bits_is_written_in_32(
     assert corpus.dtype == "uint32"
     both = texts_of(corpus, corpus.train) + texts_of(corpus, corpus.validation)
     assert sorted(both) == sorted(modules[:5])
-
-
-def test_the_number_of_threads_changes_nothing(
-    modules: list[str], documents: MakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5000)
-    for num_workers in (1, 4):
-        prepare_corpus(
-            documents(modules),
-            tokenizer=BPETokenizer(vocab_size=400),
-            directory=tmp_path / str(num_workers),
-            num_workers=num_workers,
-            show_progress=False,
-        )
-    assert files_of(tmp_path / "1") == files_of(tmp_path / "4")
 
 
 def prepare_bytes(source: Source, directory: Path, *, fraction: float) -> PreparedCorpus:

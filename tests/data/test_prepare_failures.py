@@ -1,4 +1,4 @@
-"""Whatever goes wrong while a corpus is prepared: a clear word, and nothing half-written."""
+"""Errors while a corpus is prepared: a clear message, and nothing half-written."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A prepared corpus that was damaged since: named, refused, and told how to mend."""
+"""A damaged corpus is refused, with the file that is wrong and the remedy."""
 
 import json
 from pathlib import Path

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
 
 from fidgpt.data import DataError, TokenStream, shuffle_and_concatenate
 
@@ -52,20 +51,6 @@ def split_at_ends(tokens: list[int]) -> list[list[int]]:
         else:
             parts[-1].append(token)
     return parts if parts[-1] else parts[:-1]
-
-
-def test_any_sequence_is_read_alone_and_by_any_rank(
-    stream_of: MakeStream, texts: list[str]
-) -> None:
-    stream = stream_of(texts, packing=shuffle_and_concatenate)
-    other = stream_of(texts, packing=shuffle_and_concatenate)
-    far = 3 * stream.num_sequences // stream.batch_size
-    for step in (far, 0, 5, 10**9):
-        dealt = [other.batch(step, rank=rank, world_size=4) for rank in range(4)]
-        assert torch.equal(torch.cat(dealt), stream.batch(step))
-    for number in (0, 7, stream.num_sequences + 1):
-        alone = other.rows(np.array([number]))[0].tolist()
-        assert alone == stream.rows(np.arange(number, number + 1))[0].tolist()
 
 
 def test_the_seed_and_the_packing_are_part_of_what_is_read(

@@ -1,4 +1,4 @@
-"""Sources: what is read, in which order, and what is said of a file that cannot be."""
+"""Sources: what is read, in which order, and the errors for files that cannot be read."""
 
 import ast
 import gzip
@@ -141,7 +141,7 @@ def test_a_bad_file_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
         assert remedy in str(caught.value)
 
 
-def test_a_missing_or_empty_path_is_said_by_documents_and_identity(tmp_path: Path) -> None:
+def test_a_missing_or_empty_path_is_reported_by_documents_and_identity(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "folder").mkdir()
     for path, message in [
@@ -156,7 +156,7 @@ def test_a_missing_or_empty_path_is_said_by_documents_and_identity(tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["", "~no-such-user/text", "a" * 300, "\udcff"])
-def test_a_path_that_cannot_be_is_said(path: str) -> None:
+def test_an_impossible_path_is_reported(path: str) -> None:
     for ask in (TextFiles(path).identity, lambda: list(TextFiles(path).documents())):
         with pytest.raises(DataError, match="Give a"):
             ask()
@@ -187,7 +187,7 @@ def test_a_folder_that_may_not_be_read_is_not_left_out_in_silence(
         list(TextFiles(tmp_path).documents())
 
 
-def test_parquet_text_that_is_not_utf_8_is_said(tmp_path: Path) -> None:
+def test_parquet_text_that_is_not_utf_8_is_reported(tmp_path: Path) -> None:
     buffers = [None, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe")]
     column = pyarrow.Array.from_buffers(pyarrow.string(), 1, buffers)
     pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")

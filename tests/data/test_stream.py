@@ -105,9 +105,9 @@ def test_the_seed_changes_the_order(case: Case) -> None:
 def test_any_number_of_ranks_reads_the_same_tokens(case: Case, world_size: int) -> None:
     stream, held_out = case.stream(), case.held_out()
     for part, step in ((stream, 0), (stream, 177), (held_out, 0), (held_out, 3)):
-        dealt = [part.batch(step, rank=r, world_size=world_size) for r in range(world_size)]
-        assert {tuple(rows.shape) for rows in dealt} == {(8 // world_size, SEQ_LEN + 1)}
-        assert torch.equal(torch.cat(dealt), part.batch(step))
+        ranked = [part.batch(step, rank=r, world_size=world_size) for r in range(world_size)]
+        assert {tuple(rows.shape) for rows in ranked} == {(8 // world_size, SEQ_LEN + 1)}
+        assert torch.equal(torch.cat(ranked), part.batch(step))
 
 
 def test_shards_change_nothing(
@@ -129,7 +129,7 @@ def test_a_far_step_costs_what_a_near_one_does(case: Case) -> None:
     assert time.perf_counter() - started < 1.0
 
 
-def test_what_a_trainer_asks(case: Case) -> None:
+def test_the_interface_of_the_trainer(case: Case) -> None:
     stream = case.stream()
     assert stream.batch(0).dtype == torch.int64
     assert stream.num_tokens == len(case.train)
@@ -167,9 +167,9 @@ def test_a_split_smaller_than_a_batch_gives_one_small_batch(case: Case) -> None:
     held_out = case.held_out(batch_size=10_000)
     assert held_out.num_batches == 1
     assert held_out.batch(0).tolist() == windows(case.validation)
-    dealt = [held_out.batch(0, rank=rank, world_size=100) for rank in range(100)]
-    assert torch.equal(torch.cat(dealt), held_out.batch(0))
-    assert dealt[-1].shape == (0, SEQ_LEN + 1)
+    ranked = [held_out.batch(0, rank=rank, world_size=100) for rank in range(100)]
+    assert torch.equal(torch.cat(ranked), held_out.batch(0))
+    assert ranked[-1].shape == (0, SEQ_LEN + 1)
 
 
 def test_nothing_works_before_prepare(case: Case) -> None:
@@ -196,7 +196,7 @@ def test_a_corpus_shorter_than_one_sequence_is_refused(
         case.held_out()
 
 
-def test_batches_that_cannot_be_dealt_or_asked_for(case: Case) -> None:
+def test_impossible_batches_and_sizes_are_refused(case: Case) -> None:
     stream = case.stream()
     with pytest.raises(ValueError, match=r"batch_size=8 (.|\n)*world_size=3(.|\n)*batch_size=9"):
         stream.batch(0, world_size=3)

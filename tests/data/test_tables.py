@@ -31,7 +31,7 @@ def test_arrow_of_both_forms_is_read_row_by_row(tmp_path: Path, form: str) -> No
 
 
 def test_a_dataset_that_was_saved_to_disk_is_a_folder_of_arrow(tmp_path: Path) -> None:
-    """Its descriptions of itself are no text, while others of these names are."""
+    """Its metadata is not text, while other files of these names are."""
     write_arrow(tmp_path / "all" / "train" / "data-00000-of-00002.arrow", {"text": ["a", None]})
     write_arrow(tmp_path / "all" / "train" / "data-00001-of-00002.arrow", {"text": ["b"]})
     for name in ("dataset_info.json", "state.json"):
@@ -50,8 +50,8 @@ def test_of_several_splits_none_is_guessed_and_leftovers_of_maps_are_not_read(
         write_arrow(folder / "data-00000-of-00001.arrow", {"text": [split]})
         write_arrow(folder / "cache-0123456789abcdef.arrow", {"text": ["left"]})
         (folder / "dataset_info.json").write_text("{}")
-        said = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
-        (folder / "state.json").write_text(json.dumps(said))
+        state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+        (folder / "state.json").write_text(json.dumps(state))
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(DataError, match=r"the splits train, test(.|\n)*folder of one(.|\n)*/train"):
         list(TextFiles(tmp_path).documents())
@@ -130,7 +130,7 @@ def test_a_commit_is_not_asked_for(hub: Hub) -> None:
     assert hub.resolved == 0
 
 
-def test_what_the_hub_refuses_is_said(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_hub_are_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for source, message in [
         (HubDataset("no/such", revision=COMMIT), "Cannot read the dataset no/such(.|\n)*names"),
         (HubDataset("some/texts", revision="gone"), "Cannot resolve 'gone'(.|\n)*revision="),

@@ -44,7 +44,7 @@ class Corpus:
         shard_tokens: int = DEFAULT_SHARD_TOKENS,
         num_workers: int | None = None,
     ) -> None:
-        self.check_arguments(
+        check_options(
             validation_fraction=validation_fraction,
             shard_tokens=shard_tokens,
             num_workers=num_workers,
@@ -56,17 +56,6 @@ class Corpus:
         self.shard_tokens = shard_tokens
         self.num_workers = num_workers
         self._prepared: PreparedCorpus | None = None
-
-    @staticmethod
-    def check_arguments(
-        *, validation_fraction: float, shard_tokens: int, num_workers: int | None
-    ) -> None:
-        """Raise DataError if an option is out of range."""
-        check_options(
-            validation_fraction=validation_fraction,
-            shard_tokens=shard_tokens,
-            num_workers=num_workers,
-        )
 
     def require_source(self) -> None:
         """Raise DataError if the source is missing; reads no contents."""

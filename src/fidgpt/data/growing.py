@@ -45,18 +45,13 @@ class GrowingBatch(WrappedStream):
         self, stream: IndexedStream, *, batch_size: int, schedule: Schedule, multiple_of: int = 1
     ) -> None:
         super().__init__(stream.with_batch_starts(self._start))
-        self.check_arguments(batch_size=batch_size, multiple_of=multiple_of)
+        check_positive(multiple_of, name="multiple_of")
+        if batch_size % multiple_of:
+            raise ValueError(f"{batch_size=} is not a multiple of {multiple_of=}.")
         self.batch_size = batch_size
         self.schedule = schedule
         self.multiple_of = multiple_of
         self._ends = np.zeros(1, dtype=np.int64)  # first sequence of each step known so far
-
-    @staticmethod
-    def check_arguments(*, batch_size: int, multiple_of: int) -> None:
-        """Raise ValueError unless `batch_size` is a multiple of `multiple_of`."""
-        check_positive(multiple_of, name="multiple_of")
-        if batch_size % multiple_of:
-            raise ValueError(f"{batch_size=} is not a multiple of {multiple_of=}.")
 
     def size(self, step: int) -> int:
         """Return the batch size of a step, over all ranks."""
@@ -120,14 +115,6 @@ class GrowingSequence(WrappedStream):
         self, stream: TrainingStream, *, seq_len: int, schedule: Schedule, min_seq_len: int
     ) -> None:
         super().__init__(stream)
-        self.check_arguments(seq_len=seq_len, min_seq_len=min_seq_len)
-        self.seq_len = seq_len
-        self.schedule = schedule
-        self.min_seq_len = min_seq_len
-
-    @staticmethod
-    def check_arguments(*, seq_len: int, min_seq_len: int) -> None:
-        """Raise ValueError unless halving `seq_len` gives `min_seq_len`."""
         check_positive(min_seq_len, name="min_seq_len")
         halves = seq_len // min_seq_len
         if seq_len % min_seq_len or halves & (halves - 1) or not halves:
@@ -135,6 +122,9 @@ class GrowingSequence(WrappedStream):
                 f"{min_seq_len=} is not {seq_len=} halved a whole number of times: {seq_len} / 2 "
                 "/ 2 and so on."
             )
+        self.seq_len = seq_len
+        self.schedule = schedule
+        self.min_seq_len = min_seq_len
 
     def length(self, step: int) -> int:
         """Return the length of sequences at a step."""

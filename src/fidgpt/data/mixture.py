@@ -130,16 +130,11 @@ class Stage:
     """
 
     def __init__(self, *, begin: int, weights: Weights) -> None:
-        self.check_arguments(begin=begin, weights=weights)
-        self.begin = begin
-        self.weights = weights
-
-    @staticmethod
-    def check_arguments(*, begin: int, weights: Weights) -> None:
-        """Raise ValueError if an argument is invalid."""
         if begin < 0:
             raise ValueError(f"{begin=} must be a step of the run, 0 or later.")
         exact_counts(weights)
+        self.begin = begin
+        self.weights = weights
 
 
 class Mixture(IndexedStream):
@@ -173,7 +168,7 @@ class Mixture(IndexedStream):
         weights: Weights,
         stages: Sequence[Stage] = (),
     ) -> None:
-        self.check_arguments(batch_size=batch_size, weights=weights)
+        check_positive(batch_size, name="batch_size")
         self.streams = dict(sorted(streams.items()))  # a saved config may have another order
         self.batch_size = batch_size
         self.weights = weights
@@ -182,12 +177,6 @@ class Mixture(IndexedStream):
         self._start_of: Callable[[int], int] = lambda step: step * batch_size
         self._counts = [exact_counts(stage.weights) for stage in self.stages]
         self._known: list[_StageOrder] = []
-
-    @staticmethod
-    def check_arguments(*, batch_size: int, weights: Weights) -> None:
-        """Raise ValueError if an argument is invalid."""
-        check_positive(batch_size, name="batch_size")
-        exact_counts(weights)
 
     def shares(self, step: int) -> dict[str, Fraction]:
         """Return the exact share of each stream at a step."""

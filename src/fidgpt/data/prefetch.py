@@ -44,25 +44,15 @@ class Prefetch(WrappedStream):
     MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"stream": "live"}
 
     def __init__(self, stream: TrainingStream, *, depth: int = 2, num_workers: int = 1) -> None:
-        self.check_arguments(depth=depth, num_workers=num_workers)
+        for name, value in {"depth": depth, "num_workers": num_workers}.items():
+            if not 1 <= value <= _MAX_COUNT:
+                raise ValueError(f"{name}={value} must be from 1 to {_MAX_COUNT}.")
         super().__init__(stream)
         self.depth = depth
         self.num_workers = num_workers
         self._ahead: dict[_Request, Future[Tensor]] = {}
         self._reach = 0  # no further than the first batch until its size is known
         self._workers: _Workers | None = None
-
-    @staticmethod
-    def check_arguments(*, depth: int, num_workers: int) -> None:
-        """Raise ValueError if a number is out of range."""
-        if depth < 1:
-            raise ValueError(f"{depth=} makes no batch ahead: use 1 or more, or no Prefetch.")
-        if num_workers < 1:
-            raise ValueError(f"{num_workers=} threads make no batch: use 1 or more.")
-        if depth > _MAX_COUNT:
-            raise ValueError(f"{depth=} batches would wait in memory: use {_MAX_COUNT} at most.")
-        if num_workers > _MAX_COUNT:
-            raise ValueError(f"{num_workers=} threads are too many: use {_MAX_COUNT} at most.")
 
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1

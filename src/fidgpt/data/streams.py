@@ -235,7 +235,8 @@ class TokenStream(IndexedStream):
         packing: Packing = concatenate,
         transforms: Sequence[Transform] = (),
     ) -> None:
-        self.check_arguments(seq_len=seq_len, batch_size=batch_size)
+        check_positive(seq_len, name="seq_len")
+        check_positive(batch_size, name="batch_size")
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
@@ -244,12 +245,6 @@ class TokenStream(IndexedStream):
         self.transforms = transforms
         self._prepared: PreparedCorpus | None = None
         self._sequences: Sequences | None = None
-
-    @staticmethod
-    def check_arguments(*, seq_len: int, batch_size: int) -> None:
-        """Raise DataError if a size is below one."""
-        check_positive(seq_len, name="seq_len")
-        check_positive(batch_size, name="batch_size")
 
     def require_text(self) -> None:
         require_source = getattr(self.corpus, "require_source", None)
@@ -335,20 +330,15 @@ class HeldOut(EvaluationStream):
     def __init__(
         self, corpus: CorpusPart, *, seq_len: int, batch_size: int, num_batches: int | None = None
     ) -> None:
-        self.check_arguments(seq_len=seq_len, batch_size=batch_size, num_batches=num_batches)
+        check_positive(seq_len, name="seq_len")
+        check_positive(batch_size, name="batch_size")
+        if num_batches is not None:
+            check_positive(num_batches, name="num_batches")
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.max_batches = num_batches
         self._prepared: PreparedCorpus | None = None
-
-    @staticmethod
-    def check_arguments(*, seq_len: int, batch_size: int, num_batches: int | None) -> None:
-        """Raises DataError where a count is below one."""
-        check_positive(seq_len, name="seq_len")
-        check_positive(batch_size, name="batch_size")
-        if num_batches is not None:
-            check_positive(num_batches, name="num_batches")
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Open the corpus, preparing it first if it is missing.

@@ -313,18 +313,6 @@ class BPETokenizer:
         special_tokens: Sequence[str] = (),
         sample_bytes: int = 32 * 1024 * 1024,
     ) -> None:
-        self.check_arguments(
-            vocab_size=vocab_size, special_tokens=special_tokens, sample_bytes=sample_bytes
-        )
-        self.vocab_size = vocab_size
-        self.special_tokens = tuple(special_tokens)
-        self.sample_bytes = sample_bytes
-
-    @staticmethod
-    def check_arguments(
-        *, vocab_size: int, special_tokens: Sequence[str], sample_bytes: int
-    ) -> None:
-        """Raise DataError if a size is out of range."""
         least = 257 + len(special_tokens)
         if vocab_size < least:
             further = f" and {len(special_tokens)} special tokens" if special_tokens else ""
@@ -338,6 +326,9 @@ class BPETokenizer:
             )
         if sample_bytes < 1:
             raise DataError(f"{sample_bytes=} must be at least 1.")
+        self.vocab_size = vocab_size
+        self.special_tokens = tuple(special_tokens)
+        self.sample_bytes = sample_bytes
 
     def identity(self) -> str:
         """Return the sizes and the pattern."""

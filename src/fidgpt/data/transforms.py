@@ -122,19 +122,14 @@ class FillInTheMiddle:
         suffix: str | int = "<|fim_suffix|>",
         middle: str | int = "<|fim_middle|>",
     ) -> None:
-        self.check_arguments(rate=rate, spm_rate=spm_rate)
+        for name, value in {"rate": rate, "spm_rate": spm_rate}.items():
+            if not 0 <= value <= 1:
+                raise DataError(f"{name}={value} must be a probability, from 0 to 1.")
         self.rate = rate
         self.spm_rate = spm_rate
         self.prefix = prefix
         self.suffix = suffix
         self.middle = middle
-
-    @staticmethod
-    def check_arguments(*, rate: float, spm_rate: float) -> None:
-        """Raise DataError unless both are probabilities."""
-        for name, value in locals().items():
-            if not 0 <= value <= 1:
-                raise DataError(f"{name}={value} must be a probability, from 0 to 1.")
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Raise DataError if the tokenizer lacks one of the special tokens."""
