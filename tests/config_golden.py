@@ -67,18 +67,18 @@ def lines_of(name: str) -> Lines:
 
 
 def causes(name: str, changed: list[str]) -> list[str]:
-    """Who said what stands at the paths of the changed lines, as far as they are paths."""
+    """Explain what set the values at the paths of the changed lines, as far as they are paths."""
     cfg = getattr(configs, name)()
     found = []
     for path in (line.split(" = ")[0] for line in changed if " = " in line):
         try:
-            told = provenance_of(cfg, path)
+            provenance = provenance_of(cfg, path)
         except ValueError:
             continue
-        if told.default_of:
-            found.append(f"{path}: a default of {told.default_of}")
-        elif told.assignments:
-            found.append(f"{path}: set by {told.assignments[0].set_by}")
+        if provenance.default_of:
+            found.append(f"{path}: a default of {provenance.default_of}")
+        elif provenance.assignments:
+            found.append(f"{path}: set by {provenance.assignments[0].set_by}")
     return list(dict.fromkeys(found))
 
 
@@ -88,7 +88,7 @@ def moved(read: Callable[[str], str]) -> list[str]:
 
 
 def _folded(lines: Lines) -> Lines:
-    """Blocks of a pattern that say what one before them says are a line each."""
+    """Show blocks of a pattern that are equal to an earlier one in one line each."""
     blocks: dict[str, Lines] = {}
     for key, text in lines.items():
         if block := _BLOCK.match(key):
@@ -108,7 +108,7 @@ def _folded(lines: Lines) -> Lines:
 
 
 def _text(row: Row) -> str:
-    """A heard value stands where it is said, so that here its source is enough."""
+    """An inherited value is shown where it is set, so that its source is enough here."""
     value, _, source = row.text.partition("  <- ")
     if row.kind == "inherited" and source:
         return f" <- {source}"

@@ -39,11 +39,11 @@ class Python:
     """`python ARGUMENTS`, in a process that has imported torch before.
 
     Args:
-      arguments: a script, or `-m` and a module, and what it is told.
-      output: file for what it prints, errors too; written anew.
+      arguments: a script, or `-m` and a module, and its arguments.
+      output: file for its stdout and stderr; overwritten.
       printed: file for what it prints without errors, if that is to be another one.
-      directory: where it works; here unless said.
-      environment: all its variables; those of this process unless said.
+      directory: its working directory; the current one by default.
+      environment: all its variables; those of this process by default.
 
     Attributes:
       process: which may be asked how it is.

@@ -1,4 +1,4 @@
-"""Texts that must stay as they are: comparison with a file, and the difference said in full."""
+"""Golden texts: comparison with a file, with the full difference if they differ."""
 
 import difflib
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def compare_with_golden(
 ) -> None:
     """Fails unless the file holds `text`; with `update`, writes it there instead.
 
-    What `explain` says of the lines that are new stands below the difference.
+    The result of `explain` for the new lines is printed below the difference.
     """
     text = text.rstrip("\n") + "\n"
     if update:

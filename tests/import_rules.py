@@ -56,7 +56,7 @@ LAZY = {
 }
 
 
-# Underscored, and yet what the documentation tells one to call, or what has no public form.
+# Underscored, but documented as the thing to call, or without a public form.
 UNDERSCORED = {
     "os._exit",
     "torch._foreach_lerp_",

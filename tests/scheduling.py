@@ -1,4 +1,4 @@
-"""How tests are dealt to the processes that run them."""
+"""How tests are assigned to the processes that run them."""
 
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController

@@ -1,4 +1,4 @@
-"""Trains `debug` with weights dealt over processes: run by each of them, and the cases it runs."""
+"""Train `debug` with sharded weights: the script that each process runs, and its cases."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -96,7 +96,7 @@ def averaged(cfg: fdl.Config) -> None:
 
 
 def hybrid(cfg: fdl.Config) -> None:
-    """Two copies of the model, each dealt over half of the processes."""
+    """Two copies of the model, each sharded over half of the processes."""
     use_hsdp(cfg, num_shards=2)
 
 
@@ -119,7 +119,7 @@ CASES: dict[int, list[Callable[[fdl.Config], None]]] = {
 
 
 def trainer_of(case: Callable[[fdl.Config], None]) -> Trainer:
-    """`debug`, short, in float32 and sharded unless the case says otherwise."""
+    """`debug`, short, in float32 and sharded unless the case overrides it."""
     cfg = debug()
     use_float32(cfg)
     use_fsdp(cfg)

@@ -33,7 +33,7 @@ def shrunk(name: str) -> fdl.Config:
     cfg.model.hidden_dim = 64
     cfg.model.num_layers = min(len(cfg.model.first_blocks) + len(cfg.model.blocks) + 1, 7)
     for part in (node.value for node in parts(cfg.model)):
-        # A RoPE that says its size turns the share of a latent attention's head.
+        # A RoPE with a size of its own rotates the share of a latent attention's head.
         sizes = {"head_dim": 8} if fdl.get_callable(part) is RoPE else SIZES
         for key in sizes.keys() & part.__arguments__.keys():
             if isinstance(getattr(part, key), int):

@@ -1,4 +1,4 @@
-"""Every named config: what it says, what it builds, and what follows when one quantity moves."""
+"""Every named config: what it sets, what it builds, and what follows when one quantity moves."""
 
 import sys
 import time
@@ -42,7 +42,7 @@ def test_config_is_its_golden(name: str, golden: Callable[..., None]) -> None:
 
 @pytest.fixture
 def fresh_lines() -> Iterator[None]:
-    """What a test says of configs that it changes is no other test's."""
+    """Undo a test's changes of configs for other tests."""
     lines_of.cache_clear()
     yield
     lines_of.cache_clear()

@@ -100,7 +100,7 @@ def test_the_ropes_of_gemma3(cfg: fdl.Config, scaled: bool) -> None:
     assert isinstance(ropes[5].scaling, LinearScaling) == scaled
 
 
-def test_gemma_scales_its_tokens_by_a_width_that_is_said_later() -> None:
+def test_gemma_scales_its_tokens_by_a_width_that_is_set_later() -> None:
     cfg = configs.gemma3_270m()
     assert built(cfg).embedding.scale == 640**0.5
     cfg.model.hidden_dim = 1024
@@ -187,7 +187,7 @@ def test_layers_look_back_as_one_of_two_words_says() -> None:
         windows_of(["full_attention", "chunked_attention"], 5)
 
 
-def test_a_pattern_that_repeats_is_said_once() -> None:
+def test_a_pattern_that_repeats_is_written_once() -> None:
     assert shortest_period([1, 2, 1, 2, 1]) == [1, 2]
     assert shortest_period([1, 1, 1]) == [1]
     assert shortest_period([1, 1, 2]) == [1, 1, 2]

@@ -86,7 +86,7 @@ def test_a_rule_without_fiddlers_says_so(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "for_hardware: h100x2 matches h100x*: nothing to change\n"
 
 
-def test_an_unmatched_machine_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unmatched_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     apply_rules(base(), RULES, machine="abacusx2")
     assert "no rule matches abacusx2, so nothing is changed" in capsys.readouterr().err
 

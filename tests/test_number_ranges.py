@@ -101,7 +101,7 @@ def test_the_ends_of_ranges(path: str, number: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["model.hidden_dim", "vocab_size", "model.blocks[0].mlp.ffn_dim"])
-def test_a_size_that_no_machine_counts_is_told_in_a_line(path: str) -> None:
+def test_an_overflowing_size_is_an_error_of_one_line(path: str) -> None:
     cfg = configs.base()
     find_parameter(cfg, path).write(2**80)
     with pytest.raises(ConfigError) as error:

@@ -56,7 +56,7 @@ def test_a_pattern_has_an_entry_at_least():
 
 
 @pytest.mark.parametrize(
-    ("fiddler", "said"),
+    ("fiddler", "arguments"),
     [
         (unroll, {"every": 10**7}),
         (use_moe, {"every": 10**7}),
@@ -65,9 +65,9 @@ def test_a_pattern_has_an_entry_at_least():
         (use_sliding_window, {"every": 10**7}),
     ],
 )
-def test_a_pattern_is_no_longer_than_any_model_is_deep(fiddler, said):
+def test_a_pattern_is_no_longer_than_any_model_is_deep(fiddler, arguments):
     with pytest.raises(ConfigError, match="10000000 blocks of their own are more than 100000"):
-        fiddler(configs.debug(), **said)
+        fiddler(configs.debug(), **arguments)
 
 
 def test_no_more_layers_are_unrolled_than_any_model_has():

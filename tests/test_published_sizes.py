@@ -192,13 +192,13 @@ def test_the_size_of_every_published_config_is_known() -> None:
 
 
 @pytest.mark.xdist_group("transformers")
-@pytest.mark.parametrize(("name", "said"), TRANSFORMERS.items())
+@pytest.mark.parametrize(("name", "reference"), TRANSFORMERS.items())
 def test_a_config_has_the_parameters_that_transformers_builds(
-    name: str, said: tuple[str, dict[str, Any]]
+    name: str, reference: tuple[str, dict[str, Any]]
 ) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    model_type, keys = said
+    model_type, keys = reference
     with torch.device("meta"):
         theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **keys))
     ours = built(name)

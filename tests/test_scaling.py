@@ -101,7 +101,7 @@ def test_tokens_for_each_parameter_that_a_token_meets(experts: bool) -> None:
     assert any(".experts." in name for name, _ in model.named_parameters()) == experts
 
 
-def test_tokens_are_said_once_and_are_a_number() -> None:
+def test_tokens_are_set_once_and_are_a_number() -> None:
     with pytest.raises(ConfigError, match="tokens=5 and tokens_per_parameter=20 say the same"):
         train_for(debug(), tokens=5, tokens_per_parameter=20)
     with pytest.raises(ConfigError, match="tokens_per_parameter=0 must be above 0"):

@@ -1,4 +1,4 @@
-"""Tests are dealt to processes: each once, groups whole, and what is done is forgotten."""
+"""Tests are assigned to processes: each once, groups whole, and finished ones are forgotten."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +22,7 @@ class Node:
         self.shutting_down = True
 
 
-def test_each_test_is_dealt_once_and_forgotten_when_its_group_is_done() -> None:
+def test_each_test_is_assigned_once_and_forgotten_when_its_group_is_done() -> None:
     names = [f"test_a[{number}]" for number in range(20)]
     grouped = ["test_b@slow", "test_c@slow", "test_d@slow"]
     config: Any = SimpleNamespace(

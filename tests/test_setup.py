@@ -1,4 +1,4 @@
-"""setup.sh: when it does nothing, when it begins anew, and what it says when it cannot go on."""
+"""setup.sh: when it does nothing, when it starts over, and its errors."""
 
 import os
 import shutil
@@ -123,7 +123,7 @@ def test_a_chosen_python_is_not_replaced_by_another(checkout: Checkout) -> None:
     assert "PYTHON=/no/such/python does not run" in result.stderr
 
 
-def test_a_python_without_venv_is_told_what_to_install(checkout: Checkout) -> None:
+def test_a_python_without_venv_gets_an_error_with_what_to_install(checkout: Checkout) -> None:
     result = checkout.setup(venv="fails")
     assert result.returncode != 0
     assert "apt install python3-venv" in result.stderr

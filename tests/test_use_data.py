@@ -1,4 +1,4 @@
-"""The fiddlers of data: what they put where, said on a command line, and a run with all of them."""
+"""The fiddlers of data: what they set, on a command line, and a run with all of them."""
 
 import json
 from pathlib import Path
@@ -51,12 +51,12 @@ def all_of_it(cfg: fdl.Config[Trainer], texts: dict[str, str]) -> None:
     fiddlers.use_prefetch(cfg)
 
 
-def test_a_mixture_is_said_on_a_command_line(texts: dict[str, str]) -> None:
-    said = f"{{'prose': '{texts['prose']}'}}"
+def test_a_mixture_fits_a_command_line(texts: dict[str, str]) -> None:
+    texts_argument = f"{{'prose': '{texts['prose']}'}}"
     cfg = compose(
         [
             "config:debug",
-            f"fiddler:use_mixture({said}, weights={{'own': 3, 'prose': 1}}, "
+            f"fiddler:use_mixture({texts_argument}, weights={{'own': 3, 'prose': 1}}, "
             "stages={0.5: {'prose': 1}, 400: {'own': 1}}, text_field=body)",
             "fiddler:use_packing",
             "fiddler:use_prefetch(depth=3)",
@@ -138,9 +138,9 @@ def test_weights_of_nothing_and_stages_between_steps_are_refused(texts: dict[str
         fiddlers.use_mixture(small(texts), texts, stages={2.5: {"own": 1}})
 
 
-def test_a_dataset_of_the_hub_is_said_on_a_command_line() -> None:
-    said = 'fiddler:use_hub_text("some/texts", name="en", text_field="body")'
-    source = compose(["config:debug", said], own_catalogue()).data.corpus.source
+def test_a_dataset_of_the_hub_fits_a_command_line() -> None:
+    directive = 'fiddler:use_hub_text("some/texts", name="en", text_field="body")'
+    source = compose(["config:debug", directive], own_catalogue()).data.corpus.source
     assert fdl.get_callable(source) is HubDataset
-    made: Any = build_trainer(compose(["config:debug", said], own_catalogue())).data
+    made: Any = build_trainer(compose(["config:debug", directive], own_catalogue())).data
     assert vars(made.corpus.source) == vars(HubDataset("some/texts", name="en", text_field="body"))

@@ -46,7 +46,7 @@ def test_terms_stand_side_by_side_and_the_loss_stays_what_it_is(cfg):
     assert terms["z_loss"].weight == 0.01
 
 
-def test_nothing_is_smoothed_unless_said(cfg):
+def test_nothing_is_smoothed_by_default(cfg):
     loss = built(cfg).loss
     assert type(loss) is CrossEntropy and not loss.terms
 

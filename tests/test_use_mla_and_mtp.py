@@ -106,7 +106,7 @@ def test_a_rope_that_comes_later_is_made_to_fit():
     assert latent(built(cfg)).rope_head_dim == 16
 
 
-def test_a_model_without_attention_is_told():
+def test_a_model_without_attention_is_an_error():
     empty: Any = fdl.Config(dict, model=fdl.Config(dict))
     with pytest.raises(ConfigError, match="holds no Attention or LatentAttention"):
         use_mla(empty)

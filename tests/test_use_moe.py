@@ -90,7 +90,7 @@ def test_the_layers_of_a_mixture_everywhere_can_be_thinned_out(cfg):
     assert fdl.get_callable(moe.router) is SigmoidRouter
 
 
-def test_first_layers_follow_a_depth_said_later(cfg):
+def test_first_layers_follow_a_depth_set_later(cfg):
     fiddlers.use_moe(cfg, first_dense=1)
     cfg.model.num_layers = 9
     assert mixed(cfg) == "dmmmmmmmm"
@@ -141,7 +141,7 @@ def test_an_expert_computes_what_the_mlp_did(mlp, experts):
 
 
 def one_mixture(mlp: Any) -> fdl.Partial:
-    """What `use_moe` makes of an MLP, with all quantities said."""
+    """What `use_moe` makes of an MLP, with all quantities set."""
     cfg = configs.debug()
     cfg.model.hidden_dim = 16
     cfg.model.blocks[0].mlp = mlp
@@ -200,7 +200,7 @@ def test_unrolled_layers_and_a_pattern_are_the_same_layers(cfg):
     assert mixed(cfg) == mixed(other) == "dddmdm"
 
 
-def test_said_again_it_changes_numbers_and_leaves_the_rest(cfg):
+def test_applied_again_it_changes_numbers_only(cfg):
     fiddlers.use_moe(cfg, num_experts=4, top_k=1)
     fiddlers.use_sigmoid_router(cfg)
     fiddlers.use_loss_free_balancing(cfg, rate=0.01)

@@ -1,4 +1,4 @@
-"""Fiddlers of schedules: what was said stays said, and numbers are those of the parts."""
+"""Fiddlers of schedules: what was set stays set, and numbers are those of the parts."""
 
 import fiddle as fdl
 import pytest
@@ -100,7 +100,7 @@ def test_by_default_an_inverse_square_root_falls_from_the_end_of_the_warm_up() -
     assert curve(cfg)[44:] == pytest.approx([(45 / (step + 1)) ** 0.5 for step in range(44, 450)])
 
 
-def test_cycles_are_said_once() -> None:
+def test_cycles_are_set_once() -> None:
     cfg = base()
     fiddlers.use_cycles(cfg, cycle_length=150)
     assert build(bind(cfg).schedule).ends == [150, 300, 450]

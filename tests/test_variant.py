@@ -1,4 +1,4 @@
-"""A config that is said by what it does otherwise than another one."""
+"""A config defined by its differences from another one."""
 
 import inspect
 import re
@@ -35,20 +35,20 @@ def uncapped(cfg: fdl.Config[Trainer]) -> None:
     """The same without."""
 
 
-def said(cfg: fdl.Config) -> list[Any]:
+def values(cfg: fdl.Config) -> list[Any]:
     model = cfg.model
     theta = model.blocks[0].attention.rope.theta
     return [model.norm.eps, cfg.optimizer.eps, theta, model.unembedding.softcap]
 
 
-def test_what_both_hear_is_one_argument_and_all_can_be_said() -> None:
-    assert said(capped(**SIZES)) == [1e-3, 1e-3, 5.0, 2.0]
-    assert said(capped(**SIZES, eps=0.1, theta=9.0, cap=4.0)) == [0.1, 0.1, 9.0, 4.0]
+def test_what_both_inherit_is_one_argument_and_all_can_be_set() -> None:
+    assert values(capped(**SIZES)) == [1e-3, 1e-3, 5.0, 2.0]
+    assert values(capped(**SIZES, eps=0.1, theta=9.0, cap=4.0)) == [0.1, 0.1, 9.0, 4.0]
 
 
 def test_a_variant_has_variants() -> None:
-    assert said(uncapped(**SIZES)) == [1e-3, 1e-3, 7.0, None]
-    assert said(uncapped(**SIZES, cap=1.0)) == [1e-3, 1e-3, 7.0, 1.0]
+    assert values(uncapped(**SIZES)) == [1e-3, 1e-3, 7.0, None]
+    assert values(uncapped(**SIZES, cap=1.0)) == [1e-3, 1e-3, 7.0, 1.0]
 
 
 def test_its_arguments_are_those_of_both() -> None:
