@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,7 @@ from fidgpt.graph.fiddle import (
 )
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.paths import find_parameter
-from fidgpt.graph.storage.codec import encode, encode_default, encode_dict, name_of
+from fidgpt.graph.storage.codec import encode, encode_default, encode_dict, name_of, renamed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_to
 
 # Types whose values are written to JSON as they are.
@@ -336,8 +337,14 @@ class BoundGraph:
             return {"object": id(value)}, error
 
     def _name(self, thing: Any) -> str:
+        """Return the name of a class or function, the first one if it was renamed.
+
+        A fingerprint that was recorded under the first name then remains valid.
+        """
         if id(thing) not in self._names:
-            self._names[id(thing)] = name_of(thing)
+            module, _, name = name_of(thing).partition(":")
+            first = {new: old for old, new in renamed(sys.modules[module]).items()}.get(name, name)
+            self._names[id(thing)] = f"{module}:{first}"
         return self._names[id(thing)]
 
 
