@@ -1,4 +1,4 @@
-"""What is known of a run that never was, for tests of what hears of runs."""
+"""Facts of an imaginary run, for tests of trackers."""
 
 import time
 from collections.abc import Callable
@@ -51,20 +51,20 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-class Ears:
-    """A tracker that keeps what was said."""
+class RecordingTracker:
+    """A tracker that records what is printed."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.printed: list[str] = []
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
-        """Nothing is kept of it."""
+        """Ignore it."""
 
     def log(self, row: dict[str, Any]) -> None:
-        """Nothing is kept of it."""
+        """Ignore it."""
 
     def print(self, text: str) -> None:
-        self.said.append(text)
+        self.printed.append(text)
 
     def finish(self) -> None:
-        """Nothing is to be ended."""
+        """Do nothing."""

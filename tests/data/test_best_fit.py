@@ -160,9 +160,7 @@ def test_the_seed_decides_and_another_process_reads_the_same(stream_of: MakeStre
     assert not torch.equal(first.batch(50), stream_of(texts, packing=best_fit, seed=2).batch(50))
 
 
-def test_the_packing_is_written_once_and_known_by_its_length(
-    stream_of: MakeStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packing_is_written_once_for_each_length(stream_of: MakeStream, tmp_path: Path) -> None:
     texts = random_texts(100, longest=20)
     checksums = {
         stream_of(texts, packing=best_fit).checksum,
@@ -171,8 +169,9 @@ def test_the_packing_is_written_once_and_known_by_its_length(
     }
     checksums.add(stream_of([text[::-1] for text in texts], packing=best_fit).checksum)
     assert len(checksums) == 4
-    monkeypatch.setattr("fidgpt.data.packing._write_pieces", lambda *_, **__: pytest.fail("again"))
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("pieces.bin")}
     assert stream_of(texts, packing=best_fit).checksum in checksums
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("pieces.bin")}
 
 
 def test_pieces_are_the_same_whatever_is_read_at_once(
@@ -181,7 +180,7 @@ def test_pieces_are_the_same_whatever_is_read_at_once(
     """As with any number of shards and any size of what is held in memory."""
     texts = random_texts(100, longest=90)
     whole = stream_of(texts, packing=best_fit)
-    monkeypatch.setattr("fidgpt.data.packing._AT_ONCE", 7)
+    monkeypatch.setattr("fidgpt.data.packing.PIECES_AT_ONCE", 7)
 
     def elsewhere(corpus: Any, *, seq_len: int, seed: int) -> Any:
         return best_fit(corpus, seq_len=seq_len, seed=seed, cache_dir=tmp_path / "other")

@@ -20,7 +20,9 @@ def texts() -> list[str]:
 
 def epoch_of(stream: TokenStream, epoch: int) -> list[int]:
     """All tokens of an epoch that windows hold, in the order of the windows in the text."""
-    packed = stream._packed
+    packed = shuffle_and_concatenate(
+        stream.corpus.prepare(), seq_len=stream.seq_len, seed=stream.seed
+    )
     rows = packed.read(np.arange(packed.num_sequences), epoch=epoch).tolist()
     assert all(row[-1] == following[0] for row, following in itertools.pairwise(rows))
     return [token for row in rows for token in row[:-1]] + rows[-1][-1:]

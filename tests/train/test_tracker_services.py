@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fiddling import apply
-from run_facts import FACTS, Ears, metrics_row, until
+from run_facts import FACTS, RecordingTracker, metrics_row, until
 
 from fidgpt.graph import clone
 from fidgpt.train import BackgroundTracker, MLflow, RunDirectory, TensorBoard, Trackio, WandB
@@ -48,16 +48,16 @@ def told(
     before_end: Callable[[], object] = str,
 ) -> list[str]:
     """A tracker hears of a run from the first of these steps to the last; what it had to say."""
-    ears = Ears()
+    recorder = RecordingTracker()
     path.mkdir(parents=True, exist_ok=True)
     (path / "command.txt").write_text("python train.py\n")
     identity = {"": "T", "model.blocks[0].hidden_dim": "256", "trackers['a']": "Console"}
-    with Trackers([ears, make()]) as trackers:
+    with Trackers([recorder, make()]) as trackers:
         trackers.start(RunDirectory(path, texts={}, identity=identity), FACTS, step=steps[0] - 1)
         for step in steps:
             trackers.log({**metrics_row(step), "loss": 1 / step, "validation/loss": 2.5})
         before_end()
-    return ears.said
+    return recorder.printed
 
 
 def of_tensorboard(path: Path) -> Known:
@@ -186,19 +186,19 @@ def test_a_full_disk_is_said_once_and_forgotten_when_there_is_room(
     monkeypatch.setattr(aside, "PERIOD", 0.01)
     monkeypatch.setattr(aside, "PAUSE", 0.05)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ears, path = Ears(), tmp_path / "one"
+    recorder, path = RecordingTracker(), tmp_path / "one"
     path.mkdir()
-    with Trackers([ears, TensorBoard()]) as trackers:
+    with Trackers([recorder, TensorBoard()]) as trackers:
         trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
-        until(lambda: trackers.print("") or any("logdir" in text for text in ears.said))
+        until(lambda: trackers.print("") or any("logdir" in text for text in recorder.printed))
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
             trackers.log({"step": 1, "loss": 3.0})
-            until(lambda: trackers.print("") or any("down" in text for text in ears.said))
+            until(lambda: trackers.print("") or any("down" in text for text in recorder.printed))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         trackers.log({"step": 2, "loss": 2.0})
-    assert len([text for text in ears.said if "tensorboard is down" in text]) == 1
+    assert len([text for text in recorder.printed if "tensorboard is down" in text]) == 1
     assert of_tensorboard(path)["loss"] == [(1, 3.0), (2, 2.0)]
 
 

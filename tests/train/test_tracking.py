@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_facts import FACTS, Ears, metrics_row, until
+from run_facts import FACTS, RecordingTracker, metrics_row, until
 
 from fidgpt.train import JSONLines, RunDirectory, RunError
 from fidgpt.train.trackers import background as aside
@@ -60,7 +60,7 @@ class Service(BackgroundTracker):
             raise OSError(self.broken)
 
 
-class Broken(Ears):
+class Broken(RecordingTracker):
     """A tracker that raises whatever it is told to, whenever it is logged to."""
 
     def __init__(self, error: BaseException) -> None:
@@ -79,13 +79,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(path: Path, service: Service, steps: Sequence[int], *, changes: Any = ()) -> list[str]:
     """What is said in a run that takes these steps into a directory."""
-    ears = Ears()
+    recorder = RecordingTracker()
     run = RunDirectory(path, texts={}, changes=changes)
-    with Trackers([ears, service]) as trackers:
+    with Trackers([recorder, service]) as trackers:
         trackers.start(run, FACTS, step=steps[0] - 1)
         for step in steps:
             trackers.log(metrics_row(step))
-    return ears.said
+    return recorder.printed
 
 
 def test_rows_arrive_in_order_and_a_person_hears_where(tmp_path):
@@ -112,8 +112,8 @@ def test_other_settings_from_an_earlier_step_are_another_run(tmp_path):
 
 @pytest.mark.parametrize("is_writing", [False, True])
 def test_what_follows_a_way_back_is_another_run_and_holds_every_step_once(tmp_path, is_writing):
-    service, ears = Service(), Ears()
-    with Trackers([ears, service]) as trackers:
+    service, recorder = Service(), RecordingTracker()
+    with Trackers([recorder, service]) as trackers:
         trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
         for step in range(1, 6):
             trackers.log(metrics_row(step))
@@ -129,7 +129,7 @@ def test_what_follows_a_way_back_is_another_run_and_holds_every_step_once(tmp_pa
     assert [step for one, step in service.heard if one == service.id] == [4, 5, 6, 7]
     left = [step for one, step in service.heard if one == first]
     assert left in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7])
-    assert ears.said == ["the service: look here"]
+    assert recorder.printed == ["the service: look here"]
 
 
 def test_steps_that_nobody_heard_of_yet_are_left_out_of_the_way(tmp_path):
@@ -174,8 +174,8 @@ def test_what_a_tracker_never_heard_of_is_made_up_for(tmp_path):
 
 
 def test_a_tracker_that_is_down_is_said_once_and_gets_its_rows_when_it_is_back(tmp_path):
-    service, ears = Service(), Ears()
-    with Trackers([ears, service]) as trackers:
+    service, recorder = Service(), RecordingTracker()
+    with Trackers([recorder, service]) as trackers:
         trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
         trackers.log(metrics_row(1))
         until(lambda: service.steps == [1])
@@ -187,12 +187,12 @@ def test_a_tracker_that_is_down_is_said_once_and_gets_its_rows_when_it_is_back(t
         until(lambda: service.steps == [1, 2, 3])
         trackers.log(metrics_row(4))
     assert service.steps == [1, 2, 3, 4]
-    assert [text.partition(" (")[0] for text in ears.said] == [
+    assert [text.partition(" (")[0] for text in recorder.printed] == [
         "the service: look here",
         "warning: the service is down",
         "the service is back, and has what it missed.",
     ]
-    assert "no route to host" in ears.said[1]
+    assert "no route to host" in recorder.printed[1]
 
 
 def test_a_tracker_that_stays_down_is_told_later_when_the_run_goes_on(tmp_path):
@@ -216,15 +216,15 @@ def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):
             (run.path / "service").mkdir(parents=True, exist_ok=True)
             return super().open(run, journal)
 
-    path, service, ears = tmp_path / "run", Maker(), Ears()
+    path, service, recorder = tmp_path / "run", Maker(), RecordingTracker()
     path.mkdir()
-    with Trackers([ears, service]) as trackers:
+    with Trackers([recorder, service]) as trackers:
         trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
         trackers.log(metrics_row(1))
         until(lambda: service.steps == [1])
         shutil.rmtree(path)
         trackers.log(metrics_row(2))
-        until(lambda: trackers.print("") or any("is gone" in text for text in ears.said))
+        until(lambda: trackers.print("") or any("is gone" in text for text in recorder.printed))
         time.sleep(0.1)
     assert not path.exists()
     assert service.steps == [1]
@@ -251,13 +251,13 @@ def test_rows_that_wait_do_not_fill_the_memory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])  # some libraries leave by themselves
 def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path, kind):
-    ears, service, broken = Ears(), Service(), Broken(kind("five"))
+    recorder, service, broken = RecordingTracker(), Service(), Broken(kind("five"))
     run = RunDirectory(tmp_path, texts={})
-    with Trackers([broken, ears, service, JSONLines()]) as trackers:
+    with Trackers([broken, recorder, service, JSONLines()]) as trackers:
         trackers.start(run, FACTS, step=0)
         trackers.log(metrics_row(1))
         trackers.log(metrics_row(2))
-    assert [text for text in ears.said if "broke" in text] == [
+    assert [text for text in recorder.printed if "broke" in text] == [
         f"warning: Broken broke ({kind.__name__}: five): the run goes on without it."
     ]
     assert service.steps == [1, 2]
@@ -295,4 +295,4 @@ def test_a_package_that_is_missing_is_named_with_its_extra():
         packages = ("no_such_package",)
 
     with pytest.raises(RunError, match=r'no_such_package.*pip install "fidgpt\[service\]"'):
-        require_packages([Ears(), Missing()])
+        require_packages([RecordingTracker(), Missing()])

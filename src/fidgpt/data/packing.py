@@ -91,7 +91,7 @@ class _Windows:
 
 
 _PIECES = "pieces.bin"
-_AT_ONCE = 1 << 16
+PIECES_AT_ONCE = 1 << 16
 _PIECE = np.dtype("<u8")
 
 
@@ -182,9 +182,9 @@ def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> 
 
 def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the pieces of a chunk of documents at a time, in order: see `_pieces_of`."""
-    for bounds in split.document_bounds(at_once=_AT_ONCE):
+    for bounds in split.document_bounds(at_once=PIECES_AT_ONCE):
         pieces = np.cumsum(-(-np.diff(bounds) // capacity))
-        parts = np.flatnonzero(np.diff(pieces // _AT_ONCE)) + 1
+        parts = np.flatnonzero(np.diff(pieces // PIECES_AT_ONCE)) + 1
         for begin, stop in itertools.pairwise([0, *parts.tolist(), len(pieces)]):
             yield _pieces_of(bounds[begin : stop + 1], capacity=capacity)
 
