@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
 from fidgpt.graph import dump, fingerprint, load, outline
 from fidgpt.graph.codegen import python
-from fidgpt.graph.outlines import flat, said
+from fidgpt.graph.outlines import flat, set_lines
 
 DEBUG = "--config=config:debug"
 Command = Callable[..., Any]
@@ -26,7 +26,13 @@ class TestPrint:
 
     @pytest.mark.parametrize(
         ("form", "text"),
-        [("text", outline), ("flat", flat), ("json", dump), ("python", python), ("defaults", said)],
+        [
+            ("text", outline),
+            ("flat", flat),
+            ("json", dump),
+            ("python", python),
+            ("defaults", set_lines),
+        ],
     )
     def test_forms(self, command: Command, form: str, text: Callable[[Any], str]) -> None:
         assert command(train.main, DEBUG, f"--print={form}") == (0, text(configs.debug()), "")

@@ -15,7 +15,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-head
 _PATIENCE = 120  # seconds, on a machine with much else to do
 _POLICY = re.compile(r"<meta http-equiv=[^>]*>")
 
-# What a driver may use: it acts as a reader would, and tells what a reader would see.
+# What a driver may use: it acts as a reader would, and returns what a reader would see.
 _HELP = """
 const $ = (selector) => document.querySelector(selector);
 const $$ = (selector) => [...document.querySelectorAll(selector)];
@@ -69,15 +69,15 @@ def opened(page: str, folder: Path, *, at: str = "") -> str:
 def driven(page: str, driver: str, folder: Path) -> Any:
     """What a driver returns that runs once the page has: the body of a function in JavaScript."""
     script = (
-        f"<script>(() => {{ {_HELP} const drive = () => {{ {driver} }}; let told;"
-        "try { told = drive(); } catch (error) { told = { failed: String(error.stack) }; }"
+        f"<script>(() => {{ {_HELP} const drive = () => {{ {driver} }}; let found;"
+        "try { found = drive(); } catch (error) { found = { failed: String(error.stack) }; }"
         "document.body.replaceChildren(Object.assign(document.createElement('pre'),"
-        "{ textContent: JSON.stringify(told) })); })();</script></body>"
+        "{ textContent: JSON.stringify(found) })); })();</script></body>"
     )
     assert _POLICY.search(page)
     page = _POLICY.sub("", page).replace("</body>", script)
     found = re.search(r"<body[^>]*><pre>(.*?)</pre>", opened(page, folder), re.DOTALL)
     assert found, "the driver did not run: does a script of the page fail?"
-    told = json.loads(unescape(found[1]))
-    assert not (isinstance(told, dict) and "failed" in told), told["failed"]
-    return told
+    found = json.loads(unescape(found[1]))
+    assert not (isinstance(found, dict) and "failed" in found), found["failed"]
+    return found

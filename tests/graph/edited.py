@@ -29,7 +29,7 @@ from .parts import (
 
 @dataclasses.dataclass
 class Settings:
-    """Has a default that is made anew."""
+    """Has default factories."""
 
     depth: int = 2
     inner: Square = dataclasses.field(default_factory=Square)
@@ -38,7 +38,7 @@ class Settings:
 
 @dataclasses.dataclass
 class Holder:
-    """Holds settings that nobody set."""
+    """Holds settings by a default factory."""
 
     settings: Settings = dataclasses.field(default_factory=Settings)
     shape: Shape | None = None
@@ -66,7 +66,7 @@ def graph() -> fdl.Config[Outer]:
 
 
 def refused(cfg: Any, edit: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """What an edit says, having made sure that it changed nothing."""
+    """Return the message of a refused edit, having made sure that it changed nothing."""
     before = fingerprint(cfg), str(cfg)
     with pytest.raises(ConfigError) as caught:
         edit(cfg, *arguments, **named)

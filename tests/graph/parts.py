@@ -17,7 +17,7 @@ class Width(fdl.Tag):
 
 
 class InnerWidth(Width):
-    """Elements across, inside of something; the width around it unless said."""
+    """Elements across, inside of something; the inherited width by default."""
 
 
 class Depth(fdl.Tag):
@@ -29,7 +29,7 @@ class Rate(fdl.Tag):
 
 
 class Extra(fdl.Tag):
-    """What nobody else speaks of."""
+    """A tag that nothing else carries."""
 
 
 class Color(enum.Enum):
@@ -48,7 +48,7 @@ class Size(NamedTuple):
 
 @dataclasses.dataclass
 class Options:
-    """A dataclass with a default that is made anew."""
+    """A dataclass with a default factory."""
 
     width: int = 1
     names: list[str] = dataclasses.field(default_factory=list)
@@ -68,7 +68,7 @@ class Wide(Part):
 
 
 class Outer:
-    """A part that says quantities and holds parts, and has no annotation that refuses any."""
+    """A part that sets values and holds parts, and has no annotation that refuses any."""
 
     def __init__(
         self,

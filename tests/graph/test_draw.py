@@ -50,16 +50,16 @@ def test_equal_items_are_one_box_only_if_they_hold_the_same() -> None:
     assert len([box for box in picture.boxes if box.title == "Square"]) == 2
 
 
-def test_rows_say_what_is_said_and_what_is_heard() -> None:
+def test_rows_are_set_or_inherited() -> None:
     cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, Width.new()))
     picture = picture_of(cfg)
-    said, heard = row(box(picture, "Outer"), "width"), row(box(picture, "Part"), "width")
-    assert (said.text, said.tags, said.is_heard) == ("3", ("Width",), False)
-    assert (heard.text, heard.tags, heard.is_heard) == ("3", ("Width",), True)
+    own, inherited = row(box(picture, "Outer"), "width"), row(box(picture, "Part"), "width")
+    assert (own.text, own.tags, own.is_inherited) == ("3", ("Width",), False)
+    assert (inherited.text, inherited.tags, inherited.is_inherited) == ("3", ("Width",), True)
     assert [row.name for row in box(picture, "Outer").rows] == ["width", "child"]
 
 
-def test_a_computed_quantity_has_a_box_to_which_those_who_hear_it_lead() -> None:
+def test_a_computed_value_has_a_box_and_an_arrow_from_each_heir() -> None:
     width = Width.new(fdl.Config(scaled, number=10))
     cfg = fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new()))
     picture = picture_of(cfg)
@@ -69,12 +69,12 @@ def test_a_computed_quantity_has_a_box_to_which_those_who_hear_it_lead() -> None
         ("Outer", "child", "Part"),
         ("Part", "width", "scaled"),
     ]
-    assert [arrow.is_heard for arrow in picture.arrows] == [False, False, True]
+    assert [arrow.is_inherited for arrow in picture.arrows] == [False, False, True]
     assert box(picture, "scaled").path == "width"
-    said_last = fdl.Config(
+    set_last = fdl.Config(
         Outer, child=fdl.Config(Part, Width.new()), other=Width.new(fdl.Config(scaled, number=10))
     )
-    assert box(picture_of(said_last), "scaled").path == "other"
+    assert box(picture_of(set_last), "scaled").path == "other"
 
 
 def test_factories_differ_from_objects() -> None:
@@ -89,7 +89,7 @@ def test_factories_differ_from_objects() -> None:
     }
 
 
-def test_one_part_can_be_drawn_alone_with_what_it_hears_from_around() -> None:
+def test_one_part_can_be_drawn_alone_with_inherited_values() -> None:
     cfg = configs.base()
     source = draw(cfg, at="model").source
     assert ">Transformer<" in source and ">Trainer<" not in source

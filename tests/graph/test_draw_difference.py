@@ -10,14 +10,14 @@ from .parts import Depth, Outer, Part, Square, Wide, Width, holding, pair
 from .pictures import arrows, box, marks, picture_of, row
 
 
-def test_a_changed_value_stands_out_and_those_who_hear_it_follow() -> None:
+def test_a_changed_value_is_marked_and_its_heirs_follow() -> None:
     old = fdl.Config(Outer, width=Width.new(3), depth=1, child=fdl.Config(Part, Width.new()))
     new = clone(old)
     new.width = 4
     picture = picture_of(new, since=old)
-    said, heard = row(box(picture, "Outer"), "width"), row(box(picture, "Part"), "width")
-    assert (said.was, said.text, said.mark) == ("3", "4", Mark.CHANGED)
-    assert (heard.was, heard.text, heard.mark) == ("3", "4", Mark.FOLLOWED)
+    own, inherited = row(box(picture, "Outer"), "width"), row(box(picture, "Part"), "width")
+    assert (own.was, own.text, own.mark) == ("3", "4", Mark.CHANGED)
+    assert (inherited.was, inherited.text, inherited.mark) == ("3", "4", Mark.FOLLOWED)
     assert row(box(picture, "Outer"), "depth").mark is Mark.SAME
     assert not box(picture, "Outer").is_dim and box(picture, "Part").is_dim
 

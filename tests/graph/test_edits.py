@@ -65,11 +65,11 @@ class TestSet:
         cfg = graph()
         assert set_text(cfg, Width, "16") == [Edit("width", 8, 16)]
         assert build(cfg).child[0]().width == 16
-        only_heard = fdl.Config(pair, fdl.Config(Part, width=Width.new()), fdl.Config(Square))
-        assert len(set_text(only_heard, Width, "3")) == 1
+        only_inherited = fdl.Config(pair, fdl.Config(Part, width=Width.new()), fdl.Config(Square))
+        assert len(set_text(only_inherited, Width, "3")) == 1
         assert refused(cfg, set_text, Depth, "3").endswith("There are InnerWidth, Rate, Width.")
 
-    def test_of_a_default_that_is_made_anew(self) -> None:
+    def test_of_a_default_factory(self) -> None:
         cfg = fdl.Config(Holder)
         assert set_text(cfg, "settings.inner.width", "7")[0].path == "settings.inner.width"
         set_text(cfg, "settings.depth", "3")
@@ -116,7 +116,7 @@ class TestRelative:
         assert type(loose.first) is int
         assert change_by(loose, "second[0]", "+", "1")[0].after == 3
 
-    def test_what_is_heard_becomes_a_formula_of_it(self) -> None:
+    def test_an_inherited_value_becomes_a_formula(self) -> None:
         cfg = graph()
         change_by(cfg, "child[1].width", "*", "2")
         assert [build(cfg).child[i]().width for i in range(3)] == [8, 16, 8]
@@ -156,7 +156,7 @@ class TestRelative:
         change_by(named, "**.depth", "*", "5")
         assert [one.depth for one in build(named)] == [10, 11]
 
-    def test_of_a_quantity_that_only_defaults_say(self) -> None:
+    def test_of_a_tag_that_only_defaults_set(self) -> None:
         cfg = fdl.Config(Outer)
         fdl.add_tag(cfg, "rate", Rate)
         cfg.rate = 0.25
@@ -185,7 +185,7 @@ class TestRelative:
 
 
 class TestDelete:
-    def test_back_to_the_default_or_open_again(self) -> None:
+    def test_back_to_the_default_or_inherited_again(self) -> None:
         cfg = graph()
         cfg.child[0].width = 5
         edits = delete(cfg, "child[0:2].width")
@@ -200,9 +200,9 @@ class TestDelete:
         delete(cfg, "second.width")
         assert cfg.first == {"b": 2}
         assert fdl.ordered_arguments(cfg.second) == {}
-        open_again = fdl.Config(Outer, width=Width.new(2), child=[Width.new(5)])
-        delete(open_again, "child[0]")
-        assert build(open_again).child == [2]
+        inheriting = fdl.Config(Outer, width=Width.new(2), child=[Width.new(5)])
+        delete(inheriting, "child[0]")
+        assert build(inheriting).child == [2]
 
     def test_an_item_of_a_list_stays(self) -> None:
         message = refused(graph(), delete, "child[0]")

@@ -64,7 +64,7 @@ class TestSetParts:
         set_text(cfg, "call", "scaled(ratio=2.0)", parts=PARTS)
         assert build(cfg)(4) == 8
 
-    def test_a_required_parameter_hears_what_its_namesakes_hear(self) -> None:
+    def test_a_required_parameter_inherits_as_its_namesakes_do(self) -> None:
         cfg = fdl.Config(Outer, width=Width.new(8), child=fdl.Config(Part, width=Width.new()))
         set_text(cfg, "other", "Part(child=Part())", parts=PARTS)
         assert build(cfg).other.child.width == 8

@@ -79,16 +79,16 @@ def test_a_value_has_its_text_its_type_its_default_and_its_tag() -> None:
     }
 
 
-def test_what_is_heard_names_the_row_that_says_it() -> None:
+def test_an_inherited_value_names_the_row_that_sets_it() -> None:
     data = Data(configs.base())
     row = data.row("model.blocks[0].attention.hidden_dim")
     assert row["text"] == "256"
     number, step = row["from"]
-    (said,) = [one for one in data.nodes[number]["rows"] if one["step"] == step]
-    assert said is data.row("model.hidden_dim")
+    (source,) = [one for one in data.nodes[number]["rows"] if one["step"] == step]
+    assert source is data.row("model.hidden_dim")
 
 
-def test_a_default_and_what_nobody_set_are_told_from_what_somebody_said() -> None:
+def test_defaults_and_unset_arguments_are_marked() -> None:
     data = Data(fdl.Config(Part, child=3))
     assert data.row("width") == {"step": ".width", "state": "unset"}
     assert data.row("other") == {"step": ".other", "state": "default", "text": "None"}
@@ -124,15 +124,15 @@ def test_a_long_list_has_a_row_for_each_value() -> None:
     assert data.row("items[99]")["text"] == "99"
 
 
-def test_who_said_a_value_and_who_lost_is_told_newest_first() -> None:
+def test_assignments_are_newest_first() -> None:
     cfg = fdl.Config(Outer, width=1)
     with attributed_to("directive 2: set:width=5"):
         cfg.width = 5
     data = Data(cfg)
-    newest, oldest = data.row("width")["who"]
+    newest, oldest = data.row("width")["assignments"]
     assert (newest["text"], data.place(newest["by"])) == ("5", "directive 2: set:width=5")
     assert (oldest["text"], oldest.get("by")) == ("1", None)
-    assert re.search(r"test_page\.py:\d+ in test_who_said", data.place(oldest["where"]))
+    assert re.search(r"test_page\.py:\d+ in test_assignments_are", data.place(oldest["where"]))
 
 
 def test_a_graph_is_compared_with_another_at_the_rows_that_differ() -> None:
@@ -187,7 +187,10 @@ def test_the_same_graph_makes_the_same_page() -> None:
 
 def test_the_graph_is_left_as_it_was() -> None:
     cfg = configs.base()
-    before = fingerprint(cfg), {key: list(told) for key, told in cfg.__argument_history__.items()}
+    before = (
+        fingerprint(cfg),
+        {key: list(entries) for key, entries in cfg.__argument_history__.items()},
+    )
     page(cfg)
     assert before == (fingerprint(cfg), dict(cfg.__argument_history__))
 

@@ -36,11 +36,11 @@ def test_nothing_that_a_config_holds_becomes_markup(tmp_path: Path) -> None:
     assert "<title>&lt;/script&gt;" in dom
 
 
-def test_a_click_tells_why_a_value_is_what_it_is(tmp_path: Path) -> None:
+def test_a_click_shows_the_provenance(tmp_path: Path) -> None:
     cfg = configs.base()
     with attributed_to("directive 2: set:model.hidden_dim=128"):
         cfg.model.hidden_dim = 128
-    told = driven(
+    found = driven(
         page(cfg),
         """
         line("model.blocks[0].attention.hidden_dim").click();
@@ -51,16 +51,16 @@ def test_a_click_tells_why_a_value_is_what_it_is(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert "type int Why heard from model.hidden_dim through HiddenDim" in told["panel"]
-    assert "directive 2: set:model.hidden_dim=128" in told["panel"]
-    assert "Width of the residual stream" in told["panel"]
-    assert told["losers"] == ["256"]
-    assert told["next"] == "model.hidden_dim"
-    assert told["chosen"].startswith("hidden_dim 128")
+    assert "type int Why inherited from model.hidden_dim through HiddenDim" in found["panel"]
+    assert "directive 2: set:model.hidden_dim=128" in found["panel"]
+    assert "Width of the residual stream" in found["panel"]
+    assert found["losers"] == ["256"]
+    assert found["next"] == "model.hidden_dim"
+    assert found["chosen"].startswith("hidden_dim 128")
 
 
 def test_a_shared_part_leads_to_all_its_places(tmp_path: Path) -> None:
-    told = driven(
+    found = driven(
         page(configs.base()),
         """
         const shared = seen(line("model.unembedding.weight"));
@@ -71,9 +71,9 @@ def test_a_shared_part_leads_to_all_its_places(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told["shared"] == "weight token_table is model.embedding.weight"
-    assert {"model.embedding.weight", "model.unembedding.weight"} <= set(told["places"])
-    assert told["chosen"] == "model.embedding.weight"
+    assert found["shared"] == "weight token_table is model.embedding.weight"
+    assert {"model.embedding.weight", "model.unembedding.weight"} <= set(found["places"])
+    assert found["chosen"] == "model.embedding.weight"
 
 
 def test_a_search_asks_paths_tags_types_and_docs(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_search_asks_paths_tags_types_and_docs(tmp_path: Path) -> None:
 
 
 def test_the_keys_are_enough(tmp_path: Path) -> None:
-    told = driven(
+    found = driven(
         page(configs.base()),
         """
         press("/");
@@ -120,7 +120,7 @@ def test_the_keys_are_enough(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told == {
+    assert found == {
         "isSearching": True,
         "found": "model.norm.eps",
         "above": "model.norm",
@@ -133,7 +133,7 @@ def test_the_keys_are_enough(tmp_path: Path) -> None:
 
 
 def test_defaults_can_be_hidden(tmp_path: Path) -> None:
-    told = driven(
+    found = driven(
         page(configs.base()),
         """
         const before = Boolean(line("model.norm.eps"));
@@ -142,11 +142,11 @@ def test_defaults_can_be_hidden(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told == [True, False, True]
+    assert found == [True, False, True]
 
 
 def test_the_graph_draws_each_part_once_and_folds(tmp_path: Path) -> None:
-    told = driven(
+    found = driven(
         page(configs.base()),
         """
         $("#show-graph").click();
@@ -164,15 +164,15 @@ def test_the_graph_draws_each_part_once_and_folds(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told["titles"].count("token_table") == 1
-    assert len(told["titles"]) == 30
-    assert told["overlaps"] == 0
-    assert told["folded"] == 30 - 12
-    assert (told["chosen"], told["isLit"]) == ("optimizer", True)
+    assert found["titles"].count("token_table") == 1
+    assert len(found["titles"]) == 30
+    assert found["overlaps"] == 0
+    assert found["folded"] == 30 - 12
+    assert (found["chosen"], found["isLit"]) == ("optimizer", True)
 
 
 def test_the_keys_walk_the_graph(tmp_path: Path) -> None:
-    told = driven(
+    found = driven(
         page(configs.base()),
         """
         $("#show-graph").click();
@@ -189,14 +189,14 @@ def test_the_keys_walk_the_graph(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told == {"first": "model", "below": "optimizer", "back": "the root", "boxes": 1}
+    assert found == {"first": "model", "below": "optimizer", "back": "the root", "boxes": 1}
 
 
 def test_two_configs_stand_side_by_side(tmp_path: Path) -> None:
     old, new = configs.base(), configs.base()
     fiddlers.make_large(new)
     new.trackers.pop(0)
-    told = driven(
+    found = driven(
         page(new, other=old, title="large", other_title="base"),
         """
         const marks = (kind) => $$(`.row.${kind} .name`).map((one) => one.title);
@@ -215,21 +215,21 @@ def test_two_configs_stand_side_by_side(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told["columns"] == "name base large tags"
-    assert told["changed"] == ["model.hidden_dim", "model.num_layers"]
-    assert told["width"] == "hidden_dim 256 1280 HiddenDim"
-    assert told["gone"] == ["trackers[0]"]
-    assert told["followed"] >= 6
-    paths = ["the root", "model", *told["changed"], "trackers", "trackers[0]"]
-    assert told["few"] == paths
-    assert told["all"] > 100
-    assert told["lost"] == 0
-    assert "Why in base" in told["panel"]
+    assert found["columns"] == "name base large tags"
+    assert found["changed"] == ["model.hidden_dim", "model.num_layers"]
+    assert found["width"] == "hidden_dim 256 1280 HiddenDim"
+    assert found["gone"] == ["trackers[0]"]
+    assert found["followed"] >= 6
+    paths = ["the root", "model", *found["changed"], "trackers", "trackers[0]"]
+    assert found["few"] == paths
+    assert found["all"] > 100
+    assert found["lost"] == 0
+    assert "Why in base" in found["panel"]
 
 
 def test_equal_configs_side_by_side_have_nothing_to_show(tmp_path: Path) -> None:
     cfg = configs.base()
-    told = driven(
+    found = driven(
         page(cfg, other=clone(cfg)),
         """
         $("#only-changes").click();
@@ -237,11 +237,11 @@ def test_equal_configs_side_by_side_have_nothing_to_show(tmp_path: Path) -> None
         """,
         tmp_path,
     )
-    assert told == [1, True]
+    assert found == [1, True]
 
 
 def test_a_thousand_nodes_start_folded_and_unfold(tmp_path: Path) -> None:
-    told = driven(
+    found = driven(
         page(wide(333)),
         """
         const first = lines().length;
@@ -262,16 +262,16 @@ def test_a_thousand_nodes_start_folded_and_unfold(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told["first"] < 70
-    assert told["all"] > 333 * 8
-    assert told["found"] == "child[332].child.width"
-    assert told["boxes"] < 50
-    assert told["rest"] == "and 317 more"
-    assert told["reached"]
+    assert found["first"] < 70
+    assert found["all"] > 333 * 8
+    assert found["found"] == "child[332].child.width"
+    assert found["boxes"] < 50
+    assert found["rest"] == "and 317 more"
+    assert found["reached"]
 
 
 def test_a_chain_a_thousand_deep_unfolds(tmp_path: Path) -> None:
-    told = driven(
+    found = driven(
         page(chain(1000)),
         """
         $("#unfold").click();
@@ -282,5 +282,5 @@ def test_a_chain_a_thousand_deep_unfolds(tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert told[0] > 2000
-    assert 2 < told[1] <= 41
+    assert found[0] > 2000
+    assert 2 < found[1] <= 41

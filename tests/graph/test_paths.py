@@ -1,4 +1,4 @@
-"""Paths: what they lead to, what may be put there, and what a wrong one is told."""
+"""Paths: what they lead to, what may be put there, and the messages of wrong ones."""
 
 import dataclasses
 from typing import Any
@@ -40,7 +40,7 @@ NO_PATHS = [
 
 
 @pytest.mark.parametrize("path", NO_PATHS, ids=lambda path: path[:12])
-def test_what_is_no_path(path: str) -> None:
+def test_a_malformed_path_is_refused(path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_path(path)
     assert len(str(caught.value)) < 200
@@ -121,13 +121,13 @@ def test_through_a_tuple_but_not_into_it() -> None:
         ("rate.x", "rate is not set, so there is nothing at rate.x."),
     ],
 )
-def test_a_wrong_path_is_told_what_is_there(path: str, message: str) -> None:
+def test_a_wrong_path_names_what_is_there(path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         find_parameter(graph(), path)
     assert str(caught.value) == message
 
 
-def test_a_name_that_exists_elsewhere_is_told_where() -> None:
+def test_a_name_that_exists_elsewhere_is_located() -> None:
     cfg = fdl.Config(pair, graph())
     with pytest.raises(ConfigError, match=r"It exists at first\.rate\."):
         find_parameter(cfg, "rate")
@@ -170,7 +170,7 @@ def test_a_default_of_the_code_itself_is_no_part() -> None:
 
 @dataclasses.dataclass
 class Fresh:
-    """Has defaults that are made anew."""
+    """Has default factories."""
 
     names: list[str] = dataclasses.field(default_factory=list)
     numbers: list[int] = dataclasses.field(default_factory=lambda: [1])
@@ -203,7 +203,7 @@ def test_inside_a_default_that_has_no_places(path: str, remedy: str) -> None:
         ("child.*", "All items are written [*], all depths **.name."),
     ],
 )
-def test_what_is_no_path_is_told_how_to_write_it(path: str, remedy: str) -> None:
+def test_a_malformed_path_has_a_remedy(path: str, remedy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_path(path)
     assert str(caught.value).endswith(f". {remedy}")

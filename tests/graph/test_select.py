@@ -1,4 +1,4 @@
-"""Finding parts, saying a quantity anew and swapping parts: never nothing, and never in silence."""
+"""Finding nodes, setting tags and swapping what nodes call."""
 
 import fiddle as fdl
 import pytest
@@ -37,23 +37,23 @@ def test_finding_nothing_is_a_mistake() -> None:
         find(fdl.Config(pair), Square, double)
 
 
-def test_a_quantity_is_said_anew_where_it_is_said() -> None:
-    hearer = fdl.Config(Part, width=Width.new())
+def test_a_tag_is_set_where_it_is_set() -> None:
+    heir = fdl.Config(Part, width=Width.new())
     local = fdl.Config(Part, width=Width.new(7))
-    cfg = fdl.Config(Outer, width=Width.new(3), child=[hearer, local])
+    cfg = fdl.Config(Outer, width=Width.new(3), child=[heir, local])
     assert set_tag(cfg, Width, 5) == 2
-    assert "width" not in fdl.ordered_arguments(hearer), "it is still open, and follows"
+    assert "width" not in fdl.ordered_arguments(heir), "it still inherits"
     assert [one.width for one in build(cfg).child] == [5, 5]
 
 
-def test_tags_that_inherit_are_said_too() -> None:
+def test_derived_tags_are_set_too() -> None:
     cfg = fdl.Config(pair, InnerWidth.new(1), Depth.new(2))
     assert set_tag(cfg, Width, 9) == 1
     assert build(cfg) == (9, 2)
     assert len(tagged(cfg, fdl.Tag)) == 2
 
 
-def test_a_quantity_that_nobody_says_is_said_where_it_would_be_heard() -> None:
+def test_a_tag_that_nothing_sets_is_set_where_it_is_inherited() -> None:
     cfg = fdl.Config(pair, fdl.Config(Outer, rate=Rate.new()))
     assert set_tag(cfg, Rate, 0.5) == 1
     assert build(cfg)[0].rate == 0.5

@@ -1,4 +1,4 @@
-"""Selectors: which places each kind names, each once, and what is said when it names none."""
+"""Selectors: what each kind matches, each once, and the messages when it matches nothing."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_a_class_by_its_dotted_name(selector: str, paths: list[str]) -> None:
     assert [place.path for place in find_parameters(two_of_one_name(), selector)] == paths
 
 
-def test_a_name_of_two_classes_says_nothing_unless_one_inherits_from_the_other() -> None:
+def test_a_name_of_two_unrelated_classes_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         find_parameters(two_of_one_name(), ":Part.width")
     here, there = f"{Part.__module__}.Part", f"{elsewhere.Part.__module__}.Part"
@@ -106,7 +106,7 @@ def test_a_name_of_two_classes_says_nothing_unless_one_inherits_from_the_other()
     assert len(find_parameters(cfg, ":Part.width")) == 2
 
 
-def test_a_dotted_name_of_no_class_is_told_whole() -> None:
+def test_a_dotted_name_of_no_class_is_shown_whole() -> None:
     module = Part.__module__
     with pytest.raises(ConfigError) as caught:
         find_parameters(two_of_one_name(), f":{module}.Prt.width")
@@ -150,7 +150,7 @@ def test_a_tag_may_be_named_with_its_module() -> None:
         find_parameters(cfg, "@Width")
 
 
-def test_places_of_a_tag_that_nobody_carries_are_none() -> None:
+def test_parameters_of_a_tag() -> None:
     assert len(find_parameters(graph(), Width)) == 2
     assert tags_in(graph()) == {"Width": Width, "InnerWidth": InnerWidth, "Rate": Rate}
 

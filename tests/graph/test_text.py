@@ -1,4 +1,4 @@
-"""The outline of a graph: each shared part once, and where each heard value comes from."""
+"""The outline of a graph: each shared part once, and the source of each inherited value."""
 
 import fiddle as fdl
 
@@ -8,7 +8,7 @@ from fidgpt.graph.edits import set_text
 from .parts import Depth, Outer, Part, Square, Width, double, pair, product
 
 
-def test_every_argument_that_is_set_or_heard_on_a_line() -> None:
+def test_every_argument_has_a_line() -> None:
     shared = fdl.Config(Part, width=Width.new(), other="text")
     factory = fdl.ArgFactory(Part, width=2, child=shared)
     cfg = fdl.Config(
@@ -52,10 +52,10 @@ def test_a_part_held_once_has_no_mark() -> None:
     assert "*" not in text
 
 
-def test_what_is_heard_before_it_is_written_has_the_name_under_which_it_is_written() -> None:
-    hearer = fdl.Config(Part, width=Width.new())
-    said = Width.new(fdl.Config(double, 4))
-    lines = outline(fdl.Config(pair, fdl.Config(Outer, child=hearer), said)).splitlines()
+def test_a_value_inherited_before_its_line_has_the_name_of_that() -> None:
+    heir = fdl.Config(Part, width=Width.new())
+    source = Width.new(fdl.Config(double, 4))
+    lines = outline(fdl.Config(pair, fdl.Config(Outer, child=heir), source)).splitlines()
     assert "      width: *second" in lines
     assert "  second: &second double" in lines
 
@@ -93,14 +93,14 @@ def test_a_method_of_a_builtin_has_a_name() -> None:
     assert outline(fdl.Config(pair, "x".upper)) == "pair\n  first: builtins.str.upper\n"
 
 
-def test_a_bound_graph_hears_nothing() -> None:
+def test_a_bound_graph_inherits_nothing() -> None:
     cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=Width.new()))
     assert "<-" in outline(cfg)
     assert "<-" not in outline(bind(cfg))
     assert "    width: 3\n" in outline(bind(cfg))
 
 
-def test_a_part_of_a_graph_shows_what_it_hears_of_parts_around_it() -> None:
+def test_a_part_of_a_graph_shows_the_tags_that_nothing_sets() -> None:
     inner = fdl.Config(Part, width=Width.new(), child=[Depth.new(), Depth.new(2)])
     cfg = fdl.Config(Outer, width=Width.new(3), depth=Depth.new(4), child=inner)
     assert "      [0]: 4  <- depth" in outline(cfg).splitlines()

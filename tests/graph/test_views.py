@@ -15,7 +15,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, find_parameter, fingerprint, nodes, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.difference.comparison import since
-from fidgpt.graph.outlines import Code, bracketed, flat, lines, quoted, said
+from fidgpt.graph.outlines import Code, bracketed, flat, lines, quoted, set_lines
 
 from .parts import (
     Extra,
@@ -55,7 +55,7 @@ class TestFlat:
         shared = fdl.Config(Part, width=Width.new(), other="text")
         return fdl.Config(Outer, width=Width.new(3), depth=0, child=[shared, {"a b": shared}])
 
-    def test_shared_and_heard_are_marked(self) -> None:
+    def test_shared_and_inherited_are_marked(self) -> None:
         assert flat(self.graph()).splitlines() == [
             "width = 3",
             "depth = 0",
@@ -65,8 +65,8 @@ class TestFlat:
             "child[1]['a b'] = *child[0]",
         ]
 
-    def test_only_what_is_said_and_is_no_default(self) -> None:
-        assert said(self.graph()).splitlines() == [
+    def test_only_what_is_set(self) -> None:
+        assert set_lines(self.graph()).splitlines() == [
             "width = 3",
             "child[0] = &child[0] Part",
             "child[0].other = 'text'",
@@ -106,7 +106,7 @@ class TestSince:
         assert len(changes) == 1
         assert "num_steps: 450 -> 7" in changes[0]
 
-    def test_nothing_is_said_aloud(self) -> None:
+    def test_no_difference(self) -> None:
         assert since(configs.base(), configs.base(), name="config:base") == (
             "config:base, unchanged\n"
         )
@@ -204,10 +204,10 @@ class TestPython:
         count = len(python(fdl.Config(pair, inner)).splitlines())
         assert count < 60
 
-    def test_an_argument_without_those_before_it_is_said_to_be_impossible(self) -> None:
+    def test_an_argument_without_those_before_it_is_refused(self) -> None:
         cfg = fdl.Config(product, 1, 2, 3)
         del cfg.__arguments__[1]
-        with pytest.raises(ConfigError, match="cannot say argument 2 without"):
+        with pytest.raises(ConfigError, match="cannot pass argument 2 without"):
             python(cfg)
 
     @pytest.mark.parametrize("value", [{1, 2}, object(), lambda: 1, torch.Size([1]), "x".upper])

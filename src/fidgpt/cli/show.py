@@ -121,9 +121,9 @@ def _form(name: str) -> "Callable[[fdl.Config], str]":
 
             return python
         case _:
-            from fidgpt.graph.outlines import flat, said
+            from fidgpt.graph.outlines import flat, set_lines
 
-            return flat if name == "flat" else said
+            return flat if name == "flat" else set_lines
 
 
 def _summary(cfg: "fdl.Config") -> str:

@@ -15,7 +15,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import Key, all_arguments, parameter_of, set_arguments
+from fidgpt.graph.fiddle import Key, all_arguments, first_variadic, parameter_of, set_arguments
 from fidgpt.graph.outlines import Code, bracketed, lines, quoted
 from fidgpt.graph.storage.codec import member_name, name_of
 from fidgpt.graph.walk import Node, children, is_node, nodes, title
@@ -206,7 +206,7 @@ class _Writer:
             argument = self._argument(part, key, known)
             if _is_positional(part, key):
                 if isinstance(key, int) and len(items) != key + 1:
-                    raise ConfigError(f"Python cannot say argument {key} without those before it.")
+                    raise ConfigError(f"Python cannot pass argument {key} without those before it.")
                 items.append(("", argument))
             elif str(key).isidentifier() and not keyword.iskeyword(str(key)):
                 items.append((f"{key}=", argument))
@@ -281,7 +281,7 @@ def _is_positional(part: fdl.Buildable, key: Key) -> bool:
     parameter = parameter_of(part, key)
     if isinstance(key, int) or parameter is None:
         return True
-    start = part.__signature_info__.var_positional_start
+    start = first_variadic(part)
     has_more = start is not None and any(
         isinstance(one, int) and one >= start for one in all_arguments(part)
     )

@@ -43,7 +43,7 @@ class Mark(enum.Enum):
 
     NONE = enum.auto()  # no difference is drawn
     SAME = enum.auto()
-    FOLLOWED = enum.auto()  # hears another value than it did
+    FOLLOWED = enum.auto()  # inherits another value than before
     CHANGED = enum.auto()
     ADDED = enum.auto()
     REMOVED = enum.auto()
@@ -51,7 +51,7 @@ class Mark(enum.Enum):
 
 @dataclass(slots=True)
 class Note:
-    """What a difference says of one place of the new graph.
+    """The difference at one parameter of the new graph.
 
     Attributes:
       mark: what became of it.
@@ -152,10 +152,10 @@ class Difference(Overlay):
             mark = Mark.REMOVED if now is fdl.NO_VALUE else Mark.CHANGED
         if self._comparison.old.has_parts(was):
             return Note(mark, gone=was, lost_tags=lost_tags)
-        is_told = was is not fdl.NO_VALUE and not (
+        is_shown = was is not fdl.NO_VALUE and not (
             was is None and self._comparison.new.has_parts(now)
         )
-        text = short(was) if is_told else ""
+        text = short(was) if is_shown else ""
         return Note(mark, was=text, lost_tags=lost_tags)
 
 
@@ -163,7 +163,7 @@ class Kind(enum.Enum):
     """What becomes of a part."""
 
     OBJECT = enum.auto()
-    FACTORY = enum.auto()  # called later, or anew at every call
+    FACTORY = enum.auto()  # called later, or once for each call
     QUANTITY = enum.auto()  # computes a number
 
 
@@ -175,9 +175,9 @@ class Row:
       name: how the part calls it, with the index or key of an item.
       text: the value; empty for a part, to which an arrow leads.
       was: the old value, where a difference is drawn.
-      tags: the quantities that it says, or hears.
+      tags: the tags that it sets, or inherits.
       lost_tags: those that it no longer carries.
-      is_heard: whether the value is said elsewhere.
+      is_inherited: whether the value is inherited.
       mark: what became of it.
     """
 
@@ -186,7 +186,7 @@ class Row:
     was: str = ""
     tags: tuple[str, ...] = ()
     lost_tags: tuple[str, ...] = ()
-    is_heard: bool = False
+    is_inherited: bool = False
     mark: Mark = Mark.NONE
 
 
@@ -217,8 +217,8 @@ class Box:
     @property
     def is_dim(self) -> bool:
         """Whether a difference is drawn, and this part has none."""
-        told = {Mark.CHANGED, Mark.ADDED, Mark.REMOVED}
-        return self.mark is Mark.SAME and not any(row.mark in told for row in self.rows)
+        changed = {Mark.CHANGED, Mark.ADDED, Mark.REMOVED}
+        return self.mark is Mark.SAME and not any(row.mark in changed for row in self.rows)
 
 
 class Arrow(NamedTuple):
@@ -227,7 +227,7 @@ class Arrow(NamedTuple):
     tail: int
     row: int
     head: int
-    is_heard: bool = False
+    is_inherited: bool = False
     mark: Mark = Mark.NONE
 
 
@@ -296,10 +296,10 @@ def ink_of(box: Box) -> Ink:
 
 
 def text_of(row: Row, ink: Ink) -> str:
-    """The colour of a row's text: what is heard and as it was stands back."""
+    """The colour of a row's text: inherited values that did not change are faint."""
     if row.mark is Mark.FOLLOWED:
         return PLAIN.line
-    stands_back = row.is_heard and row.mark in (Mark.NONE, Mark.SAME)
+    stands_back = row.is_inherited and row.mark in (Mark.NONE, Mark.SAME)
     return ink.faint if stands_back else ink.text
 
 
@@ -335,7 +335,7 @@ def key(picture: Picture) -> str:
         (any(box.is_shared for box in boxes), SHARED.paper, "one object, shared"),
         (any(box.kind is Kind.FACTORY for box in boxes), "", "- - a factory, called later"),
         (any(box.kind is Kind.QUANTITY for box in boxes), QUANTITY.paper, "a computed number"),
-        (any(row.is_heard for box in boxes for row in box.rows), "", "← said by a part around"),
+        (any(row.is_inherited for box in boxes for row in box.rows), "", "← inherited"),
         (Mark.CHANGED in marks, ROWS[Mark.CHANGED], "changed"),
         (Mark.FOLLOWED in marks, ROWS[Mark.FOLLOWED], "follows"),
         (Mark.ADDED in marks, ADDED.paper, "new"),
@@ -386,10 +386,10 @@ def _value(row: Row, color: str) -> str:
 
 
 def _chip(tag: str, row: Row, ink: Ink, chips: Mapping[str, Chip]) -> str:
-    """The tag of a row: on coloured ground where the row says it, with an arrow where it hears."""
+    """The tag of a row: on coloured ground if the row sets it, with an arrow if it inherits."""
     chip = chips.get(tag, _NO_CHIP)
-    text = _font(f"{'← ' * row.is_heard}{_escaped(tag)}", color=chip.text or ink.faint, size=9)
-    is_pill = chip.paper and not row.is_heard
+    text = _font(f"{'← ' * row.is_inherited}{_escaped(tag)}", color=chip.text or ink.faint, size=9)
+    is_pill = chip.paper and not row.is_inherited
     style = f'bgcolor="{chip.paper}" style="rounded"' if is_pill else 'align="left"'
     return f"<td {style}>{text}</td>"
 
@@ -425,7 +425,7 @@ class _Lead(NamedTuple):
     """A part to which a row leads, and how many equal ones it stands for."""
 
     part: Any
-    is_heard: bool
+    is_inherited: bool
     mark: Mark
     times: int = 1
 
@@ -436,7 +436,7 @@ _Line = tuple[Row, list[_Lead]]
 def sketch(bound: BoundGraph, root: Any, overlay: Overlay, *, depth: int | None = None) -> Picture:
     """The picture of what lies under a node of a bound graph, each part once.
 
-    Equal items of a list that nobody else holds are one box. Of a part more than `depth` arrows
+    Equal items of a list that nothing else holds are one box. Of a part more than `depth` arrows
     away from the node only the name is left, in the row that holds it.
     """
     lines = _Lines(bound, overlay)
@@ -457,7 +457,9 @@ def sketch(bound: BoundGraph, root: Any, overlay: Overlay, *, depth: int | None 
         leads = [(tail, i, lead) for i, (_, row_leads) in enumerate(rows) for lead in row_leads]
         found += leads
         stack += [lead for *_, lead in reversed(leads)]
-    arrows = [Arrow(tail, i, numbers[id(to.part)], to.is_heard, to.mark) for tail, i, to in found]
+    arrows = [
+        Arrow(tail, i, numbers[id(to.part)], to.is_inherited, to.mark) for tail, i, to in found
+    ]
     return Picture(boxes, arrows)
 
 
@@ -514,10 +516,10 @@ class _Lines:
 
     def _argument(self, part: Any, key: str | int, argument: Argument) -> Iterator[_Line]:
         note = self._overlay.note((id(part), step_to(key)))
-        is_told = note.mark not in (Mark.NONE, Mark.SAME)
-        if not argument.is_own and argument.binding is None and not is_told:
+        is_changed = note.mark not in (Mark.NONE, Mark.SAME)
+        if not argument.is_own and argument.binding is None and not is_changed:
             return
-        row = Row(str(key), tags=tags_of(part, key), is_heard=argument.binding is not None)
+        row = Row(str(key), tags=tags_of(part, key), is_inherited=argument.binding is not None)
         yield from self._line(row, argument.value, note)
 
     def _line(self, row: Row, value: Any, note: Note) -> Iterator[_Line]:
@@ -528,7 +530,7 @@ class _Lines:
             yield row, before
         elif isinstance(value, fdl.Buildable):
             is_new = note.mark in (Mark.CHANGED, Mark.ADDED)
-            now = _Lead(value, row.is_heard, Mark.ADDED if is_new else note.mark)
+            now = _Lead(value, row.is_inherited, Mark.ADDED if is_new else note.mark)
             yield row, [now, *before]
         else:
             yield from self._items(row.name, value, note.mark)
@@ -623,7 +625,7 @@ class Drawing:
 
     Attributes:
       source: the picture in Graphviz's language.
-      text: what it says, as text.
+      text: its content, as text.
     """
 
     def __init__(self, source: str, text: str) -> None:
@@ -700,15 +702,15 @@ def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None
     """Draws a graph as it is once it is bound, or the difference to an earlier one.
 
     Each part is one box, however many places hold it: what is shared has a colour of its own and
-    an arrow from each of its places. Dashed boxes are factories, made anew at every call. What a
-    parameter hears from a part around it is faint. Equal items of a list are one box, `× 3`.
+    an arrow from each of its places. Dashed boxes are factories, called for each use.
+    Inherited values are faint. Equal items of a list are one box, `× 3`.
     The graph is not changed.
 
     Args:
       root: the graph.
       since: an earlier graph; then what differs stands out, and what is gone is drawn too.
       at: the path of a part, to draw that part alone: "model".
-      depth: how many arrows away from there parts are boxes; all of them unless said.
+      depth: how many arrows away from there parts are boxes; None for all of them.
 
     Raises:
       ConfigErrors: a graph cannot be bound.
@@ -754,7 +756,7 @@ def _source(picture: Picture) -> str:
             tooltip=graphviz.escape(box.path or box.title),
         )
     for arrow in picture.arrows:
-        is_dashed = arrow.is_heard or arrow.mark is Mark.REMOVED
+        is_dashed = arrow.is_inherited or arrow.mark is Mark.REMOVED
         digraph.edge(
             f"n{arrow.tail}:r{arrow.row}:e",
             f"n{arrow.head}:w",

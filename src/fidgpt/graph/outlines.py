@@ -10,7 +10,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph.binding import Inherited, inherit_all, unset_parameters
-from fidgpt.graph.fiddle import all_arguments, default_of, set_arguments
+from fidgpt.graph.fiddle import all_arguments, default_of, raw_arguments, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.storage.codec import home_of
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
@@ -75,24 +75,24 @@ class Row:
       name: of the parameter or item; "" for the root.
       path: the first path of the place.
       text: the value, or the title of a part that is written out below; "" for a container.
-      kind: "part" for what is written out below; "said", "heard" or "default" for a value, and
-        "same" for one that was said and is the default.
+      kind: "part" for what is written out below; "set", "inherited" or "default" for a value, and
+        "same" for one that is set to the default.
     """
 
     depth: int
     name: str
     path: str
     text: str
-    kind: Literal["part", "said", "heard", "default", "same"]
+    kind: Literal["part", "set", "inherited", "default", "same"]
 
 
 @gc_paused()
 def outline(root: Any, *, defaults: bool = False, color: bool = False) -> str:
-    """One line for every argument that is set or heard; defaults are left out unless asked for.
+    """One line for every argument that is set or inherited; defaults are left out unless asked for.
 
     A part that several places hold is written out at its first path, marked `&path`, and is
-    `*path` in the other places. A value that is heard from another place shows it after `<-`; what
-    nobody says, as in a part of a larger graph, shows the tag there.
+    `*path` in the other places. An inherited value shows its source after `<-`; one
+    that nothing sets, as in a part of a larger graph, shows the tag there.
 
     Args:
       root: the graph, or a part of one.
@@ -100,7 +100,7 @@ def outline(root: Any, *, defaults: bool = False, color: bool = False) -> str:
       color: whether the text is for a terminal.
 
     Raises:
-      ConfigErrors: a quantity is said in two ways, or a part contains itself.
+      ConfigErrors: a tag has two values, or a part contains itself.
     """
     return "".join(f"{_line(row, color)}\n" for row in rows(root, defaults=defaults))
 
@@ -152,26 +152,26 @@ class _Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsaid:
-    """Stands where a parameter hears what no part here says."""
+class _Unbound:
+    """Stands for the value of an unset parameter whose tag nothing sets."""
 
     tags: str
 
 
 class _Outline:
-    """Knows what is heard in a graph, and the names of what is shared."""
+    """The inherited values of a graph, and the names of its shared nodes."""
 
     def __init__(self, root: Any, defaults: bool) -> None:
         self._with_defaults = defaults
         found = nodes(root)
-        every_heard = inherit_all(found, is_whole=False)
-        self._heard = {(id(heard.part), heard.key): heard for heard in every_heard}
-        is_heard = {id(heard.said.value) for heard in every_heard}
+        all_inherited = inherit_all(found, is_whole=False)
+        self._inherited = {(id(one.part), one.key): one for one in all_inherited}
+        sources = {id(one.said.value) for one in all_inherited}
         self._holders = _holders(found)
         self._names = {
             id(node.value): node.path
             for node in found
-            if node.is_shared or (id(node.value) in is_heard and self._is_written_out(node.value))
+            if node.is_shared or (id(node.value) in sources and self._is_written_out(node.value))
         }
 
     def rows(self, root: Any) -> Iterator[Row]:
@@ -179,25 +179,25 @@ class _Outline:
         left = [(0, "", "", root)]
         while left:
             depth, name, path, value = left.pop()
-            kind, value = (value.kind, value.value) if isinstance(value, _Leaf) else ("said", value)
+            kind, value = (value.kind, value.value) if isinstance(value, _Leaf) else ("set", value)
             text = self._text(value, path)
             if text is None:
                 yield Row(depth, name, path, self._title(value), "part")
                 left += [(depth + 1, *one) for one in self._inside(value, path)[::-1]]
             else:
-                is_heard = isinstance(value, Inherited | _Unsaid)
-                yield Row(depth, name, path, text, "heard" if is_heard else kind)
+                is_inherited = isinstance(value, Inherited | _Unbound)
+                yield Row(depth, name, path, text, "inherited" if is_inherited else kind)
 
     def _text(self, value: Any, path: str) -> str | None:
         """A value that takes one line; None for one that is written out below its title."""
         if type(value) in LEAVES:
             return leaf_text(value)
-        if isinstance(value, _Unsaid):
+        if isinstance(value, _Unbound):
             return f"?  <- {value.tags}"
         if isinstance(value, Inherited):
-            said = value.said
-            name = self._names.get(id(said.value))
-            return f"{leaf_text(said.value)}  <- {said.path}" if name is None else f"*{name}"
+            source = value.said
+            name = self._names.get(id(source.value))
+            return f"{leaf_text(source.value)}  <- {source.path}" if name is None else f"*{name}"
         if self._names.get(id(value), path) != path:
             return f"*{self._names[id(value)]}"
         if is_formula(value):
@@ -225,17 +225,17 @@ class _Outline:
         return list(self._arguments(value, path))
 
     def _arguments(self, part: fdl.Buildable, path: str) -> Iterator[tuple[str, str, Any]]:
-        known, unsaid = part.__arguments__, unset_parameters(part)
+        known, unset = raw_arguments(part), unset_parameters(part)
         for key, value in all_arguments(part).items():
-            heard = None if key in known else self._heard.get((id(part), key))
+            inherited = None if key in known else self._inherited.get((id(part), key))
             place = join(path, step_to(key))
             if key in known:
                 is_same = type(value) in _PLAIN and is_default(value, default_of(part, key))
                 yield str(key), place, _Leaf("same", value) if is_same else value
-            elif heard is not None:
-                yield str(key), place, heard
-            elif value is fdl.NO_VALUE and key in unsaid:
-                yield str(key), place, _unsaid(unsaid[key])
+            elif inherited is not None:
+                yield str(key), place, inherited
+            elif value is fdl.NO_VALUE and key in unset:
+                yield str(key), place, _unbound(unset[key])
             elif self._with_defaults and value is not fdl.NO_VALUE:
                 yield str(key), place, _Leaf("default", value)
 
@@ -243,8 +243,8 @@ class _Outline:
         """A quantity that stands in a list is a part of its own, and reads like an argument."""
         if not isinstance(item, TaggedValueCls):
             return name, path, item
-        heard = self._heard.get((id(item), "value")) or _unsaid(item.tags)
-        return name, f"{path}.value", set_arguments(item).get("value", heard)
+        inherited = self._inherited.get((id(item), "value")) or _unbound(item.tags)
+        return name, f"{path}.value", set_arguments(item).get("value", inherited)
 
 
 def is_default(value: Any, default: Any) -> bool:
@@ -252,8 +252,8 @@ def is_default(value: Any, default: Any) -> bool:
     return value is default or (type(value) is type(default) and repr(value) == repr(default))
 
 
-def _unsaid(tags: Iterable[Any]) -> _Unsaid:
-    return _Unsaid(" and ".join(sorted(tag.__name__ for tag in tags)))
+def _unbound(tags: Iterable[Any]) -> _Unbound:
+    return _Unbound(" and ".join(sorted(tag.__name__ for tag in tags)))
 
 
 def _is_part(value: Any) -> bool:
@@ -271,10 +271,10 @@ def _holders(found: list[Node]) -> set[int]:
 
 
 def flat(root: Any, *, defaults: bool = False) -> str:
-    """A line for every argument that is set or heard, in the order in which one reads a graph.
+    """Return a line for every argument that is set or inherited, in reading order.
 
-    Shared parts are marked `&path` and named `*path`, and heard values show from where, as in an
-    outline. With `defaults`, what stands by default is among them.
+    Shared parts are marked `&path` and named `*path`, and inherited values show their source, as
+    in an outline. With `defaults`, what stands by default is among them.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
@@ -286,8 +286,8 @@ def flat(root: Any, *, defaults: bool = False) -> str:
     )
 
 
-def said(root: Any) -> str:
-    """The lines of `flat` that say something: no default, and nothing that is heard.
+def set_lines(root: Any) -> str:
+    """The lines of `flat` that say something: no default, and nothing that is inherited.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
@@ -295,5 +295,5 @@ def said(root: Any) -> str:
     return "".join(
         f"{row.path} = {row.text}\n"
         for row in rows(root)
-        if row.path and row.text and row.kind in ("said", "part")
+        if row.path and row.text and row.kind in ("set", "part")
     )

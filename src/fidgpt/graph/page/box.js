@@ -34,15 +34,15 @@ function boxClasses(node, row) {
   return [...classes, became || below].filter(Boolean).join(" ");
 }
 
-/** What a box tells of its values: those that somebody said or that are heard. */
+/** The values in a box: those that are set or inherited. */
 function valuesOf(node) {
-  const said = node.rows.filter((row) => !row.state && (row.from || nodeOf(row) === undefined));
-  return said.length > LINES ? [...said.slice(0, LINES - 1), null] : said;
+  const shown = node.rows.filter((row) => !row.state && (row.from || nodeOf(row) === undefined));
+  return shown.length > LINES ? [...shown.slice(0, LINES - 1), null] : shown;
 }
 
 function lineOf(row) {
   if (row === null) return el("div", "line", el("span", "", "…"));
-  const element = el("div", row.from ? "line heard" : "line", el("span", "", nameOf(row)));
+  const element = el("div", row.from ? "line inherited" : "line", el("span", "", nameOf(row)));
   const change = changeAt(row);
   const was =
     change?.old && textOf(change.old) !== textOf(row) ? el("s", "", textOf(change.old)) : null;

@@ -35,10 +35,10 @@ function becameOf(pair) {
     return kinds[change.kind] ?? "changed";
   }
   if (!pair.now || !pair.was) return pair.lone ?? "";
-  const isHeard = pair.now.from !== undefined || pair.was.from !== undefined;
+  const isInherited = pair.now.from !== undefined || pair.was.from !== undefined;
   const isOther = (read) => read(pair.now) !== read(pair.was);
   if (isOther((row) => nodeOf(row)?.result)) return "followed";
-  return isHeard && isOther(textOf) ? "followed" : "";
+  return isInherited && isOther(textOf) ? "followed" : "";
 }
 
 /** The rows of two nodes, those beside each other that stand for each other. */

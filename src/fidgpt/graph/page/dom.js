@@ -37,10 +37,10 @@ function breakable(path) {
   return path.split(/(?=[.[])/).flatMap((step, i) => (i === 0 ? [step] : [el("wbr"), step]));
 }
 
-/** A tag, in a colour of its own; in outline where it is heard. */
-function chip(tag, isHeard) {
+/** A tag, in a colour of its own; in outline if it is inherited. */
+function chip(tag, isInherited) {
   const number = data.tags.indexOf(tag);
-  const element = el("span", isHeard ? "chip heard" : "chip", tag.name);
+  const element = el("span", isInherited ? "chip inherited" : "chip", tag.name);
   element.style.setProperty("--hue", String(Math.round(250 + number * 137.5) % 360));
   element.title = tag.doc;
   return element;

@@ -5,7 +5,7 @@ const tree = new Tree(byId("tree"));
 let drawing = null; // made when it is first looked at
 let view = "tree";
 
-/** Chooses a row: everything that shows it marks it, and the panel tells of it. */
+/** Chooses a row: every view marks it, and the panel describes it. */
 function choose(row, { pair } = {}) {
   if (row !== null && byId("query").value) search("");
   if (row !== null) showInTree(row);
@@ -85,7 +85,7 @@ function foldAll(isUnfolded) {
   else tree.foldAll(isUnfolded);
 }
 
-/** The path that the address names; none where somebody's hand left it half. */
+/** The path that the address names; none if it is malformed. */
 function askedPath() {
   try {
     return decodeURIComponent(location.hash.slice(1));

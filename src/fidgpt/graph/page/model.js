@@ -1,4 +1,4 @@
-// The graphs of the page, with what the data leaves to be worked out: paths, places, hearers.
+// The graphs of the page, with what is derived from the data: paths, places, heirs.
 
 class Graph {
   constructor(nodes, side) {
@@ -46,23 +46,23 @@ class Graph {
     return row.path;
   }
 
-  /** The row that says what a row hears. */
+  /** The row from which a row inherits. */
   source(row) {
     const [number, step] = row.from;
     return this.nodes[number].rows.find((one) => one.step === step);
   }
 
-  /** The rows that hear what a row says. */
-  hearers(row) {
-    if (this.heard === undefined) {
-      this.heard = new Map();
+  /** The rows that inherit from a row. */
+  heirs(row) {
+    if (this.inheriting === undefined) {
+      this.inheriting = new Map();
       for (const one of this.rows.filter((each) => each.from)) {
-        const said = this.source(one);
-        if (!this.heard.has(said)) this.heard.set(said, []);
-        this.heard.get(said).push(one);
+        const source = this.source(one);
+        if (!this.inheriting.has(source)) this.inheriting.set(source, []);
+        this.inheriting.get(source).push(one);
       }
     }
-    return this.heard.get(row) ?? [];
+    return this.inheriting.get(row) ?? [];
   }
 }
 

@@ -24,7 +24,7 @@ def results(root: Any, found: list[Node]) -> dict[int, str]:
     """The result of each quantity among the nodes of a graph, by its identity.
 
     A quantity that is computed from a part that is none itself is left out, as building that may
-    take long. Where one fails, there are none: that is told elsewhere.
+    take long. Where one fails, there are none: building reports it.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
@@ -75,8 +75,8 @@ class Graph:
         small = _small(found)
         shown = [node for node in found if id(node.value) not in small or not node.parents]
         numbers = {id(node.value): number for number, node in enumerate(shown)}
-        heard = {(id(heard.part), heard.key): heard for heard in resolve(root)}
-        rows = Rows(numbers, heard, tables)
+        inherited = {(id(one.part), one.key): one for one in resolve(root)}
+        rows = Rows(numbers, inherited, tables)
         self.nodes = [_node(node, rows, tables) for node in shown]
         for number, text in results(root, shown).items():
             self.nodes[numbers[number]]["result"] = text
@@ -169,8 +169,8 @@ _SCRIPTS = (
 def page(root: Any, *, other: Any = None, title: str = "config", other_title: str = "other") -> str:
     """A graph as an HTML page that needs nothing but itself, to be opened from a file.
 
-    It has a tree and a drawn graph that unfold, a search by path, tag, type and doc, and tells of
-    each value where it comes from. The graph is not changed.
+    It has a tree and a drawn graph that unfold, a search by path, tag, type and doc, and shows
+    where each value comes from. The graph is not changed.
 
     Args:
       root: the graph.

@@ -1,9 +1,9 @@
 // What is known of the chosen row: its value, its parameter, and why the value is what it is.
 
-const KINDS_TOLD = {
+const KIND_NOTES = {
   Config: "built once",
   Partial: "a factory, called later",
-  ArgFactory: "made anew at every call of what holds it",
+  ArgFactory: "created for each call of what holds it",
 };
 const SHOWN = 12; // places in a list
 
@@ -20,7 +20,7 @@ function showPanel(element, row, pair) {
       ? why(was, `Why in ${data.titles.old}`)
       : null,
     node ? partOf(row, node) : null,
-    listOf("Heard by", row.graph.hearers(row)),
+    listOf("Inherited by", row.graph.heirs(row)),
     ...tagsOf(row).map((tag) => el("section", "", el("p", "doc", chip(tag), ` ${tag.doc}`))),
   ];
   element.replaceChildren(...sections.filter((section) => section));
@@ -33,7 +33,7 @@ function overview() {
   const shared = parts.filter(isShared);
   const counts = `${parts.length} parts, ${shared.length} of them shared, ${data.tags.length} tags.`;
   const intro = el("section", "", el("h2", "", "This config"), el("p", "", counts));
-  intro.append(el("p", "note", "Choose a line to see who said its value."));
+  intro.append(el("p", "note", "Choose a line to see what set its value."));
   return [
     intro,
     ...(data.changes ? [differences()] : []),
@@ -57,7 +57,7 @@ function differences() {
       el("b", "sign", change.sign),
       " ",
       path,
-      el("span", "told", change.detail),
+      el("span", "detail", change.detail),
     );
   });
   return el("section", "", el("h3", "", title), items);
@@ -78,10 +78,10 @@ function heading(row) {
 function difference(row) {
   const changes = changesAt.get(row);
   if (!changes) return null;
-  const told = changes.map((change) =>
+  const texts = changes.map((change) =>
     el("div", "", el("b", "sign", change.sign), ` ${change.detail}`),
   );
-  return el("section", "told", ...told);
+  return el("section", "detail", ...texts);
 }
 
 function parameter(row) {
@@ -99,38 +99,40 @@ function parameter(row) {
   return el("section", "", doc ? el("p", "doc", doc) : null, list);
 }
 
-/** The chain that ends in a value: what it was heard from, who said it, and who said it before. */
+/** The chain that ends in a value: what it is inherited from, and its assignments, newest first. */
 function why(row, title) {
-  const said = row.from ? row.graph.source(row) : row;
+  const setter = row.from ? row.graph.source(row) : row;
   const section = el("section", "why", el("h3", "", title));
   if (row.from) {
     const tags = tagsOf(row).map((tag) => chip(tag, true));
-    section.append(el("p", "", "heard from ", link(said), " through ", ...tags));
-    if (row.open) section.append(el("p", "note", "left open by ", placeOf(row.open)));
+    section.append(el("p", "", "inherited from ", link(setter), " through ", ...tags));
+    if (row.unset_by) section.append(el("p", "note", "left unset by ", placeOf(row.unset_by)));
   }
-  if (said.state === "default") section.append(el("p", "", "Nobody said it: the default stands."));
-  if (said.state === "unset") section.append(el("p", "", "Nobody said it, and it has no default."));
-  const { teller, story } = storyOf(said);
-  if (teller !== said && story.length > 0) section.append(el("p", "", "as part of ", link(teller)));
-  if (story.length > 0) section.append(el("ol", "story", ...story.map(told)));
+  if (setter.state === "default") section.append(el("p", "", "default"));
+  if (setter.state === "unset") section.append(el("p", "", "unset, without a default"));
+  const { holder, assignments } = assignmentsOf(setter);
+  if (assignments.length > 0) {
+    if (holder !== setter) section.append(el("p", "", "as part of ", link(holder)));
+    section.append(el("ol", "assignments", ...assignments.map(assignmentItem)));
+  }
   return section.childElementCount > 1 ? section : null;
 }
 
-/** Who said a row: of an item, who said the list that it is in. */
-function storyOf(row) {
-  let teller = row;
-  while (!teller.who && teller.owner && teller.owner.call === undefined) {
-    teller = teller.graph.holder(teller.owner);
+/** The assignments to a row; for an item without any, those to its list. */
+function assignmentsOf(row) {
+  let holder = row;
+  while (!holder.assignments && holder.owner && holder.owner.call === undefined) {
+    holder = holder.graph.holder(holder.owner);
   }
-  return { teller, story: teller.who ?? [] };
+  return { holder, assignments: holder.assignments ?? [] };
 }
 
-function told(saying, index) {
-  const value = el("span", "plain", saying.text);
-  return el("li", index === 0 ? "now" : "lost", value, placeOf(saying));
+function assignmentItem(assignment, index) {
+  const value = el("span", "plain", assignment.text);
+  return el("li", index === 0 ? "now" : "lost", value, placeOf(assignment));
 }
 
-/** The directive that said something, and the line of code. */
+/** The directive that set a value, and the line of code. */
 function placeOf({ by, where }) {
   const words = [by, where].filter((number) => number !== undefined);
   return el("span", "place", ...words.map((number) => el("span", "", data.places[number])));
@@ -145,7 +147,7 @@ function partOf(row, node) {
       el("h3", "", "Part"),
       el("p", "", el("b", isShared(node) ? "part shared" : "part", call.name)),
     );
-    section.append(el("p", "note", `${call.module} · ${KINDS_TOLD[node.kind] ?? ""}`));
+    section.append(el("p", "note", `${call.module} · ${KIND_NOTES[node.kind] ?? ""}`));
     if (call.doc) section.append(el("p", "doc", call.doc));
   }
   const places = row.graph.places(node);

@@ -54,8 +54,8 @@ function valueCell(row) {
     element.title = textOf(row).slice(0, 2000);
   }
   if (row.from) {
-    const said = row.graph.source(row);
-    element.append(el("span", "from", "← ", link(said)));
+    const source = row.graph.source(row);
+    element.append(el("span", "from", "← ", link(source)));
   }
   return element;
 }

@@ -11,7 +11,14 @@ from fidgpt.graph.assignments import Assignment, assignments_of, unset_by
 from fidgpt.graph.binding import Inherited
 from fidgpt.graph.difference.changes import short
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.fiddle import Key, all_arguments, default_of, parameter_of, set_arguments
+from fidgpt.graph.fiddle import (
+    Key,
+    all_arguments,
+    argument_history,
+    default_of,
+    parameter_of,
+    set_arguments,
+)
 from fidgpt.graph.hints import hint_of, name_of
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.walk import children, is_node, step_to, title
@@ -37,7 +44,7 @@ class Texts:
 
 
 class Tags:
-    """Tags by number, with the sentence that says what each is.
+    """Tags by number, each with its documentation.
 
     Attributes:
       all: the tags, in the order of their numbers.
@@ -112,39 +119,39 @@ def _parameter(part: fdl.Buildable, key: Key) -> dict[str, str]:
     return {name: text for name, text in described.items() if text}
 
 
-Told = dict[str, Any]  # a value as text, and the numbers of the directive and of the line of code
+Described = dict[str, Any]  # a value as text, and the numbers of its source and line of code
 _FEW = 8  # items of a list that are written out
 
 
-def who(part: fdl.Buildable, key: Key, places: Texts, *, step: str = "") -> list[Told]:
-    """What was said to an argument, or to an item at `step` inside of it.
+def assignments(part: fdl.Buildable, key: Key, places: Texts, *, step: str = "") -> list[Described]:
+    """Return the assignments to an argument, or to an item at `step` inside of it.
 
-    What was said twice in the same words at one place is there once.
+    Equal ones from one line of code that follow each other are merged.
     """
-    told = [_told(said, places) for said in assignments_of(part, key, step)]
-    return [one for i, one in enumerate(told) if i == 0 or one != told[i - 1]]
+    found = [_described(one, places) for one in assignments_of(part, key, step)]
+    return [one for i, one in enumerate(found) if i == 0 or one != found[i - 1]]
 
 
-def steps_said(part: fdl.Buildable) -> dict[str, list[str]]:
-    """The items inside of each argument of which something was said, each as the step to it."""
+def assigned_items(part: fdl.Buildable) -> dict[str, list[str]]:
+    """Return the items of each argument that were assigned, each as the step to it."""
     found: dict[str, list[str]] = {}
-    for name in part.__argument_history__:
+    for name in argument_history(part):
         key, bracket, item = str(name).partition("[")
         if bracket:
             found.setdefault(key, []).append(bracket + item)
     return found
 
 
-def who_left_open(part: fdl.Buildable, key: Key, places: Texts) -> Told | None:
-    """Who gave an argument its tag and no value, if it is known."""
-    said = unset_by(part, key)
-    return None if said is None else _told(said, places)
+def what_unset(part: fdl.Buildable, key: Key, places: Texts) -> Described | None:
+    """Return what gave an argument its tag and no value, if known."""
+    found = unset_by(part, key)
+    return None if found is None else _described(found, places)
 
 
-def said_text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as one would write it, on one line; of a part only its name."""
     if value is fdl.NO_VALUE:
-        return "taken away"
+        return "removed"
     if isinstance(value, fdl.Buildable):
         return f"{title(value)}()"
     if not is_node(value):
@@ -155,13 +162,13 @@ def said_text(value: Any) -> str:
     return leaf_text(value)
 
 
-def _told(said: Assignment, places: Texts) -> Told:
-    told: Told = {"text": said_text(said.value)}
-    if said.by:
-        told["by"] = places.number(str(said.by))
-    if said.where:
-        told["where"] = places.number(said.where)
-    return told
+def _described(one: Assignment, places: Texts) -> Described:
+    described: Described = {"text": value_text(one.value)}
+    if one.by:
+        described["by"] = places.number(str(one.by))
+    if one.where:
+        described["where"] = places.number(one.where)
+    return described
 
 
 Row = dict[str, Any]
@@ -173,24 +180,27 @@ class Rows:
 
     Args:
       numbers: the number of each node that the page shows, by the identity of its value.
-      heard: what is heard, by the identity of the part and the key.
+      inherited: the inherited arguments, by the identity of the node and the key.
       tables: what the rows have in common.
     """
 
     def __init__(
-        self, numbers: Mapping[int, int], heard: Mapping[tuple[int, Key], Inherited], tables: Tables
+        self,
+        numbers: Mapping[int, int],
+        inherited: Mapping[tuple[int, Key], Inherited],
+        tables: Tables,
     ) -> None:
         self._numbers = numbers
-        self._heard = heard
+        self._inherited = inherited
         self._tables = tables
         self._owners: dict[int, _Owner] = {}  # by the identity of a list or dict
 
     def of(self, value: Any) -> list[Row]:
         """The rows of a node, in the order of the signature or of the items."""
         if isinstance(value, fdl.Buildable):
-            known, said = set_arguments(value), steps_said(value)
+            known, items = set_arguments(value), assigned_items(value)
             return [
-                self._argument(value, key, held, key in known, said.get(str(key), []))
+                self._argument(value, key, held, key in known, items.get(str(key), []))
                 for key, held in all_arguments(value).items()
             ]
         return [self._item(value, step, held) for step, held in children(value)]
@@ -198,22 +208,22 @@ class Rows:
     def _argument(
         self, part: fdl.Buildable, key: Key, held: Any, is_set: bool, steps: list[str]
     ) -> Row:
-        """The row of an argument, in which something was said of the items at `steps`."""
+        """The row of an argument, whose items at `steps` were assigned."""
         tables = self._tables
         tables.calls.describe(part, key)
         row: Row = {"step": step_to(key)}
-        heard = self._heard.get((id(part), key))
-        if heard is not None:
-            row |= self._hearing(heard)
-            row["open"] = who_left_open(part, key, tables.places)
+        inherited = self._inherited.get((id(part), key))
+        if inherited is not None:
+            row |= self._inheriting(inherited)
+            row["unset_by"] = what_unset(part, key, tables.places)
         else:
             row |= self._holding(held)
             if not is_set:
                 row["state"] = "unset" if held is fdl.NO_VALUE else "default"
         row["tags"] = tables.tags.numbers(part, key)
-        row["who"] = who(part, key, tables.places)
+        row["assignments"] = assignments(part, key, tables.places)
         if "node" not in row:
-            row["who"] = [*self._said_inside(part, key, steps), *row["who"]]
+            row["assignments"] = [*self._assignments_inside(part, key, steps), *row["assignments"]]
         self._own(held, (part, key, ""))
         return {name: content for name, content in row.items() if content not in (None, [])}
 
@@ -221,8 +231,8 @@ class Rows:
         row = {"step": step, **self._holding(held)}
         if owner := self._owners.get(id(holder)):
             part, key, way = owner
-            if said := who(part, key, self._tables.places, step=way + step):
-                row["who"] = said
+            if found := assignments(part, key, self._tables.places, step=way + step):
+                row["assignments"] = found
             self._own(held, (part, key, way + step))
         return row
 
@@ -230,12 +240,14 @@ class Rows:
         if is_node(held) and not isinstance(held, fdl.Buildable):
             self._owners.setdefault(id(held), owner)
 
-    def _said_inside(self, part: fdl.Buildable, key: Key, steps: list[str]) -> list[Told]:
-        """What was said to the items of a list that stands on one line, each with its step."""
+    def _assignments_inside(
+        self, part: fdl.Buildable, key: Key, steps: list[str]
+    ) -> list[Described]:
+        """Return the assignments to the items of a list on one line, each with its step."""
         return [
             {**one, "text": f"{step} = {one['text']}"}
             for step in reversed(steps)
-            for one in who(part, key, self._tables.places, step=step)
+            for one in assignments(part, key, self._tables.places, step=step)
         ]
 
     def _holding(self, value: Any) -> Row:
@@ -247,8 +259,8 @@ class Rows:
             return {"node": number}
         return {"text": short(value) if is_node(value) else leaf_text(value)}
 
-    def _hearing(self, heard: Inherited) -> Row:
-        """What is heard, and from which row."""
-        said = heard.said
-        source = self._numbers[id(said.node.value)], step_to(said.key)
-        return {**self._holding(said.value), "text": said_text(said.value), "from": source}
+    def _inheriting(self, inherited: Inherited) -> Row:
+        """The inherited value, and the row that sets it."""
+        source = inherited.said
+        row = self._numbers[id(source.node.value)], step_to(source.key)
+        return {**self._holding(source.value), "text": value_text(source.value), "from": row}

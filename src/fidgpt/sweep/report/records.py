@@ -269,7 +269,7 @@ def _said(record: Record, allowed: tuple[str, ...]) -> Said | None:
         return {
             row.path: row.text
             for row in rows(cfg, defaults=True)
-            if row.path and row.text and row.kind != "heard"
+            if row.path and row.text and row.kind != "inherited"
         }
     except (ConfigError, OSError):
         return None
