@@ -66,7 +66,7 @@ def test_a_family_takes_80_lines_and_a_size_10(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_a_hub_file_may_say_is_an_argument_of_the_family(name: str) -> None:
+def test_what_a_hub_file_may_set_is_an_argument_of_the_family(name: str) -> None:
     hub = importlib.import_module(f"fidgpt.configs.{name}").HUB
     assert set(hub.settings) <= set(inspect.signature(hub.config).parameters)
     assert not set(hub.fixed) & set(hub.settings.values())
@@ -181,7 +181,7 @@ def test_deepseek_has_no_keys_shared_by_heads_and_no_other_selections() -> None:
         tiny(selection="group_limited_greedy")
 
 
-def test_layers_look_back_as_one_of_two_words_says() -> None:
+def test_either_of_two_keys_sets_the_windows_of_layers() -> None:
     assert windows_of(["full_attention", "sliding_attention"], 5) == [None, 5]
     with pytest.raises(ValueError, match="layer_types has chunked_attention: use sliding_"):
         windows_of(["full_attention", "chunked_attention"], 5)

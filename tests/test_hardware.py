@@ -46,7 +46,7 @@ def test_a_device_is_called_by_its_model(device: str, name: str) -> None:
         ("NVIDIA A10G", None),
     ],
 )
-def test_a_device_does_what_its_own_data_sheet_says(device: str, teraflops: float | None) -> None:
+def test_peak_throughput_is_that_of_the_data_sheet(device: str, teraflops: float | None) -> None:
     assert bfloat16_flops(device) == (None if teraflops is None else teraflops * 1e12)
 
 
@@ -81,7 +81,7 @@ def test_a_fiddler_may_be_a_part_with_its_arguments(capsys: pytest.CaptureFixtur
     assert "toaster matches toast*: set_micro_batch_size(size=2)" in capsys.readouterr().err
 
 
-def test_a_rule_without_fiddlers_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_without_fiddlers_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     apply_rules(base(), RULES, machine="h100x2")
     assert capsys.readouterr().err == "for_hardware: h100x2 matches h100x*: nothing to change\n"
 

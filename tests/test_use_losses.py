@@ -106,7 +106,7 @@ def test_what_has_no_domains_is_refused(cfg):
         use_domain_validation(cfg)
 
 
-def test_tasks_hear_the_length_and_share_the_text(cfg):
+def test_tasks_inherit_the_length_and_share_the_text(cfg):
     use_tasks(cfg, ("one", "two"), limit=3, include_path=str(Path(__file__).parent))
     part = built(cfg).evaluators["tasks"]
     assert part.tasks == ["one", "two"] and part.limit == 3

@@ -62,7 +62,7 @@ def test_the_order_does_not_matter(other, change):
     assert fingerprint(fiddled("base", *BOTH)) == fingerprint(fiddled("base", *BOTH[::-1]))
 
 
-def test_sizes_follow_what_the_model_says():
+def test_sizes_follow_those_of_the_model():
     cfg = fiddled("base", use_mla)
     cfg.model.hidden_dim = 1280
     cfg.model.blocks[0].attention.head_dim = HeadDim.new(128)

@@ -58,7 +58,7 @@ def test_a_ratio_is_a_share_of_the_run_and_never_a_number_of_steps() -> None:
     ],
     ids=["cosine", "wsd", "constant", "constant_at_once"],
 )
-def test_schedules_that_have_a_name_become_phases_with_all_that_they_say(
+def test_schedules_that_have_a_name_become_phases_with_all_their_settings(
     schedule: fdl.Config,
 ) -> None:
     cfg = base()
@@ -71,7 +71,7 @@ def test_schedules_that_have_a_name_become_phases_with_all_that_they_say(
     assert curve(cfg)[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
 
 
-def test_what_they_say_adds_up() -> None:
+def test_their_lengths_add_up() -> None:
     cfg = base()
     fiddlers.use_cycles(cfg, cycles=[150, 300], rewarmup=0.1)
     fiddlers.use_polynomial(cfg, power=3.0, min_lr_ratio=0.0)
@@ -114,7 +114,7 @@ class Own:
         return 1.0
 
 
-def test_of_a_schedule_of_ones_own_nobody_knows_the_phases() -> None:
+def test_a_custom_schedule_has_no_known_phases() -> None:
     cfg = base()
     cfg.schedule = fdl.Config(Own)
     with pytest.raises(ConfigError, match="the schedule is Own, of which nobody knows warm-up"):

@@ -43,7 +43,7 @@ def test_one_altered_byte_is_found(directory: Path, name: str) -> None:
 def test_a_file_cut_short_or_missing_is_found(directory: Path, name: str) -> None:
     content = (directory / name).read_bytes()
     (directory / name).write_bytes(content[:-2])
-    refused(directory, match=f"{name} has {len(content) - 2} bytes, but the index says")
+    refused(directory, match=f"{name} has {len(content) - 2} bytes, but the index has")
     (directory / name).unlink()
     refused(directory, match=f"{name} is missing")
 

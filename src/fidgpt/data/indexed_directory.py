@@ -66,7 +66,7 @@ class IndexedDirectory:
         except OSError as error:
             raise self.damaged(f"{file} is missing") from error
         if found != size:
-            raise self.damaged(f"{file} has {found} bytes, but the index says {size}")
+            raise self.damaged(f"{file} has {found} bytes, but the index has {size}")
 
     def check_hash(self, file: str, *, sha256: str) -> None:
         """Raise DataError unless a file has this SHA-256."""
@@ -76,7 +76,7 @@ class IndexedDirectory:
             raise self.damaged(f"{file} cannot be read ({error.strerror})") from error
         if found != sha256:
             raise self.damaged(
-                f"{file} was altered: its SHA-256 is {found[:12]}..., but the index says "
+                f"{file} was altered: its SHA-256 is {found[:12]}..., but the index has "
                 f"{sha256[:12]}..."
             )
 
