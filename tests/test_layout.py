@@ -107,7 +107,7 @@ def test_the_roots_folders_are_linked_into_the_package(name: str, target: str) -
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_package_has_a_docstring(part: str) -> None:
+def test_every_package_holds_modules(part: str) -> None:
     package = ROOT / "src" / "fidgpt" / part
     assert (package / "__init__.py").is_file()
     assert [path for path in package.glob("*.py") if path.name != "__init__.py"], f"{part} is empty"
