@@ -277,7 +277,7 @@ class _Writer:
 
 
 def _is_positional(part: fdl.Buildable, key: Key) -> bool:
-    """Whether an argument is given by its position: what has no name, and what stands before."""
+    """Whether an argument is passed by position: unnamed ones, and those before them."""
     parameter = parameter_of(part, key)
     if isinstance(key, int) or parameter is None:
         return True

@@ -92,7 +92,7 @@ class Overlay:
         return []
 
     def heir(self, gone: Any) -> Any:
-        """The new part that stands for an old one; None where it went."""
+        """Return the new node that corresponds to an old one; None if it was removed."""
         return None
 
 
@@ -200,7 +200,7 @@ class Box:
       kind: what becomes of it.
       is_shared: whether several places, or all calls of a factory, hold the one object.
       old_title: what it called, if that was something else.
-      count: how many equal items of a list it stands for.
+      count: how many equal items of a list it represents.
       mark: what became of it.
       rows: its arguments.
     """
@@ -239,7 +239,7 @@ class Picture(NamedTuple):
 
 
 class Ink(NamedTuple):
-    """Colours of a box: its border, its ground, its text, and text that stands back."""
+    """Colours of a box: its border, its ground, its text, and faint text."""
 
     line: str
     paper: str
@@ -422,7 +422,7 @@ def _shortened(text: str) -> str:
 
 
 class _Lead(NamedTuple):
-    """A part to which a row leads, and how many equal ones it stands for."""
+    """A node to which a row leads, and how many equal ones it represents."""
 
     part: Any
     is_inherited: bool
@@ -708,7 +708,7 @@ def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None
 
     Args:
       root: the graph.
-      since: an earlier graph; then what differs stands out, and what is gone is drawn too.
+      since: an earlier graph; then differences are highlighted, and removed nodes are drawn too.
       at: the path of a part, to draw that part alone: "model".
       depth: how many arrows away from there parts are boxes; None for all of them.
 

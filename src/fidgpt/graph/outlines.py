@@ -25,8 +25,8 @@ class Code:
 
     Attributes:
       text: the whole on one line.
-      head: what stands before the items, with the opening bracket.
-      items: the items, each with what stands before it, such as `name=`.
+      head: the text before the items, with the opening bracket.
+      items: the items, each with the text before it, such as `name=`.
       tail: the closing bracket.
     """
 
@@ -240,7 +240,7 @@ class _Outline:
                 yield str(key), place, _Leaf("default", value)
 
     def _unwrapped(self, name: str, path: str, item: Any) -> tuple[str, str, Any]:
-        """A quantity that stands in a list is a part of its own, and reads like an argument."""
+        """A tagged item of a list is a node of its own, and is written like an argument."""
         if not isinstance(item, TaggedValueCls):
             return name, path, item
         inherited = self._inherited.get((id(item), "value")) or _unbound(item.tags)
@@ -248,7 +248,7 @@ class _Outline:
 
 
 def is_default(value: Any, default: Any) -> bool:
-    """Whether a plain value is what stands anyway; 1 and 1.0 are not the same."""
+    """Whether a plain value equals the default; 1 and 1.0 differ."""
     return value is default or (type(value) is type(default) and repr(value) == repr(default))
 
 
@@ -274,7 +274,7 @@ def flat(root: Any, *, defaults: bool = False) -> str:
     """Return a line for every argument that is set or inherited, in reading order.
 
     Shared parts are marked `&path` and named `*path`, and inherited values show their source, as
-    in an outline. With `defaults`, what stands by default is among them.
+    in an outline. With `defaults`, defaults are listed too.
 
     Raises:
       ConfigErrors: the graph cannot be bound.

@@ -21,9 +21,9 @@ from fidgpt.graph.walk import Node, children, is_node, join, nodes
 
 
 def results(root: Any, found: list[Node]) -> dict[int, str]:
-    """The result of each quantity among the nodes of a graph, by its identity.
+    """Return the result of each computed value among the nodes of a graph, by identity.
 
-    A quantity that is computed from a part that is none itself is left out, as building that may
+    One that is computed from any other node is left out, as building that may
     take long. Where one fails, there are none: building reports it.
 
     Raises:
@@ -146,7 +146,7 @@ def _described(
 
 def _place(path: str | None, places: dict[str, ParameterRef]) -> ParameterRef | None:
     if path == "":
-        return 0, -1  # the root stands in no row
+        return 0, -1  # the root is in no row
     return None if path is None else places.get(path)
 
 
