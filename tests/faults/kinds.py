@@ -238,11 +238,11 @@ def real_process_killed(case: Case) -> None:
 
 def _take_what_is_offered(case: Case, output: str) -> None:
     """Does what the message says: goes on from an older checkpoint, or anew where none is left."""
-    offer = re.search(r"go on from it with (.*)", output)
+    offer = re.search(r"resume from it with (.*)", output)
     if offer:
         flags = [one for one in shlex.split(offer[1]) if one.startswith("--resume_step")]
         return case.finish(*flags)
-    if "start the run anew" in output:
+    if "start the run again" in output:
         shutil.rmtree(case.run)
     else:
         raise Wrong(f"nothing is offered:\n{output}")

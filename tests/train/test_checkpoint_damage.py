@@ -78,7 +78,7 @@ def newest(run: Path) -> Path:
 def offer(run: Path, step: int = 100) -> str:
     return (
         f"The newest good checkpoint is step {step}: "
-        f"go on from it with --resume={run} --resume_step={step}"
+        f"resume from it with --resume={run} --resume_step={step}"
     )
 
 
@@ -164,10 +164,10 @@ def test_an_oddly_named_directory(run: Path) -> None:
 def test_nothing_good_is_left(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     for step in (100, 200):
         flip(newest(run).with_name(manifest.name_of(step)) / "state.json")
-    assert refusal(run).endswith("No good checkpoint is left: start the run anew.")
+    assert refusal(run).endswith("No good checkpoint is left: start the run again.")
     nowhere = tmp_path_factory.mktemp("nowhere")
     assert refusal(nowhere).startswith(f"{nowhere}/checkpoints holds no checkpoint: nothing was")
-    assert f"--resume={nowhere} begins with the first step" in refusal(nowhere)
+    assert f"--resume={nowhere} starts with the first step" in refusal(nowhere)
 
 
 def test_weights_alone_do_not_need_a_good_optimizer_file(run: Path) -> None:
@@ -175,14 +175,14 @@ def test_weights_alone_do_not_need_a_good_optimizer_file(run: Path) -> None:
     step, _ = CHECKPOINTS.restore(run, model=make()[0], optimizer=None)
     assert step == 200
     flip(newest(run) / "model.safetensors")
-    with pytest.raises(CheckpointError, match="newest good checkpoint is step 100: take it with"):
+    with pytest.raises(CheckpointError, match="newest good checkpoint is step 100: use it with"):
         CHECKPOINTS.restore(run, model=make()[0], optimizer=None)
 
 
 def test_an_offer_can_be_copied_into_a_shell(run: Path) -> None:
     spaced = run.rename(run.with_name("my run"))
     flip(newest(spaced) / "state.json")
-    command = refusal(spaced).partition("go on from it with ")[2]
+    command = refusal(spaced).partition("resume from it with ")[2]
     assert shlex.split(command) == [f"--resume={spaced}", "--resume_step=100"]
 
 

@@ -42,4 +42,6 @@ def test_a_format_from_the_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         restore(tmp_path, nn.Linear(3, 2))
     first, second = str(error.value).splitlines()
     assert first.endswith("step_00000300 has format 3, this fidgpt reads 2: update fidgpt.")
-    assert second.startswith("The newest good checkpoint is step 200: go on from it with --resume=")
+    assert second.startswith(
+        "The newest good checkpoint is step 200: resume from it with --resume="
+    )

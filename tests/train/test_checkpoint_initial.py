@@ -108,18 +108,18 @@ def test_other_number_formats_are_rounded(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"only": ["embeding"]}, r"only='embeding' names nothing in the model, which has embed"),
-        ({"only": []}, r"only=\[\] wants no weights: name some, .* or leave `only` out"),
+        ({"only": ["embeding"]}, r"only='embeding' matches nothing in the model, which has embed"),
+        ({"only": []}, r"only=\[\] selects no weights: name some, .* or omit `only`"),
         (
             {"only": ["embedding"], "renamed": {"embedding": "wte"}},
-            r"does not have wte.weight \(for embedding.weight\); it has .* Mend `renamed`",
+            r"does not have wte.weight \(for embedding.weight\); it has .* Fix `renamed`",
         ),
         ({"renamed": {"blocks.0": "x"}}, r"does not have x.weight \(for blocks.0.weight\); it"),
-        ({"renamed": {"block.0": "x"}}, r"renamed={'block.0': ...} names nothing in the model"),
+        ({"renamed": {"block.0": "x"}}, r"renamed={'block.0': ...} matches nothing in the model"),
         ({"renamed": {"*.*": "x.*"}}, r"renamed={'\*.\*': 'x.\*'} must have one `\*` on both"),
         ({"renamed": {"blocks.*": "x"}}, r"must have one `\*` on both sides, or none"),
-        ({"only": ["head.weight"]}, "names nothing in the model"),
-        ({"step": 3}, "holds no step 3; it holds 1, 2.\nThe newest good .* 2: take .* step=2$"),
+        ({"only": ["head.weight"]}, "matches nothing in the model"),
+        ({"step": 3}, "holds no step 3; it holds 1, 2.\nThe newest good .* 2: use .* step=2$"),
     ],
 )
 def test_what_cannot_be_had_is_named(run: Path, arguments: dict[str, Any], message: str) -> None:
@@ -150,7 +150,7 @@ def test_a_damaged_run_and_none_at_all(run: Path) -> None:
     for path in (run / "checkpoints" / "step_00000001", run / "x.safetensors"):
         if path.suffix:
             path.touch()
-        with pytest.raises(CheckpointError, match=r"step=1 is of a run, and .* is none: leave"):
+        with pytest.raises(CheckpointError, match=r"step=1 needs a run, and .* is not one: omit"):
             initial_weights(Model(), path, step=1)
     with pytest.raises(CheckpointError, match="holds no checkpoint of a run: name a run"):
         initial_weights(Model(), run / "checkpoints")
@@ -159,7 +159,7 @@ def test_a_damaged_run_and_none_at_all(run: Path) -> None:
     with pytest.raises(CheckpointError, match=r"There is .*hub/model\.safetensors, for one"):
         initial_weights(Model(), run / "hub")
     (run / "notes").write_text("no tensors")
-    with pytest.raises(CheckpointError, match="notes is no file of safetensors: Error while"):
+    with pytest.raises(CheckpointError, match="notes is not a safetensors file: Error while"):
         initial_weights(Model(), run / "notes")
-    with pytest.raises(CheckpointError, match="nowhere is not there: name a run"):
+    with pytest.raises(CheckpointError, match="nowhere does not exist: name a run"):
         initial_weights(Model(), run / "nowhere")

@@ -154,8 +154,8 @@ def test_a_failed_copy_is_said_and_made_up_for(
         save(saver, tmp_path, 1)
     assert newest_good(tmp_path) == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"warning: step 1 was not copied to {URL} (ConnectionError: no route); it is whole in "
-        f"{tmp_path}, and the next checkpoint tries again."
+        f"warning: step 1 was not copied to {URL} (ConnectionError: no route); it is complete "
+        f"in {tmp_path}, and copying is retried with the next checkpoint."
     ]
     save(saver, tmp_path, 2)
     assert there(storage) == ["step_00000001", "step_00000002"]
@@ -218,7 +218,7 @@ def test_a_folder_that_would_depend_on_where_one_is_is_refused(url: str) -> None
 
 
 def test_storage_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"brought from nowhere://x \(ValueError: Protocol"):
+    with pytest.raises(CheckpointError, match=r"copied from nowhere://x \(ValueError: Protocol"):
         checkpoints("nowhere://x").fetch(tmp_path, step=None)
 
 

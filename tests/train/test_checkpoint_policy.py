@@ -122,7 +122,7 @@ def test_a_best_by_what_nothing_measures_is_said_once(capsys: pytest.CaptureFixt
     for row in ({"loss": 1.0}, {"validation/loss": 2.0}, {"validation/loss": 1.0}):
         assert not checkpoints.due(1, num_steps=9, row=row)
     assert capsys.readouterr().err == (
-        "warning: no checkpoint is kept as the best by validation/los, which nothing measures; "
+        "warning: no best checkpoint is kept: nothing measures validation/los; "
         "validation measures validation/loss.\n"
     )
 

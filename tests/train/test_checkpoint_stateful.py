@@ -51,10 +51,10 @@ def test_a_part_that_one_side_does_not_know_is_refused(tmp_path: Path) -> None:
     save(tmp_path, old=Memory(a=1))
     given = make()
     before = given["model"].weight.clone()
-    with pytest.raises(CheckpointError, match=r"new is not in it; old is in it, and not in this"):
+    with pytest.raises(CheckpointError, match=r"new is missing; old is not part of this"):
         CHECKPOINTS.restore(tmp_path, stateful={"new": Memory()}, **given)
     assert torch.equal(given["model"].weight, before)
-    with pytest.raises(CheckpointError, match="old is in it"):
+    with pytest.raises(CheckpointError, match="old is not part of this run"):
         CHECKPOINTS.restore(tmp_path, stateful={}, **make())
 
 
@@ -64,19 +64,19 @@ def test_where_the_config_changed_a_part_begins_anew_and_it_is_said(tmp_path: Pa
     CHECKPOINTS.restore(tmp_path, stateful=stateful, warn=told.append, **make())
     assert [part.remembered for part in stateful.values()] == [{"c": 3}, {"b": 2}]
     assert told == [
-        f"new begins anew: {path} holds nothing of it.",
-        f"old is left out: {path} holds it, and this run has no such part.",
+        f"new starts from its initial state: it is not in {path}.",
+        f"old in {path} is ignored: this run has no such component.",
     ]
 
 
 def test_a_part_in_the_place_of_another_kind_begins_anew(tmp_path: Path) -> None:
     path, told = save(tmp_path, average=Memory(weights=1)), []
     average = Memory(weights=2, total=3)
-    with pytest.raises(CheckpointError, match="average in it is of another part"):
+    with pytest.raises(CheckpointError, match="average is of another kind"):
         CHECKPOINTS.restore(tmp_path, stateful={"average": average}, **make())
     CHECKPOINTS.restore(tmp_path, stateful={"average": average}, warn=told.append, **make())
     assert average.remembered == {"weights": 2, "total": 3}
-    assert told == [f"average begins anew: {path} holds what another part remembered."]
+    assert told == [f"average starts from its initial state: {path} has another kind."]
 
 
 def test_a_checkpoint_without_such_parts_serves_a_run_without(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: saved, found and loaded."""
+"""Saving and restoring checkpoints by policy."""
 
 import contextlib
 import errno
@@ -15,9 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.train.checkpoints import manifest
-from fidgpt.train.checkpoints import manifest as files
-from fidgpt.train.checkpoints import retention as policy
+from fidgpt.train.checkpoints import manifest, retention
 from fidgpt.train.checkpoints.contents import Contents, Warn, contents_of, restore_chosen
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.mirror import Mirror
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Draft(NamedTuple):
-    """What this process writes of a checkpoint.
+    """The part of a checkpoint that this process writes.
 
     Attributes:
         pieces: of tensors, by file and name.
@@ -45,23 +43,23 @@ class Draft(NamedTuple):
     size: int
 
     def write(self, folder: Path) -> manifest.Seals:
-        """Writes the files, and seals them once they are on the disk."""
+        """Write the files, sync them, and return their sizes and checksums."""
         from fidgpt.train.checkpoints.sharded import write_pieces  # late: slow to import
 
         for name, pieces in self.pieces.items():
             write_pieces(folder / name, pieces)
         for name, value in self.texts.items():
-            files.write_json(folder / name, value)
+            manifest.write_json(folder / name, value)
         return manifest.seal(folder, [*self.pieces, *self.texts])
 
 
 def draft_of(contents: Contents, peers: Peers, *, keep: Callable[[str, Tensor], Tensor]) -> Draft:
-    """This process's part of a checkpoint.
+    """Return this process's part of a checkpoint.
 
     Args:
-        contents: the whole, alike on every process.
-        peers: those that write it.
-        keep: gives what will be written of a tensor, by a name that is the same every time.
+        contents: of the whole checkpoint, the same on every process.
+        peers: the processes that write it.
+        keep: returns what to write for a tensor, by a name that is the same every time.
     """
     from fidgpt.train.checkpoints.sharded import share_out  # late: slow to import
 
@@ -79,7 +77,7 @@ def draft_of(contents: Contents, peers: Peers, *, keep: Callable[[str, Tensor], 
 def save_draft(
     draft: Draft, final: Path, *, step: int, notes: Mapping[str, Any], peers: Peers
 ) -> None:
-    """Writes a checkpoint from the drafts of all processes; under its name it is whole or absent.
+    """Write a checkpoint from the drafts of all processes, atomically.
 
     Raises:
         CheckpointError: it cannot be written; nothing half-written is left.
@@ -95,22 +93,22 @@ def save_draft(
     def seal_all(seals: list[manifest.Seals]) -> None:
         whole = {name: seal for one in seals for name, seal in one.items()}
         manifest.write_manifest(temporary, step=step, files=whole, notes=notes)
-        files.publish(temporary, final)
+        manifest.publish(temporary, final)
 
     temporary = Path()
     try:
-        temporary = peers.on_main(lambda: clearly(lambda: files.begin(final)))
+        temporary = peers.on_main(lambda: clearly(lambda: manifest.begin(final)))
         seals = peers.together(lambda: clearly(lambda: draft.write(temporary)))
         peers.on_main(lambda: clearly(lambda: seal_all(seals)))
     except BaseException:
-        if peers.is_main and temporary.name.startswith(files.TEMPORARY):
+        if peers.is_main and temporary.name.startswith(manifest.TEMPORARY):
             shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
 def cannot_write(final: Path, error: Exception, size: int) -> str:
-    """The words for an error of the file system, with what one can do."""
-    # safetensors reports the operating system's error as text only.
+    """Describe an error of the file system, with a remedy."""
+    # safetensors reports errors of the operating system as text only.
     found = re.search(r"os error (\d+)", str(error))
     number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
     reason = str(error) if number is None else os.strerror(number)
@@ -131,18 +129,18 @@ class Checkpoints:
     """Saves every `every` steps (None: only the last one) and keeps the newest `keep_last`.
 
     A checkpoint is a directory `<run>/checkpoints/step_00000100` of safetensors and JSON. It is
-    written beside, synced and renamed, so it is whole or absent, and its manifest holds the size
-    and SHA-256 of each file. Several processes save one together, each what it alone holds, and
-    any number of them can restore it.
+    written under a temporary name, synced and renamed, so it is complete or absent, and its
+    manifest holds the size and SHA-256 of each file. Several processes save it together, each its
+    own shards, and any number of processes can restore it.
 
     Args:
       every: steps from one regular checkpoint to the next.
-      keep_last: regular checkpoints that stay.
-      keep: further steps to save at, for good: each part from where the one before it ends.
-      temporary: saves by time as well; such a checkpoint goes as the next one comes.
-      best: keeps the best by something measured, besides the others.
-      writer: writes at once unless said, or beside the steps that follow.
-      mirror: holds a second copy, in storage that is reached by a URL.
+      keep_last: regular checkpoints to keep.
+      keep: further steps to save at permanently, each from where the one before it ends.
+      temporary: saves by time as well; such a checkpoint is deleted after the next one.
+      best: also keeps the best by some metric.
+      writer: writes checkpoints at once (None) or in the background.
+      mirror: keeps a second copy in storage at a URL.
     """
 
     def __init__(
@@ -157,7 +155,7 @@ class Checkpoints:
         mirror: Mirror | None = None,
     ) -> None:
         self.check_arguments(every=every, keep_last=keep_last)
-        policy.check_keep(keep)
+        retention.check_keep(keep)
         self.every = every
         self.keep_last = keep_last
         self.keep = keep
@@ -176,12 +174,12 @@ class Checkpoints:
             raise ValueError(f"{keep_last=} must be 1 or more checkpoints.")
 
     def planned(self, step: int, *, num_steps: int) -> list[str]:
-        """Why to save once `step` of `num_steps` optimizer steps are done, by the numbers alone."""
+        """Return the reasons to save after `step` of `num_steps` that depend on the step alone."""
         reasons = []
         if step == num_steps or (self.every is not None and step > 0 and step % self.every == 0):
-            reasons.append(policy.REGULAR)
-        if policy.is_permanent(step, self.keep):
-            reasons.append(policy.PERMANENT)
+            reasons.append(retention.REGULAR)
+        if retention.is_permanent(step, self.keep):
+            reasons.append(retention.PERMANENT)
         return reasons
 
     def due(
@@ -193,25 +191,25 @@ class Checkpoints:
         row: Mapping[str, Any] | None = None,
         agree: Callable[[Any], Any] = lambda value: value,
     ) -> Sequence[str]:
-        """Why to save now; nothing: do not. What is `planned`, and by the clock and what is best.
+        """Return the reasons to save now: those `planned`, by the clock, and a new best.
 
         Args:
           step: counted from 1.
           num_steps: of the run.
-          directory: the run's; without it none is known to be the best so far.
+          directory: of the run; None if there is no best so far.
           row: what was measured at this step.
-          agree: gives every process the main one's answer; all of them call this.
+          agree: returns the main process's value on every process; all of them call this.
         """
         reasons, measured = self.planned(step, num_steps=num_steps), row or {}
         if (best := self.best) is not None:
             if best.metric in measured:
-                self.wait()  # what is being written may be the best so far
+                self.wait()  # the one being written may be the best so far
                 if agree(_is_best(directory, measured[best.metric], best)):
-                    reasons.append(policy.BEST)
+                    reasons.append(retention.BEST)
             elif line := best.missing(measured):
                 self._joined().on_main(lambda: print_stderr(line))
         if self.temporary is not None and agree(self.temporary.due()):
-            reasons.append(policy.TEMPORARY)
+            reasons.append(retention.TEMPORARY)
         return reasons
 
     def save(
@@ -223,37 +221,40 @@ class Checkpoints:
         optimizer: Optimizer,
         state: dict[str, Any],
         stateful: Mapping[str, Stateful] | None = None,
-        reasons: Sequence[str] = (policy.REGULAR,),
+        reasons: Sequence[str] = (retention.REGULAR,),
         row: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Writes the checkpoint of `step` into the run `directory`; returns where it will lie.
+        """Write the checkpoint of `step` into the run `directory`; return its path.
 
         All processes of a run call this. A checkpoint of the same step is replaced. Later ones (the
         run was resumed from an earlier step) are renamed to `abandoned-step_...`, so that the
         newest is always where the run stopped.
 
         Args:
-          directory: the run's, which all processes see.
+          directory: of the run, visible to all processes.
           step: optimizer steps done.
-          model: its parameters and persistent buffers are saved, each by who holds it.
-          optimizer: its state, as `state_dict` gives it.
+          model: its parameters and persistent buffers are saved.
+          optimizer: its `state_dict` is saved.
           state: plain numbers, strings, lists, tuples and dicts; the main process's are saved.
-          stateful: further parts with a memory, of tensors and plain values.
-          reasons: what `due` said.
+          stateful: further components with state.
+          reasons: as returned by `due`.
           row: what was measured at this step.
 
         Raises:
-          CheckpointError: the directory is full or cannot be written, or something holds what a
-            checkpoint cannot, or the one before could not be written. Nothing half-written is left.
+          CheckpointError: the directory is full or cannot be written, some state cannot be saved,
+            or the previous checkpoint could not be written. No partial file is left.
           ParallelError: another process could not write its part.
         """
         self.wait()
         if (peers := self._joined()).is_main:
-            files.make_way(directory)
+            manifest.make_way(directory)
         contents = contents_of(model, optimizer, state, stateful or {})
         draft = draft_of(contents, peers, keep=self._writer.keep)
         final = manifest.folder_of(directory) / manifest.name_of(step)
-        notes = {"reasons": list(reasons) or [policy.REGULAR], "metrics": self._metrics(row or {})}
+        notes = {
+            "reasons": list(reasons) or [retention.REGULAR],
+            "metrics": self._metrics(row or {}),
+        }
 
         def job() -> None:
             save_draft(draft, final, step=step, notes=notes, peers=peers)
@@ -265,7 +266,7 @@ class Checkpoints:
         return final
 
     def wait(self) -> None:
-        """Returns once every checkpoint is written.
+        """Wait until every checkpoint is written.
 
         Raises:
           CheckpointError: the last one could not be.
@@ -275,7 +276,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """Around a run: waits at its end for what is being written, unless Ctrl-C ends it at once.
+        """Wrap a run: wait at its end for the last checkpoint, except after Ctrl-C.
 
         Raises:
           CheckpointError: the last checkpoint could not be written, and nothing else went wrong.
@@ -288,7 +289,7 @@ class Checkpoints:
         except BaseException:
             try:
                 self.wait()
-            except Exception as error:  # what ended the run says more
+            except Exception as error:  # what ended the run matters more
                 print_stderr(f"warning: {error}")
             raise
         self.wait()
@@ -305,23 +306,23 @@ class Checkpoints:
         stateful: Mapping[str, Stateful] | None = None,
         warn: Warn | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """Copies a checkpoint of the run `directory` into `model` and `optimizer`, bit for bit.
+        """Copy a checkpoint of the run `directory` into `model` and `optimizer`, bit for bit.
 
-        With `step` None the newest is taken; an older one never replaces it in silence. With
+        With `step` None the newest is used; an older one never silently replaces it. With
         `optimizer` None only the model's files are checked and read. Returns the step and `state`.
 
         Args:
-          directory: the run's.
-          model: has memory; its tensors keep their place, and may be sharded in another way.
-          optimizer: over this very model.
-          step: which one; the newest unless said.
-          stateful: the further parts with a memory, all of them; None leaves them out.
+          directory: of the run.
+          model: has memory; its tensors are filled in place, and may be sharded in another way.
+          optimizer: over the parameters of this model.
+          step: of the checkpoint; None for the newest.
+          stateful: all further components with state; None skips them.
           warn: receives a line for each component that the checkpoint lacks, which then starts from
             its initial state, or that only the checkpoint has; None refuses both.
 
         Raises:
-          CheckpointError: there is none, it is damaged (the newest good one is offered), or it does
-            not fit the model, the optimizer or the further parts.
+          CheckpointError: there is none, it is damaged (the message names the newest good one), or
+            it does not fit the model, the optimizer or the components.
         """
         self.wait()
         return restore_chosen(
@@ -334,7 +335,7 @@ class Checkpoints:
             self._joined().on_main(mirror.require_free)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
-        """Brings a checkpoint from the mirror, if there is one, where the run has none (any more).
+        """Copy a checkpoint from the mirror, if there is one and the run lacks the checkpoint.
 
         All processes of a run call this.
 
@@ -374,13 +375,13 @@ class Checkpoints:
         return self._peers
 
     def _retire(self, final: Path, step: int) -> None:
-        """Drops what is not to stay, now that the checkpoint of `step` is there."""
+        """Delete what need not be kept, now that the checkpoint of `step` is there."""
         try:
             found = manifest.abandon_after(manifest.find(final.parent.parent), step)
-            staying = partial(policy.staying, keep_last=self.keep_last, best=self.best)
+            staying = partial(retention.staying, keep_last=self.keep_last, best=self.best)
             stay = staying([_saved(step, path) for step, path in found.items()])
             for other in [other for other in found if other not in stay]:
-                files.discard(found[other])
+                manifest.discard(found[other])
             if self.mirror is not None:
                 self.mirror.follow(final.parent.parent, staying=staying, step=step)
         except OSError as error:
@@ -394,21 +395,21 @@ class Checkpoints:
 
 def _is_best(directory: Path | None, value: float, best: KeepBest) -> bool:
     found = manifest.find(directory) if directory is not None else {}
-    before = policy.best_of([_saved(step, path) for step, path in found.items()], best)
+    before = retention.best_of([_saved(step, path) for step, path in found.items()], best)
     return before is None or best.better(value, before.metrics[best.metric])
 
 
-def _saved(step: int, path: Path) -> policy.Saved:
-    return policy.saved_of(step, manifest.read_manifest(path))
+def _saved(step: int, path: Path) -> retention.Saved:
+    return retention.saved_of(step, manifest.read_manifest(path))
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Whether a run saved anything yet, good or not."""
+    """Return whether a run has saved any checkpoint, good or not."""
     return bool(manifest.find(directory))
 
 
 def verify(path: Path) -> None:
-    """Checks one checkpoint's directory against its manifest, by size and SHA-256.
+    """Check a checkpoint directory against its manifest, by size and SHA-256.
 
     Raises:
       CheckpointError: naming the directory, the file, and what differs.

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, taken from the parts of a run and put back into them."""
+"""The contents of a checkpoint: collected from a run, and restored into one."""
 
 import contextlib
 import json
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.train.checkpoints import manifest, tensors
-from fidgpt.train.checkpoints import tensors as tree
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.state import Stateful
 
@@ -40,14 +39,14 @@ def contents_of(
     state: Mapping[str, Any],
     stateful: Mapping[str, Stateful],
 ) -> Contents:
-    """What the parts of a run are now; its tensors are still those of the run.
+    """Collect the contents; the tensors are still those of the run.
 
     Raises:
-        CheckpointError: something is in them that a checkpoint cannot hold.
+        CheckpointError: some state cannot be saved.
     """
     weights = tensors.model_tensors(model)
     optimizer_json, moments = tensors.optimizer_parts(optimizer, model)
-    plain, unexpected = tree.flatten(state, root="state")
+    plain, unexpected = tensors.flatten(state, root="state")
     if unexpected:
         raise CheckpointError(f"{min(unexpected)} is a tensor; `state` is for plain values.")
     made = Contents(
@@ -56,7 +55,7 @@ def contents_of(
     )
     if stateful:
         memories = {name: part.state_dict() for name, part in stateful.items()}
-        made.texts["stateful.json"], made.tensors["stateful"] = tree.flatten(
+        made.texts["stateful.json"], made.tensors["stateful"] = tensors.flatten(
             memories, root="stateful"
         )
     return made
@@ -71,7 +70,7 @@ def restore_chosen(
     stateful: Mapping[str, Stateful] | None,
     warn: Warn | None,
 ) -> tuple[int, dict[str, Any]]:
-    """`restore_from` of a step, or of the newest (None), of a run that may go on meanwhile.
+    """Restore a step, or the newest (None), of a run that may be training meanwhile.
 
     Raises:
         CheckpointError: there is none, it is damaged, or it does not fit.
@@ -86,7 +85,7 @@ def restore_chosen(
         except (OSError, SafetensorError) as error:
             if path.exists():
                 raise CheckpointError(f"{path} cannot be read: {error}.") from error
-            # The run has dropped it meanwhile, as there is a newer one.
+            # The run has deleted it meanwhile, since there is a newer one.
 
 
 def restore_from(
@@ -97,7 +96,7 @@ def restore_from(
     stateful: Mapping[str, Stateful] | None,
     warn: Warn | None,
 ) -> tuple[int, dict[str, Any]]:
-    """Copies a good checkpoint into the parts of a run; the model is touched once all else fits.
+    """Copy a good checkpoint into a run; the model is changed only if everything fits.
 
     Raises:
         CheckpointError: it does not fit.
@@ -116,15 +115,15 @@ def restore_from(
 def check_fit(
     directory: Path, step: int | None, *, model: nn.Module, optimizer: Optimizer | None
 ) -> tuple[int, dict[str, Any]]:
-    """Whether a checkpoint fits, told by what it says of itself; returns its step and its `state`.
+    """Check by its metadata that a checkpoint fits; return its step and its `state`.
 
-    No tensor is read, and no file is checked for damage but the manifest.
+    No tensor is read, and no file except the manifest is checked for damage.
 
     Args:
-        directory: the run's.
-        step: which one; the newest unless said.
+        directory: of the run.
+        step: of the checkpoint; None for the newest.
         model: may be on the meta device.
-        optimizer: over this very model; None where it cannot be made there.
+        optimizer: over the parameters of this model; None if it cannot be made there.
 
     Raises:
         CheckpointError: there is none, or it does not fit.
@@ -143,7 +142,7 @@ def _require_fit(path: Path, weights: "Stored", own: Mapping[str, Tensor]) -> No
 
 
 def _step_and_state(path: Path) -> tuple[int, dict[str, Any]]:
-    return _read(path, manifest.MANIFEST)["step"], tree.unflatten(_read(path, "state.json"), {})
+    return _read(path, manifest.MANIFEST)["step"], tensors.unflatten(_read(path, "state.json"), {})
 
 
 def _stored(path: Path, section: str) -> "Stored":
@@ -164,7 +163,7 @@ def _restore_optimizer(path: Path, optimizer: Optimizer, model: nn.Module) -> No
 
 @contextlib.contextmanager
 def _refusing(path: Path) -> Iterator[None]:
-    """Names the checkpoint where it does not fit the optimizer."""
+    """Add the path of a checkpoint that does not fit the optimizer to the error."""
     try:
         yield
     except CheckpointError as error:
@@ -172,7 +171,7 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -> dict[str, Any]:
-    """What a checkpoint holds for each of the further parts, as far as it knows them."""
+    """Return what a checkpoint holds for each component, as far as it has them."""
     saved: dict[str, Any] = {}
     if (path / "stateful.json").exists():
         saved = _read_memories(path, stateful)
@@ -183,17 +182,17 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -
     if not (new or other or gone):
         return known
     if warn is None:
-        lines = [f"{name} is not in it" for name in new]
-        lines += [f"{name} in it is of another part" for name in other]
-        lines += [f"{name} is in it, and not in this run" for name in gone]
+        lines = [f"{name} is missing" for name in new]
+        lines += [f"{name} is of another kind" for name in other]
+        lines += [f"{name} is not part of this run" for name in gone]
         raise CheckpointError(
-            f"{path} does not fit the parts of this run: {'; '.join(lines)}.\n"
-            "Go on with the parts that the run had when it was saved, or begin a new run."
+            f"{path} does not fit the components of this run: {'; '.join(lines)}.\n"
+            "Resume with the components that the run had when it was saved, or start a new run."
         )
     for line in (
-        *(f"{name} begins anew: {path} holds nothing of it." for name in new),
-        *(f"{name} begins anew: {path} holds what another part remembered." for name in other),
-        *(f"{name} is left out: {path} holds it, and this run has no such part." for name in gone),
+        *(f"{name} starts from its initial state: it is not in {path}." for name in new),
+        *(f"{name} starts from its initial state: {path} has another kind." for name in other),
+        *(f"{name} in {path} is ignored: this run has no such component." for name in gone),
     ):
         warn(line)
     return known
@@ -202,20 +201,20 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -
 def _is_of_another(
     stateful: Mapping[str, Stateful], saved: Mapping[str, Mapping[str, Any]], name: str
 ) -> bool:
-    """Whether a part remembers what the one that was saved under its name did not."""
+    """Whether a component has state that the one saved under its name did not have."""
     return not stateful[name].state_dict().keys() <= saved[name].keys()
 
 
 def _read_memories(path: Path, stateful: Mapping[str, Stateful]) -> dict[str, Any]:
     stored = _stored(path, "stateful")
     now = {name: part.state_dict() for name, part in stateful.items()}
-    _, places = tree.flatten(now, root="stateful")
+    _, places = tensors.flatten(now, root="stateful")
     memory = {
         name: tensors.empty(kind, like=_alike(places.get(name), kind.shape))
         for name, kind in stored.kinds.items()
     }
     stored.read_into(memory)
-    return tree.unflatten(_read(path, "stateful.json"), memory)
+    return tensors.unflatten(_read(path, "stateful.json"), memory)
 
 
 def _alike(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""How a new run begins with the weights of another one, or with some of them."""
+"""Initialising a new run with weights of another one."""
 
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,24 +30,24 @@ def initial_weights(
     step: int | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> None:
-    """Copies weights of another run into a model, by their names; the others stay as they began.
+    """Copy weights of another run into a model by name; the others keep their initial values.
 
-    What is copied, and what is not, is said. Number formats may differ; values are then rounded.
+    What is copied, and what is not, is logged. Number formats may differ; values are then rounded.
 
     Args:
         model: with memory; sharded or not.
         path: the directory of a run, of one of its checkpoints, or a file of safetensors.
-        only: names in this model that are wanted, with `*` for any letters; a name stands for all
-            that is below it as well, so that `embedding` takes `embedding.weight`.
-        renamed: the name there for one here, as `{"blocks.*": "layers.*"}`; the `*`, at most one,
-            stands for the same letters on both sides. What is renamed must be there.
+        only: names in this model to copy, with `*` for any text; a name includes everything below
+            it, so that `embedding` selects `embedding.weight`.
+        renamed: maps names in this model to those in the source, as `{"blocks.*": "layers.*"}`; the
+            `*`, at most one, is the same text on both sides. What is renamed must exist.
         step: of the run; None for the newest.
         tell: receives lines about what was copied and what not; None prints them on standard error.
 
     Raises:
-        CheckpointError: there is nothing good, nothing of it is wanted, a wanted or renamed name is
-            not in the model or not there, or shapes differ, which are all listed. The model is as
-            it was.
+        CheckpointError: there is no good checkpoint, nothing is selected, a selected or renamed
+            name is missing on one side, or shapes differ, which are all listed. The model is
+            unchanged.
     """
     own = model_tensors(model)
     _check_words(own, only, renamed or {})
@@ -59,18 +59,18 @@ def initial_weights(
     if wrong := {name: there for name, there in absent.items() if name != there}:
         pairs = _some(f"{there} (for {name})" for name, there in wrong.items())
         raise CheckpointError(
-            f"{path} does not have {pairs}; it has {_some(stored.kinds)}. Mend `renamed`: it says "
-            "the name there for one in this model."
+            f"{path} does not have {pairs}; it has {_some(stored.kinds)}. Fix `renamed`: it "
+            "maps names in this model to names there."
         )
     if absent and tuple(only) != ("*",):
         raise CheckpointError(
-            f"{path} does not have {_some(absent)}; it has {_some(stored.kinds)}. Say with "
-            "`renamed` what they are called there, or leave them out of `only`."
+            f"{path} does not have {_some(absent)}; it has {_some(stored.kinds)}. Map "
+            "them to their names there with `renamed`, or remove them from `only`."
         )
     if not taken:
         raise CheckpointError(
             f"no tensor of {path} has the name of one of the model: it has {_some(stored.kinds)}, "
-            f"the model has {_some(own)}. Say with `renamed` what they are called there."
+            f"the model has {_some(own)}. Map names with `renamed`."
         )
     kinds = {name: stored.kinds[there] for name, there in taken.items()}
     shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
@@ -84,22 +84,22 @@ def initial_weights(
 def _check_words(
     own: Mapping[str, Tensor], only: Sequence[str], renamed: Mapping[str, str]
 ) -> None:
-    """Raises CheckpointError where patterns cannot be read, or name nothing in the model."""
+    """Raise CheckpointError if patterns are malformed, or match nothing in the model."""
     if not only:
         raise CheckpointError(
-            "only=[] wants no weights: name some, as `embedding`, or leave `only` out for all."
+            "only=[] selects no weights: name some, as `embedding`, or omit `only` for all."
         )
     for here, there in renamed.items():
         if here.count("*") != there.count("*") or here.count("*") > 1:
             raise CheckpointError(
                 f"renamed={{{here!r}: {there!r}}} must have one `*` on both sides, or none: it "
-                'stands for the same letters, as in {"blocks.*.norm": "layers.*.ln"}.'
+                'is the same text on both, as in {"blocks.*.norm": "layers.*.ln"}.'
             )
-    said = {f"only={pattern!r}": _matching(own, pattern) for pattern in only}
-    said |= {f"renamed={{{here!r}: ...}}": _fitting(own, here) for here in renamed}
-    for word, names in said.items():
+    matches = {f"only={pattern!r}": _matching(own, pattern) for pattern in only}
+    matches |= {f"renamed={{{here!r}: ...}}": _fitting(own, here) for here in renamed}
+    for text, names in matches.items():
         if not names:
-            raise CheckpointError(f"{word} names nothing in the model, which has {_some(own)}.")
+            raise CheckpointError(f"{text} matches nothing in the model, which has {_some(own)}.")
 
 
 def _stored(path: Path, step: int | None) -> "Stored":
@@ -108,18 +108,18 @@ def _stored(path: Path, step: int | None) -> "Stored":
 
     is_run = path.is_dir() and not (path / manifest.MANIFEST).is_file()
     if step is not None and not is_run and path.exists():
-        raise CheckpointError(f"step={step} is of a run, and {path} is none: leave `step` out.")
+        raise CheckpointError(f"step={step} needs a run, and {path} is not one: omit `step`.")
     if path.is_file():
         try:
             return Stored([path])
         except SafetensorError as error:
-            raise CheckpointError(f"{path} is no file of safetensors: {error}.") from None
+            raise CheckpointError(f"{path} is not a safetensors file: {error}.") from None
     if (path / manifest.MANIFEST).is_file():
         if reason := manifest.damage(path, manifest.MODEL):
             raise CheckpointError(f"{path} {reason}")
         return Stored(manifest.files_of(path, "model"))
     if not is_run:
-        raise CheckpointError(f"{path} is not there: name a run, a checkpoint or a file.")
+        raise CheckpointError(f"{path} does not exist: name a run, a checkpoint or a file.")
     if not manifest.find(path):
         files = sorted(file.name for file in path.glob("*.safetensors"))
         inside = f" There is {path / files[0]}, for one." if files else ""
@@ -141,7 +141,7 @@ def _matching(names: Iterable[str], pattern: str) -> list[str]:
 
 
 def _renamed(name: str, renamed: Mapping[str, str]) -> str:
-    """The name there of a tensor of this model, by the first rule that fits."""
+    """Return the name in the source of a tensor of this model, by the first matching rule."""
     for here, there in renamed.items():
         if _fitting([name], here):
             before, star, after = here.partition("*")
@@ -152,7 +152,7 @@ def _renamed(name: str, renamed: Mapping[str, str]) -> str:
 
 
 def _fitting(names: Iterable[str], here: str) -> list[str]:
-    """The names that a rule is about: with `*` those of that form, else one and all below it."""
+    """Return the names that a rule matches: by its `*`, else one name and all below it."""
     before, star, after = here.partition("*")
     if not star:
         return [name for name in names if name == here or name.startswith(f"{here}.")]

@@ -19,19 +19,19 @@ REPLACED = ".old-"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be written, found, trusted or fitted; the message says what to do."""
+    """A checkpoint cannot be written, found, trusted or restored; the message has the remedy."""
 
 
 def make_way(folder: Path) -> None:
-    """Makes the run's folder, if it can; that it cannot is told by what is written there."""
+    """Create the run's folder if possible; otherwise writing there reports the error."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def begin(final: Path) -> Path:
-    """Makes an empty directory that is to take the name `final`, once `publish` is called.
+    """Create an empty directory that `publish` renames to `final`.
 
-    A run's folder that went, while a writing in the background waited for its turn, stays gone.
+    A run's folder that was removed while a background save was waiting is not created again.
     """
     final.parent.mkdir(exist_ok=True)
     sync(final.parent.parent)
@@ -42,9 +42,9 @@ def begin(final: Path) -> Path:
 
 
 def publish(temporary: Path, final: Path) -> None:
-    """Gives a finished directory its name; what `final` held before is gone only then."""
-    # A directory that is not empty cannot be renamed over. While the old one stands aside, readers
-    # find it under REPLACED (see `present`), so a kill between the two renames loses nothing.
+    """Rename a finished directory to `final`, and delete what was there before."""
+    # A non-empty directory cannot be renamed over. In between, readers find the old one under
+    # REPLACED (see `present`), so a kill between the two renames loses nothing.
     sync(temporary)
     aside = final.with_name(REPLACED + final.name)
     if final.exists():
@@ -56,7 +56,7 @@ def publish(temporary: Path, final: Path) -> None:
 
 
 def present(folder: Path) -> dict[str, Path]:
-    """The entries of `folder` by final name, including one whose replacement was cut short."""
+    """Return the entries of `folder` by final name, including one not yet replaced."""
     entries = {path.name: path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)}
     finals = {name: path for name, path in entries.items() if not name.startswith(REPLACED)}
     aside = {name.removeprefix(REPLACED): path for name, path in entries.items()}
@@ -64,7 +64,7 @@ def present(folder: Path) -> dict[str, Path]:
 
 
 def settle(folder: Path) -> None:
-    """Removes what killed writers left in `folder`, and ends a replacement that was cut short."""
+    """Remove what killed writers left in `folder`, and finish an interrupted replacement."""
     for path in list(folder.iterdir()):
         if path.name.startswith(TEMPORARY):
             shutil.rmtree(path)
@@ -77,7 +77,7 @@ def settle(folder: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Deletes a directory so that no moment shows a part of it under its own name."""
+    """Delete a directory atomically."""
     doomed = path.with_name(f"{TEMPORARY}{path.name}-deleted")
     os.rename(path, doomed)
     sync(path.parent)
@@ -85,22 +85,22 @@ def discard(path: Path) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes the bytes of `json_bytes`; it is `sync` that makes them last."""
+    """Write the bytes of `json_bytes`, without syncing them."""
     path.write_bytes(json_bytes(value))
 
 
 def json_bytes(value: object) -> bytes:
-    """The one way a value is written here, so that equal values are equal bytes."""
+    """Encode a value so that equal values are equal bytes."""
     return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file in hexadecimal; other threads run while it is computed."""
+    """Return the SHA-256 of a file in hexadecimal; computing it releases the GIL."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-FORMAT = 2  # 1 knew one file for all tensors of a section
+FORMAT = 2  # 1 had one file for all tensors of a section
 MANIFEST = "manifest.json"
 MODEL = ("model", "state")
 ALL = (*MODEL, "optimizer", "stateful")
@@ -109,31 +109,31 @@ Seals = dict[str, dict[str, Any]]  # size and checksum of each file
 
 
 def name_of(step: int) -> str:
-    """The name of a step's directory; eight digits, so that names sort as steps do."""
+    """Return the name of a step's directory; with eight digits, names sort by step."""
     return f"step_{step:08d}"
 
 
 def folder_of(directory: Path) -> Path:
-    """Where the run `directory` keeps its checkpoints."""
+    """Return the folder of checkpoints of a run."""
     return directory / "checkpoints"
 
 
 def seal(path: Path, names: Iterable[str]) -> Seals:
-    """Syncs finished files of a checkpoint; returns their sizes and checksums."""
+    """Sync finished files of a checkpoint; return their sizes and checksums."""
     listed = list(names)
     with ThreadPoolExecutor() as pool:
         return dict(zip(listed, pool.map(lambda name: _seal(path / name), listed), strict=True))
 
 
 def write_manifest(path: Path, *, step: int, files: Seals, notes: Mapping[str, Any]) -> None:
-    """Writes what makes a checkpoint one: its step, its files, and notes in plain values."""
+    """Write the manifest: step, files, and notes of plain values."""
     body = {"format": FORMAT, "step": step, **notes, "files": dict(sorted(files.items()))}
     write_json(path / MANIFEST, _signed(body))
     sync(path / MANIFEST)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What the manifest of a checkpoint says; nothing where it cannot be read."""
+    """Return the manifest of a checkpoint; empty if it cannot be read."""
     try:
         return parsed((path / MANIFEST).read_bytes())
     except OSError:
@@ -141,7 +141,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def parsed(written: bytes) -> dict[str, Any]:
-    """What the bytes of a manifest say; nothing where they are damaged."""
+    """Parse the bytes of a manifest; empty if they are damaged."""
     try:
         read: Any = json.loads(written)
     except ValueError:
@@ -150,14 +150,14 @@ def parsed(written: bytes) -> dict[str, Any]:
 
 
 def files_of(path: Path, section: str, *, suffix: str = ".safetensors") -> list[Path]:
-    """The files of a section of a good checkpoint: one, or one for each process that wrote."""
+    """Return the files of a section of a good checkpoint, one for each process that wrote."""
     written = json.loads((path / MANIFEST).read_bytes())
     names = [name for name in written["files"] if name.endswith(suffix)]
     return [path / name for name in names if _section(name) == section]
 
 
 def find(directory: Path) -> dict[int, Path]:
-    """The checkpoints of a run by step, oldest first, good or not."""
+    """Return the checkpoints of a run by step, oldest first, good or not."""
     found = {
         int(name.removeprefix("step_")): path
         for name, path in _entries(directory).items()
@@ -167,7 +167,7 @@ def find(directory: Path) -> dict[int, Path]:
 
 
 def abandon_after(found: dict[int, Path], step: int) -> dict[int, Path]:
-    """Sets later checkpoints than `step` aside; returns the others."""
+    """Rename checkpoints after `step` to `abandoned-...`; return the others."""
     for later in [other for other in found if other > step]:
         path = found.pop(later)
         abandoned = path.with_name(f"abandoned-{path.name.removeprefix(REPLACED)}")
@@ -178,7 +178,7 @@ def abandon_after(found: dict[int, Path], step: int) -> dict[int, Path]:
 
 
 def newest_good(directory: Path, *, needed: Sequence[str] = ALL) -> int | None:
-    """The newest step of a run whose `needed` sections match their manifest; None without any."""
+    """Return the newest step whose `needed` sections match the manifest; None if there is none."""
     newest_first = reversed(find(directory).items())
     return next((step for step, path in newest_first if damage(path, needed) is None), None)
 
@@ -186,24 +186,24 @@ def newest_good(directory: Path, *, needed: Sequence[str] = ALL) -> int | None:
 def choose(
     directory: Path, step: int | None, needed: Sequence[str], *, take: str = "--step={}"
 ) -> Path:
-    """The checkpoint of `step`, or the newest (None), if it is good.
+    """Return the path of the checkpoint of `step`, or of the newest (None), if it is good.
 
     Args:
-        directory: the run's.
-        step: which one.
-        needed: its sections that are read.
-        take: how one says another step where the model alone is read.
+        directory: of the run.
+        step: of the checkpoint.
+        needed: sections that will be read.
+        take: the flag for another step, if only the model is read.
 
     Raises:
-        CheckpointError: it is missing, damaged or oddly named; says so and offers the newest good.
+        CheckpointError: it is missing, damaged or misnamed; the message names the newest good one.
     """
     folder, found = folder_of(directory), find(directory)
     odd = sorted(n for n in _entries(directory) if n.startswith("step_") and not is_canonical(n))
     if step is None and odd:
-        trouble = f"{folder / odd[0]} is not named like {name_of(100)}: rename it or move it away."
+        trouble = f"{folder / odd[0]} is not named like {name_of(100)}: rename it or move it."
     elif not found:
         raise CheckpointError(
-            f"{folder} holds no checkpoint: nothing was saved yet. {resume_flag(directory)} begins "
+            f"{folder} holds no checkpoint: nothing was saved yet. {resume_flag(directory)} starts "
             "with the first step."
         )
     elif step is not None and step not in found:
@@ -212,14 +212,14 @@ def choose(
         path = found[max(found) if step is None else step]
         if (reason := damage(path, needed)) is None:
             return path
-        if not path.exists():  # a run that goes on has dropped it meanwhile
+        if not path.exists():  # the run has deleted it meanwhile
             return choose(directory, step, needed, take=take)
         trouble = f"{path} {reason}"
     raise CheckpointError(f"{trouble}\n{_offer(directory, needed, take)}")
 
 
 def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
-    """Why a checkpoint is refused, as the rest of a sentence; None for a good one."""
+    """Return why a checkpoint is refused, as the rest of a sentence; None for a good one."""
     try:
         written = (path / MANIFEST).read_bytes()
         manifest = json.loads(written)
@@ -259,23 +259,23 @@ def _entries(directory: Path) -> dict[str, Path]:
         return {}
     except OSError as error:
         raise CheckpointError(
-            f"{folder} cannot be read ({error.strerror}): see to it that it can be."
+            f"{folder} cannot be read ({error.strerror}): check its permissions."
         ) from error
 
 
 def is_canonical(name: str) -> bool:
-    """Whether a name is what `name_of` gives some step."""
+    """Return whether a name is what `name_of` returns for some step."""
     return bool(re.fullmatch(r"step_\d+", name)) and name == name_of(int(name[5:]))
 
 
 def _offer(directory: Path, needed: Sequence[str], take: str) -> str:
     good = newest_good(directory, needed=needed)
     if good is None:
-        return "No good checkpoint is left: start the run anew."
-    if needed == MODEL:  # who reads the model alone goes on with nothing
-        return f"The newest good checkpoint is step {good}: take it with {take.format(good)}"
+        return "No good checkpoint is left: start the run again."
+    if needed == MODEL:
+        return f"The newest good checkpoint is step {good}: use it with {take.format(good)}"
     command = f"{resume_flag(directory)} --resume_step={good}"
-    return f"The newest good checkpoint is step {good}: go on from it with {command}"
+    return f"The newest good checkpoint is step {good}: resume from it with {command}"
 
 
 def _seal(path: Path) -> dict[str, Any]:

@@ -9,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.checkpoints import manifest as files
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.retention import Saved, saved_of
 from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
 
-# What a run is known by: written as it begins, with the time, and never again.
+# Files that identify a run: written once at its start, with the time.
 IDENTITY = ("command.txt", "environment.json")
-_RUN = "run"  # in the folder of a copy: the files of the run directory as they were then
+_RUN = "run"  # in the folder of a copy: the files of the run directory at that time
 
 
 class Storage:
-    """A folder of copies of checkpoints. What its methods raise is the storage's own.
+    """A folder of copies of checkpoints. Its methods raise the errors of the storage.
 
     Args:
-      url: of the folder, which need not be there yet.
+      url: of the folder, which need not exist yet.
     """
 
     def __init__(self, url: str) -> None:
@@ -34,7 +33,7 @@ class Storage:
         self._root = root.rstrip("/")
 
     def complete(self) -> set[int]:
-        """Steps whose copies are whole."""
+        """Return the steps with complete copies."""
         return {
             step
             for step in self._begun()
@@ -42,15 +41,15 @@ class Storage:
         }
 
     def cut_short(self) -> set[int]:
-        """Steps of which there is a part of a copy: what was being sent as something broke."""
+        """Return the steps with partial copies."""
         return self._begun() - self.complete()
 
     def read_manifest(self, step: int) -> dict[str, Any]:
-        """What the manifest of a copy says; nothing where it is damaged."""
+        """Return the manifest of a copy; empty if it is damaged."""
         return manifest.parsed(self._system.cat_file(f"{self._folder(step)}/{manifest.MANIFEST}"))
 
     def send(self, path: Path, step: int, *, run: Path) -> None:
-        """Copies the checkpoint at `path` with the files of its run; its manifest comes last."""
+        """Copy the checkpoint at `path` with the files of its run, the manifest last."""
         self.remove(step)
         target = self._folder(step)
         self._system.makedirs(f"{target}/{_RUN}", exist_ok=True)
@@ -62,13 +61,13 @@ class Storage:
             self._system.put_file(str(path / name), f"{target}/{name}")
 
     def receive(self, step: int, folder: Path) -> None:
-        """Copies the files of a checkpoint into a folder."""
+        """Copy the files of a checkpoint into a folder."""
         for path in self._system.ls(self._folder(step), detail=False):
             if _name(path) != _RUN:
                 self._system.get_file(path, str(folder / _name(path)))
 
     def remove(self, step: int) -> None:
-        """Deletes a copy; what is cut short leaves none."""
+        """Delete a copy, the manifest first."""
         target = self._folder(step)
         if self._system.exists(f"{target}/{manifest.MANIFEST}"):
             self._system.rm_file(f"{target}/{manifest.MANIFEST}")
@@ -76,7 +75,7 @@ class Storage:
             self._system.rm(target, recursive=True)
 
     def run_files(self, step: int, *, names: Collection[str] | None = None) -> dict[str, bytes]:
-        """The files of the run beside the copy of a step, by name: all of them, or some."""
+        """Return the files of the run stored with a copy, by name: all of them, or some."""
         folder = f"{self._folder(step)}/{_RUN}"
         if not self._system.exists(folder):
             return {}
@@ -88,7 +87,7 @@ class Storage:
         }
 
     def _begun(self) -> set[int]:
-        """Steps of which there is anything; asked anew, because others write there too."""
+        """Return the steps with any files, without a cache since others write there too."""
         if not self._system.exists(self._root):
             return set()
         self._system.invalidate_cache()
@@ -100,7 +99,7 @@ class Storage:
 
 
 def is_same_run(directory: Path, contents: Mapping[str, bytes]) -> bool:
-    """Whether what lies beside a copy is of the run in a directory."""
+    """Return whether the run files stored with a copy belong to the run in a directory."""
     here = {name: directory / name for name in IDENTITY}
     return all(
         contents.get(name) == (path.read_bytes() if path.is_file() else None)
@@ -116,18 +115,17 @@ Staying = Callable[[Sequence[Saved]], set[int]]
 
 
 class Mirror:
-    """Copies each finished checkpoint to a URL, and brings a run back whose disk was lost.
+    """Copies each finished checkpoint to a URL, and restores a run whose disk was lost.
 
-    A copy is complete or it does not exist there either: its manifest is written last and deleted
-    first. Beside a checkpoint lie the files of the run directory, so that a copy alone is enough to
-    go on. The same rule says what stays here and there, so that copies whose originals went with a
-    lost disk go in their turn. A copy that fails is said and tried again with the next checkpoint,
-    because the one on the disk is whole; training does not end for it. One process copies, so all
-    files of a checkpoint must lie where it sees them.
+    A copy is complete or absent: its manifest is written last and deleted first. The files of the
+    run directory are stored with it, so that a copy is enough to resume. The same retention rule
+    applies on the disk and in the mirror, also to copies whose originals are lost. A failed copy is
+    reported and retried with the next checkpoint; training continues. One process copies, so it
+    must see all files of a checkpoint.
 
     Args:
-        url: a folder for this run alone, such as `gs://bucket/runs/first` or `s3://...`: anything
-            that fsspec knows; `gcsfs` or `s3fs` may have to be installed.
+        url: a folder for this run alone, such as `gs://bucket/runs/first` or `s3://...`: any URL
+            of fsspec; `gcsfs` or `s3fs` may have to be installed.
         tell: receives warnings about failed copies; None prints them on standard error.
     """
 
@@ -135,15 +133,15 @@ class Mirror:
         self.check_arguments(url=url)
         self.url = url
         self._log = tell or print_stderr
-        self._is_own = False  # known once somebody has looked
-        self._only_there: dict[int, Saved] = {}  # read once: each is a request
-        self._missed: tuple[Path, Staying, int] | None = None  # what the last copy was to be of
+        self._is_own = False  # until it was checked
+        self._only_there: dict[int, Saved] = {}  # read once, each by a request
+        self._missed: tuple[Path, Staying, int] | None = None  # the arguments of a failed `follow`
 
     @staticmethod
     def check_arguments(*, url: str) -> None:
-        """Raises ValueError where a folder depends on where the command is given."""
+        """Raises ValueError if the folder depends on the working directory."""
         if "://" not in url and not url.startswith(("/", "~")):
-            raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or a whole path.")
+            raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or an absolute path.")
 
     def require_free(self) -> None:
         """Check that a new run can have its copies there without deleting those of another.
@@ -162,12 +160,12 @@ class Mirror:
         self._is_own = True
 
     def follow(self, directory: Path, *, staying: Staying, step: int) -> None:
-        """Makes the copies what the run `directory` is, now that `step` was saved.
+        """Update the copies to match the run `directory`, now that `step` was saved.
 
         Args:
-            directory: the run's.
-            staying: which steps are to stay of those that are here or there.
-            step: the newest; later copies are of steps that the run has left behind.
+            directory: of the run.
+            staying: returns which of the steps, local or copied, to keep.
+            step: the newest; later copies are of steps that the run has abandoned.
         """
         try:
             storage, there = self._own_copies(directory)
@@ -181,71 +179,72 @@ class Mirror:
             self._missed = None
         except Exception as error:  # every kind of storage has its own
             self._log(
-                f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is whole "
-                f"in {directory}, and the next checkpoint tries again."
+                f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is "
+                f"complete in {directory}, and copying is retried with the next checkpoint."
             )
             self._missed = (directory, staying, step)
 
     def make_up(self) -> None:
-        """Tries once more where the last copy of a run failed, as no other checkpoint will come."""
+        """Retry the last copy of a run if it failed, since no other checkpoint follows."""
         if self._missed is not None:
             directory, staying, step = self._missed
             self.follow(directory, staying=staying, step=step)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
-        """Brings a checkpoint, the newest unless said, where the run `directory` has none.
+        """Copy a checkpoint, by default the newest, into a run `directory` that lacks it.
 
-        Where nothing is to be brought, storage that cannot be reached is no more than said.
+        If no copy is needed, storage that cannot be reached is only reported.
 
         Raises:
-            CheckpointError: the copies are of another run; the storage cannot be read, or the disk
-                cannot be written.
+            CheckpointError: the copies belong to another run, the storage cannot be read, or the
+                disk cannot be written.
         """
         here = manifest.find(directory)
         if (here and step is None) or step in here:
             self._look(directory)
             return
-        with self._naming("no checkpoint can be brought from"):
+        with self._naming("no checkpoint can be copied from"):
             storage, there = self._own_copies(directory)
             wanted = max(there, default=None) if step is None else step
             if wanted is None or wanted not in there:
                 return
             final = manifest.folder_of(directory) / manifest.name_of(wanted)
-            files.make_way(directory)
-            temporary = files.begin(final)
+            manifest.make_way(directory)
+            temporary = manifest.begin(final)
             try:
                 storage.receive(wanted, temporary)
-                files.publish(temporary, final)
+                manifest.publish(temporary, final)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def holds_run(self) -> bool:
-        """Whether there are copies of a run.
+        """Return whether there are copies of a run.
 
         Raises:
             CheckpointError: the storage cannot be read.
         """
-        with self._naming("no run can be brought from"):
+        with self._naming("no run can be restored from"):
             return bool(Storage(self.url).complete())
 
     def bring(self, directory: Path) -> None:
-        """Makes the directory of the run anew, but for its checkpoints, as of the newest copy.
+        """Restore the directory of the run from the newest copy, without its checkpoints.
 
-        One that is there already stays as it is, if it is of this run. Several processes may call
-        this at once.
+        An existing directory of this run is left unchanged. Several processes may call this at
+        once.
 
         Raises:
-            CheckpointError: there is no copy, it cannot be read, or the directory is another run's.
-            RunError: the directory cannot be made.
+            CheckpointError: there is no copy, it cannot be read, or the directory belongs to
+                another run.
+            RunError: the directory cannot be created.
         """
-        with self._naming("no run can be brought from"):
+        with self._naming("no run can be restored from"):
             storage = Storage(self.url)
             there = storage.complete()
             contents = storage.run_files(max(there)) if there else {}
         if not contents:
             kind = "checkpoints without the files of their run" if there else "no copy of a run"
             raise CheckpointError(
-                f"{self.url} holds {kind}: name the folder that checkpoints.mirror of the run had."
+                f"{self.url} holds {kind}: name the folder of the run's checkpoints.mirror."
             )
         try:
             if not os.path.lexists(directory):
@@ -262,7 +261,7 @@ class Mirror:
     def _saved(
         self, storage: Storage, here: dict[int, Path], there: Collection[int], *, until: int
     ) -> list[Saved]:
-        """The checkpoints of the run, wherever they are."""
+        """Return the checkpoints of the run, local or copied."""
         known = self._only_there
         self._only_there = {
             step: known.get(step) or saved_of(step, storage.read_manifest(step))
@@ -284,10 +283,10 @@ class Mirror:
             )
 
     def _own_copies(self, directory: Path) -> tuple[Storage, set[int]]:
-        """The storage, and the steps of the run `directory` whose copies there are whole.
+        """Return the storage, and the steps of the run `directory` with complete copies.
 
         Raises:
-            CheckpointError: they are of another run, which this one would delete.
+            CheckpointError: they belong to another run, and this one would delete them.
         """
         storage = Storage(self.url)
         there = storage.complete()
@@ -304,15 +303,15 @@ class Mirror:
 
     @contextlib.contextmanager
     def _naming(self, failure: str) -> Iterator[None]:
-        """Turns what a kind of storage raises into a word of this one's."""
+        """Turn errors of the storage into CheckpointError."""
         try:
             yield
         except CheckpointError:
             raise
         except Exception as error:  # every kind of storage has its own
             raise CheckpointError(
-                f"{failure} {self.url} ({_words(error)}): see that it can be reached and that its "
-                "package is installed, such as gcsfs or s3fs."
+                f"{failure} {self.url} ({_words(error)}): check that it can be reached and that "
+                "its package is installed, such as gcsfs or s3fs."
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The processes that save one checkpoint together, and what they tell each other."""
+"""The processes that save a checkpoint together."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,15 +9,15 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from fidgpt.parallel import ParallelError
 
-_MEETING = timedelta(minutes=1)  # all are at this step, and have only to connect
+_MEETING = timedelta(minutes=1)  # all are at this step, and only have to connect
 _PATIENCE = timedelta(hours=2)  # a file system may take that long for a share of a large model
 
 
 class Peers:
-    """This process and those that it saves with; one process alone needs no group.
+    """This process and those that it saves with; a single process needs no group.
 
-    They speak in a group of their own over gloo, so that a writing can end while the steps that
-    follow use the group of the run. Making one is a call that all of them make at the same time.
+    They use a gloo group of their own, so that a background save can finish while later steps use
+    the group of the run. All of them construct it at the same time.
     """
 
     def __init__(self) -> None:
@@ -29,15 +29,15 @@ class Peers:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes the files that exist once."""
         return self.rank == 0
 
     def current(self) -> "Peers":
-        """These, or new ones where the processes joined or parted since."""
+        """Return these, or new ones if the process group has changed since."""
         return self if _world() is self.world else Peers()
 
     def all(self, value: Any) -> list[Any]:
-        """The value of each process, on each of them."""
+        """Return the values of all processes, on each of them."""
         if self.size == 1:
             return [value]
         values = [None] * self.size
@@ -45,10 +45,10 @@ class Peers:
         return values
 
     def together(self, action: Callable[[], Any]) -> list[Any]:
-        """Does something on every process; returns what each of them made, on each of them.
+        """Run an action on every process; return all results on each of them.
 
         Raises:
-            ParallelError: it failed on others alone; where it failed, the error itself is raised.
+            ParallelError: it failed on another process; the failing one raises the error itself.
         """
         result, error = None, None
         try:
@@ -64,27 +64,27 @@ class Peers:
         return [result for result, _ in outcomes]
 
     def on_main(self, action: Callable[[], Any]) -> Any:
-        """Does something on the main process; returns on all of them what it made.
+        """Run an action on the main process; return its result on all of them.
 
         Raises:
-            ParallelError: on the others where it failed on the main one.
+            ParallelError: on the others, if it failed on the main one.
         """
         return self.together(lambda: action() if self.is_main else None)[0]
 
 
 def _world() -> dist.ProcessGroup | None:
-    """The group of the run; None where this process has joined no other."""
+    """Return the process group of the run; None for a single process."""
     return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
 def _meet() -> dist.ProcessGroup:
-    """The group of all processes over gloo.
+    """Return a gloo group of all processes.
 
-    One that dies while they connect is found out by the time alone, so they get little of it, and
-    begin at the same moment: what they wait for before is in the run's own group, which knows.
+    A process that dies while they connect is only noticed by a timeout, which is short; they wait
+    for each other before in the run's own group, which notices at once.
 
     Raises:
-        RuntimeError: one of them died here; `DataParallel` tells it as such.
+        RuntimeError: one of them died here; `DataParallel` reports it.
     """
     dist.barrier()
     group = dist.new_group(backend="gloo", timeout=_MEETING)

@@ -11,11 +11,11 @@ REGULAR, PERMANENT, BEST, TEMPORARY = "regular", "permanent", "best", "temporary
 
 
 class KeepEvery:
-    """Saves every `every` steps until step `until`, and keeps those checkpoints for good.
+    """Saves every `every` steps until step `until`, and keeps those checkpoints permanently.
 
     Args:
         every: in steps.
-        until: the last step that this is for; None has no end.
+        until: the last step that this applies to; None for no end.
     """
 
     def __init__(self, *, every: int, until: int | None = None) -> None:
@@ -25,21 +25,21 @@ class KeepEvery:
 
     @staticmethod
     def check_arguments(*, every: int, until: int | None) -> None:
-        """Raises ValueError where a number is below one, or no step is a multiple."""
+        """Raises ValueError if a number is below one, or no step is a multiple."""
         if every < 1:
             raise ValueError(f"{every=} must be 1 or more steps.")
         if until is not None and until < 1:
-            raise ValueError(f"{until=} must be 1 or a later step, or None for all that follow.")
+            raise ValueError(f"{until=} must be 1 or a later step, or None for no end.")
         if until is not None and until < every:
             raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
 
 
 class EveryMinutes:
-    """Saves once so much time has passed since the last checkpoint, and drops the one before it.
+    """Saves once some time has passed since the last checkpoint, and deletes the one before it.
 
     Args:
-        minutes: of the main process's clock, which no change of date moves.
-        clock: seconds since some moment.
+        minutes: by the main process's monotonic clock.
+        clock: returns seconds.
     """
 
     def __init__(self, minutes: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,25 +50,25 @@ class EveryMinutes:
 
     @staticmethod
     def check_arguments(*, minutes: float) -> None:
-        """Raises ValueError where no time passes."""
+        """Raises ValueError unless the time is positive."""
         if not minutes > 0:
             raise ValueError(f"{minutes=} must be more than 0.")
 
     def start(self) -> None:
-        """Time counts from now on."""
+        """Count time from now."""
         self._last = self._clock()
 
     def due(self) -> bool:
-        """Whether the time has passed."""
+        """Return whether the time has passed."""
         return self._clock() - self._last >= 60 * self.minutes
 
 
 class KeepBest:
-    """Keeps the checkpoint with the best value of something measured; saves where one is better.
+    """Keeps the checkpoint with the best value of a metric, and saves each new best.
 
     Args:
         metric: its name in the rows of numbers, such as `validation/loss`.
-        better: whether its first number is better than its second; lower ones are, unless said.
+        better: whether its first number is better than its second; lower is better by default.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class KeepBest:
     ) -> None:
         self.metric = metric
         self.better = better
-        self._is_told = False
+        self._has_warned = False
 
     def missing(self, row: Mapping[str, Any]) -> str | None:
-        """What to say, once, of a row in which its evaluator measured anything but it."""
+        """Return a warning, once, if its evaluator measured other metrics but not this one."""
         name = self.metric.partition("/")[0]
         measured = [key for key in row if key.startswith(f"{name}/")]
-        if self._is_told or not measured or self.metric in row:
+        if self._has_warned or not measured or self.metric in row:
             return None
-        self._is_told = True
+        self._has_warned = True
         return (
-            f"warning: no checkpoint is kept as the best by {self.metric}, which nothing measures; "
+            f"warning: no best checkpoint is kept: nothing measures {self.metric}; "
             f"{name} measures {', '.join(measured)}."
         )
 
@@ -96,8 +96,8 @@ class Saved(NamedTuple):
 
     Attributes:
         step: after which it was saved.
-        reasons: why; none are known of one that an older fidgpt wrote.
-        metrics: what was measured at this step, as far as a policy asked for it.
+        reasons: why it was saved; not recorded by old versions.
+        metrics: at this step, as far as a policy needs them.
     """
 
     step: int
@@ -106,7 +106,7 @@ class Saved(NamedTuple):
 
 
 def check_keep(keep: Sequence[KeepEvery]) -> None:
-    """Raises ValueError unless each part of `keep` ends later than the one before it."""
+    """Raise ValueError unless each entry of `keep` ends later than the one before it."""
     for number, (one, following) in enumerate(itertools.pairwise(keep)):
         if one.until is None or (following.until is not None and following.until <= one.until):
             raise ValueError(
@@ -117,14 +117,14 @@ def check_keep(keep: Sequence[KeepEvery]) -> None:
 
 
 def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
-    """Whether the first part of `keep` that reaches to a step saves there."""
+    """Return whether the first entry of `keep` that covers a step saves there."""
     reaching = (part for part in keep if part.until is None or step <= part.until)
     part = next(reaching, None)
     return part is not None and step > 0 and step % part.every == 0
 
 
 def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
-    """The best of them by what was measured; the first of equals; None where nothing was."""
+    """Return the best by its metric, the first of equals; None if none has the metric."""
     chosen: Saved | None = None
     for one in saved:
         value = one.metrics.get(best.metric)
@@ -136,10 +136,10 @@ def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
 
 
 def staying(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) -> set[int]:
-    """The steps whose checkpoints stay once the newest of `saved` is written.
+    """Return the steps whose checkpoints are kept once the newest of `saved` is written.
 
-    Stay: what is permanent, the newest `keep_last` of the regular ones, the best, and the newest of
-    all. A temporary one is dropped as soon as another follows it.
+    Kept are permanent ones, the newest `keep_last` regular ones, the best, and the newest of all. A
+    temporary one is deleted as soon as another follows it.
     """
     ordered = sorted(saved, key=lambda one: one.step)
     regular = [one.step for one in ordered if REGULAR in one.reasons]
@@ -151,5 +151,5 @@ def staying(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) ->
 
 
 def saved_of(step: int, notes: Mapping[str, Any]) -> Saved:
-    """A checkpoint by the notes of its manifest."""
+    """Return a checkpoint as its manifest describes it."""
     return Saved(step, notes.get("reasons", (REGULAR,)), notes.get("metrics", {}))
