@@ -74,7 +74,7 @@ def test_the_same_command_without_that_says_how_to_go_on(
     [
         ("{}/copy", "holds no copy of a run"),
         ("copies", "must be a URL"),
-        ("nowhere://x", "no run can be brought from nowhere://x"),
+        ("nowhere://x", "no run can be restored from nowhere://x"),
         ("{}/run", "leave --run_dir out"),
     ],
 )
