@@ -196,7 +196,7 @@ def test_an_argument_called_part_is_no_part_of_a_patch() -> None:
 def test_a_patch_that_says_a_place_twice_is_refused() -> None:
     text = dump_patch((fdl.Config(Outer, width=1), fdl.Config(Outer, width=2)))
     twice = text.replace('"changes": {', '"changes": {"width": {"old": 1, "new": 3},')
-    with pytest.raises(ConfigError, match="the patch: it says 'width' twice"):
+    with pytest.raises(ConfigError, match="the patch: it has 'width' twice"):
         apply_patch(fdl.Config(Outer, width=1), twice, allowed=ALLOWED)
 
 
@@ -208,5 +208,7 @@ def test_what_another_call_does_not_take_is_named() -> None:
     for one, other in ((ours, theirs), (theirs, ours)):
         with pytest.raises(ConfigError, match="^child.other: Square has no parameter 'other'.$"):
             merge(base, one, other)
-    with pytest.raises(ConfigError, match="^child: .*:Square does not take all that is said there"):
+    with pytest.raises(
+        ConfigError, match="^child: .*:Square does not take all arguments that are set there"
+    ):
         apply(theirs, diff(base, ours))

@@ -237,7 +237,7 @@ def test_sharing_that_is_none(entry: dict[str, Any], word: str, message: str) ->
 def test_a_key_said_twice_is_no_file() -> None:
     text = dump(whole_graph())
     first = text.index('"format"')
-    assert "says 'format' twice" in refused(f'{text[:first]}"format": "x",\n {text[first:]}')
+    assert "has 'format' twice" in refused(f'{text[:first]}"format": "x",\n {text[first:]}')
 
 
 @pytest.mark.parametrize(

@@ -47,61 +47,63 @@ class Attempts:
         self._least: dict[tuple[str, ...], float] = {}
         self._same: dict[tuple[str, ...], bool] = {}
 
-    def graph(self, said: Sequence[str]) -> Any:
+    def graph(self, directives: Sequence[str]) -> Any:
         """The graph that directives make.
 
         Raises:
           ConfigError: they make none.
         """
-        return self._compose(said)
+        return self._compose(directives)
 
-    def can_be_made(self, said: Sequence[str]) -> bool:
+    def can_be_made(self, directives: Sequence[str]) -> bool:
         """Whether directives make a graph that can be bound."""
         try:
-            resolve(self.graph(said))
+            resolve(self.graph(directives))
         except ConfigError:
             return False
         return True
 
-    def left(self, said: Sequence[str]) -> "list[Change] | None":
+    def left(self, directives: Sequence[str]) -> "list[Change] | None":
         """The differences that remain; None where the directives make no graph."""
-        key = tuple(said)
+        key = tuple(directives)
         if key not in self._left:
             from fidgpt.graph.difference.comparison import diff  # late: loaded only for this
 
             try:
-                self._left[key] = list(diff(self.graph(said), self._target))
+                self._left[key] = list(diff(self.graph(directives), self._target))
             except ConfigError:
                 self._left[key] = None
         return self._left[key]
 
-    def count(self, said: Sequence[str]) -> float:
+    def count(self, directives: Sequence[str]) -> float:
         """How much remains, in differences, of which some count more than others."""
         from fidgpt.graph.spelling import price  # late, as it knows all kinds of changes
 
-        left = self.left(said)
+        left = self.left(directives)
         return math.inf if left is None else sum(map(price, left))
 
-    def at_least(self, said: Sequence[str]) -> float:
-        """What `count` does not stay below, told in a fraction of its time."""
-        key = tuple(said)
+    def at_least(self, directives: Sequence[str]) -> float:
+        """A lower bound of `count`, found in a fraction of its time."""
+        key = tuple(directives)
         if key not in self._least:
             try:
-                self._least[key] = least_apart(frame_of(self.graph(said)), self._frame)
+                self._least[key] = least_apart(frame_of(self.graph(directives)), self._frame)
             except ConfigError:
                 self._least[key] = math.inf
         return self._least[key]
 
-    def is_same(self, said: Sequence[str]) -> bool:
+    def is_same(self, directives: Sequence[str]) -> bool:
         """Whether directives make the very graph."""
-        key = tuple(said)
+        key = tuple(directives)
         if key not in self._same:
-            self._same[key] = self.at_least(said) == 0 and self._has_its_fingerprint(said)
+            self._same[key] = self.at_least(directives) == 0 and self._has_its_fingerprint(
+                directives
+            )
         return self._same[key]
 
-    def _has_its_fingerprint(self, said: Sequence[str]) -> bool:
+    def _has_its_fingerprint(self, directives: Sequence[str]) -> bool:
         try:
-            return BoundGraph(self.graph(said)).fingerprint() == self._fingerprint
+            return BoundGraph(self.graph(directives)).fingerprint() == self._fingerprint
         except ConfigError:
             return False
 
@@ -132,7 +134,7 @@ NOWHERE = Region(frozenset(), frozenset())
 
 
 def region_of(changes: "Iterable[Change]") -> Region:
-    """The places of which changes tell."""
+    """Return the places that changes name."""
     found: set[str | None] = set()
     for change in changes:
         found |= {change.path, *getattr(change, "inherited_by", ())}
@@ -158,37 +160,37 @@ class Helpful:
         self._attempts = attempts
         self._regions: dict[str, Region] = {}
 
-    def added(self, said: list[str], *, saves: int) -> list[str]:
+    def added(self, directives: list[str], *, saves: int) -> list[str]:
         """Directives with the fiddler that saves most, and the next, while one `saves` so much."""
         saved: dict[str, float] = {}
         for _ in range(_MOST):
-            best = self._best(said, saved, saves)
+            best = self._best(directives, saved, saves)
             if best is None:
                 break
-            said = [*said, best]
+            directives = [*directives, best]
             changed = self._regions[best]
             saved = {
                 one: much for one, much in saved.items() if not self._regions[one].meets(changed)
             }
-        return said
+        return directives
 
-    def _best(self, said: list[str], saved: dict[str, float], saves: float) -> str | None:
+    def _best(self, directives: list[str], saved: dict[str, float], saves: float) -> str | None:
         """The first of those that save most; None where none saves enough.
 
         Args:
-          said: directives.
+          directives: directives.
           saved: what fiddlers are known to save; those that are tried are added.
           saves: what is enough.
         """
-        now = self._attempts.count(said)
+        now = self._attempts.count(directives)
         if now < saves:
             return None
-        hopes = {one: self._hope(one, said, now, saved) for one in self._fiddlers}
+        hopes = {one: self._hope(one, directives, now, saved) for one in self._fiddlers}
         best: str | None = None
         for one in sorted(hopes, key=lambda one: -hopes[one]):
             if hopes[one] < saves:
                 break
-            much = self._saved(one, said, now, saved)
+            much = self._saved(one, directives, now, saved)
             if much > saves or (much == saves and self._is_earlier(one, best)):
                 best, saves = one, much
         return best
@@ -196,35 +198,35 @@ class Helpful:
     def _is_earlier(self, one: str, other: str | None) -> bool:
         return other is None or self._fiddlers.index(one) < self._fiddlers.index(other)
 
-    def _hope(self, one: str, said: list[str], now: float, saved: dict[str, float]) -> float:
+    def _hope(self, one: str, directives: list[str], now: float, saved: dict[str, float]) -> float:
         """What a fiddler saves at most."""
-        if one in said:
+        if one in directives:
             return 0
         if one in saved:
             return saved[one]
         region = self._regions.get(one, NOWHERE)
-        if region.places and not region.meets(region_of(self._attempts.left(said) or ())):
+        if region.places and not region.meets(region_of(self._attempts.left(directives) or ())):
             return 0
-        return now - self._attempts.at_least([*said, one])
+        return now - self._attempts.at_least([*directives, one])
 
-    def _saved(self, one: str, said: list[str], now: float, saved: dict[str, float]) -> float:
+    def _saved(self, one: str, directives: list[str], now: float, saved: dict[str, float]) -> float:
         """What a fiddler saves; what it changes is remembered."""
         if one not in saved:
-            more = [*said, one]
+            more = [*directives, one]
             saved[one] = now - self._attempts.count(more)
-            known, found = self._regions.get(one, NOWHERE), self._changed(said, more)
+            known, found = self._regions.get(one, NOWHERE), self._changed(directives, more)
             self._regions[one] = Region(known.places | found.places, known.around | found.around)
         return saved[one]
 
-    def _changed(self, said: list[str], more: list[str]) -> Region:
+    def _changed(self, directives: list[str], more: list[str]) -> Region:
         """The places at which more directives change how a graph differs from the wanted one."""
         before, after = (
-            {str(one): one for one in self._attempts.left(way) or ()} for way in (said, more)
+            {str(one): one for one in self._attempts.left(way) or ()} for way in (directives, more)
         )
         return region_of({**before, **after}[text] for text in before.keys() ^ after.keys())
 
 
-_ROUNDS = 4  # a part that is put shows what is still to be said inside of it
+_ROUNDS = 4  # a part that is put shows what is still to be directives inside of it
 _MOST_TRIED = 60
 
 
@@ -254,29 +256,36 @@ class Search:
         ways = [self._with_words(self._helpful.added(first, saves=2))]
         if not self._attempts.is_same(ways[0]):
             begun = (ways[0], self._with_words(first))
-            ways += [self._with_more(said) for said in begun]
+            ways += [self._with_more(directives) for directives in begun]
         if not any(map(self._attempts.is_same, ways)):
             ways += [self._with_words(way, lists=True) for way in (*ways, first)]
         return [self.without_needless(way) for way in self._nearest(ways)]
 
-    def price(self, said: list[str]) -> tuple[bool, float, int]:
+    def price(self, directives: list[str]) -> tuple[bool, float, int]:
         """By which the best way is found: the least."""
-        return not self._attempts.is_same(said), self._attempts.count(said), len(said)
+        return (
+            not self._attempts.is_same(directives),
+            self._attempts.count(directives),
+            len(directives),
+        )
 
-    def without_needless(self, said: list[str]) -> list[str]:
+    def without_needless(self, directives: list[str]) -> list[str]:
         """Leaves out each directive that the others imply, where there are not too many to try."""
-        if len(said) > _MOST_TRIED:
-            return said
-        is_same = self._attempts.is_same(said)
-        for i in range(len(said) - 1, 0, -1):
-            fewer = [*said[:i], *said[i + 1 :]]
-            if self._attempts.is_same(fewer) if is_same else self._is_as_near(fewer, said):
-                said = fewer
-        return said
+        if len(directives) > _MOST_TRIED:
+            return directives
+        is_same = self._attempts.is_same(directives)
+        for i in range(len(directives) - 1, 0, -1):
+            fewer = [*directives[:i], *directives[i + 1 :]]
+            if self._attempts.is_same(fewer) if is_same else self._is_as_near(fewer, directives):
+                directives = fewer
+        return directives
 
-    def _is_as_near(self, said: list[str], other: list[str]) -> bool:
+    def _is_as_near(self, directives: list[str], other: list[str]) -> bool:
         count = self._attempts.count(other)
-        return self._attempts.at_least(said) <= count and self._attempts.count(said) <= count
+        return (
+            self._attempts.at_least(directives) <= count
+            and self._attempts.count(directives) <= count
+        )
 
     def _nearest(self, ways: list[list[str]]) -> list[list[str]]:
         """The ways that make the graph, each once; where none does, those that come nearest."""
@@ -284,43 +293,43 @@ class Search:
         near = [way for way, far in zip(ways, distances, strict=True) if far == min(distances)]
         return [way for i, way in enumerate(near) if way not in near[:i]]
 
-    def _with_words(self, said: list[str], *, lists: bool = False) -> list[str]:
+    def _with_words(self, directives: list[str], *, lists: bool = False) -> list[str]:
         """Adds what the differences say, as long as that leaves fewer."""
         from fidgpt.graph.spelling import words  # late, as it knows all kinds of changes
 
-        left = self._attempts.left(said)
+        left = self._attempts.left(directives)
         for _ in range(_ROUNDS):
             if not left:
                 break
-            root, name = self._attempts.graph(said), self._part_name
+            root, name = self._attempts.graph(directives), self._part_name
             groups = words(root, self._attempts.root, left, part_name=name, lists=lists)
-            tried = self._said(said, groups)
+            tried = self._add_groups(directives, groups)
             now = self._attempts.left(tried)
-            if now is None or tried == said or str(now) == str(left):
+            if now is None or tried == directives or str(now) == str(left):
                 break
-            said, left = tried, now
-        return said
+            directives, left = tried, now
+        return directives
 
-    def _with_more(self, said: list[str]) -> list[str]:
-        """Adds fiddlers and what they leave to be said, in turn."""
+    def _with_more(self, directives: list[str]) -> list[str]:
+        """Add fiddlers, and directives for the differences that they leave, in turn."""
         for _ in range(_ROUNDS):
-            more = self._with_words(self._helpful.added(said, saves=1))
-            if more == said or self._attempts.count(more) >= self._attempts.count(said):
+            more = self._with_words(self._helpful.added(directives, saves=1))
+            if more == directives or self._attempts.count(more) >= self._attempts.count(directives):
                 break
-            said = more
-        return said
+            directives = more
+        return directives
 
-    def _said(self, said: list[str], groups: list[list[str]]) -> list[str]:
+    def _add_groups(self, directives: list[str], groups: list[list[str]]) -> list[str]:
         """The directives with one of each group, or all of a group, as far as they can be done."""
-        whole = [*said, *(group[0] for group in groups)]
+        whole = [*directives, *(group[0] for group in groups)]
         if self._attempts.can_be_made(whole):
             return whole
         for group in groups:
             for more in (group[:1], group[1:]):
-                if more and self._attempts.can_be_made([*said, *more]):
-                    said = [*said, *more]
+                if more and self._attempts.can_be_made([*directives, *more]):
+                    directives = [*directives, *more]
                     break
-        return said
+        return directives
 
 
 _LARGE = 2000  # parts, past which trying every fiddler would take too long
@@ -378,8 +387,8 @@ def repro(
     first = nearest(root, bases, frames)
     if not found or found[0][0] != first or len(found[0]) > 2:  # fewer there are not
         found = search.ways([first]) + found
-    said = min(found, key=search.price)
-    return Repro(said, attempts.left(said) or [], attempts.is_same(said))
+    directives = min(found, key=search.price)
+    return Repro(directives, attempts.left(directives) or [], attempts.is_same(directives))
 
 
 def nearest(root: Any, bases: Mapping[str, Any], frames: Mapping[str, Frame] = _NOTHING) -> str:

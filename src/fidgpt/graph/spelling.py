@@ -87,7 +87,7 @@ def least_apart(old: Frame, new: Frame) -> int:
 
 
 def _values(part: fdl.Buildable) -> dict[str, str]:
-    """The plain values of a part, apart from those of parameters that may hear another."""
+    """The plain values of a part, apart from those of parameters that may inherit another."""
     known, tags = part.__arguments__, part.__argument_tags__
     return {
         step_to(key): leaf_text(value)
@@ -102,7 +102,7 @@ _RELATIVE = re.compile(r"\{before\} ([*+-]) (.*)", re.DOTALL)
 
 
 def value_text(value: Any, hint: Any) -> str | None:
-    """What one would type for a value where `hint` is asked; None where no text says it."""
+    """Return the text that reads as a value of type `hint`; None where there is none."""
     kind = type(value)
     texts = [repr(value)]
     if isinstance(value, str):
@@ -119,7 +119,7 @@ def value_text(value: Any, hint: Any) -> str | None:
 
 
 def call_text(part: fdl.Buildable, keys: Iterable[Any], part_name: PartName, *, deep: bool) -> str:
-    """A call with those of some arguments that a text says; quantities are left to be heard.
+    """Return a call with those of some arguments that have a text; tagged ones are left out.
 
     Args:
       part: what is called.
@@ -140,7 +140,7 @@ def call_text(part: fdl.Buildable, keys: Iterable[Any], part_name: PartName, *, 
 
 
 def inner_text(value: Any, hint: Any, part_name: PartName) -> str | None:
-    """A list or dict with parts in it, or a plain value; None where no text says it."""
+    """Return the text of a list or dict with parts, or of a plain value; None without one."""
     if isinstance(value, fdl.Buildable) or not parts(value):
         return _argument_text(value, hint, part_name, deep=True)
     if isinstance(value, list):
@@ -210,7 +210,7 @@ def _means(text: str, hint: Any, value: Any) -> bool:
 
 _ITEM = re.compile(r"\[\d+\]$")
 _INDEX = re.compile(r"\[\d+\]")
-_UNSAYABLE = 3
+_WITHOUT_DIRECTIVE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def words(
 ) -> list[list[str]]:
     """Groups of directives that make changes in `root`, as far as a directive can make them.
 
-    Of each group one directive says it all, where there is one, and stands alone; else there is
+    Where one directive covers a whole group, it comes first; otherwise there is
     one for each place.
 
     Args:
@@ -265,7 +265,7 @@ def words(
     return [piece for group in groups.values() for piece in _together(root, group)]
 
 
-def can_be_said(change: Change) -> bool:
+def has_directive(change: Change) -> bool:
     """Whether a directive may make a change by itself, rather than a fiddler or a whole list."""
     return not isinstance(change, TagsChanged) and _item_of(change) is None
 
@@ -281,18 +281,18 @@ def price(change: Change) -> int:
 
 
 def distance(changes: Iterable[Change]) -> int:
-    """About how many directives say some changes: one says a value or a part in many places."""
+    """Return about how many directives make some changes: one sets many places to one value."""
     return sum({_gist(change): _at_least(change) for change in changes}.values())
 
 
 def _at_least(change: Change) -> int:
-    return 1 if can_be_said(change) else _UNSAYABLE
+    return 1 if has_directive(change) else _WITHOUT_DIRECTIVE
 
 
 def _gist(change: Change) -> tuple[str, ...]:
     if isinstance(change, ValueChanged):
         return re.split(r"[.\]]", change.path)[-1], repr(change.new.value)
-    if not can_be_said(change):
+    if not has_directive(change):
         return (change.path,)
     new = change.new.value
     call = title(new) if isinstance(new, fdl.Buildable) else repr(new)
@@ -312,7 +312,7 @@ def _word(target: Any, change: Change, part_name: PartName, deep: bool) -> Word 
     path, new = change.old.path or change.new.path, change.new
     if not path or new.path not in (None, path):  # in an item that is elsewhere now
         return None
-    if not can_be_said(change):
+    if not has_directive(change):
         return _plain_list(target, change)
     match change:
         case SharingChanged():

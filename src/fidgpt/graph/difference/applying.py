@@ -51,7 +51,7 @@ def dump_patch(changes: Changes | tuple[Any, Any]) -> str:
 def apply_patch(
     root: Any, text: str, *, source: str = "the patch", allowed: tuple[str, ...] = ()
 ) -> Any:
-    """A graph changed as a patch says.
+    """Return a graph changed by a patch.
 
     Args:
       root: the graph, which stays as it is.
@@ -173,7 +173,7 @@ class _Applying:
         try:
             fdl.update_callable(self._called[path], self._find(name))
         except TypeError:
-            raise ConfigError(f"{name} does not take all that is said there.") from None
+            raise ConfigError(f"{name} does not take all arguments that are set there.") from None
 
     def _put(self, path: str, place: _Holder | None, change: dict[str, Any]) -> None:
         if place is None:

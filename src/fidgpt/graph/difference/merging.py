@@ -27,14 +27,14 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
     """
     pairings = {"ours": pair(base, ours), "theirs": pair(base, theirs)}
     patches = {name: make_patch(pairing) for name, pairing in pairings.items()}
-    told = [
+    conflicts = [
         *_same_place(patches["ours"], patches["theirs"]),
         *_lost(base, patches["ours"].changes, "ours", "theirs", pairings["theirs"]),
         *_lost(base, patches["theirs"].changes, "theirs", "ours", pairings["ours"]),
         *_inside(base, patches["ours"].changes, patches["theirs"].changes, "ours", "theirs"),
         *_inside(base, patches["theirs"].changes, patches["ours"].changes, "theirs", "ours"),
     ]
-    raise_all(list(dict.fromkeys(told)))
+    raise_all(list(dict.fromkeys(conflicts)))
     return apply(base, _joined(patches))
 
 
@@ -71,7 +71,7 @@ def _lost(base: Any, changes: Changes, one: str, other: str, pairing: Comparison
         for holder, where in _holders(base, path):
             if type(pairing.heir(holder)) is not type(holder):
                 yield (
-                    f"{path}: {one} is {_told(change)}, and {other} has nothing there: "
+                    f"{path}: {one} is {_describe(change)}, and {other} has nothing there: "
                     f"{where or 'the root'} {_fate(base, where, pairing)}."
                 )
                 break
@@ -96,7 +96,10 @@ def _inside(base: Any, changes: Changes, others: Changes, one: str, other: str) 
         for key, holder in _steps(base, path):
             place = join(place, step_between(holder, key))
             if place in whole and place != path and not isinstance(_at(holder, key), fdl.Buildable):
-                sides = f"{one} is {_told(change)}", f"{other} is {_told(others[place])} at {place}"
+                sides = (
+                    f"{one} is {_describe(change)}",
+                    f"{other} is {_describe(others[place])} at {place}",
+                )
                 yield f"{path}: {', and '.join(sides)}."
 
 
@@ -133,7 +136,7 @@ def _made(change: dict[str, Any], aspect: str) -> Any:
     return change.get(aspect, fdl.NO_VALUE)
 
 
-def _told(change: dict[str, Any]) -> str:
+def _describe(change: dict[str, Any]) -> str:
     return " and ".join(_short(_made(change, a), a) for a in _ASPECTS if _touches(change, a))
 
 
@@ -152,8 +155,8 @@ def _whole(value: Any, patch: Patch) -> Any:
 
 
 def _entry(part: dict[str, Any], change: Callable[[str], Any]) -> dict[str, Any]:
-    said = {key: _with_parts(value, change) for key, value in part["set"].items()}
-    return {**part, "set": said}
+    arguments = {key: _with_parts(value, change) for key, value in part["set"].items()}
+    return {**part, "set": arguments}
 
 
 def _with_parts(value: Any, change: Callable[[str], Any]) -> Any:

@@ -40,18 +40,18 @@ def outdated(
 
     Args:
       made: the new parts by their names.
-      entries: what a patch says of each.
+      entries: the entry of each in a patch.
       reach: what the graph holds at a path, before it is changed.
     """
-    told: set[str] = set()
+    reported: set[str] = set()
     copies = {name: entry["like"] for name, entry in entries.items() if "like" in entry}
     inner = {id(made[name]) for name in copies}
     for name, like in copies.items():
         now = reach(like["part"])
         for key, is_now, was in _differences(now, made[name], like["but"], inner):
             place = join(like["part"], key)
-            if place not in told:
-                told.add(place)
+            if place not in reported:
+                reported.add(place)
                 yield (
                     f"{place} is {is_now} by now, and {join(name, key)}, which the difference made "
                     f"like it, is {was}: apply this difference before that change."
@@ -329,7 +329,7 @@ def read_patch(text: str, *, source: str = "the patch") -> Patch:
     changes, parts = document.get("changes"), document.get("parts")
     for one in (changes, parts):
         if not isinstance(one, dict) or not all(isinstance(item, dict) for item in one.values()):
-            raise ConfigError(f"{source} is damaged: it says `changes` and `parts` by path.")
+            raise ConfigError(f"{source} is damaged: it must have `changes` and `parts` by path.")
     return Patch(changes or {}, parts or {}, {})
 
 

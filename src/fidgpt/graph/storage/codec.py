@@ -68,7 +68,7 @@ class Migration:
                     both = f"{self._renamed[name]} and {name}"
                     raise ConfigError(f"it has both {both}, the old name: delete one.")
                 found[self._renamed[name]] = value
-                self._tell(f"{name} is called {self._renamed[name]} now")
+                self._note(f"{name} is called {self._renamed[name]} now")
             elif name in self._removed:
                 self._drop(name, value, is_value)
             else:
@@ -82,9 +82,9 @@ class Migration:
                 f"{name} was {value!r:.60}, and is gone: what is built now is as with "
                 f"{stands!r:.60}."
             )
-        self._tell(f"{name} is gone, and was {stands!r:.60}, as is built now")
+        self._note(f"{name} is gone, and was {stands!r:.60}, as is built now")
 
-    def _tell(self, what: str) -> None:
+    def _note(self, what: str) -> None:
         text = f"{self._path or 'the root'}: {what}"
         if text not in self.changes:
             self.changes.append(text)
@@ -121,7 +121,7 @@ def name_of(thing: Any) -> str:
     """The name `module:qualname` under which a file can ask for a class or function.
 
     What a room of fidgpt exports is named by the room: where in it the thing is written may change,
-    and neither files nor fingerprints hear of that.
+    without effect on files and fingerprints.
 
     Raises:
       ConfigError: it has no such name, because it was defined inside a function, in a notebook or
@@ -260,7 +260,7 @@ _NOTHING: Mapping[str, Callable[[str], Any]] = {}
 def encode(value: Any, paths: Mapping[int, str]) -> Any:
     """A value as JSON; a part as the path that `paths` has for its identity.
 
-    What JSON has no word for becomes an object with one key, which says what it is.
+    What JSON cannot express becomes an object with one key, which names its kind.
 
     Raises:
       ConfigError: the value has no form in a file.
@@ -402,7 +402,7 @@ def _from_pairs(
         if isinstance(key, list | dict):
             raise ConfigError(f"{key!r:.80} is no key of a dict.")
         if key in found:
-            raise ConfigError(f"it says {key!r:.60} twice in one place: leave one of them.")
+            raise ConfigError(f"it has {key!r:.60} twice in one place: remove one of them.")
         found[key] = decode(pair[1], find, refer)
     return found
 

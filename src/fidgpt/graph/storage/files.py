@@ -81,7 +81,7 @@ def _number(value: float) -> str:
     return repr(value) if math.isfinite(value) else _to_json(value)
 
 
-# What is written most, by type; Python's own writer begins anew each time, which takes longer.
+# What is written most, by type; Python's own writer starts from scratch each time, which is slower.
 _WRITERS: dict[type, Callable[[Any], str]] = {
     str: encode_basestring,
     int: repr,
@@ -144,7 +144,7 @@ def read_json(text: str) -> Any:
     """The data of a JSON text.
 
     Raises:
-      ConfigError: an object says a key twice, or a number is none, or too large.
+      ConfigError: an object has a key twice, or a number is none, or too large.
       ValueError, RecursionError: it is no JSON.
     """
     return json.loads(
@@ -157,12 +157,12 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ConfigError(f"it says {twice!r:.60} twice in one place: leave one of them.")
+        raise ConfigError(f"it has {twice!r:.60} twice in one place: remove one of them.")
     return found
 
 
 def _no_number(word: str) -> Any:
-    raise ConfigError(f'{word} is no number of JSON: write {{"float": "{float(word)}"}}.')
+    raise ConfigError(f'{word} is not a JSON number: write {{"float": "{float(word)}"}}.')
 
 
 def read_float(text: str) -> float:
@@ -235,7 +235,7 @@ def load_with_changes(
 
 
 def _data_of(text: str, source: str) -> Any:
-    """What a text says, as JSON or else as YAML."""
+    """Return the data of a text, which is JSON or else YAML."""
     text = text.removeprefix("\ufeff")  # the mark that some editors put before UTF-8 text
     if _NOTHING.fullmatch(text):
         raise ConfigError(f"{source} is empty: it holds no config.")

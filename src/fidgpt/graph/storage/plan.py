@@ -31,13 +31,13 @@ class References:
         self.parts: list[str] = []
         self.shared: list[str] = []
         self.num_values = 0
-        said = entry.get("set", {}) if isinstance(entry, dict) else None
-        if not isinstance(said, dict):
+        arguments = entry.get("set", {}) if isinstance(entry, dict) else None
+        if not isinstance(arguments, dict):
             raise ConfigError(
                 "the file is damaged: a part is one of Config, Partial or ArgFactory, with what it "
                 "has set by name."
             )
-        todo = [(value, 0) for value in said.values()]
+        todo = [(value, 0) for value in arguments.values()]
         while todo:
             value, depth = todo.pop()
             self.num_values += 1

@@ -144,7 +144,9 @@ class Reading:
         unknown = [name for name in entry if name not in (*KINDS, TAGGED, *_SECTIONS, "one_in")]
         if len(kinds) != 1 or unknown:
             what = (
-                f"it says {unknown[0]!r:.40}" if unknown else "it says what it calls not just once"
+                f"it has {unknown[0]!r:.40}"
+                if unknown
+                else "it does not name exactly one thing that it calls"
             )
             known = f"{', '.join(KINDS)}, with {', '.join(_SECTIONS)}"
             raise ConfigError(f"{what}, and a part is one of {known}.")
@@ -155,14 +157,14 @@ class Reading:
         called = self._find(name)
         if not callable(called) or is_tag(called):
             raise ConfigError(f"{name!r:.80} is no constructor.")
-        self._tell_renamed(name, called)
+        self._note_renamed(name, called)
         return self._fresh(KINDS[kinds[0]], called, name), name
 
-    def _tell_renamed(self, name: str, called: Any) -> None:
+    def _note_renamed(self, name: str, called: Any) -> None:
         was, now = name.partition(":")[2], getattr(called, "__qualname__", "")
-        told = f"{was} is called {now} now"
-        if was.rpartition(".")[2] != now.rpartition(".")[2] and told not in self.changes:
-            self.changes.append(told)
+        change = f"{was} is called {now} now"
+        if was.rpartition(".")[2] != now.rpartition(".")[2] and change not in self.changes:
+            self.changes.append(change)
 
     def _fresh(self, kind: Any, called: Any, name: str) -> fdl.Buildable:
         """A part without arguments; Fiddle looks at a signature and its annotations for long."""
@@ -212,14 +214,14 @@ class Reading:
                     "cannot hold and which has changed since."
                 )
             self._set(model, key_of(part, name), value)
-            told = f"is {today[name]!r:.60} now" if name in today else "is gone"
-            self.changes.append(f"{place}: the default of {name} {told}, and stays {value!r:.60}")
+            change = f"is {today[name]!r:.60} now" if name in today else "is gone"
+            self.changes.append(f"{place}: the default of {name} {change}, and stays {value!r:.60}")
 
 
 def _one_location() -> contextlib.AbstractContextManager[Any]:
-    """Under it, history says that all was done here: to look at the stack each time takes long."""
+    """Record this line as the location of all assignments; inspecting the stack is slow."""
     made = fdl.Config(dict).__argument_history__.get("__fn_or_cls__")
-    if not made:  # nobody wants a history
+    if not made:  # history is switched off
         return contextlib.nullcontext()
     return history.custom_location(lambda: made[0].location)
 

@@ -16,7 +16,7 @@ _DEEPEST = 200
 
 
 def read_yaml(text: str) -> Any:
-    """The data of a YAML document, read as YAML 1.2 says: `no` is a text, and 1e-3 a number.
+    """Return the data of a YAML 1.2 document, in which `no` is a text and 1e-3 a number.
 
     Takes time linear in the length of the text: there are no aliases, with which a short text
     could stand for a long one.
