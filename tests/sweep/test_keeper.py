@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from subprocess import PIPE, Popen
 
-from fidgpt.sweep.runners import attempt as keeper
+from fidgpt.sweep.runners import keeper
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
 

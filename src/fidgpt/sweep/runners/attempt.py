@@ -5,13 +5,10 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from subprocess import DEVNULL, Popen
 from typing import IO, Any, Literal, Protocol
 
 from fidgpt.files import lock, write_whole
@@ -219,46 +216,3 @@ Adopt = Callable[[Job], Attempt | None]
 def environment_of(job: Job, dealt: Mapping[str, str]) -> dict[str, str]:
     """The environment of a job's process: this one's, and what it was dealt of a machine."""
     return {GROUP: job.directory.resolve().parent.name, **os.environ, **dealt}
-
-
-_PATIENCE = 300  # seconds that a run has to save in, when whoever asked for it is gone
-
-
-def keeping(command: Sequence[str]) -> list[str]:
-    """The command that keeps the process of a command."""
-    return [sys.executable, "-I", __file__, str(_PATIENCE), *command]
-
-
-def main() -> None:
-    """Starts the command, stays with it, and tells of its end."""
-    patience, command = float(sys.argv[1]), sys.argv[2:]
-    if os.fork():
-        return  # so it is nobody's child, and what ends all children of a worker passes it by
-    os.setsid()
-    _forget_signals()
-    log = sys.stderr.fileno()
-    process = Popen(command, stdin=DEVNULL, stdout=log, start_new_session=True)
-    threading.Thread(target=_obey, args=(process, patience), daemon=True).start()
-    status = process.wait()
-    with contextlib.suppress(BrokenPipeError):  # nobody is left who wants to know
-        os.write(sys.stdout.fileno(), str(status).encode())
-    os._exit(0)  # the other thread may be waiting
-
-
-def _forget_signals() -> None:
-    """Undoes what a parent blocked or ignored: the process is to hear its signals."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _obey(process: Popen[bytes], patience: float) -> None:
-    while said := os.read(sys.stdin.fileno(), 1):
-        process.send_signal(said[0])
-    process.terminate()
-    time.sleep(patience)
-    process.kill()
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,8 @@ from typing import IO, Any
 from fidgpt import files as locking
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import ray_place
-from fidgpt.sweep.runners.attempt import Events, Exit, Job, State, environment_of, keeping
+from fidgpt.sweep.runners.attempt import Events, Exit, Job, State, environment_of
+from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.ray_place import Claim
 from fidgpt.sweep.runners.work import Work, is_second_hand, last_words, of_rank
 

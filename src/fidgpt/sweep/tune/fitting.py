@@ -15,7 +15,8 @@ from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.runners import ray_place
 from fidgpt.sweep.runners import work as tail
-from fidgpt.sweep.runners.attempt import Ending, Job, keeping
+from fidgpt.sweep.runners.attempt import Ending, Job
+from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.runners.work import Signals, Tail
 from fidgpt.sweep.search.study import present
