@@ -23,8 +23,8 @@ def machine_name() -> str:
     The environment variable FIDGPT_MACHINE, where it is set, is the answer: it stands for a
     machine that is not at hand.
     """
-    said = os.environ.get(VARIABLE)
-    return said or f"{_device_name()}x{os.environ.get('WORLD_SIZE', '1')}"
+    known = os.environ.get(VARIABLE)
+    return known or f"{_device_name()}x{os.environ.get('WORLD_SIZE', '1')}"
 
 
 def short_name(device: str) -> str:
@@ -191,9 +191,9 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     it, and a short pause in that shows it.
     """
     if device.type == "cuda" and dtype == torch.bfloat16:
-        said = bfloat16_flops(torch.cuda.get_device_name(device))
-        if said is not None:
-            return said
+        known = bfloat16_flops(torch.cuda.get_device_name(device))
+        if known is not None:
+            return known
     sizes = _SIZES.get(device.type, [_SIZE])
     matrices = [torch.ones(size, size, device=device, dtype=dtype) for size in sizes]
     best, end = 0.0, math.inf

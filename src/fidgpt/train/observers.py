@@ -156,16 +156,16 @@ class SomeSteps(abc.ABC):
             self._end()
 
     def _start(self) -> None:
-        with self._said():
+        with self._reporting():
             self._files.parent.mkdir(exist_ok=True)
             self._recording.enter_context(self.recording(self._files))
 
     def _end(self) -> None:
-        with self._said():
+        with self._reporting():
             self._recording.close()
 
     @contextlib.contextmanager
-    def _said(self) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         try:
             yield
         # Torch's profiler fails now and then, as at names that it recorded of another thread's

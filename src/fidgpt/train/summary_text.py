@@ -137,10 +137,10 @@ def _groups(summary: Summary) -> list[tuple[str, str]]:
     """What the optimizer treats alike, at which rate, and what that holds."""
     rows = [("optimizer's groups", "learning rate, weight decay, parameters")]
     for group in summary.groups[:_GROUPS]:
-        said = [
+        settings = [
             "none" if x is None else f"{x:.3g}" for x in (group.learning_rate, group.weight_decay)
         ]
-        numbers = f"{', '.join(said)}, {magnitude(group.num_parameters, _COUNTS)}"
+        numbers = f"{', '.join(settings)}, {magnitude(group.num_parameters, _COUNTS)}"
         rows.append((f"  {group.name}", f"{numbers}: {group.holds}"))
     left = len(summary.groups) - _GROUPS
     return [*rows, ("  ...", f"{counted(left, 'group')} more")] if left > 0 else rows

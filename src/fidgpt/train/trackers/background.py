@@ -175,9 +175,9 @@ class BackgroundTracker(abc.ABC):
             if step <= self._last:
                 while self._rows and self._rows[-1]["step"] >= step:
                     self._rows.pop()
-                self._leave(back_to=min(step - 1, self._told()))
+                self._leave(back_to=min(step - 1, self._delivered()))
             self._last = step
-            if step > self._told():
+            if step > self._delivered():
                 self._num_lost += len(self._rows) == ROWS
                 self._rows.append(row)
 
@@ -190,10 +190,10 @@ class BackgroundTracker(abc.ABC):
             with contextlib.suppress(OSError):
                 self._journal.begin_anew(step=back_to)
 
-    def _told(self) -> int:
+    def _delivered(self) -> int:
         """The last step that the tracker has, of the way that the run went."""
-        told = self._journal.step
-        return told if self._back_to is None else min(told, self._back_to)
+        delivered = self._journal.step
+        return delivered if self._back_to is None else min(delivered, self._back_to)
 
     def print(self, text: str) -> None:
         """Text is no metric."""
@@ -245,14 +245,14 @@ class BackgroundTracker(abc.ABC):
             rows = list(self._rows) if self._back_to is None else []
         if not rows:
             return
-        told = self._journal.step
+        delivered = self._journal.step
         self._mark(rows[-1]["step"])
         try:
             self.write(rows)
         except Exception:
             with self._lock:
-                told = min(told, self._told())
-            self._mark(told)
+                delivered = min(delivered, self._delivered())
+            self._mark(delivered)
             raise
         self._forget(rows[-1]["step"])
         if self._is_down:
@@ -265,7 +265,7 @@ class BackgroundTracker(abc.ABC):
             back = self._back_to
             left = back is not None and (self._left or back < self._journal.step)
             if left:  # once more: what was under way in this thread may have written over it
-                self._journal.begin_anew(step=self._told())
+                self._journal.begin_anew(step=self._delivered())
             self._back_to, self._left = None, False
         if left:
             self._closed()
@@ -275,8 +275,8 @@ class BackgroundTracker(abc.ABC):
 
     def _forget(self, step: int) -> None:
         with self._lock:
-            told = step if self._back_to is None else min(step, self._back_to)
-            while self._rows and self._rows[0]["step"] <= told:
+            delivered = step if self._back_to is None else min(step, self._back_to)
+            while self._rows and self._rows[0]["step"] <= delivered:
                 self._rows.popleft()
 
     def _failed(self, error: Exception) -> None:
@@ -347,11 +347,11 @@ class Trackers:
     def print(self, text: str) -> None:
         self._all(lambda tracker: tracker.print(text), self._trackers)
 
-    def _all(self, tell: Callable[[Tracker], None], trackers: Sequence[Tracker]) -> None:
+    def _all(self, call: Callable[[Tracker], None], trackers: Sequence[Tracker]) -> None:
         news: list[str] = []
         for tracker in list(trackers):
             try:
-                tell(tracker)
+                call(tracker)
             except RunError:
                 raise
             except (Exception, SystemExit) as error:
