@@ -12,7 +12,7 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.heads import use_mtp
 from fidgpt.fiddlers.latent import turn_a_share, use_mla
 from fidgpt.graph import ConfigError, fingerprint
-from fidgpt.model import Attention, Block, RoPE, Transformer, dense, materialize
+from fidgpt.model import Attention, Block, RoPE, Transformer, eager, materialize
 from fidgpt.model.mla import LatentAttention
 from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
 from fidgpt.model.reports import collecting
@@ -85,13 +85,13 @@ def test_sizes_that_are_given_are_taken_and_kept():
 def test_what_both_attentions_know_goes_along():
     cfg = fiddled("gpt2_124m")
     attention = cfg.model.blocks[0].attention
-    attention.kernel, attention.window, attention.scale = dense, 7, 0.5
+    attention.kernel, attention.window, attention.scale = eager, 7, 0.5
     before = fdl.ordered_arguments(attention)
     use_mla(cfg)
     after = fdl.ordered_arguments(cfg.model.blocks[0].attention)
     assert {name: after[name] for name in before} == before
     part = latent(built(cfg))
-    assert (part.kernel, part.window, part.scale) == (dense, 7, 0.5)
+    assert (part.kernel, part.window, part.scale) == (eager, 7, 0.5)
     assert part.rope is None and part.rope_head_dim == 32
 
 

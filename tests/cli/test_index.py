@@ -175,7 +175,7 @@ class TestFits:
     def test_a_function_takes_as_many_arguments(self) -> None:
         kernel = Attention.__init__.__annotations__["kernel"]
         offered = parts_on_offer(own_catalogue().parts)
-        assert sorted(fitting(kernel, offered)) == ["blockwise", "dense", "fastest", "flex", "sdpa"]
+        assert sorted(fitting(kernel, offered)) == ["blockwise", "eager", "fastest", "flex", "sdpa"]
 
     def test_what_has_no_signature_is_not_offered(self) -> None:
         class Settings(dict[str, int]):

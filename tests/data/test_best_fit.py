@@ -130,7 +130,7 @@ def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: Ma
     stream = stream_of(texts, packing=best_fit)
     rows = torch.tensor(rows_of_epoch(stream, 0))
     inputs = token_ids(rows)[:, :-1]
-    places = PackedDocuments(end_of_text=END)(inputs).places
+    places = PackedDocuments(end_of_text=END)(inputs)
     assert places.documents is not None
     seen = [
         bytes(row[chosen][1:].tolist()).decode()

@@ -15,7 +15,7 @@ from torch import Tensor
 from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.interop.hugging_face.families import FAMILIES
-from fidgpt.model import AttentionContext, LanguageModel, TokenPositions, padded
+from fidgpt.model import AttentionContext, LanguageModel, padded
 from fidgpt.model.generation import sampling, write
 
 from .recipes import RECIPES, Recipe
@@ -92,7 +92,7 @@ def packed(recipe: Recipe) -> Rows:
     mask = masks if recipe.by_kind else masks["sliding_attention"]
     return Rows(
         tokens,
-        AttentionContext(TokenPositions(positions, documents=documents), tokens=tokens),
+        AttentionContext(positions, documents=documents, tokens=tokens),
         {"attention_mask": mask, "position_ids": positions},
         torch.ones_like(tokens).bool(),
     )

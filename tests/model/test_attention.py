@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.model import Attention, RoPE, Scoring, causal, sdpa
-from fidgpt.model.context import AttentionContext, counted
+from fidgpt.model import Attention, RoPE, Scoring, sdpa
+from fidgpt.model.context import counted
 
 HIDDEN, HEAD_DIM, HEADS, SEQ = 32, 8, 4, 11
 
@@ -59,14 +59,7 @@ def test_the_kernel_is_a_causal_softmax_of_scaled_scores(num_kv_heads):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, HEADS, SEQ, HEAD_DIM, generator=generator)
     key, value = torch.randn(2, 2, num_kv_heads, SEQ, HEAD_DIM, generator=generator)
-    places = counted(SEQ, query.device)
-    scoring = Scoring(
-        scale=HEAD_DIM**-0.5,
-        mask=causal,
-        queries=places,
-        keys=places,
-        layout=AttentionContext(places),
-    )
+    scoring = Scoring(ctx=counted(SEQ, query.device), scale=HEAD_DIM**-0.5)
     for head in range(HEADS):
         shared = head // (HEADS // num_kv_heads)
         scores = query[:, head].double() @ key[:, shared].double().mT / math.sqrt(HEAD_DIM)

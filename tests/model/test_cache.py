@@ -1,6 +1,7 @@
 """A text in parts, with what was kept of the parts before, gives the logits of the whole."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,11 +28,11 @@ from fidgpt.model import (
     Softcap,
     SoftmaxRouter,
     SwiGLU,
-    TokenPositions,
     Transformer,
     Unembedding,
     attention_sinks,
     materialize,
+    one_document,
     padded,
     token_table,
 )
@@ -117,17 +118,9 @@ MODELS: dict[str, Callable[[], Transformer]] = {
 
 def parts_of(layout: AttentionContext, sizes: list[int], cache: Cache) -> list[AttentionContext]:
     """The same text in parts, each with the cache."""
-    assert layout.tokens is not None
     parts, begin = [], 0
     for size in sizes:
-        new = slice(begin, begin + size)
-        documents = layout.places.documents
-        places = TokenPositions(
-            layout.places.positions[:, new],
-            None if documents is None else documents[:, new],
-            whole=layout.places.whole,
-        )
-        parts.append(AttentionContext(places, tokens=layout.tokens[:, new], cache=cache))
+        parts.append(replace(layout.columns(begin, begin + size), cache=cache))
         begin += size
     return parts
 
@@ -199,42 +192,32 @@ def test_layers_that_share_a_block_keep_their_own():
     model, tokens = make_model("rope", shared=True), text()
     cache = Cache(capacity=SEQ)
     in_parts(model, model.layout(tokens), [SEQ], cache)
-    kept = [cache.layer(index).of(model.blocks[index].attention) for index in (0, 1)]
+    kept = [cache.layer(index)[model.blocks[index].attention] for index in (0, 1)]
     assert not torch.equal(kept[0][0], kept[1][0])
 
 
 def test_more_tokens_than_there_is_room_for_are_refused():
     model, tokens = make_model("window"), text()
-    with pytest.raises(ValueError, match=r"room for 13 tokens of a row, and 10 \+ 4"):
+    with pytest.raises(ValueError, match=r"10 \+ 4 tokens do not fit in a cache with room for 13"):
         in_parts(model, model.layout(tokens), [10, 4], Cache(capacity=SEQ - 1))
     with pytest.raises(ValueError, match="capacity=0"):
         Cache(capacity=0)
-
-
-def test_parts_of_one_layer_keep_their_own():
-    layer = Cache(capacity=4).layer(0)
-    first, second = nn.Identity(), nn.Identity()
-    assert layer.of(first) is layer.of(first)
-    assert layer.of(first) is not layer.of(second)
 
 
 class Latent(nn.Module):
     """Keeps tensors without heads, [batch, seq, size], of two sizes."""
 
     def forward(self, x: Tensor, layout: AttentionContext) -> Any:
-        return layout.remember(self, [x, x[..., :3]], window=None)
+        return layout.update_cache(self, [x, x[..., :3]])
 
 
 @pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 def test_tensors_of_any_shape_are_kept(make_cache):
     x, part, cache = torch.randn(2, 6, 5), Latent(), make_cache(capacity=6)
-    layout = AttentionContext(
-        TokenPositions(torch.arange(6).unsqueeze(0), whole=True), tokens=text()[:, :6]
-    )
-    for small in parts_of(layout, [3, 1, 1, 1], cache):
-        begin = int(small.places.positions[0, 0])
-        new = x[:, begin : begin + len(small.places)]
-        kept, places = part(new, small.at_layer(0))
-        present = (places.positions[0] >= 0).nonzero().squeeze(1)
-        torch.testing.assert_close(kept[0][:, present], x[:, : begin + len(small.places)])
-        torch.testing.assert_close(kept[1][:, present], x[:, : begin + len(small.places), :3])
+    for small in parts_of(one_document(text()[:, :6]), [3, 1, 1, 1], cache):
+        begin = int(small.positions[0, 0])
+        end = begin + len(small)
+        kept = part(x[:, begin:end], small.at_layer(0))
+        present = (small.keys().positions[0] >= 0).nonzero().squeeze(1)
+        torch.testing.assert_close(kept[0][:, present], x[:, :end])
+        torch.testing.assert_close(kept[1][:, present], x[:, :end, :3])

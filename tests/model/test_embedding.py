@@ -105,5 +105,5 @@ def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
 def test_a_value_embedding_without_tokens_says_so():
     own = ValueEmbedding(vocab_size=7, num_kv_heads=4, head_dim=8)
     part = Attention(hidden_dim=32, head_dim=8, value_embedding=own)
-    with pytest.raises(ValueError, match="ValueEmbedding looks tokens up, and the layout"):
+    with pytest.raises(ValueError, match="ValueEmbedding needs the tokens"):
         part(torch.randn(2, 3, 32))

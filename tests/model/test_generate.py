@@ -18,8 +18,8 @@ from fidgpt.model import (
     one_document,
 )
 from fidgpt.model.cache import StaticCache
-from fidgpt.model.context import within
 from fidgpt.model.generation import generate, likeliest, next_logits, sampling, write
+from fidgpt.model.masks import And, Window
 
 
 class Scored(LanguageModel):
@@ -95,7 +95,7 @@ def test_documents_of_a_prompt_stay_apart(model, prompts):
 def test_a_static_cache_and_windows_change_nothing(model):
     for block in model.blocks[:2]:
         block.attention.window = 4
-        block.attention.mask = within(causal, 4)
+        block.attention.mask = And((causal, Window(4)))
     prompts = [[1, 2, 3, 4, 5, 6], [7, 8]]
     options: dict[str, Any] = dict(num_tokens=10, context=99, choose=greedy)
     expected = list(write(model, prompts, **options))

@@ -17,8 +17,8 @@ from fidgpt.model import (
     materialize,
     token_table,
 )
+from fidgpt.model.cpu.weights import PackedLinear, _can_pack
 from fidgpt.model.generation import prepare_to_write
-from fidgpt.model.generation.weights import PackedLinear, _can_pack
 from fidgpt.model.mla import LatentAttention
 
 

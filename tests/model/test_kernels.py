@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from fidgpt.model.context import AttentionContext, causal, counted
+from fidgpt.model.context import counted
+from fidgpt.model.cpu import attention as cpu_attention
 from fidgpt.model.kernels import Scoring, blockwise, fastest, sdpa
 
 SHAPES = [(2, 4, 4, 7), (2, 4, 2, 16), (1, 4, 1, 21)]  # batch, heads, key heads, positions
@@ -30,15 +31,8 @@ def _inputs(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Inputs:
 
 def _causal(seq: int, *, head_dim: int = 8, dropout: float = 0.0) -> Scoring:
     """Plain causal attention among `seq` tokens."""
-    places = counted(seq, torch.device("cpu"))
-    return Scoring(
-        scale=head_dim**-0.5,
-        mask=causal,
-        queries=places,
-        keys=places,
-        layout=AttentionContext(places),
-        dropout=dropout,
-    )
+    ctx = counted(seq, torch.device("cpu"))
+    return Scoring(ctx=ctx, scale=head_dim**-0.5, dropout=dropout)
 
 
 def _with_gradients(out: Tensor, inputs: Inputs) -> list[Tensor]:
@@ -48,7 +42,7 @@ def _with_gradients(out: Tensor, inputs: Inputs) -> list[Tensor]:
 
 @pytest.fixture(params=[0, 512], ids=["recomputed", "kept"])
 def _memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[blockwise.__module__], "_KEEP_UP_TO", request.param)
+    monkeypatch.setattr(cpu_attention, "_KEEP_UP_TO", request.param)
 
 
 @pytest.mark.usefixtures("_memory")

@@ -11,23 +11,22 @@ from torch import Tensor
 from fidgpt.model import (
     ALiBi,
     And,
-    AttentionContext,
     Or,
     PackedDocuments,
     Prefix,
     Softcap,
-    TokenPositions,
     Window,
     blockwise,
     causal,
-    dense,
+    eager,
     fastest,
     flex,
     padded,
     sdpa,
 )
-from fidgpt.model.context import alibi_slopes, counted
+from fidgpt.model.context import counted
 from fidgpt.model.kernels import Scoring
+from fidgpt.model.masks import alibi_slopes
 
 SEQ, HEADS, KV_HEADS = 12, 6, 2
 MASKS = {
@@ -45,23 +44,16 @@ CHANGES = {
 }
 TOKENS = torch.tensor([[5, 0, 3, 4, 5, 0, 1, 2, 3, 4, 0, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]])
 LAYOUTS = {
-    "whole": AttentionContext(counted(SEQ, torch.device("cpu"))),
+    "whole": counted(SEQ, torch.device("cpu")),
     "packed": PackedDocuments(end_of_text=0)(TOKENS),
     "padded": padded(TOKENS, present=torch.tensor([[0] * 4 + [1] * 8, [1] * 12])),
 }
-KERNELS = {"sdpa": sdpa, "blockwise": blockwise, "fastest": fastest, "dense": dense}
+KERNELS = {"sdpa": sdpa, "blockwise": blockwise, "fastest": fastest, "eager": eager}
 
 
 def scoring(layout: str, mask: str, change: str) -> Scoring:
-    lay = replace(LAYOUTS[layout], _made={})
-    return Scoring(
-        scale=0.4,
-        mask=MASKS[mask],
-        queries=lay.places,
-        keys=lay.places,
-        layout=lay,
-        **CHANGES[change],
-    )
+    ctx = LAYOUTS[layout].columns(0)
+    return Scoring(ctx=ctx, scale=0.4, mask=MASKS[mask], **CHANGES[change])
 
 
 def inputs() -> list[Tensor]:
@@ -126,7 +118,7 @@ def expected() -> dict[tuple[str, str, str], Tensor]:
 
 def present(layout: str) -> Tensor:
     """Where a query is a token: what the others get is nobody's affair."""
-    return (LAYOUTS[layout].places.positions >= 0).view(-1, 1, SEQ, 1).expand(2, HEADS, SEQ, 3)
+    return (LAYOUTS[layout].positions >= 0).view(-1, 1, SEQ, 1).expand(2, HEADS, SEQ, 3)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -142,9 +134,9 @@ def test_a_kernel_computes_what_the_parts_say(kernel, case, expected):
 
 @pytest.mark.parametrize("kernel", ["sdpa", "blockwise"])
 @pytest.mark.parametrize("case", dict.fromkeys(CASES), ids="-".join)
-def test_gradients_are_those_of_the_dense_form(kernel, case):
+def test_gradients_are_those_of_the_eager_kernel(kernel, case):
     results = []
-    for compute in (KERNELS[kernel], dense):
+    for compute in (KERNELS[kernel], eager):
         leaves = [x.requires_grad_() for x in inputs()]
         query, key, value = leaves
         mixed = compute(query, key, value, scoring(*case)) * present(case[0])
@@ -153,11 +145,11 @@ def test_gradients_are_those_of_the_dense_form(kernel, case):
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
 
 
-def compare_flex_with_dense() -> None:
+def compare_flex_with_eager() -> None:
     """To float32, in which torch gives the normalisers that sinks need."""
     for case in dict.fromkeys(CASES):
         query, key, value = inputs()
-        mixed, exact = (kernel(query, key, value, scoring(*case)) for kernel in (flex, dense))
+        mixed, exact = (kernel(query, key, value, scoring(*case)) for kernel in (flex, eager))
         there = present(case[0])
         torch.testing.assert_close(mixed[there], exact[there], rtol=1e-6, atol=1e-7)
 
@@ -165,7 +157,7 @@ def compare_flex_with_dense() -> None:
 def test_flex_attention_computes_the_same(tmp_path: Path):
     """In a process without type checks, which torch cannot trace through."""
     here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
-    program = f"{here}; import test_masks; test_masks.compare_flex_with_dense()"
+    program = f"{here}; import test_masks; test_masks.compare_flex_with_eager()"
     run_program(program, folder=tmp_path)
 
 
@@ -184,13 +176,13 @@ def test_alibi_slopes_are_those_of_transformers():
 
 
 def test_positions_begin_anew_with_each_document():
-    places = PackedDocuments(end_of_text=0)(TOKENS).places
-    assert places.positions[0].tolist() == [0, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]
-    assert places.documents is not None
-    assert places.documents[1].tolist() == [0] * 9 + [1] * 3
+    ctx = LAYOUTS["packed"]
+    assert ctx.positions[0].tolist() == [0, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]
+    assert ctx.documents is not None
+    assert ctx.documents[1].tolist() == [0] * 9 + [1] * 3
 
 
 def test_padding_stands_nowhere_and_tokens_count_from_the_first():
-    places = LAYOUTS["padded"].places
-    assert places.positions[0].tolist() == [-1] * 4 + list(range(8))
-    assert isinstance(places, TokenPositions) and not places.whole
+    ctx = LAYOUTS["padded"]
+    assert ctx.positions[0].tolist() == [-1] * 4 + list(range(8))
+    assert not ctx.contiguous

@@ -1,5 +1,6 @@
 """Latent attention: its two forms against each other, its cache, its cost and its sizes."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,11 @@ from fidgpt.model import (
     Softcap,
     attention_sinks,
     blockwise,
-    dense,
+    eager,
     padded,
 )
 from fidgpt.model.cache import Cache
-from fidgpt.model.context import AttentionContext, TokenPositions
+from fidgpt.model.context import counted
 from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
 
@@ -72,16 +73,16 @@ class Counting:
 
     def __call__(self, query, key, value, scoring):
         self.kv_heads.append(key.shape[1])
-        return dense(query, key, value, scoring)
+        return eager(query, key, value, scoring)
 
 
 def cached(part: LatentAttention, x: Tensor, chunks: list[int], whole: bool = True) -> Tensor:
     """What comes out where the tokens come in chunks."""
     cache, outs, begin = Cache(capacity=x.shape[1]), [], 0
     for count in chunks:
-        places = TokenPositions(torch.arange(begin, begin + count)[None], whole=whole)
-        layout = AttentionContext(places, cache=cache).at_layer(0)
-        outs.append(part(x[:, begin : begin + count], layout))
+        ctx = counted(x.shape[1], x.device).columns(begin, begin + count)
+        ctx = replace(ctx, contiguous=whole, cache=cache)
+        outs.append(part(x[:, begin : begin + count], ctx))
         begin += count
     return torch.cat(outs, dim=1)
 
@@ -100,8 +101,7 @@ def test_both_forms_agree_on_rows_that_begin_late():
     full = padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
     cache, outs = Cache(capacity=SEQ), []
     for begin, end in [(0, 8), *((i, i + 1) for i in range(8, SEQ))]:
-        places = TokenPositions(full.places.positions[:, begin:end])
-        outs.append(part(x[:, begin:end], AttentionContext(places, cache=cache).at_layer(0)))
+        outs.append(part(x[:, begin:end], replace(full.columns(begin, end), cache=cache)))
     there = present.bool()
     expected = part(x, full)[there]
     torch.testing.assert_close(torch.cat(outs, dim=1)[there], expected, atol=1e-5, rtol=1e-5)
@@ -137,8 +137,7 @@ def test_a_linear_that_nobody_can_absorb_is_called():
 
 def test_the_cache_holds_the_latent_and_the_shared_key_alone():
     cache = Cache(capacity=SEQ)
-    places = TokenPositions(torch.arange(SEQ)[None], whole=True)
-    attention()(stream(), AttentionContext(places, cache=cache).at_layer(0))
+    attention()(stream(), replace(counted(SEQ, torch.device("cpu")), cache=cache))
     positions = SEQ * 8
     assert cache.bytes() == 2 * SEQ * (KV_RANK + ROPE) * 4 + positions
 
@@ -164,7 +163,7 @@ def test_the_forward_pass_costs_what_torch_counts(query_rank):
             value_head_dim=48,
             kv_rank=128,
             query_rank=query_rank,
-            kernel=dense,
+            kernel=eager,
             rope=RoPE(head_dim=32),
         )
         with FlopCounterMode(display=False) as counter:

@@ -16,8 +16,8 @@ from fidgpt.model import (
     Attention,
     AttentionContext,
     Block,
+    ContextFactory,
     Embedding,
-    LayoutMaker,
     LearnedPositions,
     PackedDocuments,
     RMSNorm,
@@ -44,7 +44,7 @@ def small(
     num_predictions: int = 2,
     positions: nn.Module | None = None,
     loss: TokenLoss | None = None,
-    layout: LayoutMaker = one_document,
+    layout: ContextFactory = one_document,
 ) -> MultiTokenTransformer:
     """A model of two layers, with all weights drawn widely."""
     rope = RoPE(head_dim=8)

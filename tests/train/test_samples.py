@@ -27,7 +27,7 @@ class Speller(LanguageModel):
         self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         assert layout is not None
-        spoken = (layout.places.positions - self.begin).clamp(0, len(self.text) - 1)
+        spoken = (layout.positions - self.begin).clamp(0, len(self.text) - 1)
         following = torch.tensor(self.text)[spoken].expand_as(tokens)
         return nn.functional.one_hot(following, 300).float()
 

@@ -3,20 +3,9 @@
 from fidgpt.model.attention import Attention, heads_that_fit
 from fidgpt.model.blocks import Block, Mixer, ParallelBlock, PostNormBlock, SandwichBlock, Shared
 from fidgpt.model.context import (
-    ALiBi,
-    And,
     AttentionContext,
-    LayoutMaker,
-    Mask,
-    Or,
+    ContextFactory,
     PackedDocuments,
-    Prefix,
-    ScoreChange,
-    Softcap,
-    TokenPositions,
-    Window,
-    attention_sinks,
-    causal,
     one_document,
     padded,
 )
@@ -39,8 +28,20 @@ from fidgpt.model.init import (
     attention_scale,
     output_scale,
 )
-from fidgpt.model.kernels import Kernel, Scoring, blockwise, dense, fastest, flex, sdpa
+from fidgpt.model.kernels import Kernel, Scoring, blockwise, eager, fastest, flex, sdpa
 from fidgpt.model.linear import Linear, LinearFactory, LoRALinear, MachineError, is_adapter
+from fidgpt.model.masks import (
+    ALiBi,
+    And,
+    Mask,
+    Or,
+    Prefix,
+    ScoreChange,
+    Softcap,
+    Window,
+    attention_sinks,
+    causal,
+)
 from fidgpt.model.materialization import StartError, initialize, materialize
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
 from fidgpt.model.mlp import (
@@ -113,7 +114,7 @@ from fidgpt.model.transformer import LanguageModel, Transformer
 from fidgpt.model.wrappers import Compile, Float8, Keep, Recompute, keep_products
 
 # Names in files that earlier versions wrote.
-RENAMED = {"Every": "And", "Either": "Or"}
+RENAMED = {"Every": "And", "Either": "Or", "dense": "eager"}
 
 __all__ = [
     "GELU",
@@ -131,6 +132,7 @@ __all__ = [
     "ClampedSwiGLU",
     "Compile",
     "Constant",
+    "ContextFactory",
     "DepthScaled",
     "Dispatch",
     "Embedding",
@@ -148,7 +150,6 @@ __all__ = [
     "Kernel",
     "LanguageModel",
     "LatentAttention",
-    "LayoutMaker",
     "LearnedPositions",
     "Linear",
     "LinearFactory",
@@ -198,7 +199,6 @@ __all__ = [
     "StartError",
     "SwiGLU",
     "TokenLoss",
-    "TokenPositions",
     "TokenPrediction",
     "Transformer",
     "TruncatedNormal",
@@ -211,8 +211,8 @@ __all__ = [
     "attention_sinks",
     "blockwise",
     "causal",
-    "dense",
     "dropless",
+    "eager",
     "fastest",
     "flex",
     "gated_ffn_dim",

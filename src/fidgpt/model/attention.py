@@ -6,43 +6,36 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fidgpt.model.context import (
-    AttentionContext,
-    Mask,
-    ScoreChange,
-    TokenPositions,
-    causal,
-    counted,
-    within,
-)
+from fidgpt.model.context import AttentionContext, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.ranges import require_factor, require_probability, require_size
 
 
 @runtime_checkable
 class Rotation(Protocol):
-    """Turns queries and keys by where they stand; see RoPE."""
+    """Rotates queries and keys by their positions; see RoPE."""
 
     def __call__(
         self,
         query: Float[Tensor, "batch heads seq head_dim"],
         key: Float[Tensor, "batch kv_heads seq head_dim"],
-        layout: AttentionContext,
+        ctx: AttentionContext,
         /,
     ) -> tuple[Tensor, Tensor]: ...
 
 
 @runtime_checkable
 class SinkFactory(Protocol):
-    """Makes a score for each head that is no key's; see attention_sinks."""
+    """Makes a score for each head that belongs to no key; see attention_sinks."""
 
     def __call__(self, *, num_heads: int) -> nn.Parameter: ...
 
 
 def heads_that_fit(*, hidden_dim: int, head_dim: int) -> int:
-    """Heads that fill a width side by side."""
+    """Return how many heads fill the width."""
     return hidden_dim // head_dim
 
 
@@ -55,28 +48,28 @@ class Attention(nn.Module):
     Args:
       hidden_dim: width of the residual stream.
       head_dim: size of a head.
-      num_heads: query heads; as many as fit the width unless said.
-      num_kv_heads: key and value heads; as many as query heads unless said.
-      window: a token looks at so many tokens at most, itself among them; at all unless said.
-      scale: of the products of queries and keys; 1 / sqrt(head_dim) unless said.
-      rope: turns (queries, keys) by their positions; None leaves them as they are.
-      query_norm: normalises queries [batch, seq, heads, head_dim] before they are turned.
+      num_heads: query heads; defaults to hidden_dim / head_dim.
+      num_kv_heads: key and value heads; defaults to num_heads.
+      window: sliding-window size in tokens, including the query; None for full attention.
+      scale: of the products of queries and keys; defaults to 1 / sqrt(head_dim).
+      rope: rotates queries and keys by their positions; None leaves them as they are.
+      query_norm: normalises queries [batch, seq, heads, head_dim] before they are rotated.
       key_norm: the same for keys.
       value_embedding: of tokens [batch, seq], added to the projected values.
-      scores: what is done to scores before the softmax, in turn.
-      sinks: makes the learned scores of looking at nothing.
-      mask: which tokens a token may look at, where they are of one document.
+      scores: changes of the scores before the softmax, in order.
+      sinks: makes learned scores that belong to no key.
+      mask: which tokens of its document a token may see.
       kernel: computes attention itself.
       linear: makes the four projections.
       bias: adds a bias to all four projections.
-      out_bias: the same for the output projection alone; as `bias` unless said.
+      out_bias: the same for the output projection alone; defaults to `bias`.
       dropout: probability of dropping an attention weight in training.
-      init: start of the query, key and value projections.
-      out_init: start of the output projection, `init` unless said.
+      init: of the query, key and value projections.
+      out_init: of the output projection; defaults to `init`.
 
     Raises:
-      ValueError: the width is not a whole number of heads, or query heads of key heads; or the
-        window is empty.
+      ValueError: head_dim does not divide the width, or num_kv_heads the heads; or the window is
+        empty.
     """
 
     def __init__(
@@ -122,7 +115,7 @@ class Attention(nn.Module):
         self.window = window
         self.scale = head_dim**-0.5 if scale is None else scale
         self.dropout = dropout
-        self.mask = within(mask, window)
+        self.mask = mask
         self.scores = tuple(scores)
         self.kernel = kernel
         self.rope = rope
@@ -154,45 +147,54 @@ class Attention(nn.Module):
             if head_dim < 1 or hidden_dim % head_dim:
                 raise ValueError(
                     f"{hidden_dim=} is not a whole number of heads of {head_dim=}; "
-                    "change one of them, or say num_heads."
+                    "change one of them, or set num_heads."
                 )
             num_heads = hidden_dim // head_dim
         if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
             raise ValueError(
-                f"{num_heads=} cannot be dealt evenly to {num_kv_heads=}: "
+                f"{num_heads=} cannot be split evenly over {num_kv_heads=}: "
                 "use a num_kv_heads that divides it."
             )
         if window is not None and window < 1:
-            raise ValueError(f"{window=} leaves nothing to look at: use 1 or more.")
+            raise ValueError(f"{window=} leaves no key to see; use 1 or more.")
 
     def forward(
-        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext | None = None
+        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
-        """Mixes tokens that stand as `layout` says; one document a row unless said."""
-        layout = AttentionContext(counted(x.shape[1], x.device)) if layout is None else layout
-        query, key, value = self._projected(x, layout.tokens)
+        """Mix tokens; without a context every row is one document."""
+        ctx = counted(x.shape[1], x.device) if ctx is None else ctx
+        query, key, value = self._project(x, ctx.tokens)
         if self.rope is not None:
-            query, key = self.rope(query, key, layout)
-        (key, value), keys = layout.remember(self, [key, value], window=self.window)
-        mixed = self.kernel(query, key, value, self._scoring(layout, keys))
+            query, key = self.rope(query, key, ctx)
+        key, value = ctx.update_cache(self, [key, value], window=self.window)
+        scoring = Scoring(
+            ctx=ctx,
+            scale=self.scale,
+            mask=self.mask,
+            window=self.window,
+            changes=self.scores,
+            sinks=self.sinks,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        mixed = self.kernel(query, key, value, scoring)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Scores and their weighted sum, beside the projections; the causal half is not taken off.
+        """Return operations of the scores and weighted sums, causal half included.
 
-        That is the convention of PaLM's appendix B (Chowdhery et al., 2022) and of nanoGPT.
+        This is the convention of PaLM's appendix B (Chowdhery et al., 2022) and of nanoGPT.
         """
         seen = seq_len if self.window is None else min(seq_len, self.window)
         return 4 * seen * self.num_heads * self.head_dim
 
     def projections(self, x: Float[Tensor, "batch seq hidden"]) -> Sequence[Tensor]:
-        """Queries, keys and values, each [batch, seq, its heads * head_dim]."""
+        """Return queries, keys and values, each [batch, seq, its heads * head_dim]."""
         return self.query(x), self.key(x), self.value(x)
 
-    def _projected(
+    def _project(
         self, x: Float[Tensor, "batch seq hidden"], tokens: Int[Tensor, "batch seq"] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each [batch, heads, seq, head_dim]."""
+        """Return queries, keys and values, each [batch, heads, seq, head_dim]."""
         query, key, value = self.projections(x)
         if self.value_embedding is not None:
             value = value + self.value_embedding(tokens)
@@ -204,15 +206,3 @@ class Attention(nn.Module):
         if self.key_norm is not None:
             key = self.key_norm(key)
         return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-
-    def _scoring(self, layout: AttentionContext, keys: TokenPositions) -> Scoring:
-        return Scoring(
-            scale=self.scale,
-            mask=self.mask,
-            queries=layout.places,
-            keys=keys,
-            layout=layout,
-            changes=self.scores,
-            sinks=self.sinks,
-            dropout=self.dropout if self.training else 0.0,
-        )

@@ -1,4 +1,4 @@
-"""A layer of the decoder: attention and an MLP, and where their norms stand."""
+"""Layers of the decoder: attention, an MLP and their norms."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -16,14 +16,14 @@ BlockFactory = Callable[[], nn.Module]
 
 @runtime_checkable
 class Mixer(Protocol):
-    """A module that lets tokens look at each other, such as Attention or one of your own."""
+    """A module that mixes tokens, such as Attention or one of your own."""
 
-    def forward(self, x: Stream, layout: AttentionContext | None, /) -> Stream:
-        """What is added to the stream; tokens stand as `layout` says, from 0 on without one."""
+    def forward(self, x: Stream, ctx: AttentionContext | None, /) -> Stream:
+        """Return what is added to the stream; see `AttentionContext`."""
         ...
 
-    def __call__(self, x: Stream, layout: AttentionContext | None, /) -> Stream:
-        """The same: what torch makes of `forward`."""
+    def __call__(self, x: Stream, ctx: AttentionContext | None, /) -> Stream:
+        """Call `forward`, with torch's hooks."""
         ...
 
 
@@ -31,15 +31,15 @@ class Block(nn.Module):
     """One layer: attention, then an MLP, each normalised before and added to the stream.
 
     Args:
-      attention_norm: normalises what attention reads.
-      attention: mixes tokens; called with the stream and its layout.
-      mlp_norm: normalises what the MLP reads.
-      mlp: works on each token alone.
+      attention_norm: normalises the input of attention.
+      attention: mixes tokens; called with the stream and its context.
+      mlp_norm: normalises the input of the MLP.
+      mlp: computes on each token alone.
       dropout: probability of dropping an element of either branch in training.
-      branch_scale: of what either branch adds to the stream.
+      branch_scale: factor of what either branch adds to the stream.
 
     Raises:
-      ValueError: dropout is not from 0 to below 1, or branch_scale 0 or not finite.
+      ValueError: dropout is not in [0, 1), or branch_scale is 0 or not finite.
     """
 
     def __init__(
@@ -67,48 +67,48 @@ class Block(nn.Module):
         require_probability("dropout", dropout)
         require_factor("branch_scale", branch_scale)
 
-    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
-        """The stream after this layer; its tokens stand as `layout` says, from 0 on unless said."""
-        x = x + self._branch(self.attention(self.attention_norm(x), layout))
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
+        """Return the stream after this layer."""
+        x = x + self._branch(self.attention(self.attention_norm(x), ctx))
         return x + self._branch(self.mlp(self.mlp_norm(x)))
 
     def _branch(self, out: Stream) -> Stream:
-        """What is added to the stream."""
+        """Return what a branch adds to the stream."""
         if self.training and self.dropout:
             out = F.dropout(out, self.dropout)
         return out if self.branch_scale == 1.0 else out * self.branch_scale
 
 
 class PostNormBlock(Block):
-    """Normalises what each branch gives rather than what it reads (OLMo 2, arXiv:2501.00656)."""
+    """Norms after each branch instead of before it (OLMo 2, arXiv:2501.00656)."""
 
-    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
-        """The stream after this layer."""
-        x = x + self._branch(self.attention_norm(self.attention(x, layout)))
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
+        """Return the stream after this layer."""
+        x = x + self._branch(self.attention_norm(self.attention(x, ctx)))
         return x + self._branch(self.mlp_norm(self.mlp(x)))
 
 
 class ParallelBlock(Block):
-    """Attention and MLP read the same stream, so that neither waits (GPT-J; PaLM, section 2)."""
+    """Attention and MLP in parallel on one input (GPT-J; PaLM, section 2)."""
 
-    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
-        """The stream after this layer."""
-        attended = self.attention(self.attention_norm(x), layout)
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
+        """Return the stream after this layer."""
+        attended = self.attention(self.attention_norm(x), ctx)
         return x + self._branch(attended + self.mlp(self.mlp_norm(x)))
 
 
 class SandwichBlock(Block):
-    """Normalises what each branch reads and what it gives (Ding et al., 2021; Gemma 2).
+    """Norms before and after each branch (Ding et al., 2021; Gemma 2).
 
     Args:
-      attention_norm: normalises what attention reads.
-      attention: mixes tokens; called with the stream and its layout.
-      attention_out_norm: normalises what attention gives.
-      mlp_norm: normalises what the MLP reads.
-      mlp: works on each token alone.
-      mlp_out_norm: normalises what the MLP gives.
+      attention_norm: normalises the input of attention.
+      attention: mixes tokens; called with the stream and its context.
+      attention_out_norm: normalises the output of attention.
+      mlp_norm: normalises the input of the MLP.
+      mlp: computes on each token alone.
+      mlp_out_norm: normalises the output of the MLP.
       dropout: probability of dropping an element of either branch in training.
-      branch_scale: of what either branch adds to the stream.
+      branch_scale: factor of what either branch adds to the stream.
     """
 
     def __init__(
@@ -134,18 +134,18 @@ class SandwichBlock(Block):
         self.attention_out_norm = attention_out_norm
         self.mlp_out_norm = mlp_out_norm
 
-    def forward(self, x: Stream, layout: AttentionContext | None = None) -> Stream:
-        """The stream after this layer."""
-        attended = self.attention(self.attention_norm(x), layout)
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
+        """Return the stream after this layer."""
+        attended = self.attention(self.attention_norm(x), ctx)
         x = x + self._branch(self.attention_out_norm(attended))
         return x + self._branch(self.mlp_out_norm(self.mlp(self.mlp_norm(x))))
 
 
 class Shared:
-    """A factory that makes one block and gives it to every layer (ALBERT, arXiv:1909.11942).
+    """A factory that makes one block for all layers (ALBERT, arXiv:1909.11942).
 
     Args:
-      block: makes it.
+      block: makes the block.
     """
 
     def __init__(self, block: BlockFactory) -> None:
@@ -153,7 +153,7 @@ class Shared:
         self._made: nn.Module | None = None
 
     def __call__(self) -> nn.Module:
-        """The one block."""
+        """Return the one block."""
         if self._made is None:
             self._made = self._make()
         return self._made

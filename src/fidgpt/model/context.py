@@ -1,302 +1,229 @@
-"""What attention knows of its tokens: positions, documents, masks and scores."""
+"""The context of a forward pass: positions, documents, masks and the KV cache."""
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from jaxtyping import Bool, Int
+from torch import Tensor
 
-from fidgpt.model.cache import Cache, CacheUpdate, LayerCache, RingBuffer
-from fidgpt.model.init import ZEROS, Init, with_init
-from fidgpt.ranges import require_positive, require_size
+from fidgpt.model.cache import Cache
+from fidgpt.model.masks import Mask, Token, Window, causal
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class TokenPositions:
-    """Where some tokens stand.
+    """Positions of some tokens: of those of a pass, or of all keys in a cache.
 
     Attributes:
       positions: of each token in its document, from 0, for every row or one for all; negative
-        where there is no token.
-      documents: a number for the document that each token belongs to; None: a row is one.
-      whole: known without a look at the numbers that every row is one document from its first
-        token on, with no gap.
+        for padding.
+      documents: the number of each token's document; None where every row is one document.
+      contiguous: whether, without looking at the numbers, every row is known to be one document
+        without padding.
     """
 
     positions: Int[Tensor, "rows seq"]
     documents: Int[Tensor, "rows seq"] | None = None
-    whole: bool = False
+    contiguous: bool = False
 
     def __len__(self) -> int:
         return self.positions.shape[1]
 
+    def along(self, dim: int) -> Token:
+        """Return all tokens as [rows, 1, queries, keys], of which `dim`, -2 or -1, is theirs."""
+        other = -1 if dim == -2 else -2
+        numbers = (self.positions, self.documents)
+        return Token(*(None if x is None else x.unsqueeze(1).unsqueeze(other) for x in numbers))
+
+    def at(self, row: Tensor, column: Tensor) -> Token:
+        """Return one token; a single row of positions stands for all rows."""
+        row = row if len(self.positions) > 1 else torch.zeros_like(row)
+        documents = self.documents
+        return Token(
+            self.positions[row, column], None if documents is None else documents[row, column]
+        )
+
 
 @dataclass(frozen=True, eq=False)
-class AttentionContext:
-    """What every layer of a forward pass is told beside the stream.
+class AttentionContext(TokenPositions):
+    """What every layer gets beside the residual stream: where the tokens of a pass stand.
 
     Attributes:
-      places: where the tokens stand.
-      tokens: the tokens themselves, for parts that look at them again; None where there are none.
-      cache: what was kept of the tokens before these, during generation; a model gives each of
-        its layers a layout with the layer's own.
+      tokens: their ids [batch, seq], for parts that look them up again; None where there are none.
+      cache: keys and values of the tokens before these, during generation.
+      layer: the layer whose cache `update_cache` extends.
     """
 
-    places: TokenPositions
     tokens: Int[Tensor, "batch seq"] | None = None
-    cache: Cache | LayerCache | None = None
-    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    cache: Cache | None = None
+    layer: int = 0
+    _cached: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def at_layer(self, index: int) -> "AttentionContext":
-        """The layout of layer `index`; the same one where nothing is cached."""
-        if not isinstance(self.cache, Cache):
+        """Return the context of layer `index`, which is the same one without a cache."""
+        if self.cache is None:
             return self
-        return AttentionContext(self.places, self.tokens, self.cache.layer(index), self._made)
+        self.cache.layer(index)
+        return AttentionContext(
+            self.positions,
+            self.documents,
+            self.contiguous,
+            self.tokens,
+            self.cache,
+            index,
+            self._cached,
+        )
 
-    def remember(
-        self, owner: object, new: Sequence[Tensor], *, window: int | None
-    ) -> tuple[Sequence[Tensor], TokenPositions]:
-        """Tensors [..., seq, size] of all tokens that these may look at, and where those stand.
+    def columns(self, begin: int, end: int | None = None) -> "AttentionContext":
+        """Return the context of some of the columns, without a cache."""
+        parts = (self.positions, self.documents, self.tokens)
+        positions, documents, tokens = (None if x is None else x[:, begin:end] for x in parts)
+        assert positions is not None
+        return AttentionContext(positions, documents, self.contiguous, tokens)
+
+    def update_cache(
+        self, owner: object, new: Sequence[Tensor], *, window: int | None = None
+    ) -> Sequence[Tensor]:
+        """Add what a layer computed of these tokens to its cache, and return that of all keys.
 
         Args:
-          owner: the part that remembers; `self` of the caller.
-          new: what it knows of the tokens of this pass.
-          window: how many tokens back it looks; None: at all.
+          owner: the module that keeps them; `self` of the caller.
+          new: tensors [..., seq, size], such as keys and values.
+          window: the window in tokens of the caller; None for full attention.
+
+        Returns:
+          The same tensors [..., keys, size] of all tokens that these may see; `new` without a
+          cache. `visible` and `distance` with the same window are of the same keys.
         """
-        if not isinstance(self.cache, LayerCache):
-            return new, self.places
-        ring = self.cache.ring(window)
-        turn, places = self.once(("turn", ring.room), lambda: self._turned(ring))
-        return turn.extend(self.cache.of(owner), new), places
+        if self.cache is None:
+            return new
+        self.keys(window)  # keeps their positions
+        kept = self.cache.layer(self.layer).setdefault(owner, [])
+        return self.cache.extend(kept, new, window=window, before=self._length_before())
 
-    def _turned(self, ring: RingBuffer) -> tuple[CacheUpdate, TokenPositions]:
-        """What this pass does to parts with one room, and where all that these keep stand."""
-        places = self.places
-        numbers = [x.unsqueeze(-1) for x in (places.positions, places.documents) if x is not None]
-        turn = ring.turn(places.positions)
-        shown = turn.extend(ring.columns, numbers, empty=-1)
-        if turn.is_first:
-            return turn, places
-        positions, *documents = (x.squeeze(-1) for x in shown)
-        return turn, TokenPositions(positions, *documents, whole=places.whole and not turn.has_gaps)
+    def visible(
+        self, mask: Mask = causal, *, window: int | None = None
+    ) -> Bool[Tensor, "rows one queries keys"]:
+        """Return which keys each query may see.
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, made for the first who asks: layers share angles and masks."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        These are tokens, not padding, of the query's document and within the window, that the mask
+        allows. The keys are those that `update_cache` returns for the same window. The tensor is
+        computed once for all layers.
+
+        Args:
+          mask: such as `causal` or a `Prefix`.
+          window: sliding-window size in tokens, including the query; None for full attention.
+        """
+
+        def compute() -> Tensor:
+            return self.may_see(self.along(-2), self.keys(window).along(-1), mask, window)
+
+        return self.cached(("visible", mask, window), compute)
+
+    def distance(self, *, window: int | None = None) -> Int[Tensor, "rows one queries keys"]:
+        """Return how many tokens each key is before each query; negative for later keys."""
+        return self.along(-2).position - self.keys(window).along(-1).position
+
+    def keys(self, window: int | None = None) -> TokenPositions:
+        """Return the positions of all keys; the context itself where they are those of its tokens.
+
+        Args:
+          window: the window of the layer; None for full attention.
+        """
+        if self.cache is None:
+            return self
+        return self.cached(("keys", self.cache.room(window)), lambda: self._cached_keys(window))
+
+    def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return what `compute` gives, computed once a pass: layers share angles and masks."""
+        if key not in self._cached:
+            self._cached[key] = compute()
+        return self._cached[key]
+
+    @staticmethod
+    def may_see(query: Token, key: Token, mask: Mask, window: int | None) -> Bool[Tensor, "..."]:
+        """Return whether queries may see keys, for tokens of any shapes that broadcast."""
+        visible = mask(query, key) & (key.position >= 0)
+        if window is not None:
+            visible = visible & Window(window)(query, key)
+        if query.document is None or key.document is None:
+            return visible
+        return visible & (query.document == key.document)
+
+    def _cached_keys(self, window: int | None) -> TokenPositions:
+        assert self.cache is not None
+        kept = self.cache.positions_of(window)
+        is_first = not kept
+        parts = (self.positions, self.documents)
+        new = [x.unsqueeze(-1) for x in parts if x is not None]
+        before = self._length_before()
+        all_keys = self.cache.extend(kept, new, window=window, before=before, empty=-1)
+        if is_first:
+            return self
+        positions, *documents = (x.squeeze(-1) for x in all_keys)
+        contiguous = self.contiguous and not self.cache.has_gaps
+        return TokenPositions(positions, *documents, contiguous=contiguous)
+
+    def _length_before(self) -> Any:
+        """Return how many tokens of a row came before; counts those of this pass once."""
+        assert self.cache is not None
+        return self.cached("length before", lambda: self.cache.advance(self.positions))
 
 
 @runtime_checkable
-class LayoutMaker(Protocol):
-    """Says where the tokens of a batch stand."""
+class ContextFactory(Protocol):
+    """Makes the context of a batch of tokens."""
 
     def __call__(self, tokens: Int[Tensor, "batch seq"], /) -> AttentionContext: ...
 
 
 def one_document(tokens: Int[Tensor, "batch seq"]) -> AttentionContext:
-    """Every row is one document, or is treated as one: positions count from 0 to its end."""
-    return AttentionContext(counted(tokens.shape[1], tokens.device), tokens=tokens)
+    """Treat every row as one document: positions count from 0 to its end."""
+    return counted(tokens.shape[1], tokens.device, tokens=tokens)
 
 
-def counted(seq: int, device: torch.device) -> TokenPositions:
-    """Positions from 0 to seq - 1 in every row."""
-    return TokenPositions(torch.arange(seq, device=device).unsqueeze(0), whole=True)
+def counted(
+    seq: int, device: torch.device, *, tokens: Int[Tensor, "batch seq"] | None = None
+) -> AttentionContext:
+    """Return a context of positions from 0 to seq - 1 in every row."""
+    positions = torch.arange(seq, device=device).unsqueeze(0)
+    return AttentionContext(positions, contiguous=True, tokens=tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedDocuments:
-    """A row holds documents one after the other, and none is to see another.
+    """Rows of several documents, none of which sees another.
 
-    Positions begin anew with each document (as in the training of Llama 3; Grattafiori et al.,
+    Positions start at 0 in each document (as in the training of Llama 3; Grattafiori et al.,
     2024, arXiv:2407.21783, section 3.2).
 
     Attributes:
-      end_of_text: the token between two documents. It stands at the beginning of the second, as
-        it does before a text that is to be continued.
+      end_of_text: the token between two documents. It is the first token of the second, as it is
+        before a prompt.
     """
 
     end_of_text: int
 
     def __call__(self, tokens: Int[Tensor, "batch seq"]) -> AttentionContext:
-        """The layout of rows in which `end_of_text` parts the documents."""
+        """Return the context of rows in which `end_of_text` separates the documents."""
         begins = tokens == self.end_of_text
         columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         first = torch.where(begins, columns, 0).cummax(1).values
-        return AttentionContext(
-            TokenPositions(columns - first, documents=begins.cumsum(1)), tokens=tokens
-        )
+        return AttentionContext(columns - first, documents=begins.cumsum(1), tokens=tokens)
 
 
 def padded(
     tokens: Int[Tensor, "batch seq"], *, present: Int[Tensor, "batch seq"]
 ) -> AttentionContext:
-    """Rows of different lengths in one batch.
+    """Return the context of rows of different lengths.
 
     Args:
-      tokens: anything where no token is.
-      present: 1 where there is a token and 0 where there is none, as the attention masks of
-        transformers.
+      tokens: any ids where there is padding.
+      present: 1 for tokens and 0 for padding, as the attention masks of transformers.
     """
     present = present.long()
-    return AttentionContext(TokenPositions(present.cumsum(1) * present - 1), tokens=tokens)
-
-
-class Token(NamedTuple):
-    """What a mask knows of a token: integers of any shape.
-
-    Attributes:
-      position: in its document, from 0.
-      document: the number of its document; None where a row is one document.
-    """
-
-    position: Tensor
-    document: Tensor | None = None
-
-
-@runtime_checkable
-class Mask(Protocol):
-    """Says whether a query may look at a key; both are of one document and both exist."""
-
-    def __call__(self, query: Token, key: Token, /) -> Tensor: ...
-
-
-def causal(query: Token, key: Token) -> Tensor:
-    """At itself and what came before."""
-    return key.position <= query.position
-
-
-@dataclass(frozen=True)
-class Window:
-    """At the last `size` tokens, itself among them, and as far ahead where a mask lets it.
-
-    (Beltagy et al., 2020, arXiv:2004.05150; as Mistral counts.)
-    """
-
-    size: int
-
-    def __call__(self, query: Token, key: Token) -> Tensor:
-        return (query.position - key.position).abs() < self.size
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """At what came before, and within a document's first `length` tokens at all of them.
-
-    (Prefix language models; Raffel et al., 2020, arXiv:1910.10683, section 3.2.1.)
-    """
-
-    length: int
-
-    def __call__(self, query: Token, key: Token) -> Tensor:
-        return (key.position <= query.position) | (key.position < self.length)
-
-
-@dataclass(frozen=True)
-class And:
-    """At what each of the masks allows."""
-
-    masks: tuple[Mask, ...]
-
-    def __call__(self, query: Token, key: Token) -> Tensor:
-        seen = self.masks[0](query, key)
-        for mask in self.masks[1:]:
-            seen = seen & mask(query, key)
-        return seen
-
-
-@dataclass(frozen=True)
-class Or:
-    """At what one of the masks at least allows."""
-
-    masks: tuple[Mask, ...]
-
-    def __call__(self, query: Token, key: Token) -> Tensor:
-        seen = self.masks[0](query, key)
-        for mask in self.masks[1:]:
-            seen = seen | mask(query, key)
-        return seen
-
-
-def within(mask: Mask, window: int | None) -> Mask:
-    """The mask, narrowed to a window where one is given."""
-    return mask if window is None else And((mask, Window(window)))
-
-
-def is_causal_among(mask: Mask, count: int) -> bool:
-    """Whether among `count` tokens in a row a mask is `causal` and nothing more."""
-    masks = mask.masks if isinstance(mask, And) else (mask,)
-    wide = (isinstance(one, Window) and one.size >= count for one in masks if one is not causal)
-    return causal in masks and all(wide)
-
-
-@runtime_checkable
-class ScoreChange(Protocol):
-    """Changes scores, of all pairs or of one as FlexAttention asks; everything broadcasts."""
-
-    def __call__(
-        self, score: Tensor, /, *, head: Tensor, num_heads: int, query: Token, key: Token
-    ) -> Tensor:
-        """The new scores; `head` is the number of the query head, below `num_heads`."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Softcap:
-    """`cap * tanh(score / cap)`: scores stay between -cap and cap (Gemma 2, arXiv:2408.00118)."""
-
-    cap: float = 50.0
-
-    def __post_init__(self) -> None:
-        self.check_arguments(cap=self.cap)
-
-    @staticmethod
-    def check_arguments(*, cap: float) -> None:
-        """Raises ValueError unless the cap is finite and above 0."""
-        require_positive("cap", cap)
-
-    def __call__(
-        self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
-    ) -> Tensor:
-        return self.cap * torch.tanh(score / self.cap)
-
-
-@dataclass(frozen=True)
-class ALiBi:
-    """Takes off each score the distance, times a slope of the head's own.
-
-    Slopes are 2^(-8 (h + 1) / n) for n heads, a power of two; for other counts, those of the next
-    smaller power, and every other one of twice as many heads (Press et al., 2022,
-    arXiv:2108.12409, section 3).
-    """
-
-    def __call__(
-        self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
-    ) -> Tensor:
-        slopes = torch.tensor(alibi_slopes(num_heads), device=score.device, dtype=score.dtype)
-        return score - slopes[head] * (query.position - key.position).abs()
-
-
-def alibi_slopes(num_heads: int) -> list[float]:
-    """How fast each head forgets, per token of distance."""
-    power = 2 ** math.floor(math.log2(num_heads))
-    slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
-    between = [2.0 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
-    return slopes + between[: num_heads - power]
-
-
-def attention_sinks(*, num_heads: int, init: Init = ZEROS) -> nn.Parameter:
-    """A learned score for each head that is no token's: a head may look at nothing.
-
-    (Xiao et al., 2024, arXiv:2309.17453; in this form gpt-oss, and Miller, 2023.)
-
-    Raises:
-      ValueError: there is no head.
-    """
-    require_size("num_heads", num_heads)
-    return with_init(nn.Parameter(torch.empty(num_heads)), init)
+    return AttentionContext(present.cumsum(1) * present - 1, tokens=tokens)

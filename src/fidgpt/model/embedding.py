@@ -1,15 +1,15 @@
-"""Tokens in, scores out: the token table and the two parts that use it."""
+"""The token table, and the embedding and unembedding that use it."""
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from fidgpt.model import cpu
 from fidgpt.model.context import AttentionContext, one_document
+from fidgpt.model.cpu.backward import NarrowEmbedding
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.ranges import require_factor, require_positive, require_size
 
@@ -17,10 +17,10 @@ HALF = Constant(0.5)
 
 
 def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> nn.Parameter:
-    """One vector for each token, as a parameter of shape [vocab_size, hidden_dim].
+    """Return one vector for each token, a parameter of shape [vocab_size, hidden_dim].
 
-    It is a part of its own so that `Embedding` and `Unembedding` can hold the same one (Press and
-    Wolf, 2017, arXiv:1608.05859): weights are tied by sharing, never by a flag.
+    `Embedding` and `Unembedding` can hold the same one (Press and Wolf, 2017, arXiv:1608.05859):
+    weights are tied by sharing, never by a flag.
 
     Raises:
       ValueError: a size is below 1.
@@ -31,20 +31,20 @@ def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -
 
 
 def root_of_width(*, hidden_dim: int) -> float:
-    """The square root of the width, which Gemma multiplies each token's vector by."""
+    """Return sqrt(hidden_dim), the scale of Gemma's embedding."""
     return math.sqrt(hidden_dim)
 
 
 class Embedding(nn.Module):
-    """Looks up each token's vector, times `scale`, and adds its position where there is one for it.
+    """The vector of each token times `scale`, plus that of its position if there is a table.
 
     Args:
       weight: the token table [vocab_size, hidden_dim].
-      positions: adds where a token stands; None adds nothing.
-      scale: of the token's vector; Gemma's is the square root of hidden_dim.
+      positions: from positions to vectors that are added; None adds nothing.
+      scale: of the token vectors; Gemma's is the square root of hidden_dim.
 
     Raises:
-      ValueError: the scale is 0, or not finite.
+      ValueError: the scale is 0 or not finite.
     """
 
     def __init__(
@@ -62,31 +62,31 @@ class Embedding(nn.Module):
         require_factor("scale", scale)
 
     def forward(
-        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
-        """The vectors of tokens that stand as `layout` says; from 0 on unless said."""
-        x = _looked_up(tokens, self.weight)
+        """Return the vectors of tokens; without a context positions count from 0."""
+        x = _look_up(tokens, self.weight)
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is None:
             return x
-        layout = one_document(tokens) if layout is None else layout
-        return x + self.positions(layout.places.positions).to(x.dtype)
+        ctx = one_document(tokens) if ctx is None else ctx
+        return x + self.positions(ctx.positions).to(x.dtype)
 
 
 class ValueEmbedding(nn.Module):
-    """A table of an attention's own, of which each token's row is added to its values.
+    """A token table of one attention, whose rows times a learned gate are added to its values.
 
-    What a token is then reaches deep layers directly (value embeddings as in Jordan et al., 2024,
-    https://github.com/KellerJordan/modded-nanogpt, after Zhou et al., 2024, arXiv:2410.17897). It
-    costs memory and next to no operations. A learned number, one a layer, says how much is added.
+    The identity of a token then reaches deep layers directly (value embeddings as in Jordan et al.,
+    2024, https://github.com/KellerJordan/modded-nanogpt, after Zhou et al., 2024,
+    arXiv:2410.17897). It costs memory, and next to no operations.
 
     Args:
       vocab_size: rows of the table.
       num_kv_heads: value heads of the attention.
       head_dim: size of one.
-      init: start of the table.
-      gate_init: start of the number.
+      init: of the table.
+      gate_init: of the gate, one number per layer.
 
     Raises:
       ValueError: a size is below 1.
@@ -116,21 +116,21 @@ class ValueEmbedding(nn.Module):
         require_size("head_dim", head_dim)
 
     def forward(self, tokens: Int[Tensor, "batch seq"] | None) -> Float[Tensor, "batch seq values"]:
-        """What is added to the values of all heads, side by side.
+        """Return what is added to the values of all heads, side by side.
 
         Raises:
-          ValueError: the attention was not told which tokens it works on.
+          ValueError: the context has no tokens.
         """
         if tokens is None:
             raise ValueError(
-                "a ValueEmbedding looks tokens up, and the layout of this pass names none: "
-                "call the model with tokens, or the attention with Layout(places, tokens=...)."
+                "a ValueEmbedding needs the tokens of this pass, and its context has none; call "
+                "the model with tokens, or the attention with AttentionContext(..., tokens=...)."
             )
-        return self.gate * _looked_up(tokens, self.weight)
+        return self.gate * _look_up(tokens, self.weight)
 
 
 class Unembedding(nn.Module):
-    """Scores every token of the table against a feature: `logits = scale * x W^T`.
+    """Logits of all tokens: `scale * x W^T`.
 
     Args:
       weight: the token table [vocab_size, hidden_dim].
@@ -138,7 +138,7 @@ class Unembedding(nn.Module):
       softcap: logits become `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118).
 
     Raises:
-      ValueError: the scale is 0 or not finite, or the cap not above 0.
+      ValueError: the scale is 0 or not finite, or the cap is not above 0.
     """
 
     def __init__(
@@ -157,10 +157,10 @@ class Unembedding(nn.Module):
         require_positive("softcap", softcap)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
-        return self.finished(F.linear(x, self.weight))
+        return self.finish(F.linear(x, self.weight))
 
-    def finished(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """Products with the table as logits."""
+    def finish(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """Return the logits of products with the table."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -168,44 +168,13 @@ class Unembedding(nn.Module):
         return logits
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Forward floating-point operations of one token, a multiply-add counted as two."""
+        """Return the forward operations of the product for one token."""
         return 2 * self.weight.numel()
 
 
-def _looked_up(
+def _look_up(
     tokens: Int[Tensor, "batch seq"], table: Float[Tensor, "vocab width"]
 ) -> Float[Tensor, "batch seq width"]:
-    is_narrow = table.device.type == "cpu" and table.itemsize < 4
-    if is_narrow and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return _LookUp.apply(tokens, table)
+    if table.itemsize < 4 and cpu.has_own_backward(table):
+        return NarrowEmbedding.apply(tokens, table)
     return F.embedding(tokens, table)
-
-
-class _LookUp(torch.autograd.Function):
-    """Rows of a narrow table, whose gradients are added up in float32, as torch does on GPUs.
-
-    On CPUs torch adds them up in the table's format: of a byte that a batch holds a thousand times,
-    most come to nothing in bfloat16.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(tokens)
-        ctx.shape = table.shape
-        return F.embedding(tokens, table)
-
-    @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *outer: Tensor
-    ) -> tuple[None, Tensor]:
-        (tokens,) = ctx.saved_tensors
-        # A table of the tokens that there are: in float32 a whole one would be mostly zeros.
-        there = tokens.new_zeros(ctx.shape[0]).index_fill_(0, tokens.flatten(), 1)
-        used, places = there.nonzero().squeeze(1), there.cumsum(0)[tokens] - 1
-        sums = torch.ops.aten.embedding_dense_backward(
-            outer[0].float(), places, len(used), padding_idx=-1, scale_grad_by_freq=False
-        )
-        gradient = outer[0].new_zeros(ctx.shape)
-        gradient[used] = sums.to(gradient.dtype)
-        return None, gradient

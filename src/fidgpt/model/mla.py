@@ -8,18 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.attention import Attention, Rotation, SinkFactory
-from fidgpt.model.context import (
-    AttentionContext,
-    Mask,
-    ScoreChange,
-    TokenPositions,
-    causal,
-    counted,
-    within,
-)
+from fidgpt.model.context import AttentionContext, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.positions import RoPE, YaRN
 
@@ -142,7 +135,7 @@ class LatentAttention(nn.Module):
         self.window = window
         self.scale = _usual_scale(rope, head_dim, rope_head_dim) if scale is None else scale
         self.dropout = dropout
-        self.mask = within(mask, window)
+        self.mask = mask
         self.scores = tuple(scores)
         self.kernel = kernel
         self.rope = rope
@@ -193,18 +186,26 @@ class LatentAttention(nn.Module):
             raise ValueError(f"{', '.join(empty)} leaves no dimension: use 1 or more.")
 
     def forward(
-        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext | None = None
+        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
-        """Mixes tokens that stand as `layout` says; one document a row unless said."""
-        layout = AttentionContext(counted(x.shape[1], x.device)) if layout is None else layout
-        query, known = self._projected(x, layout)
-        (known,), keys = layout.remember(self, [known], window=self.window)
-        weight = self._absorbable(queries=query.shape[2], keys=known.shape[1])
-        scoring = self._scoring(layout, keys)
+        """Mix tokens; without a context every row is one document."""
+        ctx = counted(x.shape[1], x.device) if ctx is None else ctx
+        query, latent = self._project(x, ctx)
+        (latent,) = ctx.update_cache(self, [latent], window=self.window)
+        scoring = Scoring(
+            ctx=ctx,
+            scale=self.scale,
+            mask=self.mask,
+            window=self.window,
+            changes=self.scores,
+            sinks=self.sinks,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        weight = self._absorbable(queries=query.shape[2], keys=latent.shape[1])
         if weight is None:
-            mixed = self._plain(query, known, scoring)
+            mixed = self._plain(query, latent, scoring)
         else:
-            mixed = self._absorbed(query, known, scoring, weight)
+            mixed = self._absorbed(query, latent, scoring, weight)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def own_flops_per_token(self, seq_len: int) -> int:
@@ -220,8 +221,8 @@ class LatentAttention(nn.Module):
         """Multiply-adds of a head for one query and one key."""
         return self.head_dim + self.rope_head_dim + self.value_head_dim
 
-    def _projected(
-        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext
+    def _project(
+        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext
     ) -> tuple[Float[Tensor, "batch heads seq query_dim"], Float[Tensor, "batch seq known_dim"]]:
         """Queries, and what is kept of a token: its latent and the key that all heads share."""
         narrow = x
@@ -231,7 +232,7 @@ class LatentAttention(nn.Module):
         latent, key = self.kv_down(x).split([self.kv_rank, self.rope_head_dim], dim=-1)
         if self.rope is not None:
             still, turning = query.split([self.head_dim, self.rope_head_dim], dim=-1)
-            turned, shared = self.rope(turning, key.unsqueeze(1), layout)
+            turned, shared = self.rope(turning, key.unsqueeze(1), ctx)
             query, key = torch.cat([still, turned], dim=-1), shared.squeeze(1)
         return query, torch.cat([self.kv_norm(latent), key], dim=-1)
 
@@ -274,18 +275,6 @@ class LatentAttention(nn.Module):
         plain = keys * (each + queries * self._size_of_a_pair)
         absorbed = queries * (each + keys * 2 * (self.kv_rank + self.rope_head_dim))
         return _weight_of(self.kv_up) if absorbed < plain else None
-
-    def _scoring(self, layout: AttentionContext, keys: TokenPositions) -> Scoring:
-        return Scoring(
-            scale=self.scale,
-            mask=self.mask,
-            queries=layout.places,
-            keys=keys,
-            layout=layout,
-            changes=self.scores,
-            sinks=self.sinks,
-            dropout=self.dropout if self.training else 0.0,
-        )
 
 
 def _turning(rope: Rotation | None, said: int | None, share: int) -> int:

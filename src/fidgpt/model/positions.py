@@ -288,14 +288,12 @@ class RoPE(nn.Module):
         self,
         query: Heads,
         key: Float[Tensor, "batch kv_heads seq head_dim"],
-        layout: AttentionContext | None = None,
+        ctx: AttentionContext | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Rotates queries and keys by where they stand; from 0 on unless a layout says."""
-        layout = (
-            AttentionContext(counted(query.shape[2], query.device)) if layout is None else layout
-        )
-        make = partial(self._waves, layout.places.positions, query.dtype)
-        cos, sin = layout.once(("rope", id(self), query.dtype), make)
+        """Rotate queries and keys by their positions, which count from 0 without a context."""
+        ctx = counted(query.shape[2], query.device) if ctx is None else ctx
+        make = partial(self._waves, ctx.positions, query.dtype)
+        cos, sin = ctx.cached(("rope", id(self), query.dtype), make)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
     def _waves(

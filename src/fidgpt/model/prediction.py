@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
-from fidgpt.model.context import AttentionContext, LayoutMaker, TokenPositions, one_document
+from fidgpt.model.context import AttentionContext, ContextFactory, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, declared_flops
@@ -40,7 +40,7 @@ class TokenLoss(Protocol):
 class PredictionFactory(Protocol):
     """Makes one prediction; `TokenPrediction` is one.
 
-    What it makes is called with features, embedded tokens and a layout, as `TokenPrediction` is.
+    What it makes is called with features, embedded tokens and a context, as `TokenPrediction` is.
     """
 
     def __call__(self, *, hidden_dim: int, block: BlockFactory) -> nn.Module: ...
@@ -79,17 +79,17 @@ class TokenPrediction(nn.Module):
         self,
         features: Float[Tensor, "batch seq hidden"],
         embedded: Float[Tensor, "batch seq hidden"],
-        layout: AttentionContext,
+        ctx: AttentionContext,
     ) -> Float[Tensor, "batch seq hidden"]:
         """Features that are one token further ahead.
 
         Args:
           features: of each token, from the model or from the prediction before this one.
           embedded: the vector of the token that those features were to foretell.
-          layout: where the tokens of the features stand.
+          ctx: of the tokens of the features.
         """
         both = torch.cat([self.hidden_norm(features), self.token_norm(embedded)], dim=-1)
-        return self.norm(self.block(self.project(both), layout))
+        return self.norm(self.block(self.project(both), ctx))
 
 
 class MultiTokenTransformer(Transformer):
@@ -113,7 +113,7 @@ class MultiTokenTransformer(Transformer):
       prediction: makes the module that looks one token further.
       num_predictions: tokens that are learned beyond the next.
       weight: of the mean of their losses; 0.3 at first, and 0.1 later, in DeepSeek-V3.
-      layout: says where the tokens of a batch stand.
+      layout: makes the context of a batch.
       dropout: probability of dropping an element of the embedding in training.
 
     Raises:
@@ -134,7 +134,7 @@ class MultiTokenTransformer(Transformer):
         prediction: PredictionFactory = TokenPrediction,
         num_predictions: int = 1,
         weight: float = 0.3,
-        layout: LayoutMaker = one_document,
+        layout: ContextFactory = one_document,
         dropout: float = 0.0,
     ) -> None:
         self.check_arguments(
@@ -178,68 +178,56 @@ class MultiTokenTransformer(Transformer):
         require_not_negative("weight", weight)
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         """What the last layer knows of each token; in training, reports what it foretells."""
-        layout = self.layout(tokens) if layout is None else layout
-        features = super().features(tokens, layout)
-        if self.training and layout.cache is None:
-            self._look_ahead(features, tokens, layout.places)
+        ctx = self.layout(tokens) if ctx is None else ctx
+        features = super().features(tokens, ctx)
+        if self.training and ctx.cache is None:
+            self._predict_ahead(features, tokens, ctx)
         return features
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Every prediction scores all tokens of the vocabulary once more, in training."""
         return len(self.predictions) * sum(declared_flops(self.unembedding, seq_len=seq_len))
 
-    def _look_ahead(
+    def _predict_ahead(
         self,
         features: Float[Tensor, "batch seq hidden"],
         tokens: Int[Tensor, "batch seq"],
-        places: TokenPositions,
+        ctx: AttentionContext,
     ) -> None:
         for ahead, prediction in enumerate(self.predictions, start=1):
             count = tokens.shape[1] - ahead - 1  # tokens whose target is in the batch
             if count < 1:
                 return
-            here = AttentionContext(_cut(places, 0, count), tokens=tokens[:, :count])
             seen = tokens[:, ahead : ahead + count]
-            embedded = self.embedding(
-                seen, AttentionContext(_cut(places, ahead, count), tokens=seen)
-            )
-            features = prediction(features[:, :count], embedded, here)
-            self._report(features, tokens, places, ahead)
+            embedded = self.embedding(seen, ctx.columns(ahead, ahead + count))
+            features = prediction(features[:, :count], embedded, ctx.columns(0, count))
+            self._report(features, tokens, ctx, ahead)
 
     def _report(
         self,
         features: Float[Tensor, "batch count hidden"],
         tokens: Int[Tensor, "batch seq"],
-        places: TokenPositions,
+        ctx: AttentionContext,
         ahead: int,
     ) -> None:
-        """The loss of one prediction, over the tokens that have a target."""
+        """Report the loss of one prediction, over the tokens that have a target."""
         counted = None
-        if not places.whole:
-            counted = _has_target(places, ahead).expand(len(tokens), -1).flatten()
+        if not ctx.contiguous:
+            counted = _has_target(ctx.positions, ahead).expand(len(tokens), -1).flatten()
         targets = tokens[:, ahead + 1 :].flatten()
         loss = self.loss(features.flatten(0, 1), self.unembedding, targets, counted)
         report_metric(f"mtp/{ahead}", loss)
         report_loss("mtp", loss * (self.weight / len(self.predictions)))
 
 
-def _cut(places: TokenPositions, begin: int, count: int) -> TokenPositions:
-    """The places of `count` tokens of each row."""
-    columns = slice(begin, begin + count)
-    documents = None if places.documents is None else places.documents[:, columns]
-    whole = places.whole and begin == 0
-    return TokenPositions(places.positions[:, columns], documents=documents, whole=whole)
+def _has_target(positions: Int[Tensor, "rows seq"], ahead: int) -> Bool[Tensor, "rows count"]:
+    """Return whether the tokens that predict another one are of one document, and it exists.
 
-
-def _has_target(places: TokenPositions, ahead: int) -> Bool[Tensor, "rows count"]:
-    """Whether what foretells a token stands in one document, and the token exists.
-
-    The token itself may begin the next document, as it may for the model's own loss.
+    The predicted token may begin the next document, as it may for the model's own loss.
     """
-    positions = places.positions
     first = positions[:, : -ahead - 1]
     in_a_row = positions[:, ahead:-1] == first + ahead
     return in_a_row & (first >= 0) & (positions[:, ahead + 1 :] >= 0)

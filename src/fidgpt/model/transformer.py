@@ -1,4 +1,4 @@
-"""What training, evaluation and generation ask of a model."""
+"""The Transformer: tokens in, logits of the next tokens out."""
 
 from collections.abc import Sequence
 
@@ -8,71 +8,71 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
-from fidgpt.model.context import AttentionContext, LayoutMaker, one_document
+from fidgpt.model.context import AttentionContext, ContextFactory, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.ranges import require_probability, require_size
 
 
 class LanguageModel(nn.Module):
-    """Tokens in, a score for every next token out, in two halves.
+    """A model from tokens to logits, in two halves: `features` and `unembedding`.
 
-    The halves are apart so that a loss can score a few tokens at a time, and generation only the
-    last one: the logits of a whole batch are the largest tensor of a small model's training.
+    A loss can then compute logits for a few tokens at a time, and generation for the last one only:
+    the logits of a whole batch are the largest tensor in training a small model.
 
     Attributes:
       unembedding: features [..., hidden] to logits [..., vocab].
-      layout: says where the tokens of a batch stand.
+      layout: makes the context of a batch.
     """
 
     unembedding: nn.Module
-    layout: LayoutMaker
+    layout: ContextFactory
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
-        """What the model knows of each token, ready for the unembedding.
+        """Return the features of each token, the input of the unembedding.
 
         Args:
           tokens: ids, from 0 to vocab_size - 1.
-          layout: where the tokens stand; as the model itself says of a training batch unless given.
+          ctx: positions, documents and cache; defaults to `layout(tokens)`.
         """
         raise NotImplementedError
 
     def forward(
-        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq vocab"]:
-        """Logits of the token that follows each token; the arguments are those of `features`."""
-        return self.unembedding(self.features(tokens, layout))
+        """Return the logits of the token after each; the arguments are those of `features`."""
+        return self.unembedding(self.features(tokens, ctx))
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters live."""
+        """The device of the parameters."""
         return next(self.parameters()).device
 
 
-_DEEPEST = 100_000  # each layer is made, on whatever device: a slip of the pen would never end
+_MAX_LAYERS = 100_000  # every layer is built, so that a typo would never end
 
 
 class Transformer(LanguageModel):
-    """A decoder-only language model: tokens in, a score for every next token out.
+    """A decoder-only language model.
 
     `blocks` is a pattern that repeats over the depth: layer i is built by
-    `blocks[i % len(blocks)]`, so one entry makes all layers alike and `[dense, moe]` makes every
-    second layer a mixture.
+    `blocks[i % len(blocks)]`, so one entry makes all layers alike, and `[dense, moe]` makes every
+    second layer a mixture of experts.
 
     Args:
       hidden_dim: width of the residual stream.
       num_layers: depth.
       embedding: tokens to vectors.
-      blocks: factories of blocks, called once a layer.
-      first_blocks: factories of the first layers, where these are not those of the pattern.
+      blocks: factories of blocks, each called once per layer.
       norm: normalises the stream after the last block.
       unembedding: features to logits.
-      layout: says where the tokens of a batch stand.
+      first_blocks: factories of the first layers, before the pattern starts.
+      layout: makes the context of a batch: `one_document` or `PackedDocuments`.
       dropout: probability of dropping an element of the embedding in training.
 
     Raises:
-      ValueError: there is no block, or too many, or the embedding has another width.
+      ValueError: a size is out of range, there is no block, or the embedding has another width.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class Transformer(LanguageModel):
         norm: nn.Module,
         unembedding: nn.Module,
         first_blocks: Sequence[BlockFactory] = (),
-        layout: LayoutMaker = one_document,
+        layout: ContextFactory = one_document,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         Transformer.check_arguments(hidden_dim=hidden_dim, num_layers=num_layers, dropout=dropout)
         if not blocks:
-            raise ValueError(f"{blocks=} holds no kind of block: put one there.")
+            raise ValueError(f"{blocks=} is empty; it needs at least one block factory.")
         if embedding.weight.shape[1] != hidden_dim:
             raise ValueError(
-                f"{hidden_dim=}, but the token table is {embedding.weight.shape[1]} wide: "
-                "let both hear one value."
+                f"{hidden_dim=} must equal the embedding width {embedding.weight.shape[1]}; "
+                "let both inherit one value."
             )
         self.dropout = dropout
         self.embedding = embedding
@@ -112,17 +112,17 @@ class Transformer(LanguageModel):
         require_size("hidden_dim", hidden_dim)
         require_size("num_layers", num_layers)
         require_probability("dropout", dropout)
-        if num_layers > _DEEPEST:
-            raise ValueError(f"{num_layers=} are more than {_DEEPEST}: no machine holds them all.")
+        if num_layers > _MAX_LAYERS:
+            raise ValueError(f"{num_layers=} must be at most {_MAX_LAYERS}.")
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
-        """What the last layer knows of each token, normalised: the input of the unembedding."""
-        layout = self.layout(tokens) if layout is None else layout
-        x = self.embedding(tokens, layout)
+        """Return the normalised output of the last layer, the input of the unembedding."""
+        ctx = self.layout(tokens) if ctx is None else ctx
+        x = self.embedding(tokens, ctx)
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
         for index, block in enumerate(self.blocks):
-            x = block(x, layout.at_layer(index))
+            x = block(x, ctx.at_layer(index))
         return self.norm(x)

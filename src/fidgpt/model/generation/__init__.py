@@ -1,5 +1,6 @@
 """Writing and scoring text with a trained model, by the same modules that were trained."""
 
+from fidgpt.model.cpu.weights import prepare_to_write
 from fidgpt.model.generation.decoding import (
     Chance,
     Draw,
@@ -16,7 +17,6 @@ from fidgpt.model.generation.decoding import (
     sampling,
 )
 from fidgpt.model.generation.scoring import Score, log_probabilities, score
-from fidgpt.model.generation.weights import prepare_to_write
 from fidgpt.model.generation.writing import Choice, generate, next_logits, write
 
 __all__ = [

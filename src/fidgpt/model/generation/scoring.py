@@ -70,16 +70,16 @@ def score(model: LanguageModel, tokens: Sequence[int], *, context: int) -> Score
 
 @torch.inference_mode()
 def log_probabilities(
-    model: LanguageModel, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+    model: LanguageModel, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
 ) -> Float[Tensor, "batch seq-1"]:
     """Of each token but the first after those before it, in nats and float32.
 
     Args:
       model: what reads, in eval mode.
       tokens: rows of text.
-      layout: where all but the last of them stand; as the model says unless given.
+      ctx: of all but the last of them; defaults to that of the model's `layout`.
     """
-    features = model.features(tokens[:, :-1], layout)
+    features = model.features(tokens[:, :-1], ctx)
     targets = tokens[:, 1:]
     chunks = zip(features.split(_CHUNK, dim=1), targets.split(_CHUNK, dim=1), strict=True)
     return torch.cat([_scored(model, x, y) for x, y in chunks], dim=1)

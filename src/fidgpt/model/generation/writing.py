@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fidgpt.model.cache import Cache
-from fidgpt.model.context import AttentionContext, LayoutMaker, TokenPositions
+from fidgpt.model.context import AttentionContext, ContextFactory
 from fidgpt.model.generation.decoding import sampling
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
@@ -63,40 +63,45 @@ class Rows:
         self._tokens[:, self.width] = tokens
         self.width += 1
 
-    def layout(
-        self, make: LayoutMaker, *, begin: int, seen: int, cache: Cache | None
+    def context(
+        self, layout: ContextFactory, *, begin: int, cached: int, cache: Cache | None
     ) -> AttentionContext:
-        """Where the columns from `seen` on stand in a text that begins at column `begin`.
+        """Return the context of the columns from `cached` on, in a text that begins at `begin`.
 
         Args:
-          make: the model's own, for whole rows.
+          layout: the model's own, for whole rows.
           begin: the model sees nothing before this column.
-          seen: columns before this one are cached.
-          cache: what was kept of them.
+          cached: the columns before this one are in the cache.
+          cache: keeps keys and values; None for none.
         """
-        places = make(self.text(begin)).places
+        whole = layout(self.text(begin))
         if self._absent is not None:
-            places = _moved(places, absent=(self._absent - begin).clamp_min(0))
-        old = seen - begin
-        documents = None if places.documents is None else _without(old, places.documents)
-        places = TokenPositions(_without(old, places.positions), documents, whole=places.whole)
-        return AttentionContext(places, tokens=_without(seen, self.text()), cache=cache)
+            whole = _left_padded(whole, absent=(self._absent - begin).clamp_min(0))
+        old = cached - begin
+        documents = None if whole.documents is None else _after(old, whole.documents)
+        return AttentionContext(
+            _after(old, whole.positions),
+            documents,
+            whole.contiguous,
+            tokens=_after(cached, self.text()),
+            cache=cache,
+        )
 
 
-def _without(count: int, numbers: Int[Tensor, "rows seq"]) -> Int[Tensor, "rows new"]:
-    """All but the first columns, laid out alike whatever their number: a compiled step asks."""
+def _after(count: int, numbers: Int[Tensor, "rows seq"]) -> Int[Tensor, "rows new"]:
+    """Return all but the first columns, in the memory layout that a compiled step expects."""
     return numbers[:, count:].clone(memory_format=torch.contiguous_format)
 
 
-def _moved(places: TokenPositions, *, absent: Int[Tensor, "batch 1"]) -> TokenPositions:
-    """Counts a row's first document from column `absent` on, and has no token before it."""
-    columns = torch.arange(len(places), device=absent.device)
-    positions, documents = places.positions, places.documents
+def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> AttentionContext:
+    """Count a row's first document from column `absent` on, with padding before it."""
+    columns = torch.arange(len(ctx), device=absent.device)
+    positions, documents = ctx.positions, ctx.documents
     if documents is None:
         positions = positions - absent
     else:
         positions = torch.where(documents == documents[:, :1], positions - absent, positions)
-    return TokenPositions(positions.masked_fill(columns < absent, -1), documents)
+    return AttentionContext(positions.masked_fill(columns < absent, -1), documents)
 
 
 @runtime_checkable
@@ -120,10 +125,10 @@ Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
 
 
 def next_logits(
-    model: LanguageModel, tokens: Int[Tensor, "batch seq"], layout: AttentionContext
+    model: LanguageModel, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext
 ) -> Float[Tensor, "batch vocab"]:
     """Logits of the token after the last; the others are not scored."""
-    return model.unembedding(model.features(tokens, layout)[:, -1])
+    return model.unembedding(model.features(tokens, ctx)[:, -1])
 
 
 def write(
@@ -140,9 +145,9 @@ def write(
     """Yields the next token of every row, as soon as all are drawn; None where a row has ended.
 
     Each token is computed once, as long as a text fits the context. Once it is longer, the model
-    reads the latest `context` tokens anew for every token, the first of them at position 0. So it
-    does from the beginning where a layer remembers nothing (`Layout.remember`), as one with an
-    attention of somebody's own may: alone with a new token, it would not know the others.
+    reads the latest `context` tokens again for every token, the first of them at position 0. So it
+    does from the beginning if a layer keeps nothing in the cache (`AttentionContext.update_cache`),
+    as an attention of your own may: alone with a new token, it would not know the others.
 
     Args:
       model: what writes, in eval mode.
@@ -235,17 +240,17 @@ def _logits(
     model: LanguageModel, rows: Rows, *, context: int, cache: CacheFactory, step: Step
 ) -> Iterator[Float[Tensor, "batch vocab"]]:
     """Of the next token, whenever the rows have grown by one."""
-    kept, seen = cache(capacity=min(rows.capacity, context)), 0
+    kept, cached = cache(capacity=min(rows.capacity, context)), 0
     while True:
         begin = max(0, rows.width - context)
         with torch.inference_mode():
-            if begin or kept is None or not kept.knows_all:
-                kept, seen = None, begin
-            layout = rows.layout(model.layout, begin=begin, seen=seen, cache=kept)
-            compute = step if len(layout.places) == 1 else next_logits
-            assert layout.tokens is not None  # of rows there are always
-            logits = compute(model, layout.tokens, layout)
-        seen = rows.width
+            if begin or kept is None or not kept.is_complete:
+                kept, cached = None, begin
+            ctx = rows.context(model.layout, begin=begin, cached=cached, cache=kept)
+            compute = step if len(ctx) == 1 else next_logits
+            assert ctx.tokens is not None  # of rows there are always
+            logits = compute(model, ctx.tokens, ctx)
+        cached = rows.width
         yield logits
 
 

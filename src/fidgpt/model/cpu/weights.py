@@ -81,7 +81,7 @@ class PackedUnembedding(Unembedding):
         self._product = PackedLinear(plain.weight, None)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
-        return self.finished(self._product(x))
+        return self.finish(self._product(x))
 
 
 def _is_product(module: nn.Module) -> bool:

@@ -1,0 +1,162 @@
+"""Masks and score changes: which keys a query may see, and what is done to its scores."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from fidgpt.model.init import ZEROS, Init, with_init
+from fidgpt.ranges import require_positive, require_size
+
+
+class Token(NamedTuple):
+    """What a mask knows of a token: integers of any shape.
+
+    Attributes:
+      position: in its document, from 0.
+      document: the number of its document; None where a row is one document.
+    """
+
+    position: Tensor
+    document: Tensor | None = None
+
+
+@runtime_checkable
+class Mask(Protocol):
+    """Whether a query may see a key; both exist and are of one document."""
+
+    def __call__(self, query: Token, key: Token, /) -> Tensor: ...
+
+
+def causal(query: Token, key: Token) -> Tensor:
+    """A query sees itself and what came before."""
+    return key.position <= query.position
+
+
+@dataclass(frozen=True)
+class Window:
+    """A query sees the last `size` tokens, itself included, and as many ahead where a mask allows.
+
+    (Beltagy et al., 2020, arXiv:2004.05150; counted as in Mistral.)
+    """
+
+    size: int
+
+    def __call__(self, query: Token, key: Token) -> Tensor:
+        return (query.position - key.position).abs() < self.size
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Causal, but the first `length` tokens of a document are visible to all of it.
+
+    (Prefix language models; Raffel et al., 2020, arXiv:1910.10683, section 3.2.1.)
+    """
+
+    length: int
+
+    def __call__(self, query: Token, key: Token) -> Tensor:
+        return (key.position <= query.position) | (key.position < self.length)
+
+
+@dataclass(frozen=True)
+class And:
+    """A query sees what all of the masks allow."""
+
+    masks: tuple[Mask, ...]
+
+    def __call__(self, query: Token, key: Token) -> Tensor:
+        visible = self.masks[0](query, key)
+        for mask in self.masks[1:]:
+            visible = visible & mask(query, key)
+        return visible
+
+
+@dataclass(frozen=True)
+class Or:
+    """A query sees what at least one of the masks allows."""
+
+    masks: tuple[Mask, ...]
+
+    def __call__(self, query: Token, key: Token) -> Tensor:
+        visible = self.masks[0](query, key)
+        for mask in self.masks[1:]:
+            visible = visible | mask(query, key)
+        return visible
+
+
+def is_causal_among(mask: Mask, window: int | None, *, num_keys: int) -> bool:
+    """Return whether, among consecutive tokens, a mask and a window are `causal` and no more."""
+    masks = mask.masks if isinstance(mask, And) else (mask,)
+    others = [one for one in masks if one is not causal]
+    wide = all(isinstance(one, Window) and one.size >= num_keys for one in others)
+    return causal in masks and wide and (window is None or window >= num_keys)
+
+
+@runtime_checkable
+class ScoreChange(Protocol):
+    """Changes scores, of all pairs or of one as FlexAttention needs; everything broadcasts."""
+
+    def __call__(
+        self, score: Tensor, /, *, head: Tensor, num_heads: int, query: Token, key: Token
+    ) -> Tensor:
+        """Return the new scores; `head` is the number of the query head, below `num_heads`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softcap:
+    """`cap * tanh(score / cap)`: scores stay between -cap and cap (Gemma 2, arXiv:2408.00118)."""
+
+    cap: float = 50.0
+
+    def __post_init__(self) -> None:
+        self.check_arguments(cap=self.cap)
+
+    @staticmethod
+    def check_arguments(*, cap: float) -> None:
+        """Raises ValueError unless the cap is finite and above 0."""
+        require_positive("cap", cap)
+
+    def __call__(
+        self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
+    ) -> Tensor:
+        return self.cap * torch.tanh(score / self.cap)
+
+
+@dataclass(frozen=True)
+class ALiBi:
+    """Subtract from each score the distance times a slope of the head.
+
+    Slopes are 2^(-8 (h + 1) / n) for n heads, a power of two; for other counts, those of the next
+    smaller power, and every other one of twice as many heads (Press et al., 2022,
+    arXiv:2108.12409, section 3).
+    """
+
+    def __call__(
+        self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
+    ) -> Tensor:
+        slopes = torch.tensor(alibi_slopes(num_heads), device=score.device, dtype=score.dtype)
+        return score - slopes[head] * (query.position - key.position).abs()
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Return the slope of each head, per token of distance."""
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2.0 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2.0 ** (-4 * (head + 1) / power) for head in range(0, 2 * power, 2)]
+    return slopes + between[: num_heads - power]
+
+
+def attention_sinks(*, num_heads: int, init: Init = ZEROS) -> nn.Parameter:
+    """Return a learned score for each head that belongs to no key: a head may attend to none.
+
+    (Xiao et al., 2024, arXiv:2309.17453; in this form gpt-oss, and Miller, 2023.)
+
+    Raises:
+      ValueError: `num_heads` is below 1.
+    """
+    require_size("num_heads", num_heads)
+    return with_init(nn.Parameter(torch.empty(num_heads)), init)
