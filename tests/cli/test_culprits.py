@@ -149,7 +149,7 @@ class TestAtOnce:
     ) -> None:
         err = self.wrong(command, "set:seed=3", "set:model.blocks=[]", flag="--dry_run")
         assert "directive 3 is wrong:\n  --config=set:model.blocks=[]\n" in err
-        assert "model (Transformer): blocks=[] holds no kind of block" in err
+        assert "model (Transformer): blocks=[] is empty" in err
 
     def test_what_cannot_be_saved_has_a_directive_too(self, command: Callable[..., Any]) -> None:
         use = "use:model.norm=cli.test_culprits.Norm(normalized_shape=32)"

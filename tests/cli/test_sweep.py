@@ -100,7 +100,7 @@ def test_every_wrong_point_is_named() -> None:
         wrong(5, "set:seed=y", "y", "seed: 'y' is not an int."),
         "set:model.hidden_dim=33 set:seed=1:\n  model.blocks[0].attention (Attention): "
         "hidden_dim=33 is not a whole "
-        "number of heads of head_dim=16; change one of them, or say num_heads.",
+        "number of heads of head_dim=16; change one of them, or set num_heads.",
         wrong(4, "set:model.hidden_dim=x", "x", "model.hidden_dim: 'x' is not an int."),
         wrong(4, "set:model.hidden_dim=x", "x", "model.hidden_dim: 'x' is not an int.")
         + "\n\n"

@@ -112,10 +112,10 @@ def test_dropout_works_in_training_only(make_model):
     ("options", "numbers"),
     [
         ({"num_layers": 0, "blocks": [lambda: Numbered(0)]}, ("num_layers=0", "1 or more")),
-        ({"num_layers": 2, "blocks": []}, ("blocks=[]", "no kind of block")),
+        ({"num_layers": 2, "blocks": []}, ("blocks=[]", "is empty")),
         (
             {"num_layers": 1, "blocks": [lambda: Numbered(0)], "hidden_dim": 8, "width": 4},
-            ("hidden_dim=8", "4 wide"),
+            ("hidden_dim=8", "width 4"),
         ),
     ],
 )
