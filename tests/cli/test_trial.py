@@ -86,7 +86,7 @@ def test_what_has_no_start_is_told_before_the_run() -> None:
     "directive",
     [
         "use:model.blocks[0].attention.mask=Window(size=8)",
-        "use:model.blocks[0].attention.mask=Every(masks=(causal, Window(size=8)))",
+        "use:model.blocks[0].attention.mask=And(masks=(causal, Window(size=8)))",
         "use:model.blocks[0].attention.kernel=flex",
         "use:model.blocks[0].attention.linear=LoRALinear(rank=4)",
         "use:model.layout=PackedDocuments(end_of_text=256)",

@@ -22,7 +22,7 @@ from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import use_compile, use_moe
-from fidgpt.model import Block, Compile, compiled, materialize
+from fidgpt.model import Block, Compile, materialize, wrappers
 from fidgpt.model.reports import collecting
 from fidgpt.train.loss import NextToken
 
@@ -50,7 +50,7 @@ for names in [(), ("use_recompute",), ("use_moe", "use_selective_recompute")]:
     for layers in (3, 6):
         torch._dynamo.reset()
         counters.clear()
-        compiled._compiled.cache_clear()
+        wrappers._compiled.cache_clear()
         pairs = zip(
             results(*names, layers=layers, compiling=False),
             results(*names, layers=layers, compiling=True),
