@@ -36,8 +36,10 @@ class TokenPositions:
     def along(self, dim: int) -> Token:
         """Return all tokens as [rows, 1, queries, keys], of which `dim`, -2 or -1, is theirs."""
         other = -1 if dim == -2 else -2
-        numbers = (self.positions, self.documents)
-        return Token(*(None if x is None else x.unsqueeze(1).unsqueeze(other) for x in numbers))
+        position = self.positions.unsqueeze(1).unsqueeze(other)
+        if self.documents is None:
+            return Token(position)
+        return Token(position, self.documents.unsqueeze(1).unsqueeze(other))
 
     def at(self, row: Tensor, column: Tensor) -> Token:
         """Return one token; a single row of positions stands for all rows."""
@@ -170,8 +172,9 @@ class AttentionContext(TokenPositions):
 
     def _length_before(self) -> Any:
         """Return how many tokens of a row came before; counts those of this pass once."""
-        assert self.cache is not None
-        return self.cached("length before", lambda: self.cache.advance(self.positions))
+        cache = self.cache
+        assert cache is not None
+        return self.cached("length before", lambda: cache.advance(self.positions))
 
 
 @runtime_checkable

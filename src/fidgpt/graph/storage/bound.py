@@ -332,9 +332,12 @@ class BoundGraph:
         if (own := known.get(id(value))) is not None:
             return {"node": own}, self._without_form.get(own)
         try:
-            return encode(value, {}), None
+            encoded = encode(value, {})
         except ConfigError as error:
             return {"object": id(value)}, error
+        if isinstance(encoded, dict) and encoded.keys() == {"name"}:  # a class or function
+            encoded = {"name": self._name(value)}
+        return encoded, None
 
     def _name(self, thing: Any) -> str:
         """Return the name of a class or function, the first one if it was renamed.
