@@ -8,6 +8,7 @@ from typing import Any
 import fiddle as fdl
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from fidgpt.compose.runs import build_trainer
@@ -160,6 +161,8 @@ def trained(case: Callable[[fdl.Config], None]) -> dict[str, Any]:
         )
         model = state.model
         assert isinstance(model, Transformer)
+        if isinstance(model, FSDPModule):
+            model.reshard()  # after evaluation the root module stays gathered
         return {
             "start": start,
             "rows": rows,

@@ -46,7 +46,7 @@ def test_a_large_graph_is_not_searched_for_garbage(name: str) -> None:
 
 def test_what_stays_is_never_looked_through() -> None:
     """In a process of its own, in which nothing was set aside before."""
-    program = "import gc; from fidgpt.collection import without_collection as quiet\n"
+    program = "import gc; from fidgpt.collection import gc_paused as quiet\n"
     program += "with quiet(stays=True): first = [[] for _ in range(100_000)]\n"
     program += "once = gc.get_freeze_count()\n"
     program += "with quiet(stays=True): second = [[] for _ in range(100_000)]\n"
