@@ -106,7 +106,7 @@ for attention in find(cfg.model, Attention):
         fidgpt.model.context,
         ("Window",),
         """for attention in find(cfg.model, Attention):
-    attention.mask = fdl.Config(Every, masks=(causal, fdl.Config(Window, size=8)))""",
+    attention.mask = fdl.Config(And, masks=(causal, fdl.Config(Window, size=8)))""",
         "lab.features.window.Window",
         ("model/test_masks.py::test_a_kernel_computes_what_the_parts_say",),
     ),

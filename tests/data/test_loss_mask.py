@@ -21,7 +21,7 @@ class Bigram(LanguageModel):
         with torch.no_grad():
             self.unembedding.weight.copy_(torch.randn(7, 5, generator=generator))
 
-    def features(self, tokens: Tensor, layout: object = None) -> Tensor:
+    def features(self, tokens: Tensor, ctx: object = None) -> Tensor:
         return self.table[tokens]
 
 

@@ -29,11 +29,11 @@ class Scored(LanguageModel):
         super().__init__()
         self.logits = nn.Parameter(torch.tensor(logits))
         self.unembedding = nn.Identity()
-        self.layout = one_document
+        self.ctx = one_document
         self.seen: list[list[int]] = []
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         self.seen.append(tokens[0].tolist())
         assert not torch.is_grad_enabled()
@@ -86,7 +86,7 @@ def test_a_row_is_as_if_it_were_alone_within_any_context(model, context):
 
 @pytest.mark.parametrize("prompts", [[[1, 0, 3], [4], [0, 6, 7, 0], [0]], [[3, 0]]])
 def test_documents_of_a_prompt_stay_apart(model, prompts):
-    model.layout = PackedDocuments(end_of_text=0)
+    model.ctx = PackedDocuments(end_of_text=0)
     drawn = write(model, prompts, num_tokens=8, context=99, choose=greedy)
     for prompt, row in zip(prompts, columns(drawn), strict=True):
         assert row == by_argmax(model, prompt, num_tokens=8, context=99)
@@ -115,9 +115,9 @@ def test_learned_positions_end_in_an_error_or_slide(model):
 def test_every_token_is_computed_once(model):
     seen = []
 
-    def counting(model, tokens: Tensor, layout: AttentionContext) -> Tensor:
+    def counting(model, tokens: Tensor, ctx: AttentionContext) -> Tensor:
         seen.append(tuple(tokens.shape))
-        return next_logits(model, tokens, layout)
+        return next_logits(model, tokens, ctx)
 
     list(write(model, [[1, 2]], num_tokens=4, context=9, choose=greedy, step=counting))
     assert seen == [(1, 1)] * 3
@@ -248,7 +248,7 @@ class Running(nn.Module):
     """An attention of somebody's own, who knows of no cache: the mean of what came before."""
 
     def forward(
-        self, x: Float[Tensor, "batch seq hidden"], layout: AttentionContext | None
+        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None
     ) -> Float[Tensor, "batch seq hidden"]:
         count = torch.arange(1, x.shape[1] + 1, device=x.device)
         return x.cumsum(1) / count.unsqueeze(-1)

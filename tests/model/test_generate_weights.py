@@ -66,8 +66,8 @@ def test_queries_keys_and_values_become_one_product(bias):
 class Tripled(Attention):
     """Looks at its own projections."""
 
-    def forward(self, x, layout=None):
-        return super().forward(x, layout) + self.query(x)
+    def forward(self, x, ctx=None):
+        return super().forward(x, ctx) + self.query(x)
 
 
 def test_projections_that_are_more_than_products_stay_apart():

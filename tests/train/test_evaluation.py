@@ -23,7 +23,7 @@ class Indifferent(LanguageModel):
         nn.init.zeros_(self.unembedding.weight)
         nn.init.zeros_(self.unembedding.bias)
 
-    def features(self, tokens, layout=None):
+    def features(self, tokens, ctx=None):
         assert not self.training
         return torch.ones(*tokens.shape, 4)
 

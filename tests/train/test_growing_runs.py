@@ -58,7 +58,7 @@ def test_stages_that_were_begun_stay_where_they_were(
     use_roll_back(staged)  # by which a run may be elsewhere in its text than its steps say
     train(staged)
     extended = longer(staged)
-    told = r"a stage from step 2 \(other 1\) on, .* has none there\. S"
+    told = r"a stage from step 2 \(other 1\) on, .* has none there\. Keep"
     with pytest.raises(RunError, match=told):
         build_trainer(extended).check_resumable(RunDirectory(tmp_path / "run", texts={}))
     with pytest.raises(RunError, match=told):

@@ -21,13 +21,13 @@ class Speller(LanguageModel):
         self.begin = begin
         self.anchor = nn.Parameter(torch.zeros(()))
         self.unembedding = nn.Identity()
-        self.layout = one_document
+        self.ctx = one_document
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], layout: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
-        assert layout is not None
-        spoken = (layout.positions - self.begin).clamp(0, len(self.text) - 1)
+        assert ctx is not None
+        spoken = (ctx.positions - self.begin).clamp(0, len(self.text) - 1)
         following = torch.tensor(self.text)[spoken].expand_as(tokens)
         return nn.functional.one_hot(following, 300).float()
 

@@ -263,7 +263,7 @@ def _misfits(node: Node) -> Iterator[ConfigError]:
     sure = {
         key
         for key, value in raw_arguments(part).items()
-        if type(value) is hints.get(key) and type(value) in LEAVES and value == value
+        if type(value) is hints.get(str(key)) and type(value) in LEAVES and value == value
     }
     if len(sure) == len(raw_arguments(part)):
         return

@@ -70,8 +70,6 @@ def first_variadic(part: fdl.Buildable) -> int | None:
 
 def call(part: fdl.Buildable, arguments: dict[Key, Any]) -> Any:
     """Call what a node calls, as `fdl.build` does once the arguments are built."""
-    if named_defaults(part) is not None:
-        return part.__build__(**arguments)
     args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
     return part.__build__(*args, **keywords)
 
