@@ -14,7 +14,7 @@ from types import ModuleType
 from counting import Tree
 
 import fidgpt.model.blocks
-import fidgpt.model.context
+import fidgpt.model.masks
 import fidgpt.model.linear
 import fidgpt.model.mlp
 import fidgpt.model.moe
@@ -75,7 +75,7 @@ for attention in find(cfg.model, Attention):
     ),
     Feature(
         "alibi",
-        fidgpt.model.context,
+        fidgpt.model.masks,
         ("ALiBi", "alibi_slopes"),
         """for attention in find(cfg.model, Attention):
     attention.scores = [*attention.scores, fdl.Config(ALiBi)]""",
@@ -94,7 +94,7 @@ for attention in find(cfg.model, Attention):
     ),
     Feature(
         "softcap",
-        fidgpt.model.context,
+        fidgpt.model.masks,
         ("Softcap",),
         """for attention in find(cfg.model, Attention):
     attention.scores = [fdl.Config(Softcap, cap=50.0), *attention.scores]""",
@@ -103,7 +103,7 @@ for attention in find(cfg.model, Attention):
     ),
     Feature(
         "window",
-        fidgpt.model.context,
+        fidgpt.model.masks,
         ("Window",),
         """for attention in find(cfg.model, Attention):
     attention.mask = fdl.Config(And, masks=(causal, fdl.Config(Window, size=8)))""",
