@@ -123,7 +123,7 @@ def test_another_model_is_refused() -> None:
     net = started(average)
     with pytest.raises(ValueError, match=r"has other parameters: 2 differ.*one\.weight"):
         average.load_state_dict({"weights": {"three.weight": weights(0)}})
-    with pytest.raises(ValueError, match="is of another model"):
+    with pytest.raises(ValueError, match="belongs to another model"):
         average.exchange(net.get_submodule("two"))
     with pytest.raises(ValueError, match="beta=1"):
         Ema(beta=1.0)
