@@ -10,7 +10,7 @@ from fidgpt.cli import train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import composed
 from fidgpt.compose.report import Culprits, grouped
-from fidgpt.graph import ConfigError, ConfigErrors, checked
+from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind
 
 OWN = own_catalogue()
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 is not a whole number of heads of "
@@ -19,7 +19,7 @@ HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 is not a whole num
 def told(*directives: str) -> list[str]:
     root = composed(["config:debug", *directives], OWN).root
     with pytest.raises(ConfigError) as caught:
-        checked(root)
+        check_and_bind(root)
     return Culprits(root).told(caught.value)
 
 
@@ -40,9 +40,9 @@ def test_one_directive_is_shown_with_the_piece_that_is_wrong() -> None:
 
 
 def test_all_that_one_directive_made_is_told_of_it_once() -> None:
-    (message,) = told("set:num_steps=0")
+    (message,) = told("set:seq_len=0")
     assert message.count("directive 2 is wrong") == 1
-    assert "the root (Trainer): num_steps=0" in message and "schedule (Warmup" in message
+    assert "  data (" in message and "validation'].data (" in message
 
 
 def test_several_do_not_go_together() -> None:

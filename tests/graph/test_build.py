@@ -8,7 +8,7 @@ import pytest
 
 from fidgpt.graph import ConfigError, ConfigErrors, build
 
-from .parts import Outer, Part, Square, Width, double, pair
+from .parts import Outer, Square, Width, double, pair
 
 
 class Refusal(Exception):
@@ -52,7 +52,7 @@ def test_an_error_names_the_part_and_says_what_its_constructor_said(
     with pytest.raises(ConfigError) as caught:
         build(cfg)
     assert str(caught.value).rstrip(": ") == f"child[0] (refuse): {text}"
-    assert type(caught.value.__cause__) is type(error)
+    assert type(caught.value.mistakes[0].__cause__) is type(error)
 
 
 def test_at_the_root() -> None:
@@ -65,14 +65,6 @@ def test_a_message_is_short_however_much_was_built() -> None:
     with pytest.raises(ConfigError) as caught:
         build(cfg)
     assert len(str(caught.value)) < 100
-
-
-def test_mistakes_are_found_before_anything_is_built() -> None:
-    built = []
-    cfg = fdl.Config(pair, fdl.Config(built.append, 1), fdl.Config(Part, width="x"))
-    with pytest.raises(ConfigErrors, match="second.width is 'x'"):
-        build(cfg)
-    assert not built
 
 
 def test_a_computed_value_of_the_wrong_type_is_found_where_it_is_heard() -> None:
@@ -124,9 +116,17 @@ def test_a_factory_makes_anew_what_its_arguments_make() -> None:
     assert one[1] is two[1]
 
 
-def test_an_error_deep_in_a_chain_names_its_place() -> None:
+def test_an_error_deep_in_a_chain_names_its_path() -> None:
     cfg: Any = fdl.Config(divide, 1, by=0)
-    for _ in range(1500):
+    for _ in range(50):
         cfg = fdl.Config(Outer, child=cfg)
     with pytest.raises(ConfigError, match=r"^child\.child\..*child \(divide\): ZeroDivisionError"):
+        build(cfg)
+
+
+def test_too_deep_a_graph_is_an_error_of_its_own() -> None:
+    cfg: Any = fdl.Config(Outer)
+    for _ in range(1500):
+        cfg = fdl.Config(Outer, child=cfg)
+    with pytest.raises(ConfigError, match="nested too deeply"):
         build(cfg)

@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, ConfigErrors, build, checked
+from fidgpt.graph import ConfigError, ConfigErrors, build, check_and_bind
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.formulas import make_formula
 from fidgpt.graph.permissions import allowed_changes
@@ -23,14 +23,11 @@ def told(root: Any, **options: Any) -> list[Told]:
 
 
 class Even:
-    """Refuses in its check what is odd, and in its body what is large."""
+    """Rejects odd and large numbers."""
 
     def __init__(self, *, width: int, depth: int = 2, rate: float = 0.0) -> None:
         if width > 100:
             raise ValueError(f"{width=} is more than {depth=} bears, and other.rate=3 is not its.")
-
-    @staticmethod
-    def check_arguments(*, width: int, depth: int, rate: float) -> None:
         if width % 2 or depth % 2:
             raise ValueError(f"{width=} or {depth=} is odd; sub_rate=3 is not its, try rate=0.5.")
         if rate:
@@ -147,4 +144,4 @@ class TestErrors:
 
     def test_what_is_right_has_none(self) -> None:
         raise_all([])
-        assert checked(fdl.Config(Outer))
+        assert check_and_bind(fdl.Config(Outer))

@@ -8,7 +8,7 @@ import pytest
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
 from fidgpt.configs import base, gpt2_124m
-from fidgpt.graph import ConfigError, bind, checked
+from fidgpt.graph import ConfigError, bind, check_and_bind
 from fidgpt.interop import Mapped, read_levanter
 from fidgpt.train import BFloat16, Float32
 
@@ -54,7 +54,7 @@ def read(text: str) -> Mapped:
 
 def graph_of(mapped: Mapped) -> Any:
     """The bound graph, in which everything holds that is asked of a graph."""
-    return checked(compose(mapped.directives, own_catalogue()))
+    return check_and_bind(compose(mapped.directives, own_catalogue()))
 
 
 def test_a_llama_is_mapped_value_by_value() -> None:

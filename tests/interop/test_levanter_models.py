@@ -8,7 +8,7 @@ import pytest
 
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.graph import ConfigErrors, checked, find
+from fidgpt.graph import ConfigErrors, check_and_bind, find
 from fidgpt.interop import Mapped, read_levanter
 from fidgpt.model import (
     Block,
@@ -34,7 +34,7 @@ def read(text: str) -> Mapped:
 
 def graph_of(mapped: Mapped) -> Any:
     """The bound graph, in which everything holds that is asked of a graph."""
-    return checked(compose(mapped.directives, own_catalogue()))
+    return check_and_bind(compose(mapped.directives, own_catalogue()))
 
 
 def block_of(text: str) -> Any:

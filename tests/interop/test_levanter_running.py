@@ -8,7 +8,7 @@ import pytest
 
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.graph import bind, checked
+from fidgpt.graph import bind, check_and_bind
 from fidgpt.interop import Mapped, read_levanter
 from fidgpt.optim import Lion
 from fidgpt.parallel import DataParallel, FullyShardedDataParallel
@@ -32,7 +32,7 @@ def read(text: str) -> Mapped:
 
 def graph_of(mapped: Mapped) -> Any:
     """The bound graph, in which everything holds that is asked of a graph."""
-    return checked(compose(mapped.directives, own_catalogue()))
+    return check_and_bind(compose(mapped.directives, own_catalogue()))
 
 
 def listed(mapped: Mapped) -> list[str]:

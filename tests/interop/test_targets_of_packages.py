@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, build, checked
+from fidgpt.graph import ConfigError, build, check_and_bind
 from fidgpt.interop import read_targets, write_targets
 
 NAME = "package_with_partials"
@@ -43,12 +43,12 @@ def read(text: str) -> Any:
 def test_a_partial_stands_for_what_it_calls(text: str, made: tuple[Any, ...]) -> None:
     part = read(text)
     assert fdl.get_callable(part).__name__ == "dataset"
-    assert build(checked(part)) == made
+    assert build(check_and_bind(part)) == made
     assert build(read_targets(write_targets(part), allowed=(NAME,))) == made
 
 
 def test_null_fits_where_it_is_the_default() -> None:
-    assert build(checked(read("cleaned, column: null")))[2] is None
+    assert build(check_and_bind(read("cleaned, column: null")))[2] is None
 
 
 def test_null_that_does_not_fit_is_refused_with_the_default() -> None:

@@ -34,7 +34,7 @@ class System:
         return cfg
 
     def check(self, cfg: Any) -> Any:
-        return graph.checked(cfg)
+        return graph.check_and_bind(cfg)
 
     def build(self, cfg: Any) -> Any:
         return graph.build(cfg)
@@ -49,7 +49,7 @@ class System:
         return graph.diff(old, new)
 
     def show(self, cfg: Any) -> str:
-        return graph.outline(graph.checked(cfg))
+        return graph.outline(graph.check_and_bind(cfg))
 
 
 class HiddenDim(fdl.Tag):

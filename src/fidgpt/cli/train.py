@@ -89,10 +89,10 @@ def _cannot_run(cfg: "fdl.Config") -> "list[ConfigError]":
       ConfigErrors: the graph is so wrong that there is nothing to look at.
     """
     from fidgpt.compose.runs import CONSTRAINTS
-    from fidgpt.graph import ConfigError, ConfigErrors, bind, check, checked
+    from fidgpt.graph import ConfigError, ConfigErrors, bind, check, check_and_bind
 
     try:
-        checked(cfg, constraints=CONSTRAINTS)
+        check_and_bind(cfg, constraints=CONSTRAINTS)
     except ConfigErrors as errors:
         try:
             check(bind(check(cfg)))

@@ -20,7 +20,7 @@ from fidgpt.compose.directives import (
     split_directive,
 )
 from fidgpt.compose.effects import Composed, Effect, edits_between
-from fidgpt.graph import ConfigError, ConfigErrors, Source, checked, clone, resolve
+from fidgpt.graph import ConfigError, ConfigErrors, Source, check_and_bind, clone, resolve
 from fidgpt.graph.assignments import Assignment, assignments_of
 from fidgpt.graph.constraints import Constraint
 from fidgpt.graph.edits import carry_out
@@ -219,7 +219,7 @@ def wrong_beside(
     What no directive is behind may be what a wrong one was to mend, and is left out.
     """
     try:
-        checked(made.root, constraints=constraints)
+        check_and_bind(made.root, constraints=constraints)
     except ConfigError as error:
         return [*Culprits(made.root).told_of_directives(error), *_vain(made, allow_noop)]
     return _vain(made, allow_noop)

@@ -7,8 +7,8 @@ for: most runs need none of them.
 from typing import TYPE_CHECKING
 
 from fidgpt.graph.binding import Inherited, bind, resolve
-from fidgpt.graph.building import build
-from fidgpt.graph.checking import check, checked
+from fidgpt.graph.building import build, check_and_bind
+from fidgpt.graph.checking import check
 from fidgpt.graph.cloning import clone, clone_part
 from fidgpt.graph.drawing import show_configs
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
@@ -107,7 +107,7 @@ __all__ = [
     "bind",
     "build",
     "check",
-    "checked",
+    "check_and_bind",
     "clone",
     "clone_part",
     "diff",

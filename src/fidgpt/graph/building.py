@@ -1,74 +1,89 @@
-"""From a graph to the objects it describes."""
+"""From a graph to the objects that it describes: check, bind, build."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from fidgpt.graph.checking import checked, is_plain
-from fidgpt.graph.constraints import Constraint, refused
-from fidgpt.graph.fiddle import call, raw_arguments, set_arguments
-from fidgpt.graph.walk import IS_NODE, IS_PART, nodes
+import fiddle as fdl
+
+from fidgpt.collection import gc_paused
+from fidgpt.graph.binding import bind_nodes
+from fidgpt.graph.checking import inherited_errors, node_errors
+from fidgpt.graph.constraints import (
+    Constraint,
+    constraint_errors,
+    constructor_errors,
+    rejection,
+)
+from fidgpt.graph.errors import ConfigError, raise_all
+from fidgpt.graph.fiddle import failed_call
+from fidgpt.graph.walk import Node, nodes
 
 
-def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
-    """Checks, binds and builds a graph; every node once, bottom-up.
+@gc_paused()
+def check_and_bind(
+    root: Any, *, constraints: Iterable[Constraint] = (), construct: bool = True
+) -> Any:
+    """Return the bound graph if nothing is wrong with it.
+
+    Beyond what `check` finds: unset quantities, conflicting ones, inherited values of a wrong type,
+    broken constraints, and arguments that a constructor rejects.
 
     Args:
       root: the graph.
-      constraints: what must hold in the whole bound graph; see `checked`.
+      constraints: functions that inspect the whole bound graph and raise ValueError.
+      construct: whether to call the constructors; see `constructor_errors`.
 
     Raises:
-      ConfigError: the graph is wrong, or a constructor refused its arguments, with an error of
-        any kind; the message names the part.
+      ConfigErrors: every error, all at once.
     """
-    bound = checked(root, constraints=constraints)
-    if not IS_NODE[type(bound)]:
-        return bound
-    built: dict[int, Any] = {}
-    for value in _in_order(bound):
-        built[id(value)] = _built(value, built, bound)
-    return built[id(bound)]
+    bound, found, errors = _bound(root, constraints)
+    raise_all([*errors, *(constructor_errors(found, errors) if construct else ())])
+    return bound
 
 
-def _in_order(root: Any) -> list[Any]:
-    """The nodes of a graph, each after what it holds, in the order in which one reads them.
+def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
+    """Check, bind and build a graph: `fdl.build`, with errors that name the path and the remedy.
 
-    The order is Fiddle's own: what constructors draw at random depends on it.
+    Args:
+      root: the graph.
+      constraints: functions that inspect the whole bound graph and raise ValueError.
+
+    Raises:
+      ConfigError: the graph is wrong, or a constructor raised an exception of any kind.
     """
-    ordered: list[Any] = []
-    entered: set[int] = set()
-    todo = [(root, False)]
-    while todo:
-        value, is_done = todo.pop()
-        if is_done:
-            ordered.append(value)
-        elif id(value) not in entered:
-            entered.add(id(value))
-            todo.append((value, True))
-            todo += [(child, False) for child in reversed(_held(value)) if IS_NODE[type(child)]]
-    return ordered
+    bound, found, errors = _bound(root, constraints)
+    failure: ConfigError | None = None
+    if not errors:
+        try:
+            return fdl.build(bound)
+        except RecursionError as error:
+            failure = ConfigError("the graph is nested too deeply for fdl.build to build it.")
+            failure.__cause__ = error
+        except Exception as error:  # a division by head_dim=0 is the user's mistake too
+            failure = _failure(found, error)
+    raise_all([*errors, *constructor_errors(found, errors)])
+    raise failure or AssertionError("raise_all raises the errors")
 
 
-def _held(value: Any) -> list[Any]:
-    if IS_PART[type(value)]:
-        return [*set_arguments(value).values()]
-    return [*value.values()] if isinstance(value, dict) else [*value]
-
-
-def _built(value: Any, built: dict[int, Any], root: Any) -> Any:
-    """What a node becomes once all that it holds was built."""
-    if not IS_PART[type(value)]:
-        return _container(value, built) if is_plain(value) else value
-    arguments = {key: built.get(id(one), one) for key, one in raw_arguments(value).items()}
+def _bound(
+    root: Any, constraints: Iterable[Constraint]
+) -> tuple[Any, list[Node], list[ConfigError]]:
+    """The bound graph, its nodes, and what is wrong with it short of its constructors."""
+    found = nodes(root)
+    errors = node_errors(found)
     try:
-        return call(value, arguments)
-    except Exception as error:  # a division by head_dim=0 is the user's mistake too
-        kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
-        path = next(node.path for node in nodes(root) if node.value is value)
-        raise refused(path, value, f"{kind}{error}") from error
+        bound, inherited = bind_nodes(root, found)
+    except ConfigError as error:
+        raise_all([*errors, *error.mistakes])
+        raise
+    copies = nodes(bound)
+    if not errors:  # a value that is wrong where it is set is wrong wherever it is inherited
+        errors = inherited_errors(copies, inherited)
+    return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 
-def _container(value: Any, built: dict[int, Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: built.get(id(item), item) for key, item in value.items()}
-    items = [built.get(id(item), item) for item in value]
-    return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
+def _failure(found: list[Node], error: Exception) -> ConfigError:
+    """What made `fdl.build` fail, with the path of the node whose call it was."""
+    part, cause = failed_call(error)
+    node = next((node for node in found if node.value is part), found[0])
+    return rejection(node, cause)

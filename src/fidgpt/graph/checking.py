@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.binding import Inherited, bind_nodes, unset_parameters
-from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
+from fidgpt.graph.binding import Inherited, unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.fiddle import (
     VARIADIC,
@@ -181,51 +180,21 @@ def check(root: Any) -> Any:
     Raises:
       ConfigErrors: every mistake, in one go.
     """
-    found = nodes(root)
-    raise_all(mistakes_of(found, within=found))
+    raise_all(node_errors(nodes(root)))
     return root
 
 
-@gc_paused()
-def checked(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
-    """The bound graph, when nothing is wrong with it.
-
-    Beside what `check` finds: quantities that nobody says or two say differently, values that do
-    not fit where they are heard, and constraints between arguments that do not hold.
-
-    Args:
-      root: a graph.
-      constraints: functions that look at the whole bound graph and raise ValueError.
-
-    Raises:
-      ConfigErrors: every mistake, in one go.
-    """
-    found = nodes(root)
-    mistakes = mistakes_of(found, within=found)
-    try:
-        bound, heard = bind_nodes(root, found)
-    except ConfigError as error:
-        raise_all(mistakes + error.mistakes)
-        raise
-    copies = nodes(bound)
-    if not mistakes:  # a value wrong where it is said is wrong all over
-        mistakes += _mistakes_of_binding(copies, heard)
-    raise_all([*mistakes, *broken(copies), *broken_of_whole(bound, constraints)])
-    return bound
+def node_errors(found: list[Node]) -> list[ConfigError]:
+    """Return what is wrong with the nodes of a graph, without binding it."""
+    return [error for node in found for error in _mistakes(node)] + list(wrong_formulas(found))
 
 
-def mistakes_of(some: list[Node], *, within: list[Node]) -> list[ConfigError]:
-    """What is wrong with some nodes, and with the formulas of the graph that they are of."""
-    mistakes = [mistake for node in some for mistake in _mistakes(node)]
-    return mistakes + list(wrong_formulas(within))
-
-
-def _mistakes_of_binding(found: list[Node], heard: list[Inherited]) -> list[ConfigError]:
-    """What is wrong with a bound graph that was right before: only what was heard is new."""
-    if any(is_node(one.said.value) for one in heard) or any(is_formula(n.value) for n in found):
-        return mistakes_of(found, within=found)
-    hearing = {one.node.path for one in heard if _is_misfit(one.part, one.key, one.said.value)}
-    return [one for node in found if hearing and node.path in hearing for one in _misfits(node)]
+def inherited_errors(found: list[Node], inherited: list[Inherited]) -> list[ConfigError]:
+    """Return what is wrong with a bound graph that had no errors before: what it inherited."""
+    if any(is_node(one.said.value) for one in inherited) or any(is_formula(n.value) for n in found):
+        return node_errors(found)
+    paths = {one.node.path for one in inherited if _is_misfit(one.part, one.key, one.said.value)}
+    return [one for node in found if paths and node.path in paths for one in _misfits(node)]
 
 
 def _mistakes(node: Node) -> Iterator[ConfigError]:

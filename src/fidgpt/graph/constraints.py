@@ -1,34 +1,36 @@
-"""Constraints between parameters, checked on the bound graph."""
+"""What constructors and constraints reject in a bound graph."""
 
-import functools
+import contextlib
 import inspect
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import VARIADIC, all_arguments, parameter_of
+from fidgpt.graph.fiddle import all_arguments, call, call_directly, raw_arguments
 from fidgpt.graph.hints import computed
-from fidgpt.graph.walk import IS_PART, Node, join, step_to, title
+from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, step_to, title
 
 
-def shown(told: str, arguments: Mapping[Any, Any]) -> list[str]:
-    """The names of the arguments that a text shows with their values, as `f"{name=}"` does."""
+def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
+    """Return the names of the arguments that a text shows with values, as `f"{name=}"` does."""
     return [
         name
         for name, value in arguments.items()
-        if f"{name}=" in told and _stands_in(f"{name}={value!r}", told)
+        if f"{name}=" in text and _has_words(text, f"{name}={value!r}")
     ]
 
 
-def shown_last(told: str, arguments: Mapping[str, Any]) -> list[str]:
-    """The names of those that are, or hold, a number behind the last colon of a text.
+def shown_last(text: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the names of those that are, or hold, a number after the last colon of a text.
 
-    So torch's optimizers refuse: `Invalid learning rate: -1.0`.
+    Torch's optimizers raise such errors: `Invalid learning rate: -1.0`.
     """
-    last = told.rpartition(":")[2].replace(",", " ").split()
+    last = text.rpartition(":")[2].replace(",", " ").split()
     return [
         name
         for name, value in arguments.items()
@@ -36,43 +38,19 @@ def shown_last(told: str, arguments: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _stands_in(words: str, told: str) -> bool:
-    """Whether a text has some words that are no part of a longer name or number."""
-    return re.search(rf"(?<![\w.\]]){re.escape(words)}(?!\w|\.\d)", told) is not None
+def _has_words(text: str, words: str) -> bool:
+    """Whether a text has some words that are not part of a longer name or number."""
+    return re.search(rf"(?<![\w.\]]){re.escape(words)}(?!\w|\.\d)", text) is not None
 
 
-_MOST_LINES = 5  # of a message that somebody else wrote
+_MAX_LINES = 5  # of a message that someone else wrote
 Constraint = Callable[[Any], None]
 
 
-def broken(nodes: Iterable[Node]) -> Iterator[ConfigError]:
-    """What the constructors of a graph's parts refuse, each with its place.
+def constraint_errors(root: Any, constraints: Iterable[Constraint]) -> Iterator[ConfigError]:
+    """Yield what functions that inspect a whole bound graph reject by raising ValueError.
 
-    A constructor says what must hold between its arguments in a static method `check_arguments`,
-    which takes some of them by name and raises ValueError; its `__init__` calls the same one, so
-    that whoever uses it without a graph is told too. It is asked as soon as all of these
-    arguments are known.
-    """
-    for node in nodes:
-        if isinstance(node.value, fdl.Buildable) and (ask := _check_of(node.value)):
-            if strange := [name for name in _names(ask) if parameter_of(node.value, name) is None]:
-                if not _is_own(node.value):  # a subclass may choose some of the arguments itself
-                    continue
-                yield ConfigError(
-                    f"{title(node.value)}.check_arguments asks for {', '.join(strange)}, which "
-                    f"{title(node.value)} does not take: it is a static method that takes some of "
-                    "the constructor's arguments by name."
-                )
-                continue
-            known = _arguments_of(node.value, _names(ask))
-            if known is not None:
-                yield from _refusal(node, ask, known)
-
-
-def broken_of_whole(root: Any, constraints: Iterable[Constraint]) -> Iterator[ConfigError]:
-    """What functions that look at the whole bound graph refuse, by raising ValueError.
-
-    A ConfigError says by its `sources` which values it is about, wherever they stand.
+    A ConfigError names in its `sources` the values that it is about, wherever they are.
     """
     for constraint in constraints:
         try:
@@ -80,67 +58,116 @@ def broken_of_whole(root: Any, constraints: Iterable[Constraint]) -> Iterator[Co
         except ConfigError as error:
             yield from error.mistakes
         except ValueError as error:
-            yield ConfigError(str(error), sources=_shown(str(error), root, ""))
-        except Exception as error:  # whatever somebody's own function does
+            yield ConfigError(str(error), sources=_shown_paths(str(error), root, ""))
+        except Exception as error:  # whatever a user's own function does
             name = getattr(constraint, "__name__", repr(constraint))
             yield ConfigError(
-                f"the constraint {name} failed: {type(error).__name__}: {_told(error)}"
+                f"the constraint {name} failed: {type(error).__name__}: {_message(error)}"
             )
 
 
-def refused(path: str, part: fdl.Buildable, told: str) -> ConfigError:
-    """What a constructor says against its arguments, as a mistake of its part.
+def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> list[ConfigError]:
+    """Return the ValueErrors of all constructors of a bound graph.
+
+    Every node is built once, children first, with torch on the meta device; a node is skipped if
+    one below it failed. Classes inside factories are constructed too, as far as their arguments
+    are complete; functions that a `Partial` holds are never called. Exceptions other than
+    ValueError are for `build` to report: a file may be missing here, or a constructor unable to
+    run on meta.
 
     Args:
-      path: of the part.
-      part: the part.
-      told: the constructor's words. What they show as `name=value` is what they are about; where
-        they show no argument, it is the whole part.
+      found: the nodes, parents first.
+      known: errors that were found before; the nodes that they are about are skipped.
     """
-    message = f"{path or 'the root'} ({title(part)}): {told}"
-    return ConfigError(message, place=path, sources=_shown(told, part, path))
+    places = {error.place for error in known}
+    errors: list[ConfigError] = []
+    built: dict[int, Any] = {}  # what `fdl.build` makes of each node
+    called: dict[int, Any] = {}  # the same where a factory around it has been called
+    with _without_memory():
+        for node in reversed(found):
+            if places and places & _places(node):
+                continue
+            try:
+                _try_node(node.value, built, called)
+            except ValueError as error:
+                errors.append(rejection(node, error))
+    return errors[::-1]
 
 
-def _shown(told: str, part: Any, path: str) -> list[str]:
-    """The paths of a part's arguments that somebody's words show."""
+def _try_node(value: Any, built: dict[int, Any], called: dict[int, Any]) -> None:
+    """Build a node, and if it is a factory call it, as far as the nodes below it are known."""
+    held = {id(child) for _, child in children(value) if IS_NODE[type(child)]}
+    is_factory = isinstance(value, fdl.ArgFactory)
+    if is_factory or (isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value))):
+        made = _made(value, called, held, call_directly)
+    else:
+        made = None
+    if (one := _made(value, built, held, call)) is not None:
+        built[id(value)] = one
+    if not is_factory:
+        made = one if IS_PART[type(value)] else _made(value, called, held, call)
+    if made is not None:
+        called[id(value)] = made
+
+
+def _made(value: Any, made: Mapping[int, Any], held: set[int], how: Callable[..., Any]) -> Any:
+    """What a node becomes, given what the nodes below it became; None if that is not known."""
+    if not made.keys() >= held:
+        return None
+    if isinstance(value, dict):
+        return {key: made.get(id(item), item) for key, item in value.items()}
+    if not IS_PART[type(value)]:
+        items = [made.get(id(item), item) for item in value]
+        return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
+    try:
+        return how(value, {key: made.get(id(x), x) for key, x in raw_arguments(value).items()})
+    except ValueError:
+        raise
+    except Exception:  # see `constructor_errors`
+        return None
+
+
+def _places(node: Node) -> set[str]:
+    steps = [step for step, _ in children(node.value)]
+    return {node.path, *(join(node.path, step) for step in steps)}
+
+
+@contextlib.contextmanager
+def _without_memory() -> Iterator[None]:
+    """Let torch allocate nothing, draw nothing and warn of nothing; without torch, do nothing."""
+    torch = sys.modules.get("torch")
+    with contextlib.ExitStack() as stack:
+        if torch is not None:
+            stack.enter_context(torch.device("meta"))
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
+
+
+def rejection(node: Node, error: Exception) -> ConfigError:
+    """What a constructor rejected, as an error of its node.
+
+    What its message shows as `name=value` is what it is about; without any, it is the whole node.
+    """
+    message = _message(error)
+    if not isinstance(error, ValueError | TypeError):
+        message = f"{type(error).__name__}: {message}".rstrip(": ")
+    rejected = ConfigError(
+        f"{node.path or 'the root'} ({title(node.value)}): {message or 'its arguments do not fit'}",
+        place=node.path,
+        sources=_shown_paths(message, node.value, node.path),
+    )
+    rejected.__cause__ = error
+    return rejected
+
+
+def _shown_paths(text: str, part: Any, path: str) -> list[str]:
+    """The paths of the arguments of a node that a message shows."""
     arguments = all_arguments(part) if IS_PART[type(part)] else {}
     known = {key: computed(value) for key, value in arguments.items()}
-    return [join(path, step_to(key)) for key in shown(told, known)]
+    return [join(path, step_to(key)) for key in shown(text, known)]
 
 
-def _check_of(part: fdl.Buildable) -> Callable[..., Any] | None:
-    ask = getattr(fdl.get_callable(part), "check_arguments", None)
-    return ask if callable(ask) else None
-
-
-def _is_own(part: fdl.Buildable) -> bool:
-    """Whether a constructor has the check itself, rather than from a class it inherits from."""
-    return "check_arguments" in vars(fdl.get_callable(part))
-
-
-def _arguments_of(part: fdl.Buildable, names: tuple[str, ...]) -> dict[str, Any] | None:
-    """The named arguments; None while one of them is not known."""
-    arguments = all_arguments(part)
-    known = {name: computed(arguments.get(name, fdl.NO_VALUE)) for name in names}
-    return None if fdl.NO_VALUE in known.values() else known
-
-
-def _refusal(node: Node, ask: Callable[..., Any], known: dict[str, Any]) -> Iterator[ConfigError]:
-    try:
-        ask(**known)
-    except ValueError as error:
-        yield refused(node.path, node.value, _told(error))
-    except TypeError:  # a value of another type, which is reported as such
-        return
-    except Exception as error:  # a mistake in the check, or an assertion
-        yield refused(node.path, node.value, f"{type(error).__name__}: {_told(error)}")
-
-
-def _told(error: Exception) -> str:
-    return "\n".join(str(error).splitlines()[:_MOST_LINES]) or "its arguments do not fit"
-
-
-@functools.lru_cache(maxsize=1024)
-def _names(ask: Callable[..., Any]) -> tuple[str, ...]:
-    parameters = inspect.signature(ask).parameters.values()
-    return tuple(one.name for one in parameters if one.kind not in VARIADIC)
+def _message(error: Exception) -> str:
+    return "\n".join(str(error).splitlines()[:_MAX_LINES])

@@ -2,11 +2,13 @@
 
 import dataclasses
 import inspect
+import traceback
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import fiddle as fdl
+from fiddle.building import call_buildable
 from fiddle.history import History
 
 Key = str | int
@@ -72,6 +74,24 @@ def call(part: fdl.Buildable, arguments: dict[Key, Any]) -> Any:
     """Call what a node calls, as `fdl.build` does once the arguments are built."""
     args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
     return part.__build__(*args, **keywords)
+
+
+def call_directly(part: fdl.Buildable, arguments: dict[Key, Any]) -> Any:
+    """Call what a factory calls, instead of making a factory of it."""
+    args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
+    return fdl.get_callable(part)(*args, **keywords)
+
+
+def failed_call(error: Exception) -> tuple[fdl.Buildable | None, Exception]:
+    """Return the node whose call failed inside `fdl.build`, and what the call itself raised.
+
+    Fiddle raises another exception, whose message holds every argument.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    calls = [frame for frame in frames if frame.f_code is call_buildable.__code__]
+    if not calls:
+        return None, error
+    return calls[0].f_locals["buildable"], getattr(error, "proxy_base_exception", error)
 
 
 def copy_part(part: B, arguments: dict[Key, Any]) -> B:

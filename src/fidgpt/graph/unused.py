@@ -1,4 +1,4 @@
-"""Arguments that have no effect, and components that resemble each other."""
+"""Arguments that are set and that no code reads."""
 
 import dis
 import functools
@@ -6,16 +6,13 @@ import inspect
 import sys
 import types
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.checking import mistakes_of
-from fidgpt.graph.constraints import Constraint, broken, broken_of_whole
 from fidgpt.graph.fiddle import VARIADIC, parameter_of, set_arguments
-from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.walk import Node, join, nodes, parts, step_to, title
+from fidgpt.graph.walk import join, parts, step_to, title
 
 _NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none has a knob of ours
 _ALL_AT_ONCE = {"locals", "vars", "eval", "exec"}  # read every argument, and name none
@@ -151,40 +148,3 @@ def _within(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:
     return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-
-
-class Resembling:
-    """Remembers which parts of graphs were found right, by their content hashes.
-
-    Args:
-      constraints: functions that look at a whole bound graph and raise ValueError.
-    """
-
-    def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
-        self._constraints = tuple(constraints)
-        self._right: set[str] = set()
-
-    def is_right(self, graph: BoundGraph) -> bool:
-        """Whether `checked` finds nothing wrong with a graph; it says what, where it does.
-
-        Args:
-          graph: a graph that binding made.
-        """
-        found = nodes(graph.root)
-        new = list(self._new(found, graph))
-        is_wrong = any(mistakes_of(new, within=found)) or any(broken(new))
-        if is_wrong or any(broken_of_whole(graph.root, self._constraints)):
-            return False
-        self._right.update(graph.content[id(node.value)] for node in new)
-        return True
-
-    def _new(self, found: list[Node], graph: BoundGraph) -> Iterator[Node]:
-        """The nodes of which no equal was right, and the factories that these call."""
-        new: set[int] = set()
-        for node in found:
-            is_new = graph.content[id(node.value)] not in self._right
-            if not is_new and not isinstance(node.value, fdl.Config):
-                is_new = any(id(holder.value) in new for holder, _ in node.parents)
-            if is_new:
-                new.add(id(node.value))
-                yield node

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fidgpt.compose.runs import CONSTRAINTS, train_command
-from fidgpt.graph import ConfigError, apply_patch, checked, diff, diff_text
+from fidgpt.graph import ConfigError, apply_patch, check_and_bind, diff, diff_text
 from fidgpt.graph.difference.patches import Patch, patch_of
 from fidgpt.sweep.objective import Objective
 
@@ -224,7 +224,7 @@ class Difference:
     def _holds(self, pieces: Pieces) -> bool:
         ordered = tuple(one for one in self.pieces if one in set(pieces))
         try:
-            checked(self.applied(ordered), constraints=CONSTRAINTS)
+            check_and_bind(self.applied(ordered), constraints=CONSTRAINTS)
         except ConfigError:
             return False
         return True

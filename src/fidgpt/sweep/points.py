@@ -12,12 +12,12 @@ from fidgpt.collection import gc_paused
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.directives import composed
 from fidgpt.compose.runs import CONSTRAINTS, build_trainer
+from fidgpt.compose.trial import try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
-from fidgpt.graph import ConfigError, bind, checked
+from fidgpt.graph import check_and_bind
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.unused import Resembling
 from fidgpt.model import StartError
 from fidgpt.sweep.moves import Names, moves, overwritten, samples_of, vain
 from fidgpt.sweep.values import Axis, Choice, Item
@@ -52,7 +52,6 @@ class DryRuns:
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, int], _Known] = {}
-        self._resembling = Resembling(CONSTRAINTS)
 
     def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
         """The fingerprint of a point that can be trained, what it costs, and its bound graph.
@@ -74,17 +73,9 @@ class DryRuns:
         return identity, cost, bound
 
     def _checked(self, cfg: fdl.Config) -> tuple[str, BoundGraph]:
-        """The fingerprint of a graph that is right, and the bound graph."""
-        try:
-            graph = BoundGraph(bind(cfg))
-            identity = graph.fingerprint()
-            is_right = self._resembling.is_right(graph)
-        except ConfigError:
-            checked(cfg, constraints=CONSTRAINTS)  # which tells of every mistake
-            raise
-        if not is_right:
-            checked(cfg, constraints=CONSTRAINTS)
-        return identity, graph
+        """The fingerprint of a graph without errors short of its constructors, and the graph."""
+        graph = BoundGraph(check_and_bind(cfg, constraints=CONSTRAINTS, construct=False))
+        return graph.fingerprint(), graph
 
     def _known(self, cfg: fdl.Config, key: tuple[str, int]) -> _Known:
         if key not in self._models:
@@ -104,10 +95,11 @@ def _around(model: Any, bound: fdl.Config) -> Trainer | None:
     rest = copy_part(bound, {**raw_arguments(bound), "model": model})
     try:
         with torch.device("meta"):
-            built = fdl.build(rest)
-    except Exception:  # the whole is built then, which says what is wrong and where
+            trainer = fdl.build(rest)
+        try_optimizer(trainer)
+    except Exception:  # building all of it tells what is wrong and where
         return None
-    return built if isinstance(built, Trainer) else None
+    return trainer if isinstance(trainer, Trainer) else None
 
 
 @dataclass(frozen=True)
