@@ -14,7 +14,7 @@ from fidgpt.compose.directives import composed
 from fidgpt.compose.runs import CONSTRAINTS, build_trainer
 from fidgpt.compose.trial import try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
-from fidgpt.graph import check_and_bind
+from fidgpt.graph import ConfigError, check_and_bind
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.storage.bound import BoundGraph
