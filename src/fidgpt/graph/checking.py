@@ -228,7 +228,7 @@ def _missing(node: Node) -> Iterator[ConfigError]:
 
 def _misfits(node: Node) -> Iterator[ConfigError]:
     part = node.value
-    hints = {} if named_defaults(part) is None else hints_of(fdl.get_callable(part))
+    hints: dict[Any, Any] = {} if named_defaults(part) is None else hints_of(fdl.get_callable(part))
     sure = {
         key
         for key, value in raw_arguments(part).items()

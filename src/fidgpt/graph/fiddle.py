@@ -70,7 +70,7 @@ def first_variadic(part: fdl.Buildable) -> int | None:
     return part.__signature_info__.var_positional_start
 
 
-def call(part: fdl.Buildable, arguments: dict[Key, Any]) -> Any:
+def call(part: fdl.Buildable, arguments: dict[Any, Any]) -> Any:
     """Call what a node calls, as `fdl.build` does once the arguments are built."""
     args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
     return part.__build__(*args, **keywords)
