@@ -14,8 +14,8 @@ from types import ModuleType
 from counting import Tree
 
 import fidgpt.model.blocks
-import fidgpt.model.masks
 import fidgpt.model.linear
+import fidgpt.model.masks
 import fidgpt.model.mlp
 import fidgpt.model.moe
 import fidgpt.model.positions

@@ -13,7 +13,7 @@ import pytest
 
 from fidgpt.cli.completion import candidates, command_of
 from fidgpt.cli.shells import read_line, script, written
-from fidgpt.compose.directives import KINDS
+from fidgpt.compose.spelling import KINDS
 
 Index = dict[str, Any]
 ROOT = Path(__file__).parents[2]

@@ -13,18 +13,13 @@ import pytest
 
 import fidgpt.compose.projects
 from fidgpt import configs, fiddlers, tags
+from fidgpt.compose import index as ask
 from fidgpt.compose import index as projects
 from fidgpt.compose import index as store
-from fidgpt.compose import index_build as ask
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.index import knobs_of
-from fidgpt.compose.index_build import (
-    fitting,
-    names,
-    names_of_projects,
-    parts_on_offer,
-    quantities_of,
-)
+from fidgpt.compose.index_build import fitting, parts_on_offer, quantities_of
+from fidgpt.compose.knobs import knobs_of
+from fidgpt.compose.names import names, names_of_projects
 from fidgpt.graph import find_parameter
 from fidgpt.model import Attention
 

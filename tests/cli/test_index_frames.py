@@ -8,7 +8,8 @@ from fidgpt import configs
 from fidgpt.compose import reproduction as named
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.compose.index import Index, frame_from, knobs_of, known_frames
+from fidgpt.compose.index import Index
+from fidgpt.compose.knobs import frame_from, knobs_of, known_frames
 from fidgpt.graph.spelling import frame_of, least_apart
 
 CATALOGUE = own_catalogue()

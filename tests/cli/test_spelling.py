@@ -3,7 +3,8 @@
 import pytest
 
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import BASES, KINDS, compose, is_base, is_by_machine, split_directive
+from fidgpt.compose.directives import compose
+from fidgpt.compose.spelling import BASES, KINDS, is_base, is_by_machine, split_directive
 from fidgpt.graph import ConfigErrors
 
 

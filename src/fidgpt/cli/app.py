@@ -122,9 +122,9 @@ def _status(main: Callable[[list[str]], int | None], arguments: list[str]) -> in
         fail("interrupted.")
         return INTERRUPTED
     except Exception as error:
-        from fidgpt.compose.catalogue import MISTAKES  # late: what knows no model waits for none
+        from fidgpt.compose.catalogue import user_errors  # late: what knows no model waits for none
 
-        if not isinstance(error, MISTAKES):
+        if not isinstance(error, user_errors()):
             raise
         if FLAGS.debug:
             traceback.print_exc()

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fidgpt.cli.listing import LISTS, OF_A_PLACE
 from fidgpt.cli.shells import Candidate, Line, read_line, written
-from fidgpt.compose.directives import KINDS
-from fidgpt.compose.index import COMMANDS, Index, chosen_config
-from fidgpt.compose.index_build import for_completion
+from fidgpt.compose.index import COMMANDS, Index, chosen_config, for_completion
+from fidgpt.compose.spelling import KINDS
 
 
 def complete_file(typed: str, *, folders_only: bool = False) -> list[Candidate]:
@@ -274,7 +273,7 @@ def _offered(typed: str, kind: str) -> dict[str, dict]:
     name = typed.partition("(")[0].strip()
     if "." not in name:
         return {}
-    from fidgpt.compose.index_build import offered_beside  # late: most names have no dot
+    from fidgpt.compose.names import offered_beside
 
     return offered_beside(name, kind)
 
@@ -283,7 +282,7 @@ def _modules(typed: str) -> list[Candidate]:
     """The modules beside a dotted name, each to be gone on with."""
     if "." not in typed or "(" in typed:
         return []
-    from fidgpt.compose.index_build import modules_beside  # late, as above
+    from fidgpt.compose.names import modules_beside
 
     return [Candidate(f"{name}.", False) for name in modules_beside(typed)]
 

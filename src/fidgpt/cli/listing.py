@@ -6,9 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from fidgpt.compose.directives import is_base
-from fidgpt.compose.index import Index, chosen_config, directive_for, knobs_of_chosen
-from fidgpt.compose.index_build import at_hand, of_chosen, whole
+from fidgpt.compose.index import (
+    Index,
+    at_hand,
+    chosen_config,
+    directive_for,
+    knobs_of_chosen,
+    of_chosen,
+    whole,
+)
+from fidgpt.compose.spelling import is_base
 
 Rows = Sequence[Sequence[str]]
 
@@ -224,8 +231,7 @@ def print_knobs(directives: Sequence[str], allowed: Sequence[str] = ()) -> None:
     Raises:
       ConfigError: there is no such config.
     """
-    from fidgpt.compose.index import directive_for, knobs_of_chosen
-    from fidgpt.compose.index_build import of_chosen  # late: not every command has a config
+    from fidgpt.compose.index import directive_for, knobs_of_chosen, of_chosen
 
     index = of_chosen(directives, allowed)
     name, knobs = knobs_of_chosen(directives, index)

@@ -160,8 +160,9 @@ def _schedule(cfg: "fdl.Config") -> str:
 
 def _since_base(cfg: "fdl.Config", catalogue: "Catalogue", directives: Sequence[str] | None) -> str:
     """What differs from the config that it began with; of a file that knows none, the nearest."""
-    from fidgpt.compose.directives import DEFAULT_CONFIG, compose, split_directive
+    from fidgpt.compose.directives import compose
     from fidgpt.compose.reproduction import begun_with, nearest_named
+    from fidgpt.compose.spelling import DEFAULT_CONFIG, split_directive
     from fidgpt.graph.difference.comparison import since
 
     kind = split_directive(directives[0])[0] if directives else ""

@@ -1,21 +1,11 @@
 """Flags of sweeps and the runners that they choose."""
 
-import importlib
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
-from rich.console import Console
 
-from fidgpt.cli import app
 from fidgpt.cli.app import FLAGS
-from fidgpt.compose.catalogue import call_with
-from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.errors import at
-from fidgpt.graph.formulas import parse_call
-from fidgpt.sweep import Runner
 
 if TYPE_CHECKING:
     from fidgpt.sweep import Axis
@@ -138,78 +128,3 @@ def _item(name: str, text: str) -> "Axis | Space":
     from fidgpt.sweep import ablation, axis, pairs, repeat
 
     return {"sweep": axis, "zip": pairs, "repeat": repeat, "ablate": ablation}[name](text)
-
-
-_CLASSES = {
-    "local": "fidgpt.sweep.runners.local:LocalRunner",
-    "ray": "fidgpt.sweep.runners.ray_cluster:RayRunner",
-    "slurm": "fidgpt.sweep.runners.slurm:SlurmRunner",
-}
-_FLAGS = ("jobs", "retries")
-
-
-def read_runner(text: str, *, jobs: int, retries: int) -> Runner:
-    """The runner that a text names, with the arguments that it gives.
-
-    Args:
-      text: such as `ray(address=auto,gpus=1)`.
-      jobs: points that are trained side by side.
-      retries: how often a point that failed is tried again.
-
-    Raises:
-      ConfigError: there is no such runner, or it does not take these arguments.
-    """
-    with at(f"--runner={text:.80}"):
-        call = parse_call(text)
-        if call.name not in _CLASSES:
-            raise ConfigError(f"there is no runner {call.name!r}. {suggest(call.name, _CLASSES)}")
-        for name in _FLAGS:
-            if name in call.named:
-                raise ConfigError(f"{name} is a flag of its own: --{name}={call.named[name]}.")
-        module, _, made = _CLASSES[call.name].partition(":")
-        call.named.update(jobs=str(jobs), retries=str(retries))
-        return call_with(getattr(importlib.import_module(module), made), call)
-
-
-def refuse(*names: str) -> None:
-    """Refuses flags that say nothing here.
-
-    Raises:
-      ConfigError: one of them was given.
-    """
-    what = next((f"--{one}" for one in ("bisect", "search") if FLAGS[one].present), "a sweep")
-    for name in names:
-        if FLAGS[name].present:
-            raise ConfigError(f"--{name} says nothing to {what}: leave one of them out.")
-
-
-def needed_objective(flag: str) -> str:
-    """What --objective says, without which a flag makes no sense.
-
-    Raises:
-      ConfigError: it says nothing.
-    """
-    if not FLAGS.objective:
-        raise ConfigError(f"--{flag} needs a number to compare: --objective=validation/loss")
-    return FLAGS.objective
-
-
-def runner() -> Runner:
-    """What --runner, --jobs and --retries say.
-
-    Raises:
-      ConfigError: there is no such runner.
-    """
-    return read_runner(FLAGS.runner, jobs=FLAGS.jobs, retries=FLAGS.retries)
-
-
-def tell_of_report(console: Console, directory: Path) -> None:
-    """Says how to see more of what came of a directory."""
-    told = f"More of it: python -m fidgpt.sweep report {shlex.quote(str(directory))}"
-    console.print(told, soft_wrap=True)
-
-
-def stopped(console: Console, directory: Path) -> int:
-    """Says how to go on; returns the exit status of what was stopped."""
-    console.print(f"Stopped; the same command goes on in {directory}", soft_wrap=True)
-    return app.INTERRUPTED

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli import app, show
-from fidgpt.cli import resume as earlier
 from fidgpt.cli import show as asked
 from fidgpt.cli.app import FLAGS, refuse_arguments
-from fidgpt.cli.resume import refuse_contradictions
 from fidgpt.collection import gc_paused
 
 if TYPE_CHECKING:
@@ -50,7 +48,9 @@ def main(arguments: list[str]) -> int | None:
     if asked.answered():
         return None
     with gc_paused(stays=True):
-        refuse_contradictions()
+        from fidgpt.cli import resume as earlier
+
+        earlier.refuse_contradictions()
         _pretend_machine()
         # Late: --help, --list and completion load no torch.
         from fidgpt.compose.catalogue import own_catalogue
@@ -139,6 +139,8 @@ def _directory(
         return new_run(
             cfg, directives=FLAGS.config, path=FLAGS.run_dir, allowed=allowed, flags=flags
         )
+    from fidgpt.cli import resume as earlier
+
     return resumed_run(earlier.directory(), old, cfg, allowed=allowed, flags=flags)
 
 
@@ -178,7 +180,7 @@ def _warn(lines: list[str]) -> None:
 
 def _pretend_machine() -> None:
     """Lets for_hardware see the machine of --hardware in place of the one at hand."""
-    from fidgpt.compose.directives import is_by_machine
+    from fidgpt.compose.spelling import is_by_machine
     from fidgpt.graph import ConfigError
     from fidgpt.train.device import VARIABLE
 

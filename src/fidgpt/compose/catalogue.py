@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import functools
 import importlib
 import inspect
 import sys
@@ -14,26 +15,31 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.compose.projects import find_dotted, installed_projects, module_in, offered
-from fidgpt.data import DataError
 from fidgpt.graph import ConfigError, read_value, suggest
 from fidgpt.graph.errors import at
 from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.formulas import Call
 from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.graph.storage.codec import TORCH_MODULES, find_name, is_tag
-from fidgpt.model import MachineError, StartError
-from fidgpt.parallel import ParallelError
-from fidgpt.train import CheckpointError, RunError
 
-MISTAKES = (
-    ConfigError,
-    DataError,
-    CheckpointError,
-    RunError,
-    ParallelError,
-    StartError,
-    MachineError,
-)
+
+@functools.cache
+def user_errors() -> tuple[type[Exception], ...]:
+    """Return the errors whose message alone is shown; imports the library that raises them."""
+    from fidgpt.data import DataError
+    from fidgpt.model import MachineError, StartError
+    from fidgpt.parallel import ParallelError
+    from fidgpt.train import CheckpointError, RunError
+
+    return (
+        ConfigError,
+        DataError,
+        CheckpointError,
+        RunError,
+        ParallelError,
+        StartError,
+        MachineError,
+    )
 
 
 def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
@@ -65,7 +71,7 @@ def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: An
     try:
         return function(*given, **named)
     except (Exception, SystemExit) as error:  # whatever goes wrong in code of somebody's own
-        if isinstance(error, MISTAKES):
+        if isinstance(error, user_errors()):
             raise
         lines = str(error).splitlines() or [""]
         raise ConfigError(

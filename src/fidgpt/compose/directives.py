@@ -11,6 +11,12 @@ import fiddle as fdl
 from fidgpt.compose.catalogue import Catalogue, call_with, guarded
 from fidgpt.compose.effects import Composed, Effect, edits_between, is_model, speaker
 from fidgpt.compose.sources import read_text
+from fidgpt.compose.spelling import (
+    DEFAULT_CONFIG,
+    KINDS,
+    is_base,
+    split_directive,
+)
 from fidgpt.graph import (
     ConfigError,
     ConfigErrors,
@@ -68,41 +74,6 @@ def from_text(text: str, catalogue: Catalogue) -> fdl.Config:
     from fidgpt.compose.sources import load_told
 
     return load_told(text, source="the text", allowed=catalogue.packages)
-
-
-DEFAULT_CONFIG = "base"
-BASES = ("config", "config_file", "config_str")  # where a graph begins
-KINDS = {
-    "config": "begin with a named config",
-    "config_file": "begin with a file",
-    "config_str": "begin with a config written out",
-    "fiddler": "change the config by a named function",
-    "set": "set one value",
-    "tag": "say a quantity once for all who hear it",
-    "del": "back to the default",
-    "use": "put another part in a place",
-    "tie": "make two places hold one part",
-    "untie": "give a place a part of its own",
-    "patch": "apply a saved difference",
-}
-_BY_MACHINE = "for_hardware"  # what it does elsewhere, nobody knows here
-
-
-def split_directive(directive: str) -> tuple[str, str]:
-    """The kind of a directive, "" where it has none, and the rest."""
-    kind, colon, rest = directive.partition(":")
-    return (kind.strip(), rest) if colon else ("", directive)
-
-
-def is_base(directive: str) -> bool:
-    """Whether a directive says where a graph begins."""
-    return split_directive(directive)[0] in BASES
-
-
-def is_by_machine(directive: str) -> bool:
-    """Whether a directive is a fiddler that does, on each machine, what that machine needs."""
-    kind, rest = split_directive(directive)
-    return kind == "fiddler" and rest.partition("(")[0].strip().split(".")[-1] == _BY_MACHINE
 
 
 def remedy(root: Any, place: str) -> str:

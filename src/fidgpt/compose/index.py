@@ -1,32 +1,19 @@
-"""The index of names: stored, and kept current."""
+"""The index of names: stored, kept current, and asked by help, listings and completion."""
 
-import enum
 import importlib.util
-import inspect
 import json
 import os
 import subprocess
 import sys
 import time
-import typing
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
-from fiddle.tagging import TaggedValueCls
-
-from fidgpt.compose.directives import DEFAULT_CONFIG
+from fidgpt.compose.spelling import DEFAULT_CONFIG
 from fidgpt.files import atomic_path
-from fidgpt.graph import ConfigError, Inherited, nodes, resolve, title
-from fidgpt.graph.docs import doc_of, first_sentence
-from fidgpt.graph.fiddle import all_arguments, set_arguments
-from fidgpt.graph.hints import element_hint, hint_of, members_of, name_of
-from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.spelling import Frame
-from fidgpt.graph.walk import children, is_node, join, step_to
 
 COMMANDS = {
     "train": "fidgpt.cli.train",
@@ -36,143 +23,20 @@ COMMANDS = {
     "export": "fidgpt.cli.export",
 }
 
-
-def choices_of(hint: Any) -> list[str]:
-    """True and False, the names of an enum or Literal, None; empty where others fit too."""
-    words: list[str] = []
-    for member in members_of(hint):
-        if member is bool:
-            words += ["True", "False"]
-        elif member in (None, type(None)):
-            words.append("None")
-        elif typing.get_origin(member) is typing.Literal:
-            words += [str(value) for value in typing.get_args(member)]
-        elif inspect.isclass(member) and issubclass(member, enum.Enum):
-            words += [item.name for item in member]
-    return words
-
-
-Knob = dict[str, Any]
-LONGEST = 120  # letters of a value
-
-
-def knobs_of(root: fdl.Buildable, meet: Callable[[Any], None] = lambda _: None) -> list[Knob]:
-    """One dict for each parameter and each element that is a part; `meet` is shown every hint.
-
-    A part that several places hold is told once, where one reads it first; the others say `same`.
-    """
-    return _Reader(root, meet).read()
-
-
-class _Reader:
-    """Knows the graph around the places that are told."""
-
-    def __init__(self, root: fdl.Buildable, meet: Callable[[Any], None]) -> None:
-        self._root = root
-        self._meet = meet
-        self._heard = {(id(heard.part), heard.key): heard for heard in _heard(root)}
-        self._paths = {id(node.value): node.path for node in nodes(root)}
-        self._anonymous = _held_plain(root)
-
-    def read(self) -> list[Knob]:
-        knobs: list[Knob] = []
-        left: list[tuple[str, Any, Any]] = [("", self._root, Any)]
-        while left:
-            path, value, hint = left.pop()
-            below = []
-            for knob, child, asked in self._inside(path, value, hint):
-                self._meet(asked)
-                knobs.append(knob)
-                if is_node(child) and id(child) not in self._anonymous and "same" not in knob:
-                    below.append((knob["path"], child, asked))
-            left += reversed(below)
-        return knobs
-
-    def _inside(self, path: str, value: Any, hint: Any) -> list[tuple[Knob, Any, Any]]:
-        if isinstance(value, fdl.Buildable):
-            return [self._argument(path, value, key) for key in all_arguments(value)]
-        found = []
-        for key, (step, child) in zip(_keys(value), children(value), strict=True):
-            asked = element_hint(hint, key)
-            found.append((self._knob(join(path, step), asked, child), child, asked))
-        return found
-
-    def _argument(self, path: str, part: fdl.Buildable, key: Any) -> tuple[Knob, Any, Any]:
-        value = all_arguments(part)[key]
-        hint = hint_of(part, key)
-        heard = self._heard.get((id(part), key))
-        knob = self._knob(
-            join(path, step_to(key)), hint, heard.said.value if heard else value, heard
-        )
-        if not heard and key not in set_arguments(part):
-            knob["unset"] = True
-        tags = sorted(fdl.get_tags(part, key), key=lambda tag: tag.__name__)
-        if tags:
-            knob["tags"] = [tag.__name__ for tag in tags]
-        own = doc_of(fdl.get_callable(part)).parameters.get(str(key), "")
-        if doc := own or (first_sentence(tags[0].description) if tags else ""):
-            knob["doc"] = doc
-        return knob, fdl.NO_VALUE if heard or "unset" in knob else value, hint
-
-    def _knob(self, path: str, hint: Any, value: Any, heard: Inherited | None = None) -> Knob:
-        knob: Knob = {"path": path, "type": name_of(hint), "value": self._text(value)}
-        if heard:
-            knob["heard"] = heard.said.path
-        elif isinstance(value, fdl.Buildable) and not isinstance(value, TaggedValueCls):
-            knob["part"] = title(value)
-            if self._paths.get(id(value), path) != path:
-                knob["same"] = self._paths[id(value)]
-        elif is_node(value) and id(value) not in self._anonymous:
-            knob["holds"] = True
-        if choices := choices_of(hint):
-            knob["choices"] = choices
-        return knob
-
-    def _text(self, value: Any) -> str:
-        if value is fdl.NO_VALUE:
-            return ""
-        if isinstance(value, fdl.Buildable):
-            return title(value)
-        if is_node(value) and id(value) not in self._anonymous and len(value):
-            shown = ", ".join(self._text(child) for _, child in children(value))
-            text = f"{{{shown}}}" if isinstance(value, dict) else f"[{shown}]"
-        else:
-            text = leaf_text(value)
-        return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-
-
-def _held_plain(root: Any) -> set[int]:
-    """The lists, tuples and dicts that hold no part anywhere, and read as one value."""
-    plain: set[int] = set()
-    for node in reversed(nodes(root)):  # children first
-        value = node.value
-        held = [] if isinstance(value, fdl.Buildable) else [child for _, child in children(value)]
-        if not isinstance(value, fdl.Buildable) and all(
-            not is_node(child) or id(child) in plain for child in held
-        ):
-            plain.add(id(value))
-    return plain
-
-
-def _keys(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, dict) else list(range(len(value)))
-
-
-def _heard(root: fdl.Buildable) -> list[Inherited]:
-    try:
-        return resolve(root)
-    except ConfigError:  # a config that leaves something for the command line to say
-        return []
-
-
 Index = dict[str, Any]
+
 Stamps = dict[str, list[int]]
 
 VERSION = 1
-PACKAGE = Path(__file__).parents[2]
+
+PACKAGE = Path(__file__).parents[1]
+
 BACKGROUND = "--background"
+
 BUILD = [sys.executable, "-P", "-m", "fidgpt.compose.index_main"]
+
 GROUP = "fidgpt.project"  # as in fidgpt.compose.projects, which imports what it finds
+
 _BUILD_TIMEOUT = 120  # seconds after which a build that has not ended is taken for dead
 
 
@@ -372,6 +236,7 @@ def _folder(package: str) -> Path | None:
 
 
 _SLOTS = 32  # files that are kept, so that not every run that was looked at leaves one
+
 _MERGED = ("configs", "tags", "parts", "knobs", "fits", "quantities")
 
 
@@ -459,47 +324,6 @@ def _slot(directive: str, allowed: Sequence[str]) -> Path | None:
     return path and path.with_name(f"{path.stem}-{number:02}.json")
 
 
-def known_frames() -> dict[str, Frame]:
-    """The frame of each config, by its directive; none where the index is not true any more."""
-    index, is_true = read()
-    knobs: Mapping[str, Any] = index["knobs"] if index and is_true else {}
-    return {f"config:{name}": frame_from(told) for name, told in knobs.items()}
-
-
-def frame_from(knobs: list[Knob]) -> Frame:
-    """The frame of a graph of which the knobs are known; it may hold less than `frame_of` gives."""
-    frame: Frame = {"": ("", {})}
-    alone = _alone(knobs)
-    for knob in knobs:
-        above, step = _split(knob["path"])
-        if above not in frame or "same" in knob or "heard" in knob:
-            continue
-        values = frame[above][1]
-        if call := knob.get("part"):
-            values[step] = call
-            frame[knob["path"]] = call, {}
-        elif "holds" in knob:
-            if f"{knob['path']}[0]" in alone:
-                values[step] = "list"
-                frame[knob["path"]] = "list", {}
-        elif len(knob["value"]) < LONGEST and not ("unset" in knob and "tags" in knob):
-            values[step] = knob["value"]
-    return frame
-
-
-def _alone(knobs: list[Knob]) -> set[str]:
-    """The paths of the items that are alone in their list."""
-    paths = {knob["path"] for knob in knobs}
-    firsts = [path for path in paths if path.endswith("[0]")]
-    return {path for path in firsts if f"{path[:-3]}[1]" not in paths}
-
-
-def _split(path: str) -> tuple[str, str]:
-    """The path of what holds a place, and the step from there."""
-    cut = max(path.rfind("."), path.rfind("["))
-    return (path[:cut], path[cut:]) if cut > 0 else ("", f".{path}")
-
-
 _FILES = ("config_file:", "config_str:")
 
 
@@ -543,3 +367,84 @@ def knobs_of_chosen(directives: Sequence[str], index: Index) -> tuple[str, list[
     if name in index["configs"]:
         raise ConfigError(f"config:{name} cannot be looked at: it fails, or needs arguments.")
     raise ConfigError(f"there is no config {name!r}. {suggest(name, index['configs'])}")
+
+
+def at_hand() -> Index:
+    """What can be known at once, torch not being loaded.
+
+    Where the index is not true any more, names are read anew from the sources, and knobs are told
+    as they were.
+    """
+    index, is_true = read()
+    return index if index and is_true else (index or {}) | _names()
+
+
+def for_completion(
+    *, with_knobs: bool, directives: Sequence[str] = (), allowed: Sequence[str] = ()
+) -> Index:
+    """What is at hand, while an index that is not true any more is built anew in the background.
+
+    Where there never was one, and knobs are asked for, it is waited for.
+
+    Args:
+      with_knobs: whether what is typed is a path or a quantity.
+      directives: those on the line, of which the first may begin with what no list has.
+      allowed: packages that --allow names there.
+    """
+    index = _for_completion(with_knobs)
+    name = chosen_config(directives)
+    known = {name, name.partition("(")[0]} & index.get("knobs", {}).keys()
+    if not with_knobs or known or not is_listed_nowhere(name):
+        return index
+
+    try:
+        return with_last_known(index, directive_for(name), allowed)
+    except ValueError:  # which a ConfigError is: the line begins with what there is not
+        return index
+
+
+def _for_completion(with_knobs: bool) -> Index:
+    index, is_true = read()
+    if index and is_true:
+        return index
+    if index is None and with_knobs and can_keep():
+        return whole()
+    rebuild_in_background()
+
+    from fidgpt.compose.command_flags import command_flags  # late: a true index has them
+
+    return (index or {}) | _names() | {"flags": command_flags()}
+
+
+def whole() -> Index:
+    """All of it; where it is missing or not true any more it is built first, and that is said."""
+    index, is_true = read()
+    if index and is_true:
+        return index
+    print("Looking at all configs and parts (once, until they change) ...", file=sys.stderr)
+    try:
+        return rebuild_now()
+    except RuntimeError as error:
+        print(f"  not possible: {error}", file=sys.stderr)
+        return (index or {}) | _names()
+
+
+def of_chosen(directives: Sequence[str], allowed: Sequence[str] = ()) -> Index:
+    """The whole, and in it the config that directives begin with, where no list has it.
+
+    Raises:
+      ConfigError: there is no such config.
+    """
+    index, name = whole(), chosen_config(directives)
+    if name in index.get("knobs", {}) or not is_listed_nowhere(name):
+        return index
+
+    return with_chosen(index, directive_for(name), allowed)
+
+
+def _names() -> Index:
+
+    from fidgpt.compose.names import names, names_of_projects  # late: a true index has them
+
+    own, others = names(), names_of_projects()
+    return {kind: own[kind] | others[kind] for kind in own}

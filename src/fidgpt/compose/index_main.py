@@ -1,4 +1,4 @@
-"""Builds the index: `python -m fidgpt.cli.index` writes it to its place and to standard output.
+"""Builds the index: `python -m fidgpt.compose.index_main` writes it to its place and to standard output.
 
 With a directive, and packages that are allowed, it is that of the one config that this begins.
 """
@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from fidgpt.compose.catalogue import MISTAKES
+from fidgpt.compose.catalogue import user_errors
 from fidgpt.compose.index import BACKGROUND, end_rebuild, keep, write
 from fidgpt.compose.index_build import build_chosen, build_index
 
@@ -32,5 +32,5 @@ def main(arguments: list[str]) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except MISTAKES as error:
+    except user_errors() as error:
         sys.exit(f"error: {error}")

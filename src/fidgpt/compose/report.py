@@ -9,17 +9,9 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.compose.directives import (
-    BASES,
-    assignment,
-    blamed,
-    indented,
-    is_base,
-    is_by_machine,
-    pointed,
-    split_directive,
-)
+from fidgpt.compose.directives import assignment, blamed, indented, pointed
 from fidgpt.compose.effects import Composed, Effect, edits_between
+from fidgpt.compose.spelling import BASES, is_base, is_by_machine, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, Source, check_and_bind, clone, resolve
 from fidgpt.graph.assignments import Assignment, assignments_of
 from fidgpt.graph.constraints import Constraint

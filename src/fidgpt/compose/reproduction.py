@@ -10,16 +10,11 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
-from fidgpt.compose.directives import (
-    DEFAULT_CONFIG,
-    compose,
-    is_base,
-    is_by_machine,
-    split_directive,
-)
-from fidgpt.compose.index import known_frames
+from fidgpt.compose.directives import compose
+from fidgpt.compose.knobs import known_frames
 from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import is_url
+from fidgpt.compose.spelling import DEFAULT_CONFIG, is_base, is_by_machine, split_directive
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.assignments import sources_of
 from fidgpt.graph.codegen import shortest

@@ -10,8 +10,8 @@ from pathlib import Path
 import fiddle as fdl
 import torch
 
-from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.compose.sources import load_told, recall
+from fidgpt.compose.spelling import DEFAULT_CONFIG, split_directive
 from fidgpt.compose.trial import patch, surroundings, try_model, try_optimizer
 from fidgpt.configs import constraints as rules
 from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load

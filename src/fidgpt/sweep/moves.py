@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from fidgpt.compose.catalogue import Catalogue
-from fidgpt.compose.directives import assignment, composed, split_directive
+from fidgpt.compose.directives import assignment, composed
+from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError, find_parameters, resolve
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.outlines import leaf_text

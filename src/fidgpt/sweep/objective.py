@@ -11,8 +11,8 @@ from typing import Any
 import fiddle as fdl
 import torch
 
-from fidgpt.compose.directives import DEFAULT_CONFIG
 from fidgpt.compose.runs import build_trainer
+from fidgpt.compose.spelling import DEFAULT_CONFIG
 from fidgpt.cost.flops import first_of_each
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, suggest

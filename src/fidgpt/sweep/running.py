@@ -11,8 +11,9 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose, split_directive
+from fidgpt.compose.directives import compose
 from fidgpt.compose.runs import allow_flags, name_of_base
+from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep.moves import axis_names
 from fidgpt.sweep.objective import (

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, DecimalException
 
-from fidgpt.compose.directives import KINDS, assignment, split_directive
+from fidgpt.compose.directives import assignment
+from fidgpt.compose.spelling import KINDS, split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.formulas import split_at_commas
 

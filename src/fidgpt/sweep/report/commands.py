@@ -5,9 +5,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import assignment, split_directive
+from fidgpt.compose.directives import assignment
 from fidgpt.compose.reproduction import command_for
 from fidgpt.compose.runs import allow_flags, train_command
+from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError, load
 from fidgpt.sweep.objective import Objective, usual
 from fidgpt.sweep.points import Point

@@ -15,7 +15,8 @@ from optuna.distributions import (
 )
 
 from fidgpt.compose.catalogue import Catalogue
-from fidgpt.compose.directives import assignment, split_directive
+from fidgpt.compose.directives import assignment
+from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.formulas import split_at_commas

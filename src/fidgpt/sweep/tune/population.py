@@ -15,8 +15,8 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt.compose.catalogue import call_with, own_catalogue
-from fidgpt.compose.directives import split_directive
 from fidgpt.compose.runs import allow_flags, build_trainer, name_of_base
+from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.formulas import Call, parse_call
