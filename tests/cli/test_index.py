@@ -125,9 +125,9 @@ class TestKnobs:
         assert len(paths) == len(set(paths))
         assert not [path for path in paths if path.startswith("model.unembedding.weight.")]
 
-    def test_a_tag_describes_what_its_part_does_not(self, kept_index: Index) -> None:
-        one = knob(kept_index, "data.corpus.tokenizer.vocab_size")
-        assert one["doc"] == kept_index["tags"]["VocabSize"]["doc"]
+    def test_a_tag_describes_what_its_part_does_not(self) -> None:
+        cfg = fdl.Config(dict, width=tags.HiddenDim.new(8))
+        assert knobs_of(cfg)[0]["doc"] == names()["tags"]["HiddenDim"]["doc"]
 
     def test_quantities(self, kept_index: Index) -> None:
         seed = kept_index["quantities"]["base"]["Seed"]

@@ -78,7 +78,7 @@ class TestList:
                 "model.norm.hidden_dim",
                 "int",
                 "256 <- model.hidden_dim",
-                "width of what is normalised.",
+                "width of the input.",
             ],
             ["model.norm.eps", "float", "1e-05", "added to the mean of squares."],
         ]
@@ -160,7 +160,7 @@ class TestHelp:
             for i in range(12)
         ]
         index = {"knobs": {"base": knobs}, "configs": {"base": {"doc": "Deep."}}}
-        monkeypatch.setattr("fidgpt.compose.index_build.whole", lambda: index)
+        monkeypatch.setattr("fidgpt.compose.index.whole", lambda: index)
         print_knobs([])
         told = [row[0] for row in rows(capsys.readouterr().out)]
         assert told[:2] == ["blocks[0].width", "blocks[2].width"]

@@ -8,7 +8,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from fidgpt.configs import debug
-from fidgpt.graph.drawing import picture, show_configs
+from fidgpt.graph.notebook import picture, show_configs
 from fidgpt.tags import HiddenDim
 
 from .parts import Part

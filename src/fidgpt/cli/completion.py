@@ -6,10 +6,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from fidgpt.cli.listing import LISTS, OF_A_PLACE
 from fidgpt.cli.shells import Candidate, Line, read_line, written
 from fidgpt.compose.index import COMMANDS, Index, chosen_config, for_completion
-from fidgpt.compose.spelling import KINDS
+from fidgpt.compose.spelling import KINDS, LISTS, OF_A_PLACE
 
 
 def complete_file(typed: str, *, folders_only: bool = False) -> list[Candidate]:
@@ -308,7 +307,7 @@ def _behind(prefix: str, found: Iterable[Candidate]) -> list[Candidate]:
 
 _SCRIPTS = {"train.py": "train", "sweep.py": "sweep"}
 _NAMES = {f"fidgpt-{name}": name for name in COMMANDS}
-_MODULES = {module: name for name, module in COMMANDS.items()}
+_MODULES = {f"{package}.{name}": name for name in COMMANDS for package in ("fidgpt", "fidgpt.cli")}
 _NEEDS_KNOBS = re.compile(r"\b(set|tag|del|use|tie|untie|parts|knobs):")
 _ASSIGN = ("set", "tag", "use", "tie")
 

@@ -15,7 +15,7 @@ from fidgpt.compose.index import (
     of_chosen,
     whole,
 )
-from fidgpt.compose.spelling import is_base
+from fidgpt.compose.spelling import LISTS, is_base
 
 Rows = Sequence[Sequence[str]]
 
@@ -55,10 +55,6 @@ def _draw(title: str, columns: Sequence[str], rows: Rows) -> None:
     console.print(Text(title, style="bold underline"))
     console.print(table)
     console.print()
-
-
-LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
-OF_A_PLACE = ("parts", "knobs")  # which may be asked for one path
 
 
 def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] = ()) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import fiddle as fdl
 
-from fidgpt.cli.app import FLAGS
+from fidgpt.cli.flags import FLAGS
 from fidgpt.graph import ConfigError
 from fidgpt.train import Mirror
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from fidgpt.cli.app import FLAGS, only
+from fidgpt.cli.app import only
+from fidgpt.cli.flags import FLAGS
 
 if TYPE_CHECKING:
     import fiddle as fdl

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from fidgpt.cli import app
 from fidgpt.cli import show as asked
-from fidgpt.cli.app import refuse_arguments
+from fidgpt.cli.flags import refuse_arguments
 from fidgpt.cli.sweep_flags import FLAGS  # with those of a sweep
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
-from fidgpt.cli.app import FLAGS
+from fidgpt.cli.flags import FLAGS
 
 if TYPE_CHECKING:
     from fidgpt.sweep import Axis

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fidgpt.cli import app
-from fidgpt.cli.app import FLAGS
+from fidgpt.cli.flags import FLAGS
 from fidgpt.cli.sweep_flags import AXES, PLACED, placed
 from fidgpt.compose.catalogue import call_with
 from fidgpt.compose.runs import allow_flags

@@ -8,7 +8,7 @@ from absl import flags
 
 from fidgpt.cli import app, show
 from fidgpt.cli import show as asked
-from fidgpt.cli.app import FLAGS, refuse_arguments
+from fidgpt.cli.flags import FLAGS, refuse_arguments
 from fidgpt.collection import gc_paused
 
 if TYPE_CHECKING:

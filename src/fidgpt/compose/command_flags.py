@@ -10,6 +10,7 @@ from fidgpt.compose.index import COMMANDS
 _OF_ALL = "fidgpt.cli.app"
 
 _OF_TRAINED = "fidgpt.cli.trained"
+_COMPOSING = ("train", "sweep")  # the commands that take directives
 
 
 def command_flags() -> dict[str, list[dict[str, Any]]]:
@@ -19,7 +20,7 @@ def command_flags() -> dict[str, list[dict[str, Any]]]:
     by_module = flags.FLAGS.flags_by_module_dict()
     shared = [name for name in by_module if _is_shared(name)]
     used = {
-        command: [module, *(shared if module.startswith("fidgpt.cli.") else [_OF_TRAINED, _OF_ALL])]
+        command: [module, *(shared if command in _COMPOSING else [_OF_TRAINED, _OF_ALL])]
         for command, module in COMMANDS.items()
     }
     return {

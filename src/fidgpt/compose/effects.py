@@ -12,7 +12,6 @@ from fidgpt.graph.assignments import Source
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.walk import join
-from fidgpt.model import Transformer
 
 if TYPE_CHECKING:
     from fidgpt.graph import Side
@@ -112,6 +111,8 @@ def spare_blocks(root: Any) -> list[str]:
 
 def is_model(part: fdl.Buildable) -> bool:
     """Whether a part makes a model of blocks."""
+    from fidgpt.model import Transformer  # late: most directives need no torch
+
     called = fdl.get_callable(part)
     return isinstance(called, type) and issubclass(called, Transformer)
 

@@ -1,4 +1,4 @@
-"""Builds the index: `python -m fidgpt.compose.index_main` writes it to its place and to standard output.
+"""Build the index: `python -m fidgpt.compose.index_main` writes it to its place and to stdout.
 
 With a directive, and packages that are allowed, it is that of the one config that this begins.
 """

@@ -17,7 +17,7 @@ def names() -> dict[str, dict[str, Entry]]:
     """The entries of fidgpt's own configs, fiddlers and tags, without importing any of them."""
     own = {room: PACKAGE / room / "__init__.py" for room in ("configs", "fiddlers")}
     found = _entries(own | {"tags": PACKAGE / "tags.py"})
-    reader = PACKAGE / "interop" / "hugging_face" / "config.py"
+    reader = PACKAGE / "interop" / "hugging_face" / "load.py"
     found["configs"]["from_hf"] = function_entry(reader, "from_hf") or {}
     return found
 

@@ -10,8 +10,8 @@ from fidgpt.graph.binding import Inherited, bind, resolve
 from fidgpt.graph.building import build, check_and_bind
 from fidgpt.graph.checking import check
 from fidgpt.graph.cloning import clone, clone_part
-from fidgpt.graph.drawing import show_configs
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
+from fidgpt.graph.notebook import show_configs
 from fidgpt.graph.outlines import outline
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.provenance import (

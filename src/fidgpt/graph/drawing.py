@@ -4,7 +4,6 @@ import enum
 import html
 import shutil
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -768,30 +767,3 @@ def _source(picture: Picture) -> str:
 
 def _color(arrow: Arrow, picture: Picture) -> str:
     return ARROWS.get(arrow.mark) or ink_of(picture.boxes[arrow.head]).line
-
-
-_DEPTH = 3
-
-
-def show_configs() -> bool:
-    """Lets notebooks draw every graph that they show; elsewhere than in one, does nothing.
-
-    Returns whether there is a notebook.
-    """
-    shell = sys.modules.get("IPython")
-    running: Any = shell.get_ipython() if shell else None
-    if running is None or not hasattr(running, "display_formatter"):
-        return False
-    formatter = running.display_formatter.formatters["image/svg+xml"]
-    formatter.for_type(fdl.Buildable, picture)
-    return True
-
-
-def picture(root: Any) -> str | None:
-    """The graph as SVG; None, so that it is shown as text, where it cannot be drawn."""
-    from fidgpt.graph.errors import ConfigError
-
-    try:
-        return draw(root, depth=_DEPTH).svg()
-    except (ConfigError, RuntimeError):  # half-made, or there is no program that draws
-        return None
