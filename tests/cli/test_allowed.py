@@ -36,7 +36,7 @@ def test_what_is_printed_after_a_run_works_as_it_stands(command: Command, tmp_pa
     assert shlex.split(hint) == [ALLOW, run]
     assert command(sample.main, *shlex.split(hint), "--num_tokens=2").status == 0
     refused = command(train.main, *SHORT, f"--run_dir={run}")
-    (hint,) = re.findall(r"go on with (.+)\.", refused.err)
+    (hint,) = re.findall(r"resume (?:it )?with (.+)\.", refused.err)
     assert shlex.split(hint) == [ALLOW, f"--resume={run}"]
     assert command(train.main, *shlex.split(hint)).status == 0
 

@@ -29,7 +29,7 @@ class Scored(LanguageModel):
         super().__init__()
         self.logits = nn.Parameter(torch.tensor(logits))
         self.unembedding = nn.Identity()
-        self.ctx = one_document
+        self.layout = one_document
         self.seen: list[list[int]] = []
 
     def features(
@@ -86,7 +86,7 @@ def test_a_row_is_as_if_it_were_alone_within_any_context(model, context):
 
 @pytest.mark.parametrize("prompts", [[[1, 0, 3], [4], [0, 6, 7, 0], [0]], [[3, 0]]])
 def test_documents_of_a_prompt_stay_apart(model, prompts):
-    model.ctx = PackedDocuments(end_of_text=0)
+    model.layout = PackedDocuments(end_of_text=0)
     drawn = write(model, prompts, num_tokens=8, context=99, choose=greedy)
     for prompt, row in zip(prompts, columns(drawn), strict=True):
         assert row == by_argmax(model, prompt, num_tokens=8, context=99)

@@ -21,7 +21,7 @@ class Speller(LanguageModel):
         self.begin = begin
         self.anchor = nn.Parameter(torch.zeros(()))
         self.unembedding = nn.Identity()
-        self.ctx = one_document
+        self.layout = one_document
 
     def features(
         self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
