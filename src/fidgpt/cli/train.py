@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli import app, show
-from fidgpt.cli import show as asked
 from fidgpt.cli.flags import FLAGS, refuse_arguments
 from fidgpt.collection import gc_paused
 
@@ -45,7 +44,7 @@ def run() -> None:
 def main(arguments: list[str]) -> int | None:
     """Does what the flags say; returns the exit status."""
     refuse_arguments(arguments)
-    if asked.answered():
+    if show.answered():
         return None
     with gc_paused(stays=True):
         from fidgpt.cli import resume as earlier

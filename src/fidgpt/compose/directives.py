@@ -177,8 +177,8 @@ def _phrase(message: str, value: str) -> str:
     return longest if len(longest) > 2 else ""
 
 
-_QUOTED_OF_CHANGES = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED_OF_CHANGES})*?)\s*([*+-]?)=(.*)", re.DOTALL)
+_QUOTED_VALUE = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED_VALUE})*?)\s*([*+-]?)=(.*)", re.DOTALL)
 _AMOUNT = re.compile(r"\s*([*+/-])=?\s*([\w.({][^*/+-]*)")
 _OTHER_SIGN = re.compile(r"(?<=[\w\]])\s*([/*%^]+)$")
 Change = Callable[[str, fdl.Config, Catalogue], list[Edit]]
@@ -458,7 +458,7 @@ class _Graph:
         if not (self.has_begun and isinstance(error, MissingEntry)):
             return str(error)
 
-        added = functools.partial(remedy_of_lacking, self.root, error.place, directive)
+        added = functools.partial(missing_entry_remedy, self.root, error.place, directive)
         return f"{error}{remedy(self.root, error.place) or added(self._catalogue)}"
 
     def apply(self, number: int, directive: str) -> None:
@@ -524,7 +524,7 @@ def _no_directive(kind: str, directive: str, catalogue: Catalogue) -> str:
 _SETTING = ("set", "use")
 
 
-def remedy_of_lacking(root: Any, place: str, directive: str, catalogue: Catalogue) -> str:
+def missing_entry_remedy(root: Any, place: str, directive: str, catalogue: Catalogue) -> str:
     """What would add the entry that a directive sets and `place` lacks; "" where nothing would."""
     kind, rest = split_directive(directive)
     if kind not in _SETTING:

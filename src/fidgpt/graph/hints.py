@@ -394,7 +394,7 @@ def name_of(hint: Any) -> str:
     return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
 
 
-_PLAIN_OF_QUANTITIES = (int, float, bool, str)
+_QUANTITY_TYPES = (int, float, bool, str)
 
 
 def is_quantity(part: Any) -> bool:
@@ -402,7 +402,7 @@ def is_quantity(part: Any) -> bool:
     if not isinstance(part, fdl.Config):
         return False
     returns = hints_of(fdl.get_callable(part)).get("return")
-    return all(member in _PLAIN_OF_QUANTITIES for member in members_of(returns))
+    return all(member in _QUANTITY_TYPES for member in members_of(returns))
 
 
 def computed(value: Any) -> Any:

@@ -108,7 +108,7 @@ def permission_of(root: Any, path: str) -> Permission:
     """How the parameter at a path may change; of what is not there, the part that would hold it."""
     permission = Permission.NEVER
     for holder, key in _steps(root, path):
-        said = _said_of_permissions(holder, key)
+        said = _declared_permission(holder, key)
         permission = permission if said is None else said
     return permission
 
@@ -124,7 +124,7 @@ def _steps(root: Any, path: str) -> Iterator[tuple[Any, Key]]:
             return
 
 
-def _said_of_permissions(holder: Any, key: Key) -> Permission | None:
+def _declared_permission(holder: Any, key: Key) -> Permission | None:
     if not isinstance(holder, fdl.Buildable) or parameter_of(holder, key) is None:
         return None
     of_tags = [getattr(tag, "may_change", None) for tag in fdl.get_tags(holder, key)]

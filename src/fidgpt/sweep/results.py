@@ -164,14 +164,14 @@ class ResultsTable:
         self.num_damaged = num_damaged(directory)
         old = {row["fingerprint"]: row for row in read_table(directory)}
         self.jobs = list(jobs)
-        self.rows = {job.point.fingerprint: _row_of_book(job, old) for job in jobs}
+        self.rows = {job.point.fingerprint: _table_row(job, old) for job in jobs}
         self._touched = {key for key, row in self.rows.items() if row != old.get(key)}
         self.rows |= {key: row for key, row in old.items() if key not in self.rows}
 
     def add(self, job: Job) -> None:
         """Takes in a job that nobody knew of before."""
         self.jobs.append(job)
-        self.rows[job.point.fingerprint] = _row_of_book(job, self.rows)
+        self.rows[job.point.fingerprint] = _table_row(job, self.rows)
         self._touched.add(job.point.fingerprint)
 
     def __iter__(self) -> Iterator[Result]:
@@ -234,7 +234,7 @@ class ResultsTable:
         self._touched = set(self._begun)
 
 
-def _row_of_book(job: Job, old: Mapping[str, Result]) -> Result:
+def _table_row(job: Job, old: Mapping[str, Result]) -> Result:
     """The row of a job before it is started, with what is known from before."""
     known = old.get(job.point.fingerprint, {})
     row = _fresh(job) | {key: known[key] for key in _KEPT if key in known} | _named(job, known)

@@ -195,7 +195,7 @@ def from_hf(directory: str) -> fdl.Config[Trainer]:
     return cfg
 
 
-_LISTED_OF_FITTING = 6
+_MOST_DIFFERENCES = 6
 
 
 class Fitting(NamedTuple):
@@ -227,8 +227,8 @@ def fitting_family(model: LanguageModel, *, seq_len: int) -> Fitting:
             return found
         misfits.append(found)
     nearest = min(misfits, key=lambda one: (one.is_far, len(one.wrong)))
-    rest = len(nearest.wrong) - _LISTED_OF_FITTING
-    lines = nearest.wrong[:_LISTED_OF_FITTING] + ([f"and {rest} more"] if rest > 0 else [])
+    rest = len(nearest.wrong) - _MOST_DIFFERENCES
+    lines = nearest.wrong[:_MOST_DIFFERENCES] + ([f"and {rest} more"] if rest > 0 else [])
     raise ConfigError(
         "no family of the hub that fidgpt knows computes what this model computes. Nearest is "
         f"{nearest.family.architecture}:\n  " + "\n  ".join(lines)

@@ -116,23 +116,23 @@ def _layer_types(said: Said) -> Said:
     return {"layer_types": [_LOCAL if (i + 1) % every else _GLOBAL for i in range(count)]}
 
 
-_LENGTH_OF_SCALING, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
+_SCALED_LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
 _LLAMA3 = {
     "factor": "factor",
-    "original_seq_len": _LENGTH_OF_SCALING,
+    "original_seq_len": _SCALED_LENGTH,
     "low_freq_factor": "low_freq_factor",
     "high_freq_factor": "high_freq_factor",
 }
 _YARN = {
     "factor": "factor",
-    "original_seq_len": _LENGTH_OF_SCALING,
+    "original_seq_len": _SCALED_LENGTH,
     "beta_fast": "beta_fast",
     "beta_slow": "beta_slow",
     "truncate": "truncate",
 }
 _FACTORS = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
 _NUMBERS = (*_FACTORS, "attention_factor", "mscale", _SHARPNESS)
-_ABOVE_0 = (*_FACTORS, "attention_factor", _LENGTH_OF_SCALING)
+_ABOVE_0 = (*_FACTORS, "attention_factor", _SCALED_LENGTH)
 
 
 def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Config | None:
@@ -149,7 +149,7 @@ def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Confi
     if rope is None or kind == "default":
         return None
     rope = {key: value for key, value in rope.items() if value is not None}
-    rope.setdefault(_LENGTH_OF_SCALING, seq_len)
+    rope.setdefault(_SCALED_LENGTH, seq_len)
     rope |= {key: float(rope[key]) for key in _NUMBERS if type(rope.get(key)) is int}
     _require_numbers(rope)
     if kind != "yarn" and rope.get(_SHARPNESS):
@@ -203,13 +203,13 @@ def _arguments(
 
 def _require_numbers(rope: Mapping[str, Any]) -> None:
     """Raises ConfigError where a number is none, or none that waves can have."""
-    for key in (*_NUMBERS, _LENGTH_OF_SCALING):
+    for key in (*_NUMBERS, _SCALED_LENGTH):
         value = rope.get(key)
-        is_number = type(value) is (int if key == _LENGTH_OF_SCALING else float) and math.isfinite(
+        is_number = type(value) is (int if key == _SCALED_LENGTH else float) and math.isfinite(
             value
         )
         if value is not None and not (is_number and (value > 0 or key not in _ABOVE_0)):
-            kind = "a whole number" if key == _LENGTH_OF_SCALING else "a finite number"
+            kind = "a whole number" if key == _SCALED_LENGTH else "a finite number"
             least = " above 0" if key in _ABOVE_0 else ""
             raise ConfigError(
                 f"{key} of rope_scaling is {value!r:.60}, and has to be {kind}{least}"
@@ -255,7 +255,7 @@ _SIZES = {
     *("num_experts", "num_shared", "top_k", "expert_ffn_dim", "num_groups", "top_groups"),
     *("kv_rank", "query_rank", "rope_head_dim", "value_head_dim"),
 }
-_ABOVE_0_OF_SETTINGS = {"theta", "local_theta", "score_cap", "logit_cap", "limit"}
+_POSITIVE_SETTINGS = {"theta", "local_theta", "score_cap", "logit_cap", "limit"}
 # Lists that say something of every layer.
 _BY_LAYER = {"layer_types", "roped"}
 
@@ -363,7 +363,7 @@ class _Reader:
             wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
             self.wrong.append(f"{key} is {value!r:.60}, and has to be of type {wanted}")
         elif type(value) is float and not _is_meant(name, value):
-            least = "above 0" if name in _ABOVE_0_OF_SETTINGS else "of at least 0"
+            least = "above 0" if name in _POSITIVE_SETTINGS else "of at least 0"
             self.wrong.append(f"{key} is {value!r}, and has to be a finite number {least}")
         elif not kinds <= _PLAIN:
             self._keep_list(name, key, value)
@@ -389,7 +389,7 @@ class _Reader:
 
 
 def _is_meant(name: str, value: float) -> bool:
-    return math.isfinite(value) and (value > 0 or (value == 0 and name not in _ABOVE_0_OF_SETTINGS))
+    return math.isfinite(value) and (value > 0 or (value == 0 and name not in _POSITIVE_SETTINGS))
 
 
 def _not_fixed(family: Family, said: Said) -> Iterator[str]:
