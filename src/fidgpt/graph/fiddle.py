@@ -45,7 +45,7 @@ def argument_history(part: fdl.Buildable) -> History:
     return part.__argument_history__
 
 
-def record_value(part: fdl.Buildable, key: str, value: Any) -> None:
+def record_value(part: fdl.Buildable, key: Key, value: Any) -> None:
     """Add an assignment to the history of a node, at the caller's location."""
     part.__argument_history__.add_new_value(key, value)
 

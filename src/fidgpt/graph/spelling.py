@@ -22,7 +22,7 @@ from fidgpt.graph.difference.changes import (
     ValueChanged,
 )
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import all_arguments, set_arguments
+from fidgpt.graph.fiddle import all_arguments, argument_tags, raw_arguments, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.hints import element_hint, hint_of, is_unknown, key_hint
 from fidgpt.graph.outlines import leaf_text
@@ -88,7 +88,7 @@ def least_apart(old: Frame, new: Frame) -> int:
 
 def _values(part: fdl.Buildable) -> dict[str, str]:
     """The plain values of a part, apart from those of parameters that may inherit another."""
-    known, tags = part.__arguments__, part.__argument_tags__
+    known, tags = raw_arguments(part), argument_tags(part)
     return {
         step_to(key): leaf_text(value)
         for key, value in all_arguments(part).items()

@@ -9,7 +9,7 @@ from fidgpt.graph.cloning import clone
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.patches import Patch, outdated, outside, patch_of, read_patch
 from fidgpt.graph.errors import ConfigError, at, raise_all
-from fidgpt.graph.fiddle import Key, assign, parameter_of
+from fidgpt.graph.fiddle import Key, argument_tags, assign, parameter_of, raw_arguments
 from fidgpt.graph.paths import parse_path
 from fidgpt.graph.storage.codec import decode, find_name, find_tag, inner, is_tag
 from fidgpt.graph.storage.reading import key_of
@@ -156,7 +156,7 @@ class _Applying:
         holder, key = place
         if "tags" in change:
             for name in change["tags"][0]:
-                if find_tag(name, self._find) in holder.__argument_tags__.get(key, ()):
+                if find_tag(name, self._find) in argument_tags(holder).get(key, ()):
                     fdl.remove_tag(holder, key, find_tag(name, self._find))
         if "old" in change and "new" not in change:
             if not isinstance(holder, fdl.Buildable):
@@ -164,7 +164,7 @@ class _Applying:
             elif isinstance(key, str):
                 delattr(holder, key)
             else:
-                del holder.__arguments__[key]
+                del raw_arguments(holder)[key]
 
     def _call(self, path: str, place: _Holder | None, change: dict[str, Any]) -> None:
         if "call" not in change:
@@ -228,7 +228,7 @@ def _reach(value: Any, keys: list[Key], *, is_set: bool = True) -> Any:
     """
     for i, key in enumerate(keys):
         if isinstance(value, fdl.Buildable):
-            found = value.__arguments__.get(key, fdl.NO_VALUE)
+            found = raw_arguments(value).get(key, fdl.NO_VALUE)
         elif isinstance(value, dict):
             found = value.get(key, fdl.NO_VALUE)
         elif isinstance(value, list | tuple) and isinstance(key, int):

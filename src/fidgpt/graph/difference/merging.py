@@ -10,7 +10,7 @@ from fidgpt.graph.difference.applying import apply
 from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.difference.patches import Changes, Patch, make_patch, pair, step_between
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.fiddle import Key
+from fidgpt.graph.fiddle import Key, raw_arguments
 from fidgpt.graph.paths import parse_path
 from fidgpt.graph.walk import join
 
@@ -82,7 +82,7 @@ def _fate(base: Any, where: str, pairing: Comparison) -> str:
     value: Any = pairing.new.root
     for key in parse_path(where) if where else []:
         try:
-            value = value.__arguments__[key] if isinstance(value, fdl.Buildable) else value[key]
+            value = raw_arguments(value)[key] if isinstance(value, fdl.Buildable) else value[key]
         except (LookupError, TypeError):
             return "is gone"
     return f"is {value!r:.60}" if not isinstance(value, fdl.Buildable) else "is another part"
@@ -120,7 +120,7 @@ def _steps(base: Any, path: str) -> Iterator[tuple[Key, Any]]:
 
 
 def _at(holder: Any, key: Key) -> Any:
-    held: Any = holder.__arguments__ if isinstance(holder, fdl.Buildable) else holder
+    held: Any = raw_arguments(holder) if isinstance(holder, fdl.Buildable) else holder
     try:
         return held[key]
     except (LookupError, TypeError):

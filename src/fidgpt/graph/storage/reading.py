@@ -13,13 +13,18 @@ from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.fiddle import (
+    CALLABLE,
     Key,
     all_arguments,
+    argument_history,
     assign,
     copy_part,
     default_of,
     named_defaults,
     parameter_of,
+    parameters_of,
+    raw_arguments,
+    record_value,
 )
 from fidgpt.graph.storage.codec import (
     Migration,
@@ -94,17 +99,17 @@ class Reading:
             }
             with at(path[:80] or "the root", place=path):
                 for key, written in model.own.items():
-                    value = part.__arguments__[key] = decode(written, self._find, refer)
+                    value = raw_arguments(part)[key] = decode(written, self._find, refer)
                     if isinstance(value, TaggedValueCls):
                         raise ConfigError(f"{key}: a {TAGGED} stands in lists only.")
-                    part.__argument_history__.add_new_value(key, value)
+                    record_value(part, key, value)
         return root
 
     def _copy(self, path: str, owned: _Owned) -> Any:
         model = self._models[path]
         part = model.part
         if self._times[path] > 1:
-            part = copy_part(part, dict(part.__arguments__))
+            part = copy_part(part, raw_arguments(part).copy())
         if model.own:
             self._todo.append((part, model, owned | {path: {}} if model.is_owner else owned, path))
         return part
@@ -182,11 +187,11 @@ class Reading:
         if is_own:
             model.own[key] = written
         if isinstance(key, str):
-            model.part.__arguments__[key] = value
+            raw_arguments(model.part)[key] = value
         else:
             assign(model.part, key, value)  # which knows what may stand without a name
         if not is_own:
-            model.part.__argument_history__.add_new_value(key, value)
+            record_value(model.part, key, value)
 
     def _keep_defaults(
         self, model: _Model, path: str, called: str, written: Mapping[str, Any]
@@ -205,7 +210,7 @@ class Reading:
             if (name in today and _same(today[name], value)) or name in model.own:
                 continue
             place = path or "the root"
-            if name not in part.__signature_info__.parameters:
+            if name not in parameters_of(part):
                 self.changes.append(f"{place}: {name} is gone, and was {value!r:.60} by default")
                 continue
             if isinstance(value, dict) and "default" in value:
@@ -220,7 +225,7 @@ class Reading:
 
 def _one_location() -> contextlib.AbstractContextManager[Any]:
     """Record this line as the location of all assignments; inspecting the stack is slow."""
-    made = fdl.Config(dict).__argument_history__.get("__fn_or_cls__")
+    made = argument_history(fdl.Config(dict)).get(CALLABLE)
     if not made:  # history is switched off
         return contextlib.nullcontext()
     return history.custom_location(lambda: made[0].location)
