@@ -39,6 +39,29 @@ def heads_that_fit(*, hidden_dim: int, head_dim: int) -> int:
     return hidden_dim // head_dim
 
 
+def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> int:
+    """Return the number of heads.
+
+    Raises:
+      ValueError: it is below 1; or it defaults to `hidden_dim / head_dim`, which is not whole.
+    """
+    require_size("num_heads", num_heads)
+    if num_heads is not None:
+        return num_heads
+    if head_dim < 1 or hidden_dim % head_dim:
+        raise ValueError(
+            f"{hidden_dim=} is not a whole number of heads of {head_dim=}; "
+            "change one of them, or set num_heads."
+        )
+    return hidden_dim // head_dim
+
+
+def require_window(window: int | None) -> None:
+    """Raise ValueError if a sliding window contains no token."""
+    if window is not None and window < 1:
+        raise ValueError(f"{window=} leaves no key to see; use 1 or more.")
+
+
 class Attention(nn.Module):
     """Multi-head attention over the tokens so far (Vaswani et al., 2017).
 
@@ -97,16 +120,15 @@ class Attention(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        self.check_arguments(
-            hidden_dim=hidden_dim,
-            head_dim=head_dim,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            window=window,
-            scale=scale,
-            dropout=dropout,
-        )
-        num_heads = hidden_dim // head_dim if num_heads is None else num_heads
+        require_probability("dropout", dropout)
+        require_window(window)
+        require_factor("scale", scale)
+        num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
+        if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
+            raise ValueError(
+                f"{num_heads=} cannot be split evenly over {num_kv_heads=}: "
+                "use a num_kv_heads that divides it."
+            )
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         out_bias = bias if out_bias is None else out_bias
         self.head_dim = head_dim
@@ -127,36 +149,6 @@ class Attention(nn.Module):
         self.value = linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
         self.out = linear(num_heads * head_dim, hidden_dim, bias=out_bias, init=out_init or init)
         self.sinks = None if sinks is None else sinks(num_heads=num_heads)
-
-    @staticmethod
-    def check_arguments(
-        *,
-        hidden_dim: int,
-        head_dim: int,
-        num_heads: int | None,
-        num_kv_heads: int | None,
-        window: int | None,
-        scale: float | None,
-        dropout: float,
-    ) -> None:
-        """Raises ValueError unless heads divide the width, groups the heads, and no factor is 0."""
-        require_size("num_heads", num_heads)
-        require_factor("scale", scale)
-        require_probability("dropout", dropout)
-        if num_heads is None:
-            if head_dim < 1 or hidden_dim % head_dim:
-                raise ValueError(
-                    f"{hidden_dim=} is not a whole number of heads of {head_dim=}; "
-                    "change one of them, or set num_heads."
-                )
-            num_heads = hidden_dim // head_dim
-        if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
-            raise ValueError(
-                f"{num_heads=} cannot be split evenly over {num_kv_heads=}: "
-                "use a num_kv_heads that divides it."
-            )
-        if window is not None and window < 1:
-            raise ValueError(f"{window=} leaves no key to see; use 1 or more.")
 
     def forward(
         self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None = None

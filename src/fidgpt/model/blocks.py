@@ -53,19 +53,14 @@ class Block(nn.Module):
         branch_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        self.check_arguments(dropout=dropout, branch_scale=branch_scale)
+        require_probability("dropout", dropout)
+        require_factor("branch_scale", branch_scale)
         self.attention_norm = attention_norm
         self.attention = attention
         self.mlp_norm = mlp_norm
         self.mlp = mlp
         self.dropout = dropout
         self.branch_scale = branch_scale
-
-    @staticmethod
-    def check_arguments(*, dropout: float, branch_scale: float) -> None:
-        """Raises ValueError unless dropout is from 0 to below 1, and branch_scale is not 0."""
-        require_probability("dropout", dropout)
-        require_factor("branch_scale", branch_scale)
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""

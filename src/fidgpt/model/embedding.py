@@ -51,15 +51,10 @@ class Embedding(nn.Module):
         self, weight: nn.Parameter, *, positions: nn.Module | None = None, scale: float = 1.0
     ) -> None:
         super().__init__()
-        self.check_arguments(scale=scale)
+        require_factor("scale", scale)
         self.weight = weight
         self.positions = positions
         self.scale = scale
-
-    @staticmethod
-    def check_arguments(*, scale: float) -> None:
-        """Raises ValueError unless the scale is finite and not 0."""
-        require_factor("scale", scale)
 
     def forward(
         self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
@@ -102,18 +97,13 @@ class ValueEmbedding(nn.Module):
         gate_init: Init = HALF,
     ) -> None:
         super().__init__()
-        self.check_arguments(vocab_size=vocab_size, num_kv_heads=num_kv_heads, head_dim=head_dim)
+        require_size("vocab_size", vocab_size)
+        require_size("num_kv_heads", num_kv_heads)
+        require_size("head_dim", head_dim)
         self.weight = with_init(
             nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim)), init
         )
         self.gate = with_init(nn.Parameter(torch.empty(1)), gate_init)
-
-    @staticmethod
-    def check_arguments(*, vocab_size: int, num_kv_heads: int, head_dim: int) -> None:
-        """Raises ValueError unless every size is 1 or more."""
-        require_size("vocab_size", vocab_size)
-        require_size("num_kv_heads", num_kv_heads)
-        require_size("head_dim", head_dim)
 
     def forward(self, tokens: Int[Tensor, "batch seq"] | None) -> Float[Tensor, "batch seq values"]:
         """Return what is added to the values of all heads, side by side.
@@ -145,16 +135,11 @@ class Unembedding(nn.Module):
         self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None
     ) -> None:
         super().__init__()
-        self.check_arguments(scale=scale, softcap=softcap)
+        require_factor("scale", scale)
+        require_positive("softcap", softcap)
         self.weight = weight
         self.scale = scale
         self.softcap = softcap
-
-    @staticmethod
-    def check_arguments(*, scale: float, softcap: float | None) -> None:
-        """Raises ValueError unless the scale is finite and not 0, and the cap above 0."""
-        require_factor("scale", scale)
-        require_positive("softcap", softcap)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
         return self.finish(F.linear(x, self.weight))

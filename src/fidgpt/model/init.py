@@ -39,12 +39,7 @@ class Normal:
     std: float = 0.02
 
     def __post_init__(self) -> None:
-        self.check_arguments(std=self.std)
-
-    @staticmethod
-    def check_arguments(*, std: float) -> None:
-        """Raises ValueError unless the deviation is finite and 0 or more."""
-        require_not_negative("std", std)
+        require_not_negative("std", self.std)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.normal_(tensor, std=self.std, generator=generator)
@@ -67,13 +62,8 @@ class TruncatedNormal:
     limit: float = 3.0
 
     def __post_init__(self) -> None:
-        self.check_arguments(std=self.std, limit=self.limit)
-
-    @staticmethod
-    def check_arguments(*, std: float, limit: float) -> None:
-        """Raises ValueError unless the deviation is 0 or more, and the limit above 0."""
-        require_not_negative("std", std)
-        require_positive("limit", limit)
+        require_not_negative("std", self.std)
+        require_positive("limit", self.limit)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         end = self.limit * self.std
@@ -98,12 +88,7 @@ class FanIn:
     gain: float = 1.0
 
     def __post_init__(self) -> None:
-        self.check_arguments(gain=self.gain)
-
-    @staticmethod
-    def check_arguments(*, gain: float) -> None:
-        """Raises ValueError unless the gain is finite and 0 or more."""
-        require_not_negative("gain", gain)
+        require_not_negative("gain", self.gain)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.normal_(tensor, std=self.gain / math.sqrt(_fan_in(tensor)), generator=generator)
@@ -132,16 +117,9 @@ class MuP:
     base_std: float = 0.02
 
     def __post_init__(self) -> None:
-        self.check_arguments(
-            hidden_dim=self.hidden_dim, base_dim=self.base_dim, base_std=self.base_std
-        )
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, base_dim: int, base_std: float) -> None:
-        """Raises ValueError unless widths are 1 or more, and the deviation 0 or more and finite."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("base_dim", base_dim)
-        require_not_negative("base_std", base_std)
+        require_size("hidden_dim", self.hidden_dim)
+        require_size("base_dim", self.base_dim)
+        require_not_negative("base_std", self.base_std)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         std = self.base_std * math.sqrt(self.base_dim / self.hidden_dim)
@@ -167,12 +145,7 @@ class DepthScaled:
     num_layers: int
 
     def __post_init__(self) -> None:
-        self.check_arguments(num_layers=self.num_layers)
-
-    @staticmethod
-    def check_arguments(*, num_layers: int) -> None:
-        """Raises ValueError unless there is a layer."""
-        require_size("num_layers", num_layers)
+        require_size("num_layers", self.num_layers)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         self.init.narrowed(by=math.sqrt(2 * self.num_layers))(tensor, generator)

@@ -41,6 +41,14 @@ class Linear(nn.Linear):
             with_init(self.bias, ZEROS)
 
 
+def require_adapter(*, rank: int, alpha: int | float | None, dropout: float) -> None:
+    """Raise ValueError if a low-rank adapter cannot have these settings."""
+    require_positive("alpha", alpha)
+    if rank < 1:
+        raise ValueError(f"{rank=} leaves no room for adapters; use a rank of 1 or more.")
+    require_probability("dropout", dropout)
+
+
 class LoRALinear(Linear):
     """`y = x W^T + b + alpha / rank * x A^T B^T` (Hu et al., 2021, arXiv:2106.09685).
 
@@ -74,20 +82,12 @@ class LoRALinear(Linear):
         init: Init = GPT2_NORMAL,
         adapter_init: Init = LECUN_NORMAL,
     ) -> None:
-        self.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
+        require_adapter(rank=rank, alpha=alpha, dropout=dropout)
         super().__init__(in_features, out_features, bias=bias, init=init)
         self.scale = 1.0 if alpha is None else alpha / rank
         self.dropout = dropout
         self.lora_a = with_init(nn.Parameter(empty(rank, in_features)), adapter_init)
         self.lora_b = with_init(nn.Parameter(empty(out_features, rank)), ZEROS)
-
-    @staticmethod
-    def check_arguments(*, rank: int, alpha: int | float | None, dropout: float) -> None:
-        """Raises ValueError unless the adapters have a width and keep some of their input."""
-        require_positive("alpha", alpha)
-        if rank < 1:
-            raise ValueError(f"{rank=} leaves no room for adapters; use a rank of 1 or more.")
-        require_probability("dropout", dropout)
 
     def forward(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
         heard = F.dropout(input, self.dropout, self.training) if self.dropout else input

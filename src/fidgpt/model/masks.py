@@ -113,12 +113,7 @@ class Softcap:
     cap: float = 50.0
 
     def __post_init__(self) -> None:
-        self.check_arguments(cap=self.cap)
-
-    @staticmethod
-    def check_arguments(*, cap: float) -> None:
-        """Raises ValueError unless the cap is finite and above 0."""
-        require_positive("cap", cap)
+        require_positive("cap", self.cap)
 
     def __call__(
         self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.attention import Attention, Rotation, SinkFactory
+from fidgpt.model.attention import Rotation, SinkFactory, require_heads, require_window
 from fidgpt.model.context import AttentionContext, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Scoring, fastest
@@ -15,6 +15,7 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.positions import RoPE, YaRN
+from fidgpt.ranges import require_factor, require_probability
 
 
 def latent_rank(*, head_dim: int) -> int:
@@ -111,20 +112,16 @@ class LatentAttention(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        self.check_arguments(
-            hidden_dim=hidden_dim,
-            head_dim=head_dim,
-            kv_rank=kv_rank,
-            query_rank=query_rank,
-            rope_head_dim=rope_head_dim,
-            value_head_dim=value_head_dim,
-            num_heads=num_heads,
-            window=window,
-            scale=scale,
-            dropout=dropout,
-        )
+        require_probability("dropout", dropout)
+        num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
+        require_window(window)
+        require_factor("scale", scale)
+        sizes = {"kv_rank": kv_rank, "query_rank": query_rank, "rope_head_dim": rope_head_dim}
+        sizes |= {"value_head_dim": value_head_dim}
+        empty = [f"{name}={size}" for name, size in sizes.items() if size is not None and size < 1]
+        if empty:
+            raise ValueError(f"{', '.join(empty)} leaves no dimension: use 1 or more.")
         rope_head_dim = _turning(rope, rope_head_dim, rotary_share(head_dim=head_dim))
-        num_heads = hidden_dim // head_dim if num_heads is None else num_heads
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         query_dim = head_dim + rope_head_dim
         self.head_dim = head_dim
@@ -154,36 +151,6 @@ class LatentAttention(nn.Module):
             init=out_init or init,
         )
         self.sinks = None if sinks is None else sinks(num_heads=num_heads)
-
-    @staticmethod
-    def check_arguments(
-        *,
-        hidden_dim: int,
-        head_dim: int,
-        kv_rank: int,
-        query_rank: int | None,
-        rope_head_dim: int | None,
-        value_head_dim: int | None,
-        num_heads: int | None,
-        window: int | None,
-        scale: float | None,
-        dropout: float,
-    ) -> None:
-        """Raises ValueError unless heads divide the width and every size is one."""
-        Attention.check_arguments(
-            hidden_dim=hidden_dim,
-            head_dim=head_dim,
-            num_heads=num_heads,
-            num_kv_heads=None,
-            window=window,
-            scale=scale,
-            dropout=dropout,
-        )
-        sizes = {"kv_rank": kv_rank, "query_rank": query_rank, "rope_head_dim": rope_head_dim}
-        sizes |= {"value_head_dim": value_head_dim, "num_heads": num_heads}
-        empty = [f"{name}={size}" for name, size in sizes.items() if size is not None and size < 1]
-        if empty:
-            raise ValueError(f"{', '.join(empty)} leaves no dimension: use 1 or more.")
 
     def forward(
         self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None = None

@@ -42,20 +42,8 @@ def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
 
-class _FeedForward(nn.Module):
-    """Out to a width inside and back again; a kind says its activation."""
-
-    activation: Activation
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless both widths are 1 or more."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("ffn_dim", ffn_dim)
-
-
-class _Plain(_FeedForward):
-    """`down(activation(up(x)))`; a kind says its activation.
+class _Plain(nn.Module):
+    """`down(activation(up(x)))`; subclasses define the activation.
 
     Args:
       hidden_dim: width of the residual stream.
@@ -65,6 +53,8 @@ class _Plain(_FeedForward):
       init: start of the projections that read the stream.
       out_init: start of the projection down, `init` unless said.
     """
+
+    activation: Activation
 
     def __init__(
         self,
@@ -77,7 +67,8 @@ class _Plain(_FeedForward):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        self.check_arguments(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
+        require_size("hidden_dim", hidden_dim)
+        require_size("ffn_dim", ffn_dim)
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
@@ -136,8 +127,8 @@ class MLP(_Plain):
         self.activation = activation
 
 
-class _Gated(_FeedForward):
-    """`down(activation(gate(x)) * up(x))`; a kind says its activation.
+class _Gated(nn.Module):
+    """`down(activation(gate(x)) * up(x))`; subclasses define the activation.
 
     Args:
       hidden_dim: width of the residual stream.
@@ -147,6 +138,8 @@ class _Gated(_FeedForward):
       init: start of the projections that read the stream.
       out_init: start of the projection down, `init` unless said.
     """
+
+    activation: Activation
 
     def __init__(
         self,
@@ -159,7 +152,8 @@ class _Gated(_FeedForward):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        self.check_arguments(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
+        require_size("hidden_dim", hidden_dim)
+        require_size("ffn_dim", ffn_dim)
         ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
         self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)

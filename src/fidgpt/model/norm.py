@@ -33,14 +33,9 @@ class RMSNorm(nn.Module):
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()
-        self.check_arguments(eps=eps)
+        require_not_negative("eps", eps)
         self.eps = eps
         self.weight = with_init(nn.Parameter(torch.empty(hidden_dim)), Constant(1.0))
-
-    @staticmethod
-    def check_arguments(*, eps: float) -> None:
-        """Raises ValueError unless eps is finite and 0 or more."""
-        require_not_negative("eps", eps)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return _rms_norm(x, self.weight, self.eps)
@@ -81,14 +76,9 @@ class WeightlessRMSNorm(nn.Module):
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()
-        self.check_arguments(eps=eps)
+        require_not_negative("eps", eps)
         self.hidden_dim = hidden_dim
         self.eps = eps
-
-    @staticmethod
-    def check_arguments(*, eps: float) -> None:
-        """Raises ValueError unless eps is finite and 0 or more."""
-        require_not_negative("eps", eps)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         return F.rms_norm(x, (self.hidden_dim,), None, self.eps)

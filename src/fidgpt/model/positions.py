@@ -58,16 +58,11 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, *, hidden_dim: int, theta: float = 10_000.0) -> None:
         super().__init__()
-        self.check_arguments(hidden_dim=hidden_dim, theta=theta)
-        self.hidden_dim = hidden_dim
-        self.theta = theta
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, theta: float) -> None:
-        """Raises ValueError unless every sine has its cosine, and theta is above 0."""
         require_positive("theta", theta)
         if hidden_dim % 2:
             raise ValueError(f"{hidden_dim=} is odd, and each sine has a cosine: use an even one.")
+        self.hidden_dim = hidden_dim
+        self.theta = theta
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
         """The vectors of some positions, in float32."""
@@ -102,13 +97,8 @@ class LinearScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
-        self.check_arguments(factor=factor)
-        self.factor = factor
-
-    @staticmethod
-    def check_arguments(*, factor: float) -> None:
-        """Raises ValueError unless waves get a length."""
         _require_factor(factor)
+        self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         return frequencies / self.factor
@@ -125,13 +115,8 @@ class NTKScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
-        self.check_arguments(factor=factor)
-        self.factor = factor
-
-    @staticmethod
-    def check_arguments(*, factor: float) -> None:
-        """Raises ValueError unless waves get a length."""
         _require_factor(factor)
+        self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         pairs = len(frequencies)
@@ -265,15 +250,6 @@ class RoPE(nn.Module):
         scaling: RoPEScaling | None = None,
     ) -> None:
         super().__init__()
-        self.check_arguments(head_dim=head_dim, theta=theta, rotary_dim=rotary_dim)
-        self.head_dim = head_dim
-        self.theta = theta
-        self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
-        self.scaling = scaling
-
-    @staticmethod
-    def check_arguments(*, head_dim: int, theta: float, rotary_dim: int | None) -> None:
-        """Raises ValueError unless an even number of the dimensions that there are is turned."""
         require_size("head_dim", head_dim)
         require_positive("theta", theta)
         if rotary_dim is None and head_dim % 2:
@@ -283,6 +259,10 @@ class RoPE(nn.Module):
                 f"{rotary_dim=} of {head_dim=} cannot be turned in pairs: use an even number of "
                 f"at most {head_dim}."
             )
+        self.head_dim = head_dim
+        self.theta = theta
+        self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        self.scaling = scaling
 
     def forward(
         self,

@@ -137,13 +137,11 @@ class MultiTokenTransformer(Transformer):
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
     ) -> None:
-        self.check_arguments(
-            hidden_dim=hidden_dim,
-            num_layers=num_layers,
-            num_predictions=num_predictions,
-            weight=weight,
-            dropout=dropout,
-        )
+        if not 1 <= num_predictions <= _FURTHEST:
+            raise ValueError(
+                f"{num_predictions=} learns no further token, or too many: use 1 to {_FURTHEST}."
+            )
+        require_not_negative("weight", weight)
         super().__init__(
             hidden_dim=hidden_dim,
             num_layers=num_layers,
@@ -164,18 +162,6 @@ class MultiTokenTransformer(Transformer):
         )
         self.loss = loss
         self.weight = weight
-
-    @staticmethod
-    def check_arguments(  # pyright: ignore[reportIncompatibleMethodOverride]
-        *, hidden_dim: int, num_layers: int, num_predictions: int, weight: float, dropout: float
-    ) -> None:
-        """Raises ValueError unless sizes can be built, and 1 to 1,000 further tokens predicted."""
-        Transformer.check_arguments(hidden_dim=hidden_dim, num_layers=num_layers, dropout=dropout)
-        if not 1 <= num_predictions <= _FURTHEST:
-            raise ValueError(
-                f"{num_predictions=} learns no further token, or too many: use 1 to {_FURTHEST}."
-            )
-        require_not_negative("weight", weight)
 
     def features(
         self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None

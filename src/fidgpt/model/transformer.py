@@ -89,7 +89,11 @@ class Transformer(LanguageModel):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        Transformer.check_arguments(hidden_dim=hidden_dim, num_layers=num_layers, dropout=dropout)
+        require_size("hidden_dim", hidden_dim)
+        require_size("num_layers", num_layers)
+        require_probability("dropout", dropout)
+        if num_layers > _MAX_LAYERS:
+            raise ValueError(f"{num_layers=} must be at most {_MAX_LAYERS}.")
         if not blocks:
             raise ValueError(f"{blocks=} is empty; it needs at least one block factory.")
         if embedding.weight.shape[1] != hidden_dim:
@@ -105,15 +109,6 @@ class Transformer(LanguageModel):
         self.norm = norm
         self.unembedding = unembedding
         self.layout = layout
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, num_layers: int, dropout: float) -> None:
-        """Raises ValueError unless width and depth are 1 or more, and the depth can be built."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("num_layers", num_layers)
-        require_probability("dropout", dropout)
-        if num_layers > _MAX_LAYERS:
-            raise ValueError(f"{num_layers=} must be at most {_MAX_LAYERS}.")
 
     def features(
         self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None

@@ -21,14 +21,26 @@ class Adafactor(torch.optim.Adafactor):
     gathered while it steps, one after the other, and what is remembered of it is on each of them.
     """
 
-    @staticmethod
-    def check_arguments(*, lr: float, weight_decay: float, beta2_decay: float, d: float) -> None:
-        """Raises ValueError where torch's own constructor would, and for what is infinite."""
-        require_rates(lr=lr, weight_decay=weight_decay)
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ) -> None:
+        require_rates(lr=float(lr), weight_decay=weight_decay)
         if not -math.inf < beta2_decay <= 0:
             raise ValueError(f"{beta2_decay=} must be 0 or less, and finite: -0.8 is usual.")
         if not 1 <= d < math.inf:
             raise ValueError(f"{d=} must be 1 or more, and finite: it bounds the size of a step.")
+        super().__init__(
+            params, lr, beta2_decay, eps, d, weight_decay, foreach=foreach, maximize=maximize
+        )
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

@@ -79,11 +79,6 @@ def adamw(
     )
 
 
-# The config checker asks whatever a node calls for its `check_arguments`. A function has it as an
-# attribute, which type checkers refuse to see assigned.
-setattr(adamw, "check_arguments", require_adam)  # noqa: B010
-
-
 def _fusible(groups: list[Any]) -> bool:
     """Whether torch has a fused kernel for all of these; told otherwise, it fails as it steps."""
     lists = [given["params"] if isinstance(given, dict) else [given] for given in groups]

@@ -49,16 +49,11 @@ class ByName:
     """
 
     def __init__(self, pattern: str) -> None:
-        self.check_arguments(pattern=pattern)
-        self.pattern = pattern
-
-    @staticmethod
-    def check_arguments(*, pattern: str) -> None:
-        """Raises ValueError unless the pattern is a regular expression."""
         try:
             re.compile(pattern)
         except re.error as error:
             raise ValueError(f"{pattern=} is no regular expression: {error}.") from None
+        self.pattern = pattern
 
     def __call__(self, name: str, parameter: nn.Parameter) -> bool:
         return re.search(self.pattern, name) is not None

@@ -35,14 +35,9 @@ class Lion(Optimizer):
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.1,
     ) -> None:
-        self.check_arguments(lr=lr, betas=betas, weight_decay=weight_decay)
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    @staticmethod
-    def check_arguments(*, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
-        """Raises ValueError unless rates are 0 or more and shares below 1."""
         require_rates(lr=lr, weight_decay=weight_decay)
         require_betas(betas)
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

@@ -52,14 +52,11 @@ class Muon(Optimizer):
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
     ) -> None:
-        self.check_arguments(
-            lr=lr,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            ns_steps=ns_steps,
-            betas=betas,
-            eps=eps,
-        )
+        require_adam(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"{momentum=} must be from 0 to below 1.")
+        if not 1 <= ns_steps < _MOST_ITERATIONS:
+            raise ValueError(f"{ns_steps=} must be from 1 to below {_MOST_ITERATIONS}: 5 is usual.")
         super().__init__(
             [dict(group) for group in groups],
             {"lr": lr, "weight_decay": weight_decay, "orthogonal": False},
@@ -80,23 +77,6 @@ class Muon(Optimizer):
             self._adamw = adamw(others, lr=lr, betas=betas, eps=eps)
             for group, complete in zip(others, self._adamw.param_groups, strict=True):
                 _say(group, complete)
-
-    @staticmethod
-    def check_arguments(
-        *,
-        lr: float,
-        weight_decay: float,
-        momentum: float,
-        ns_steps: int,
-        betas: tuple[float, float],
-        eps: float,
-    ) -> None:
-        """Raises ValueError unless these are numbers that Muon and AdamW can step with."""
-        require_adam(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        if not 0 <= momentum < 1:
-            raise ValueError(f"{momentum=} must be from 0 to below 1.")
-        if not 1 <= ns_steps < _MOST_ITERATIONS:
-            raise ValueError(f"{ns_steps=} must be from 1 to below {_MOST_ITERATIONS}: 5 is usual.")
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

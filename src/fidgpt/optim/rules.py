@@ -33,14 +33,9 @@ class LayerDecay:
     """
 
     def __init__(self, factor: float = 0.9) -> None:
-        self.check_arguments(factor=factor)
-        self.factor = factor
-
-    @staticmethod
-    def check_arguments(*, factor: float) -> None:
-        """Raises ValueError unless the factor is above 0 and at most 1."""
         if not 0 < factor <= 1:
             raise ValueError(f"{factor=} must be above 0 and at most 1.")
+        self.factor = factor
 
     def __call__(self, name: str, model: nn.Module) -> float:
         found = [_LAYER.search(one) for one, _ in model.named_parameters()]
@@ -73,21 +68,16 @@ class Rule:
         weight_decay: float | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self.check_arguments(lr_scale=lr_scale, weight_decay=weight_decay)
+        if not callable(lr_scale):
+            require_not_negative("lr_scale", lr_scale)
+        if weight_decay is not None:
+            require_not_negative("weight_decay", weight_decay)
         self.name = name
         self.match = match
         self.lr_scale = lr_scale
         self.settings = dict(settings or {})
         if weight_decay is not None:
             self.settings["weight_decay"] = weight_decay
-
-    @staticmethod
-    def check_arguments(*, lr_scale: float | RateScale, weight_decay: float | None) -> None:
-        """Raises ValueError unless the multiple and the decay are finite and 0 or more."""
-        if not callable(lr_scale):
-            require_not_negative("lr_scale", lr_scale)
-        if weight_decay is not None:
-            require_not_negative("weight_decay", weight_decay)
 
     def scale_of(self, name: str, model: nn.Module) -> float:
         """The multiple for one parameter."""

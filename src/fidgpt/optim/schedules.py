@@ -49,16 +49,11 @@ class WarmupCosine:
     """
 
     def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
-        self.check_arguments(num_steps=num_steps, warmup_steps=warmup_steps, min_ratio=min_ratio)
+        _require_share(min_ratio)
+        _require_room(num_steps=num_steps, warmup_steps=warmup_steps)
         self.num_steps = num_steps
         self.warmup_steps = warmup_steps
         self.min_ratio = min_ratio
-
-    @staticmethod
-    def check_arguments(*, num_steps: int, warmup_steps: int, min_ratio: float) -> None:
-        """Raises ValueError unless the warm-up fits into the run, and the floor is a share."""
-        _require_share(min_ratio)
-        _require_room(num_steps=num_steps, warmup_steps=warmup_steps)
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
@@ -84,24 +79,12 @@ class WarmupStableDecay:
     def __init__(
         self, *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float = 0.0
     ) -> None:
-        self.check_arguments(
-            num_steps=num_steps,
-            warmup_steps=warmup_steps,
-            decay_steps=decay_steps,
-            min_ratio=min_ratio,
-        )
+        _require_share(min_ratio)
+        _require_room(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
         self.num_steps = num_steps
         self.warmup_steps = warmup_steps
         self.decay_steps = decay_steps
         self.min_ratio = min_ratio
-
-    @staticmethod
-    def check_arguments(
-        *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float
-    ) -> None:
-        """Raises ValueError unless rise and fall fit together, and the floor is a share."""
-        _require_share(min_ratio)
-        _require_room(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
 
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
@@ -123,14 +106,9 @@ class Constant:
     """
 
     def __init__(self, *, warmup_steps: int = 0) -> None:
-        self.check_arguments(warmup_steps=warmup_steps)
-        self.warmup_steps = warmup_steps
-
-    @staticmethod
-    def check_arguments(*, warmup_steps: int) -> None:
-        """Raises ValueError where there are fewer than 0 steps."""
         if warmup_steps < 0:
             raise ValueError(f"{warmup_steps=} must be 0 or more steps.")
+        self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
         return min(1.0, (step + 1) / max(1, self.warmup_steps))
@@ -230,14 +208,9 @@ class PolynomialDecay:
     """
 
     def __init__(self, *, power: float = 2.0) -> None:
-        self.check_arguments(power=power)
-        self.power = power
-
-    @staticmethod
-    def check_arguments(*, power: float) -> None:
-        """Raises ValueError unless the power is above 0."""
         if not 0 < power < math.inf:
             raise ValueError(f"{power=} does not fall: use one above 0, and finite.")
+        self.power = power
 
     def __call__(self, fall: Fall) -> float:
         left = (1 - fall.step / fall.num_steps) ** self.power
@@ -255,14 +228,9 @@ class InverseSqrtDecay:
     """
 
     def __init__(self, *, timescale: int | None = 10_000) -> None:
-        self.check_arguments(timescale=timescale)
-        self.timescale = timescale
-
-    @staticmethod
-    def check_arguments(*, timescale: int | None) -> None:
-        """Raises ValueError unless the timescale is a number of steps."""
         if timescale is not None and timescale < 1:
             raise ValueError(f"{timescale=} must be 1 or more steps, or None for the warm-up's.")
+        self.timescale = timescale
 
     def __call__(self, fall: Fall) -> float:
         timescale = max(1, fall.warmup_steps) if self.timescale is None else self.timescale
@@ -305,37 +273,6 @@ class Phases:
         cycle_length: Length | Sequence[int] | None = None,
         min_lr_ratio: float = 0.1,
     ) -> None:
-        self.check_arguments(
-            num_steps=num_steps,
-            warmup=warmup,
-            decay=decay,
-            rewarmup=rewarmup,
-            cycles=cycles,
-            cycle_length=cycle_length,
-            min_lr_ratio=min_lr_ratio,
-        )
-        self.num_steps = num_steps
-        self.shape = shape
-        self.min_lr_ratio = min_lr_ratio
-        self.ends = cycle_ends(num_steps=num_steps, cycles=cycles, cycle_length=cycle_length)
-        self._cycles: list[_Cycle] = []
-        begin = 0.0
-        for cycle in _cycles(self.ends, warmup, decay, rewarmup):
-            self._cycles.append(cycle._replace(begin=begin))
-            begin = self._value(self._cycles[-1], cycle.end - cycle.start)
-
-    @staticmethod
-    def check_arguments(
-        *,
-        num_steps: int,
-        warmup: Length,
-        decay: Length | None,
-        rewarmup: Length,
-        cycles: int | Sequence[int] | None,
-        cycle_length: Length | Sequence[int] | None,
-        min_lr_ratio: float,
-    ) -> None:
-        """Raises ValueError unless all phases of all cycles fit, and the floor is a share."""
         if not 0 <= min_lr_ratio <= 1:
             raise ValueError(f"{min_lr_ratio=} must be a share of the peak, from 0 to 1.")
         ends = cycle_ends(num_steps=num_steps, cycles=cycles, cycle_length=cycle_length)
@@ -347,6 +284,15 @@ class Phases:
                     f"{taken} not fit into the {length} steps from {cycle.start + 1} to "
                     f"{cycle.end}: shorten it, make cycles longer, or train for longer."
                 )
+        self.num_steps = num_steps
+        self.shape = shape
+        self.min_lr_ratio = min_lr_ratio
+        self.ends = cycle_ends(num_steps=num_steps, cycles=cycles, cycle_length=cycle_length)
+        self._cycles: list[_Cycle] = []
+        begin = 0.0
+        for cycle in _cycles(self.ends, warmup, decay, rewarmup):
+            self._cycles.append(cycle._replace(begin=begin))
+            begin = self._value(self._cycles[-1], cycle.end - cycle.start)
 
     def __call__(self, step: int) -> float:
         position = min(step + 1, self.num_steps)

@@ -42,15 +42,10 @@ class FullyShardedDataParallel(DataParallel):
     def __init__(
         self, *, num_shards: int | None = None, device: torch.device | None = None
     ) -> None:
-        self.check_arguments(num_shards=num_shards)
-        super().__init__(device=device)
-        self.num_shards = num_shards
-
-    @staticmethod
-    def check_arguments(*, num_shards: int | None) -> None:
-        """Raises ValueError unless there is a shard."""
         if num_shards is not None and num_shards < 1:
             raise ValueError(f"{num_shards=} must be 1 or more, or None for all processes.")
+        super().__init__(device=device)
+        self.num_shards = num_shards
 
     def shards_of(self, world_size: int) -> int:
         """How many of so many processes share one copy of the model."""

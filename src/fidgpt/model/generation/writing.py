@@ -32,7 +32,10 @@ class Rows:
     def __init__(
         self, prompts: Sequence[Sequence[int]], *, num_tokens: int, device: torch.device
     ) -> None:
-        self.check_arguments(prompts=prompts)
+        if not prompts or not all(len(prompt) for prompt in prompts):
+            raise ValueError(
+                "the prompt is empty: give one token at least, such as the end of text."
+            )
         self.width = max(len(prompt) for prompt in prompts)
         filled = [[prompt[0]] * (self.width - len(prompt)) + [*prompt] for prompt in prompts]
         self._tokens = torch.zeros(len(prompts), self.width + num_tokens, dtype=torch.long)
@@ -40,14 +43,6 @@ class Rows:
         self._tokens = self._tokens.to(device)
         absent = [self.width - len(prompt) for prompt in prompts]
         self._absent = torch.tensor(absent, device=device).unsqueeze(1) if any(absent) else None
-
-    @staticmethod
-    def check_arguments(*, prompts: Sequence[Sequence[int]]) -> None:
-        """Raises ValueError unless every prompt has a token."""
-        if not prompts or not all(len(prompt) for prompt in prompts):
-            raise ValueError(
-                "the prompt is empty: give one token at least, such as the end of text."
-            )
 
     @property
     def capacity(self) -> int:
@@ -164,12 +159,11 @@ def write(
         positions before it, or there is not one stop for each row; as it writes, if the model's
         logits are no numbers.
     """
-    Rows.check_arguments(prompts=prompts)
+    rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     if context < 1:
         raise ValueError(f"{context=} shows the model nothing: use 1 or more.")
     if stops and len(stops) != len(prompts):
         raise ValueError(f"{len(stops)} stops for {len(prompts)} rows: give each row its own.")
-    rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     _require_positions(model, min(rows.capacity - 1, context), context=context)
     logits = _logits(model, rows, context=context, cache=cache, step=step)
     return _chosen(rows, logits, choose, stops or [_never] * len(prompts), num_tokens)

@@ -66,14 +66,9 @@ class Capacity(nn.Module):
 
     def __init__(self, *, factor: float = 1.25) -> None:
         super().__init__()
-        self.check_arguments(factor=factor)
-        self.factor = factor
-
-    @staticmethod
-    def check_arguments(*, factor: float) -> None:
-        """Raises ValueError unless there is room."""
         if not factor > 0:
             raise ValueError(f"{factor=} leaves experts no room: use one above 0, such as 1.25.")
+        self.factor = factor
 
     def forward(
         self,

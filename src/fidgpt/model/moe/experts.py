@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
-from fidgpt.model.linear import LoRALinear, declared_flops
+from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.ranges import require_size
 
@@ -148,16 +148,11 @@ class StackedLoRA(nn.Module):
         adapter_init: Init = LECUN_NORMAL,
     ) -> None:
         super().__init__()
-        self.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
+        require_adapter(rank=rank, alpha=alpha, dropout=dropout)
         self.scale = 1.0 if alpha is None else alpha / rank
         self.dropout = dropout
         self.lora_a = with_init(nn.Parameter(torch.empty(num_experts, rank, inside)), adapter_init)
         self.lora_b = with_init(nn.Parameter(torch.empty(num_experts, outside, rank)), ZEROS)
-
-    @staticmethod
-    def check_arguments(*, rank: int, alpha: int | float | None, dropout: float) -> None:
-        """Raises ValueError unless the adapters have a width and keep some of their input."""
-        LoRALinear.check_arguments(rank=rank, alpha=alpha, dropout=dropout)
 
     def forward(
         self, rows: Float[Tensor, "rows inside"], groups: Groups
@@ -188,6 +183,7 @@ class Experts(nn.Module):
 
     def __init__(self, *, num_experts: int) -> None:
         super().__init__()
+        require_size("num_experts", num_experts)
         self.num_experts = num_experts
 
     def forward(
@@ -288,18 +284,7 @@ class ClampedSwiGLU:
         return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
 
 
-class _FeedForwardExperts(StackedExperts):
-    """Experts that go out to a width inside and back again."""
-
-    @staticmethod
-    def check_arguments(*, hidden_dim: int, num_experts: int, ffn_dim: int | None) -> None:
-        """Raises ValueError unless there are experts, and all widths are 1 or more."""
-        require_size("hidden_dim", hidden_dim)
-        require_size("num_experts", num_experts)
-        require_size("ffn_dim", ffn_dim)
-
-
-class PlainExperts(_FeedForwardExperts):
+class PlainExperts(StackedExperts):
     """Experts that compute `down(activation(up(x)))`.
 
     Args:
@@ -326,7 +311,8 @@ class PlainExperts(_FeedForwardExperts):
         out_init: Init | None = None,
     ) -> None:
         super().__init__(num_experts=num_experts)
-        self.check_arguments(hidden_dim=hidden_dim, num_experts=num_experts, ffn_dim=ffn_dim)
+        require_size("hidden_dim", hidden_dim)
+        require_size("ffn_dim", ffn_dim)
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
         self.activation = activation
         self.up = self._stacked(ffn_dim, hidden_dim, init)
@@ -342,7 +328,7 @@ class PlainExperts(_FeedForwardExperts):
         return self._linear(inside, "down", groups)
 
 
-class GatedExperts(_FeedForwardExperts):
+class GatedExperts(StackedExperts):
     """Experts that compute `down(gating(gate(x), up(x)))`.
 
     Args:
@@ -369,7 +355,8 @@ class GatedExperts(_FeedForwardExperts):
         out_init: Init | None = None,
     ) -> None:
         super().__init__(num_experts=num_experts)
-        self.check_arguments(hidden_dim=hidden_dim, num_experts=num_experts, ffn_dim=ffn_dim)
+        require_size("hidden_dim", hidden_dim)
+        require_size("ffn_dim", ffn_dim)
         ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
         self.gating = gating
         self.gate = self._stacked(ffn_dim, hidden_dim, init)

@@ -36,13 +36,8 @@ class LoadBalancingLoss:
     """
 
     def __init__(self, *, weight: float = 0.01) -> None:
-        self.check_arguments(weight=weight)
-        self.weight = weight
-
-    @staticmethod
-    def check_arguments(*, weight: float) -> None:
-        """Raises ValueError unless the weight is finite and 0 or more."""
         require_not_negative("weight", weight)
+        self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
         load = routing.load()
@@ -62,13 +57,8 @@ class SequenceBalancingLoss:
     """
 
     def __init__(self, *, weight: float = 0.0001) -> None:
-        self.check_arguments(weight=weight)
-        self.weight = weight
-
-    @staticmethod
-    def check_arguments(*, weight: float) -> None:
-        """Raises ValueError unless the weight is finite and 0 or more."""
         require_not_negative("weight", weight)
+        self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
         """Sequences are the dimension before the last of the routing, [..., seq, experts]."""
@@ -91,13 +81,8 @@ class RouterZLoss:
     """
 
     def __init__(self, *, weight: float = 0.001) -> None:
-        self.check_arguments(weight=weight)
-        self.weight = weight
-
-    @staticmethod
-    def check_arguments(*, weight: float) -> None:
-        """Raises ValueError unless the weight is finite and 0 or more."""
         require_not_negative("weight", weight)
+        self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
         squares: Float[Tensor, "*batch"] = routing.logits.logsumexp(dim=-1).square()

@@ -56,19 +56,14 @@ class GroupLimit:
     """
 
     def __init__(self, *, num_groups: int, top_groups: int, best: int = 1) -> None:
-        self.check_arguments(num_groups=num_groups, top_groups=top_groups, best=best)
-        self.num_groups = num_groups
-        self.top_groups = top_groups
-        self.best = best
-
-    @staticmethod
-    def check_arguments(*, num_groups: int, top_groups: int, best: int) -> None:
-        """Raises ValueError unless some of the groups are chosen by some of their experts."""
         if not 1 <= top_groups <= num_groups or best < 1:
             raise ValueError(
                 f"{top_groups=} of {num_groups=}, judged by {best=}: choose between one group and "
                 "all of them, by one expert or more."
             )
+        self.num_groups = num_groups
+        self.top_groups = top_groups
+        self.best = best
 
     def check(self, *, num_experts: int, top_k: int) -> None:
         """Raises ValueError where the experts cannot be dealt so, or the chosen groups are small.
@@ -117,14 +112,9 @@ class SelectionBias(nn.Module):
 
     def __init__(self, *, num_experts: int, rate: float = 0.001) -> None:
         super().__init__()
-        self.check_arguments(rate=rate)
+        require_not_negative("rate", rate)
         self.rate = rate
         self.register_buffer("bias", torch.zeros(num_experts))
-
-    @staticmethod
-    def check_arguments(*, rate: float) -> None:
-        """Raises ValueError unless the rate is finite and 0 or more."""
-        require_not_negative("rate", rate)
 
     def reset_parameters(self) -> None:
         """No expert is preferred."""
@@ -176,7 +166,12 @@ class Router(nn.Module):
         init: Init = GPT2_NORMAL,
     ) -> None:
         super().__init__()
-        self.check_arguments(num_experts=num_experts, top_k=top_k, scale=scale)
+        require_factor("scale", scale)
+        if not 1 <= top_k <= num_experts:
+            raise ValueError(
+                f"{top_k=} of {num_experts=} cannot be chosen: use at least 1 and at most "
+                f"{num_experts}."
+            )
         if groups is not None:
             groups.check(num_experts=num_experts, top_k=top_k)
         self.num_experts = num_experts
@@ -187,16 +182,6 @@ class Router(nn.Module):
         self.scale = scale
         self.weight = with_init(nn.Parameter(torch.empty(num_experts, hidden_dim)), init)
         self.bias = with_init(nn.Parameter(torch.empty(num_experts)), ZEROS) if bias else None
-
-    @staticmethod
-    def check_arguments(*, num_experts: int, top_k: int, scale: float) -> None:
-        """Raises ValueError unless a token can go to top_k experts, and the scale is not 0."""
-        require_factor("scale", scale)
-        if not 1 <= top_k <= num_experts:
-            raise ValueError(
-                f"{top_k=} of {num_experts=} cannot be chosen: use at least 1 and at most "
-                f"{num_experts}."
-            )
 
     def scored(self, logits: Float[Tensor, "*batch experts"]) -> Float[Tensor, "*batch experts"]:
         """How well each expert suits a token, above zero."""
