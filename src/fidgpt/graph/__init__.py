@@ -6,8 +6,8 @@ for: most runs need none of them.
 
 from typing import TYPE_CHECKING
 
-from fidgpt.graph.binding import Inherited, bind, resolve
-from fidgpt.graph.building import build, check_and_bind
+from fidgpt.graph.binding import Inherited, Resolved, bind, resolve
+from fidgpt.graph.building import build, check_and_bind, rejections, resolve_checked
 from fidgpt.graph.checking import check
 from fidgpt.graph.cloning import clone, clone_part
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
@@ -96,6 +96,7 @@ __all__ = [
     "PartReplaced",
     "Provenance",
     "Repro",
+    "Resolved",
     "SharingChanged",
     "Side",
     "Source",
@@ -129,8 +130,10 @@ __all__ = [
     "parts",
     "provenance_of",
     "read_value",
+    "rejections",
     "repro",
     "resolve",
+    "resolve_checked",
     "set_tag",
     "suggest",
     "swap_all",

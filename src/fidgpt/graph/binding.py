@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import fiddle as fdl
@@ -326,29 +327,56 @@ def bind(root: Any) -> Any:
         ways: to a shared part, by two arguments of one part, or under two tags of one parameter.
       ConfigError: a part contains itself, or a quantity is computed from itself.
     """
-    return bind_nodes(root, nodes(root))[0]
+    return Resolved.of(root).bound
 
 
-def bind_nodes(root: Any, found: list[Node]) -> tuple[Any, list[Inherited]]:
-    """What `bind` returns, for a graph of which the nodes are known, and what was heard.
+class Resolved:
+    """A graph with what its unset parameters inherit and its bound copy, found once and passed on.
 
-    Raises:
-      ConfigErrors, ConfigError: as `bind` does.
+    Functions of a whole graph, such as `build`, `outline`, `why_text`, `dump` and `fingerprint`,
+    take one in place of the graph, which must not change any more.
+
+    Attributes:
+      root: the graph.
+      nodes: its nodes, parents first.
+      inherited: what each unset parameter inherits.
     """
-    every_heard = inherit_all(found)
-    copies = copies_of(found)
-    bound = copies[id(root)]
-    for heard in every_heard:
-        value = copies.get(id(heard.said.value), heard.said.value)
-        _assign_heard(copies[id(heard.part)], heard, value)
-    for node in found:
-        for key in unset_parameters(copies[id(node.value)]):
-            assign(copies[id(node.value)], key, default_of(node.value, key))
-    if any(is_formula(node.value) for node in found):
-        look_up_names(bound, parts(bound))
-    elif any(is_node(heard.said.value) for heard in every_heard):
-        nodes(bound)  # refuses what hears itself
-    return bound, every_heard
+
+    def __init__(self, root: Any, found: list[Node] | None = None) -> None:
+        """Resolve a graph.
+
+        Args:
+          root: the graph.
+          found: its nodes, if they are known.
+
+        Raises:
+          ConfigErrors, ConfigError: as `bind` does.
+        """
+        self.root = root
+        self.nodes = nodes(root) if found is None else found
+        self.inherited = inherit_all(self.nodes)
+
+    @classmethod
+    def of(cls, root: Any) -> "Resolved":
+        """Return a graph resolved; it may be so already."""
+        return root if isinstance(root, cls) else cls(root)
+
+    @cached_property
+    def bound(self) -> Any:
+        """The bound copy of the graph."""
+        copies = copies_of(self.nodes)
+        bound = copies[id(self.root)]
+        for one in self.inherited:
+            value = copies.get(id(one.said.value), one.said.value)
+            _assign_heard(copies[id(one.part)], one, value)
+        for node in self.nodes:
+            for key in unset_parameters(copies[id(node.value)]):
+                assign(copies[id(node.value)], key, default_of(node.value, key))
+        if any(is_formula(node.value) for node in self.nodes):
+            look_up_names(bound, parts(bound))
+        elif any(is_node(one.said.value) for one in self.inherited):
+            nodes(bound)  # refuses what hears itself
+        return bound
 
 
 def _assign_heard(part: fdl.Buildable, heard: Inherited, value: Any) -> None:
@@ -379,7 +407,7 @@ def resolve(root: Any) -> list[Inherited]:
     Raises:
       ConfigErrors: as `bind` does.
     """
-    return inherit_all(nodes(root))
+    return Resolved.of(root).inherited
 
 
 def inherit_all(found: Iterable[Node], *, is_whole: bool = True) -> list[Inherited]:

@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.binding import bind_nodes
+from fidgpt.graph.binding import Resolved
 from fidgpt.graph.checking import inherited_errors, node_errors
 from fidgpt.graph.constraints import (
     Constraint,
@@ -29,7 +29,7 @@ def check_and_bind(
     broken constraints, and arguments that a constructor rejects.
 
     Args:
-      root: the graph.
+      root: the graph, or the graph resolved.
       constraints: functions that inspect the whole bound graph and raise ValueError.
       construct: whether to call the constructors; see `constructor_errors`.
 
@@ -41,11 +41,42 @@ def check_and_bind(
     return bound
 
 
+def rejections(root: Any, *, constraints: Iterable[Constraint] = ()) -> list[ConfigError]:
+    """Return what constraints and constructors reject in a graph that can be shown nevertheless.
+
+    Raises:
+      ConfigErrors: the graph has other errors; these are all of them.
+    """
+    bound, found, errors = _bound(root, ())
+    rejected = [*constraint_errors(bound, constraints)]
+    rejected += constructor_errors(found, [*errors, *rejected])
+    raise_all([*errors, *rejected] if errors else [])
+    return rejected
+
+
+def resolve_checked(root: Any) -> Resolved:
+    """Return a graph resolved; where that fails, report the errors of its nodes as well.
+
+    Raises:
+      ConfigErrors: every error, all at once.
+    """
+    if isinstance(root, Resolved):
+        return root
+    found = nodes(root)
+    try:
+        resolved = Resolved(root, found)
+        _ = resolved.bound
+    except ConfigError as error:
+        raise_all([*node_errors(found), *error.mistakes])
+        raise
+    return resolved
+
+
 def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     """Check, bind and build a graph: `fdl.build`, with errors that name the path and the remedy.
 
     Args:
-      root: the graph.
+      root: the graph, or the graph resolved.
       constraints: functions that inspect the whole bound graph and raise ValueError.
 
     Raises:
@@ -69,16 +100,11 @@ def _bound(
     root: Any, constraints: Iterable[Constraint]
 ) -> tuple[Any, list[Node], list[ConfigError]]:
     """The bound graph, its nodes, and what is wrong with it short of its constructors."""
-    found = nodes(root)
-    errors = node_errors(found)
-    try:
-        bound, inherited = bind_nodes(root, found)
-    except ConfigError as error:
-        raise_all([*errors, *error.mistakes])
-        raise
+    resolved = resolve_checked(root)
+    errors, bound = node_errors(resolved.nodes), resolved.bound
     copies = nodes(bound)
     if not errors:  # a value that is wrong where it is set is wrong wherever it is inherited
-        errors = inherited_errors(copies, inherited)
+        errors = inherited_errors(copies, resolved.inherited)
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 

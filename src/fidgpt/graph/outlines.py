@@ -9,7 +9,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.binding import Inherited, inherit_all, unset_parameters
+from fidgpt.graph.binding import Inherited, Resolved, inherit_all, unset_parameters
 from fidgpt.graph.fiddle import all_arguments, default_of, raw_arguments, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.storage.codec import home_of
@@ -95,7 +95,7 @@ def outline(root: Any, *, defaults: bool = False, color: bool = False) -> str:
     that nothing sets, as in a part of a larger graph, shows the tag there.
 
     Args:
-      root: the graph, or a part of one.
+      root: the graph, or a part of one, or a graph resolved.
       defaults: whether defaults are written too; each is marked, or dim on a terminal.
       color: whether the text is for a terminal.
 
@@ -111,7 +111,7 @@ def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
     Raises:
       ConfigErrors: as `outline` does.
     """
-    return _Outline(root, defaults).rows(root)
+    return _Outline(root, defaults).rows(root.root if isinstance(root, Resolved) else root)
 
 
 def leaf_text(value: Any) -> str:
@@ -163,8 +163,10 @@ class _Outline:
 
     def __init__(self, root: Any, defaults: bool) -> None:
         self._with_defaults = defaults
-        found = nodes(root)
-        all_inherited = inherit_all(found, is_whole=False)
+        found = root.nodes if isinstance(root, Resolved) else nodes(root)
+        all_inherited = (
+            root.inherited if isinstance(root, Resolved) else inherit_all(found, is_whole=False)
+        )
         self._inherited = {(id(one.part), one.key): one for one in all_inherited}
         sources = {id(one.said.value) for one in all_inherited}
         self._holders = _holders(found)

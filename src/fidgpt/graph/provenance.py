@@ -1,6 +1,5 @@
 """Where a value comes from: what set it, and what it is inherited or computed from."""
 
-import functools
 import inspect
 import json
 import os
@@ -19,7 +18,7 @@ from fidgpt.graph.assignments import (
     restore_assignments,
     unset_by,
 )
-from fidgpt.graph.binding import bind, resolve
+from fidgpt.graph.binding import Resolved
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.fiddle import (
     CALLABLE,
@@ -102,8 +101,8 @@ def provenance_of(root: Any, path: str) -> Provenance:
       ConfigError: there is no such parameter; the nearest names are suggested.
       ConfigErrors: the graph cannot be bound.
     """
-    ref = find_parameter(root, path)
-    return _Explainer(root).explain(ref)
+    resolved = Resolved.of(root)
+    return _Explainer(resolved).explain(find_parameter(resolved.root, path))
 
 
 def assignments_at(ref: ParameterRef) -> list[Assignment]:
@@ -114,9 +113,9 @@ def assignments_at(ref: ParameterRef) -> list[Assignment]:
 class _Explainer:
     """Explains the parameters of one graph."""
 
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._inherited = {(id(one.part), one.key): one for one in resolve(root)}
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved = resolved
+        self._inherited = {(id(one.part), one.key): one for one in resolved.inherited}
 
     def explain(self, ref: ParameterRef) -> Provenance:
         part, key, value = ref.container, ref.key, ref.value
@@ -133,12 +132,12 @@ class _Explainer:
                 value=source.value,
                 tags=tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key))),
                 unset_by=unset_by(part, key),
-                source=self.explain(find_parameter(self._root, source.path)),
+                source=self.explain(find_parameter(self._resolved.root, source.path)),
             )
         if value is fdl.NO_VALUE and (default := default_of(part, key)) is not fdl.NO_VALUE:
             return replace(found, value=default, default_of=_definition(part))
         if is_quantity(value):
-            bound = find_parameter(self._bound, ref.path).value
+            bound = find_parameter(self._resolved.bound, ref.path).value
             return replace(found, result=computed(bound), inputs=list(self._inputs(ref, bound)))
         return found
 
@@ -155,10 +154,6 @@ class _Explainer:
                 inherited = self._inherited.get((id(ref.value), key))
                 source = inherited.said.path if inherited else None
                 yield Input(join(ref.path, step_to(key)), value, source)
-
-    @functools.cached_property
-    def _bound(self) -> Any:
-        return bind(self._root)
 
 
 def _definition(part: fdl.Buildable) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.binding import Binding, Inherited
+from fidgpt.graph.binding import Binding, Inherited, Resolved
 from fidgpt.graph.cloning import copies_of
 from fidgpt.graph.difference.alignment import align
 from fidgpt.graph.difference.changes import (
@@ -432,15 +432,17 @@ def diff(old: Any, new: Any) -> Changes:
     from two equal parts. Takes time linear in the size of the graphs.
 
     Args:
-      old: the old graph.
+      old: the old graph, or the graph resolved.
       new: the new graph; or its `BoundGraph`, to compare many others with it.
 
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
     comparison = Comparison(old, new)
-    root = new.root if isinstance(new, BoundGraph) else new
-    return Changes((one for _, one in comparison.changes() if one is not None), old, root)
+    before, after = (
+        one.root if isinstance(one, BoundGraph | Resolved) else one for one in (old, new)
+    )
+    return Changes((one for _, one in comparison.changes() if one is not None), before, after)
 
 
 def since(base: Any, root: Any, *, name: str) -> str:

@@ -12,7 +12,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.binding import Binding, Inherited, bind, inherit_all
+from fidgpt.graph.binding import Binding, Inherited, Resolved, bind
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.fiddle import (
     Key,
@@ -57,7 +57,7 @@ class BoundGraph:
         """Resolve and walk a graph.
 
         Args:
-          root: the graph.
+          root: the graph, or the graph resolved.
           bound: whether unset parameters take the values that they inherit, and formulas those
             that they look up; otherwise all of these stay unset.
 
@@ -65,12 +65,13 @@ class BoundGraph:
           ConfigErrors: the graph cannot be bound.
           ConfigError: a node contains itself.
         """
-        self.root = root
+        resolved = Resolved.of(root) if bound else None
+        self.root = root.root if isinstance(root, Resolved) else root
         self.node_of: dict[int, Node] = {}
         self.nodes: list[Node] = []
         self.errors: list[ConfigError] = []
-        found = nodes(root)
-        self.inherited: list[Inherited] = inherit_all(found) if bound else []
+        found = resolved.nodes if resolved else nodes(self.root)
+        self.inherited: list[Inherited] = resolved.inherited if resolved else []
         self._inherited_by: dict[int, dict[Key, Binding]] = {}
         self._from_binding: dict[int, dict[Key, Any]] = {}
         self._held: dict[int, list[Any]] = {}
@@ -81,8 +82,9 @@ class BoundGraph:
             self._inherited_by.setdefault(id(one.part), {})[one.key] = one.said
             self._from_binding.setdefault(id(one.part), {})[one.key] = one.said.value
         self._has_formulas = bound and any(is_formula(node.value) for node in found)
-        if self._has_formulas:
-            self._look_up_formulas([node for node in found if IS_PART[type(node.value)]])
+        if resolved and self._has_formulas:
+            parts = [node for node in found if IS_PART[type(node.value)]]
+            self._look_up_formulas(parts, resolved.bound)
         self._walk()
         self._sort_parents()
 
@@ -199,9 +201,8 @@ class BoundGraph:
             raise self.errors[0]
         return found
 
-    def _look_up_formulas(self, found: list[Node]) -> None:
-        """Find the arguments that formulas have in the bound graph."""
-        copy = bind(self.root)
+    def _look_up_formulas(self, found: list[Node], copy: Any) -> None:
+        """Find the arguments that formulas have in the bound copy of the graph."""
         originals = {id(_at(copy, node.path)): node.value for node in found}
         for node in found:
             if is_formula(node.value):
