@@ -1,9 +1,12 @@
-"""Names of a package whose modules are loaded when somebody first asks for them (PEP 562)."""
+"""Exports of packages, some of which are loaded on first use (PEP 562)."""
 
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any
+
+_SETTINGS = {"RENAMED", "REMOVED"}  # see graph/storage/codec.py
 
 
 def lazy_exports(
@@ -31,3 +34,14 @@ def lazy_exports(
         return sorted({*vars(sys.modules[package]), *homes})
 
     return load, listed
+
+
+def exports(module: ModuleType) -> dict[str, Any]:
+    """Return what a module exports: `__all__`, or else its public names other than modules."""
+    if hasattr(module, "__all__"):
+        return {name: getattr(module, name) for name in module.__all__}
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType) and name not in _SETTINGS
+    }

@@ -2,6 +2,8 @@
 
 from typing import Protocol, runtime_checkable
 
+__all__ = ["Schedule"]
+
 
 @runtime_checkable
 class Schedule(Protocol):

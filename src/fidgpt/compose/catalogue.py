@@ -21,6 +21,7 @@ from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.formulas import Call
 from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.graph.storage.codec import TORCH_MODULES, find_name, is_tag
+from fidgpt.late import exports
 
 
 @functools.cache
@@ -187,7 +188,7 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
     def _rooms(self) -> dict[str, dict[str, Any]]:
         """What each room offers; imported when the first name is asked for, for it takes torch."""
         own = {room: importlib.import_module(f"fidgpt.{room}") for room in _ROOMS}
-        exported = {room: _constructors(_exported(module)) for room, module in own.items()}
+        exported = {room: _constructors(exports(module)) for room, module in own.items()}
         return exported | {package: _parts_of(package) for package in self._packages}
 
     @cached_property

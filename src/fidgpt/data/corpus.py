@@ -15,6 +15,8 @@ from fidgpt.data.sources import Source
 from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec
 from fidgpt.files import cache_directory
 
+__all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
+
 
 class Corpus:
     """Text and a tokenizer; the training stream and the held-out stream share one corpus.

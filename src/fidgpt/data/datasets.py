@@ -9,6 +9,9 @@ from typing import Any
 
 from fidgpt.data.errors import DataError, import_extra
 
+__all__ = ["HubDataset"]
+
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

@@ -5,6 +5,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+__all__ = ["DataError"]
+
 
 class DataError(ValueError):
     """What is wrong with a corpus, a tokenizer or a directory, where, and the remedy."""

@@ -18,6 +18,8 @@ from fidgpt.data.streams import (
 )
 from fidgpt.schedule import Schedule
 
+__all__ = ["GrowingBatch", "GrowingSequence"]
+
 
 class GrowingBatch(WrappedStream):
     """Batches of fewer sequences while the schedule is below 1 (Smith et al., 2018, 1711.00489).

@@ -17,6 +17,9 @@ from fidgpt.data.streams import BegunStage, Curve, IndexedStream
 from fidgpt.data.tokenizers import Tokenizer
 from fidgpt.schedule import Schedule
 
+__all__ = ["Mixture", "Stage", "annealed"]
+
+
 # Weights of up to five decimals that add up to 1 are exact; the table has one entry for each.
 _MAX_PERIOD = 100_000
 # Relative shares by name.

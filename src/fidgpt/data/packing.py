@@ -28,6 +28,8 @@ from fidgpt.data.prepared import PreparedCorpus, Split
 from fidgpt.data.transforms import mask_loss
 from fidgpt.files import atomic_path, only_one, sync, write_whole
 
+__all__ = ["Packing", "Sequences", "best_fit", "concatenate", "shuffle_and_concatenate"]
+
 
 @runtime_checkable
 class Sequences(Protocol):

@@ -16,6 +16,9 @@ from torch import Tensor
 from fidgpt.data.errors import DataError
 from fidgpt.data.streams import TrainingStream, WrappedStream
 
+__all__ = ["Prefetch"]
+
+
 _Request = tuple[int, int, int]
 _Job = tuple[_Request, "Future[Tensor]"]
 # How often a waiting caller checks that the threads are alive, and the longest wait at exit.

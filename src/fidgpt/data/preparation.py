@@ -27,6 +27,9 @@ from fidgpt.files import atomic_path, only_one, resumable_directory, sync, write
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+__all__ = ["prepare_corpus"]
+
+
 DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024
 # Text from which on processes are worth their start, of about a tenth of a second.

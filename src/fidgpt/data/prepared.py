@@ -22,6 +22,9 @@ from fidgpt.data.indexed_directory import (
 from fidgpt.data.shards import Shard
 from fidgpt.data.tokenizers import load_tokenizer
 
+__all__ = ["PreparedCorpus", "Split"]
+
+
 TOKENIZER = "tokenizer.json"
 _ENDS = np.dtype("<u8")
 

@@ -16,6 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 from fidgpt.data.datasets import is_text, read_table, require_one_split
 from fidgpt.data.errors import DataError, import_extra
 
+__all__ = ["Source", "StandardLibrary", "TextFiles"]
+
+
 _BY_PYARROW = {".bz2": "bz2", ".lz4": "lz4", ".zst": "zstd"}
 _UNPACKED = {".gz", *_BY_PYARROW}
 _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}

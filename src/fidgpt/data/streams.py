@@ -27,6 +27,16 @@ from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.data.tokenizers import Tokenizer
 from fidgpt.data.transforms import Transform
 
+__all__ = [
+    "BegunStage",
+    "Curve",
+    "EvaluationStream",
+    "HeldOut",
+    "IndexedStream",
+    "TokenStream",
+    "TrainingStream",
+]
+
 
 class BegunStage(NamedTuple):
     """Weights by which part of a run was drawn; a resumed run must not change them.

@@ -16,6 +16,20 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 from fidgpt.data.encoding_process import disable_special_tokens, encode_batch
 from fidgpt.data.errors import DataError
 
+__all__ = [
+    "BPETokenizer",
+    "ByteLevelTokenizer",
+    "ByteTokenizer",
+    "StreamDecoder",
+    "Tokenizer",
+    "TokenizerFile",
+    "TokenizerSpec",
+    "check_vocab_size",
+    "end_of_text",
+    "load_tokenizer",
+]
+
+
 END_OF_TEXT = "<|endoftext|>"
 
 

@@ -12,6 +12,16 @@ from fidgpt.data.errors import DataError
 from fidgpt.data.order import derive_key
 from fidgpt.data.tokenizers import Tokenizer
 
+__all__ = [
+    "FillInTheMiddle",
+    "Transform",
+    "all_in_loss",
+    "count_loss_targets",
+    "inputs_and_targets",
+    "mask_loss",
+    "token_ids",
+]
+
 
 @runtime_checkable
 class Transform(Protocol):

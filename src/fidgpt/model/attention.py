@@ -13,6 +13,8 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.ranges import require_factor, require_probability, require_size
 
+__all__ = ["Attention", "heads_that_fit"]
+
 
 @runtime_checkable
 class Rotation(Protocol):

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from fidgpt.model.context import AttentionContext
 from fidgpt.ranges import require_factor, require_probability
 
+__all__ = ["Block", "Mixer", "ParallelBlock", "PostNormBlock", "SandwichBlock", "Shared"]
+
+
 Stream = Float[Tensor, "batch seq hidden"]
 BlockFactory = Callable[[], nn.Module]
 

@@ -11,6 +11,9 @@ from torch import Tensor
 from fidgpt.model.cache import Cache
 from fidgpt.model.masks import Mask, Token, Window, causal
 
+__all__ = ["AttentionContext", "ContextFactory", "PackedDocuments", "one_document", "padded"]
+
+
 T = TypeVar("T")
 
 

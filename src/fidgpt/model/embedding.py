@@ -13,6 +13,9 @@ from fidgpt.model.cpu.backward import NarrowEmbedding
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.ranges import require_factor, require_positive, require_size
 
+__all__ = ["Embedding", "Unembedding", "ValueEmbedding", "root_of_width", "token_table"]
+
+
 HALF = Constant(0.5)
 
 

@@ -9,6 +9,20 @@ from torch import Tensor, nn
 
 from fidgpt.ranges import require_not_negative, require_positive, require_size
 
+__all__ = [
+    "Constant",
+    "DepthScaled",
+    "FanIn",
+    "Init",
+    "MuP",
+    "Normal",
+    "RandomInit",
+    "TruncatedNormal",
+    "attention_scale",
+    "output_scale",
+]
+
+
 P = TypeVar("P", bound=Tensor)
 
 

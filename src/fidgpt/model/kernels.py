@@ -22,6 +22,8 @@ from fidgpt.model.context import AttentionContext
 from fidgpt.model.cpu.attention import causal_attention
 from fidgpt.model.masks import Mask, ScoreChange, causal, is_causal_among
 
+__all__ = ["Kernel", "Scoring", "blockwise", "eager", "fastest", "flex", "sdpa"]
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scoring:

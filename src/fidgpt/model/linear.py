@@ -11,6 +11,8 @@ from torch import Tensor, empty, nn
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.ranges import require_positive, require_probability
 
+__all__ = ["Linear", "LinearFactory", "LoRALinear", "MachineError", "is_adapter"]
+
 
 @runtime_checkable
 class LinearFactory(Protocol):

@@ -10,6 +10,19 @@ from torch import Tensor, nn
 from fidgpt.model.init import ZEROS, Init, with_init
 from fidgpt.ranges import require_positive, require_size
 
+__all__ = [
+    "ALiBi",
+    "And",
+    "Mask",
+    "Or",
+    "Prefix",
+    "ScoreChange",
+    "Softcap",
+    "Window",
+    "attention_sinks",
+    "causal",
+]
+
 
 class Token(NamedTuple):
     """What a mask knows of a token: integers of any shape.

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+__all__ = ["StartError", "initialize", "materialize"]
+
 
 class StartError(ValueError):
     """A part of a model does not say how its values start; the message names it and the remedy."""

@@ -17,6 +17,8 @@ from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.positions import RoPE, YaRN
 from fidgpt.ranges import require_factor, require_probability
 
+__all__ = ["LatentAttention", "latent_rank", "rotary_share", "yarn_scale"]
+
 
 def latent_rank(*, head_dim: int) -> int:
     """Size of the latent, 4 * head_dim as in DeepSeek-V2 (arXiv:2405.04434, section 3.1.2)."""

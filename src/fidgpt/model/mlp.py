@@ -10,6 +10,22 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.ranges import require_size
 
+__all__ = [
+    "GELU",
+    "MLP",
+    "Activation",
+    "GatedMLP",
+    "GeGLU",
+    "SquaredReLU",
+    "SwiGLU",
+    "gated_ffn_dim",
+    "gelu",
+    "gelu_tanh",
+    "multiple_of",
+    "squared_relu",
+]
+
+
 Activation = Callable[[Tensor], Tensor]
 
 

@@ -12,6 +12,15 @@ from fidgpt.model.cpu.backward import RMSNormFunction, rms_norm
 from fidgpt.model.init import ZEROS, Constant, with_init
 from fidgpt.ranges import require_not_negative
 
+__all__ = [
+    "AcrossHeads",
+    "NormFactory",
+    "OffsetRMSNorm",
+    "RMSNorm",
+    "WeightlessRMSNorm",
+    "width_of_heads",
+]
+
 
 @runtime_checkable
 class NormFactory(Protocol):

@@ -12,6 +12,17 @@ from fidgpt.model.context import AttentionContext, counted
 from fidgpt.model.init import GPT2_NORMAL, Init, with_init
 from fidgpt.ranges import require_positive, require_size
 
+__all__ = [
+    "LearnedPositions",
+    "LinearScaling",
+    "Llama3Scaling",
+    "NTKScaling",
+    "RoPE",
+    "RoPEScaling",
+    "SinusoidalPositions",
+    "YaRN",
+]
+
 
 class LearnedPositions(nn.Module):
     """A learned vector for each position (GPT-2).

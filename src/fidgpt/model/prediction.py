@@ -17,6 +17,9 @@ from fidgpt.model.reports import report_loss, report_metric
 from fidgpt.model.transformer import Transformer
 from fidgpt.ranges import require_not_negative
 
+__all__ = ["MultiTokenTransformer", "PredictionFactory", "TokenLoss", "TokenPrediction"]
+
+
 _FURTHEST = 1000  # tokens ahead, each with a block of its own
 
 

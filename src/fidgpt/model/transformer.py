@@ -12,6 +12,8 @@ from fidgpt.model.context import AttentionContext, ContextFactory, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.ranges import require_probability, require_size
 
+__all__ = ["LanguageModel", "Transformer"]
+
 
 class LanguageModel(nn.Module):
     """A model from tokens to logits, in two halves: `features` and `unembedding`.

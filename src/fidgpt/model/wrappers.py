@@ -20,6 +20,9 @@ from fidgpt.files import cache_directory
 from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.linear import MachineError, extended
 
+__all__ = ["Compile", "Float8", "Keep", "Recompute", "keep_products"]
+
+
 _PRODUCTS = {
     "aten.addmm.default",
     "aten.bmm.default",

@@ -11,6 +11,9 @@ from torch import Tensor
 from fidgpt.optim.adam import Closure, loss_of
 from fidgpt.optim.groups import require_rates
 
+__all__ = ["Adafactor"]
+
+
 _step = inspect.unwrap(torch.optim.Adafactor.step)
 
 

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from fidgpt.optim.groups import require_adam
 
+__all__ = ["adamw"]
+
+
 Closure = Callable[[], Any]
 
 

@@ -8,6 +8,19 @@ from torch import nn
 
 from fidgpt.ranges import require_not_negative
 
+__all__ = [
+    "ByName",
+    "Predicate",
+    "decay_matrices",
+    "is_hidden_matrix",
+    "is_matrix",
+    "is_table",
+    "is_vector",
+    "mup_groups",
+    "split_hidden_matrices",
+]
+
+
 _TABLES = re.compile(r"(?:^|\.)\w*embedding\.")
 
 

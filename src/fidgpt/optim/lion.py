@@ -10,6 +10,8 @@ from torch.optim import Optimizer
 from fidgpt.optim.adam import Closure, loss_of
 from fidgpt.optim.groups import require_betas, require_rates
 
+__all__ = ["Lion"]
+
 
 class Lion(Optimizer):
     """Steps by the sign of a mean of gradients (Chen et al., 2023, arXiv:2302.06675).

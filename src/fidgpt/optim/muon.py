@@ -10,6 +10,9 @@ from torch.optim import Optimizer
 from fidgpt.optim.adam import Closure, adamw, loss_of
 from fidgpt.optim.groups import require_adam
 
+__all__ = ["Muon"]
+
+
 Group = dict[str, Any]
 _MOST_ITERATIONS = 100  # of torch's own Muon
 

@@ -12,6 +12,9 @@ from torch import nn
 from fidgpt.optim.groups import Predicate
 from fidgpt.ranges import require_not_negative
 
+__all__ = ["LayerDecay", "ParameterGroups", "RateScale", "Rule"]
+
+
 _LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 

@@ -8,6 +8,24 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from fidgpt.optim.cycles import Length, cycle_ends, in_steps
 
+__all__ = [
+    "Constant",
+    "CosineDecay",
+    "DecayShape",
+    "Fall",
+    "InverseDecay",
+    "InverseSqrtDecay",
+    "LinearDecay",
+    "NoDecay",
+    "Phases",
+    "PolynomialDecay",
+    "SqrtDecay",
+    "WarmupCosine",
+    "WarmupStableDecay",
+    "fraction",
+    "steps_for_tokens",
+]
+
 
 def fraction(*, of: int, ratio: float) -> int:
     """A part of a number of steps, at least one: `warmup_steps` as a share of `num_steps`.

@@ -17,6 +17,7 @@ import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.walk import title
+from fidgpt.late import exports
 
 
 def renamed(owner: Any) -> Mapping[str, str]:
@@ -151,7 +152,7 @@ def home_of(thing: Any) -> str:
     top, _, name = room.partition(".")
     if top == "fidgpt" and (name in ROOMS or f"{name}:{qualname}" in SINGLE):
         holder = sys.modules[room]
-        if qualname in getattr(holder, "__all__", ()) and getattr(holder, qualname) is thing:
+        if exports(holder).get(qualname) is thing:
             return room
     return module
 
@@ -191,16 +192,16 @@ def _is_within(module: str, packages: tuple[str, ...]) -> bool:
 def _exported(name: str, room: str, qualname: str) -> Any:
     """What a room of fidgpt lists, in whichever of its files it is written today."""
     holder = importlib.import_module(f"fidgpt.{room}")
-    exported = getattr(holder, "__all__", ())
+    exported = exports(holder)
     if room == "tags":
-        exported = [key for key, value in vars(holder).items() if is_tag(value)]
+        exported = {key: value for key, value in vars(holder).items() if is_tag(value)}
     qualname = renamed(holder).get(qualname, qualname)
     if qualname not in exported:
         raise ConfigError(
             f"{name!r:.80} is refused: fidgpt.{room} does not export it. "
             f"{suggest(qualname, exported)}"
         )
-    return getattr(holder, qualname)
+    return exported[qualname]
 
 
 def _class_of_torch(name: str, module: str, qualname: str) -> Any:

@@ -15,6 +15,9 @@ from fidgpt.model.linear import extended
 from fidgpt.model.mla import LatentAttention
 from fidgpt.model.mlp import multiple_of
 
+__all__ = ["prepare_to_write"]
+
+
 _NUMBERS_OF_A_LINE = 16  # float32 in a line of a cache
 
 

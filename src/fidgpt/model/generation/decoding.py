@@ -9,6 +9,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+__all__ = [
+    "Chance",
+    "Draw",
+    "LogitFilter",
+    "MinP",
+    "RepetitionPenalty",
+    "Sampling",
+    "Temperature",
+    "TopK",
+    "TopP",
+    "UntilString",
+    "Vocabulary",
+    "likeliest",
+    "sampling",
+]
+
 
 @runtime_checkable
 class LogitFilter(Protocol):

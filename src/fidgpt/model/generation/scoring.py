@@ -12,6 +12,9 @@ from torch import Tensor
 from fidgpt.model.context import AttentionContext
 from fidgpt.model.transformer import LanguageModel
 
+__all__ = ["Score", "log_probabilities", "score"]
+
+
 _CHUNK = 1024  # logits of so many tokens at once
 
 

@@ -13,6 +13,8 @@ from fidgpt.model.generation.decoding import sampling
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 
+__all__ = ["Choice", "generate", "next_logits", "write"]
+
 
 class Rows:
     """Prompts that end in one column, and what is written after them.

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from fidgpt.model.moe.experts import Experts, Groups
 from fidgpt.model.reports import report_metric
 
+__all__ = ["Capacity", "Dispatch", "dropless"]
+
 
 @runtime_checkable
 class Dispatch(Protocol):

@@ -14,6 +14,22 @@ from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.ranges import require_size
 
+__all__ = [
+    "AdapterFactory",
+    "ClampedSwiGLU",
+    "Experts",
+    "Gated",
+    "GatedExperts",
+    "Gating",
+    "PlainExperts",
+    "SeparateExperts",
+    "StackedExperts",
+    "StackedLoRA",
+    "geglu",
+    "swiglu",
+]
+
+
 _ALIGNMENT = 16  # bytes: torch's kernels start every row of a matrix at a multiple of it
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

@@ -15,6 +15,15 @@ from fidgpt.model.moe.routing import Router, Routing
 from fidgpt.model.reports import report_loss, report_tally
 from fidgpt.ranges import require_not_negative
 
+__all__ = [
+    "Balancing",
+    "GatedShared",
+    "LoadBalancingLoss",
+    "MoE",
+    "RouterZLoss",
+    "SequenceBalancingLoss",
+]
+
 
 @runtime_checkable
 class Balancing(Protocol):

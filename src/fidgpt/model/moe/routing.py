@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.ranges import require_factor, require_not_negative
 
+__all__ = ["GroupLimit", "Router", "Routing", "SelectionBias", "SigmoidRouter", "SoftmaxRouter"]
+
 
 class Routing(NamedTuple):
     """Which experts each token goes to.
