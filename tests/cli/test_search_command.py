@@ -78,11 +78,11 @@ def test_a_bisection_names_the_difference_and_is_not_done_twice(
     ("flags", "message"),
     [
         (["--search=tpe:3", SPACE], "--search needs a number to compare: --objective="),
-        ([*SEARCH, "--sweep=set:seed=1,2"], "--sweep says nothing to --search"),
-        ([SPACE, "--sweep=set:seed=1,2"], "--space says nothing to a sweep"),
+        ([*SEARCH, "--sweep=set:seed=1,2"], "--sweep has no effect with --search"),
+        ([SPACE, "--sweep=set:seed=1,2"], "--space has no effect with a sweep"),
         (["--bisect=runs/good", "--objective=loss"], "--bisect needs two run directories"),
         (["--bisect=nowhere:nobody", "--objective=loss"], "nowhere holds no run"),
-        (["--bisect=a:b", *FLAGS, "--objective=loss"], "--config says nothing to --bisect"),
+        (["--bisect=a:b", *FLAGS, "--objective=loss"], "--config has no effect with --bisect"),
         (
             [*SEARCH[:-1], "--objective=validatoin/loss"],
             "no run reports --objective=validatoin/loss",

@@ -1,4 +1,4 @@
-"""Which difference did it: the search by itself, over real configs, and with real runs."""
+"""Bisection: delta debugging by itself, over real configs, and with jobs that are stopped."""
 
 import io
 import json
@@ -14,8 +14,16 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep import Events, Job, LocalRunner, Point
-from fidgpt.sweep.bisection import Bisection, Measuring, Stopped
-from fidgpt.sweep.bisection_pieces import Culprits, minimal, together
+from fidgpt.sweep.bisection import (
+    Bisection,
+    Findings,
+    Stopped,
+    Verdict,
+    bounds_of,
+    group_dependent,
+    minimize,
+)
+from fidgpt.sweep.objective import Objective
 
 from .conftest import Toys
 
@@ -30,83 +38,83 @@ CHANGES = [
     "set:seq_len=16",
     "fiddler:use_gqa(1)",
 ]
+TWO = ["set:seed=3", "set:max_grad_norm=0.5"]
 
 
-def run_of(directory: Path, *changes: str, done: dict[str, float] | None = None) -> Path:
-    """The directory of a run that was trained by nobody, with its last numbers if it is done."""
-    directives = [*QUICK, *changes]
-    cfg = compose(directives, own_catalogue())
+def run_of(directory: Path, *changes: str, **numbers: float) -> Path:
+    """Write the files of a run without training it; with `numbers`, of a finished one."""
     directory.mkdir(parents=True)
+    cfg = compose([*QUICK, *changes], own_catalogue())
     (directory / "config.json").write_text(dump(cfg))
-    if done:
-        (directory / "metrics.jsonl").write_text(json.dumps({"step": 2, **done}) + "\n")
+    if numbers:
+        (directory / "metrics.jsonl").write_text(json.dumps({"step": 2, **numbers}) + "\n")
     return directory
 
 
 class Fake:
-    """Values of points by the differences in them; counts what it is asked."""
+    """Values of points by their differences; lists the points that it measured."""
 
     def __init__(self, value: Callable[[set[str]], float | None]) -> None:
         self.value = value
-        self.asked: list[str] = []
+        self.measured: list[str] = []
 
     def __call__(self, points: Sequence[Point]) -> list[float | None]:
-        self.asked += [point.fingerprint for point in points]
-        told = [set(filter(None, point.values["differences"].split(", "))) for point in points]
-        return [self.value(one) for one in told]
+        self.measured += [point.fingerprint for point in points]
+        changed = [set(filter(None, point.values["differences"].split(", "))) for point in points]
+        return [self.value(one) for one in changed]
 
 
 def found(
     tmp_path: Path, fake: Fake, *, jobs: int = 1, threshold: float | None = None
-) -> tuple[Culprits, list[str]]:
+) -> tuple[Findings, list[str]]:
     good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", *CHANGES)
     bisection = Bisection(
         good, bad, objective="loss", threshold=threshold, directory=tmp_path / "bisect"
     )
     lines: list[str] = []
-    return bisection.find(fake, jobs=jobs, say=lines.append), lines
+    return bisection.find(fake, jobs=jobs, log=lines.append), lines
 
 
-@pytest.mark.parametrize("culprits", [{7}, {3, 16}, {0, 1, 19}, set(range(20))])
-def test_the_smallest_set_is_found(culprits: set[int]) -> None:
+@pytest.mark.parametrize("causes", [{7}, {3, 16}, {0, 1, 19}, set(range(20))])
+def test_the_smallest_set_is_found(causes: set[int]) -> None:
     tried: list[tuple[int, ...]] = []
 
     def first_bad(sets: list[tuple[int, ...]]) -> tuple[int, ...] | None:
         for one in sets:
             tried.append(one)
-            if culprits <= set(one):
+            if causes <= set(one):
                 return one
         return None
 
-    assert set(minimal(range(20), first_bad)) == culprits
-    assert len(culprits) > 1 or len(tried) <= 10  # halves of halves, not one after the other
+    assert set(minimize(range(20), first_bad)) == causes
+    assert len(causes) > 1 or len(tried) <= 10  # bisection, not one after the other
 
 
-def test_what_cannot_stand_alone_goes_with_what_it_needs() -> None:
+def test_dependent_pieces_are_grouped() -> None:
     needs = {3: {11}, 11: {15}, 6: {7}}
 
     def holds(pieces: tuple[int, ...]) -> bool:
         return all(needs.get(one, set()) <= set(pieces) for one in pieces)
 
-    groups = together(range(20), holds)
+    groups = group_dependent(range(20), holds)
     assert [one for one in groups if len(one) > 1] == [(3, 11, 15), (6, 7)]
     assert sorted(one for group in groups for one in group) == list(range(20))
 
 
-def test_one_culprit_is_named_with_its_command(tmp_path: Path) -> None:
-    fake = Fake(lambda made: 9.0 if "optimizer.lr" in made else 2.0)
-    culprits, lines = found(tmp_path, fake)
-    assert culprits.pieces == ("optimizer.lr",)
-    assert culprits.directives[-1] == "set:optimizer.lr=0.5"
-    assert "1 of 8 differences makes loss bad: 2.0000 -> 9.0000" in culprits.text()
-    assert "~ optimizer.lr: 0.001 -> 0.5" in culprits.text()
-    assert culprits.text().count("python train.py --config=") == 2
-    own = replace(culprits, allowed=("mine",)).text()
+def test_a_single_cause_is_named_with_its_command(tmp_path: Path) -> None:
+    fake = Fake(lambda changed: 9.0 if "optimizer.lr" in changed else 2.0)
+    findings, lines = found(tmp_path, fake)
+    assert findings.pieces == ("optimizer.lr",)
+    assert findings.directives[-1] == "set:optimizer.lr=0.5"
+    assert "1 of 8 differences makes loss bad: 2.0000 -> 9.0000" in findings.text()
+    assert "~ optimizer.lr: 0.001 -> 0.5" in findings.text()
+    assert findings.text().count("python train.py --config=") == 2
+    own = replace(findings, allowed=("mine",)).text()
     assert own.count("python train.py --allow=mine --config=") == 2
-    assert len(fake.asked) == len(set(fake.asked)) <= 10
-    made = compose(culprits.directives, own_catalogue())
+    assert len(fake.measured) == len(set(fake.measured)) <= 10
+    made = compose(findings.directives, own_catalogue())
     assert made.optimizer.lr == 0.5 and made.seed == 0
-    cured = compose(culprits.cure or (), own_catalogue())
+    cured = compose(findings.cure or (), own_catalogue())
     rest = compose([*QUICK, *CHANGES[:5], *CHANGES[6:]], own_catalogue())
     assert fingerprint(cured) == fingerprint(rest)
     text = (tmp_path / "bisect/bisect.jsonl").read_text()
@@ -116,53 +124,46 @@ def test_one_culprit_is_named_with_its_command(tmp_path: Path) -> None:
     assert rows[-1]["value"] is None or rows[-1]["value"] in (2.0, 9.0)
 
 
-def test_two_that_only_act_together_are_both_named(tmp_path: Path) -> None:
-    fake = Fake(lambda made: 9.0 if {"seed", "max_grad_norm"} <= made else 2.0)
-    culprits, _ = found(tmp_path, fake, jobs=3)
-    assert set(culprits.pieces) == {"seed", "max_grad_norm"}
-    assert "only together" in culprits.text()
+def test_causes_that_only_act_together_are_both_named(tmp_path: Path) -> None:
+    fake = Fake(lambda changed: 9.0 if {"seed", "max_grad_norm"} <= changed else 2.0)
+    findings, _ = found(tmp_path, fake, jobs=3)
+    assert set(findings.pieces) == {"seed", "max_grad_norm"}
+    assert "only together" in findings.text()
 
 
-def test_one_that_diverges_is_bad_and_one_without_a_value_is_neither(tmp_path: Path) -> None:
-    def value(made: set[str]) -> float | None:
-        if "seq_len" in made and len(made) < 8:
+def test_divergence_is_bad_and_a_missing_value_unresolved(tmp_path: Path) -> None:
+    def value(changed: set[str]) -> float | None:
+        if "seq_len" in changed and len(changed) < 8:
             return None
-        return math.nan if "seed" in made else 2.0
+        return math.nan if "seed" in changed else 2.0
 
-    culprits, lines = found(tmp_path, Fake(value))
-    assert "seed" in culprits.pieces and "diverged" in culprits.text()
-    assert any(line.endswith("it came to no loss: unresolved") for line in lines)
+    findings, lines = found(tmp_path, Fake(value))
+    assert "seed" in findings.pieces and "diverged" in findings.text()
+    assert any(line.endswith("it has no loss: unresolved") for line in lines)
 
 
-def test_a_threshold_may_be_said(tmp_path: Path) -> None:
-    fake = Fake(lambda made: 2.0 + ("seed" in made) + 6 * ("max_grad_norm" in made))
+def test_the_threshold_can_be_set(tmp_path: Path) -> None:
+    fake = Fake(lambda changed: 2.0 + ("seed" in changed) + 6 * ("max_grad_norm" in changed))
     assert found(tmp_path, fake, threshold=8.5)[0].pieces == ("seed", "max_grad_norm")
     with pytest.raises(ConfigError, match="--threshold=1 does not lie between"):
-        found(tmp_path / "again", fake, threshold=1.0)
+        found(tmp_path / "other", fake, threshold=1.0)
 
 
-def test_ends_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
-    good = run_of(tmp_path / "good", done={"loss": 2.0})
-    bad = run_of(tmp_path / "bad", "set:seed=3", "set:max_grad_norm=0.5", done={"loss": 9.0})
-    fake = Fake(lambda made: 9.0 if "seed" in made else 2.0)
+def test_finished_ends_are_not_trained_again(tmp_path: Path) -> None:
+    good, bad = run_of(tmp_path / "good", loss=2.0), run_of(tmp_path / "bad", *TWO, loss=9.0)
+    fake = Fake(lambda changed: 9.0 if "seed" in changed else 2.0)
     bisection = Bisection(good, bad, objective="loss", directory=tmp_path / "bisect")
-    assert bisection.find(fake, say=lambda _: None).pieces == ("seed",)
-    assert len(fake.asked) == 1
-
-
-def test_where_no_difference_did_it_that_is_said(tmp_path: Path) -> None:
-    good = run_of(tmp_path / "good", done={"loss": 2.0})
-    bad = run_of(tmp_path / "bad", "set:seed=3", "set:max_grad_norm=0.5", done={"loss": 9.0})
-    bisection = Bisection(good, bad, objective="loss", directory=tmp_path / "bisect")
-    with pytest.raises(ConfigError, match="no difference of the configs did it"):
-        bisection.find(Fake(lambda made: 2.0), say=lambda _: None)
-    with pytest.raises(ConfigError, match="both runs came to one loss, 2"):
-        found(tmp_path / "other", Fake(lambda made: 2.0))
+    assert bisection.find(fake).pieces == ("seed",)
+    assert len(fake.measured) == 1
+    with pytest.raises(ConfigError, match="no difference of the configs is the cause"):
+        bisection.find(Fake(lambda changed: 2.0))
+    with pytest.raises(ConfigError, match="both runs have the same loss, 2"):
+        found(tmp_path / "other", Fake(lambda changed: 2.0))
     with pytest.raises(ConfigError, match="one and the same config"):
         Bisection(good, good, objective="loss")
 
 
-def test_an_objective_that_nobody_measures_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_unreported_objective_is_refused_at_once(tmp_path: Path) -> None:
     good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", "set:seed=3")
     with pytest.raises(ConfigError, match="it has no evaluator 'validatoin'"):
         Bisection(good, bad, objective="validatoin/loss")
@@ -173,8 +174,17 @@ def test_an_objective_that_nobody_measures_is_refused_at_once(tmp_path: Path) ->
     assert Bisection(good, bad, objective="validation/loss"), "which comes at the end of a run"
 
 
+def test_a_larger_objective_is_worse_when_it_falls() -> None:
+    accuracy = Objective("acc", is_larger_better=True)
+    for bounds in (bounds_of(accuracy, 0.8, 0.2, None), bounds_of(accuracy, 0.8, math.nan, 0.5)):
+        verdicts = [bounds.verdict(value) for value in (0.7, 0.3)]
+        assert verdicts == [Verdict.GOOD, Verdict.BAD]
+    with pytest.raises(ConfigError, match="more of it is better: exchange the two"):
+        bounds_of(accuracy, 0.2, 0.8, None)
+
+
 class Halting:
-    """A runner that is stopped after some of its toys."""
+    """A runner that is stopped after some of its jobs."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -187,38 +197,27 @@ class Halting:
         return LocalRunner().run(todo, events) and len(todo) == len(every)
 
     def end_early(self, job: Job) -> None:
-        raise AssertionError("a bisection ends none")
+        raise AssertionError
 
 
-def test_a_stopped_bisection_goes_on_where_it_was(toys: Toys, tmp_path: Path) -> None:
+def test_a_stopped_bisection_continues(toys: Toys, tmp_path: Path) -> None:
     good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", *CHANGES)
     first, second = Halting(4), Halting(99)
 
-    def bisected(runner: Halting) -> Culprits:
-        measuring = Measuring(
-            toys.directory,
-            objective="loss",
-            runner=runner,
-            flags=(),
-            console=Console(file=io.StringIO()),
-        )
-        told = Bisection(good, bad, objective="loss", directory=toys.directory)
-        return told.find(Worse(measuring), say=lambda _: None)
+    def bisect(runner: Halting) -> Findings:
+        bisection = Bisection(good, bad, objective="loss", directory=toys.directory)
+
+        def measure(points: Sequence[Point]) -> list[float | None]:
+            values = bisection.train(points, runner, Console(file=io.StringIO()))
+            assert None not in values
+            return [
+                9.0 if "optimizer.lr" in point.values["differences"] else 2.0 for point in points
+            ]
+
+        return bisection.find(measure)
 
     with pytest.raises(Stopped):
-        bisected(first)
-    assert bisected(second).pieces == ("optimizer.lr",)
+        bisect(first)
+    assert bisect(second).pieces == ("optimizer.lr",)
     ran = [job.point.fingerprint for job in (*first.ran, *second.ran)]
     assert len(ran) == len(set(ran)) > 4
-
-
-class Worse:
-    """Values of toys, which are worse where a certain difference is among those of the point."""
-
-    def __init__(self, measure: Measuring) -> None:
-        self.measure = measure
-
-    def __call__(self, points: Sequence[Point]) -> list[float | None]:
-        values = self.measure(points)
-        worse = [9.0 * ("optimizer.lr" in point.values["differences"]) for point in points]
-        return [value + by for value, by in zip(values, worse, strict=True) if value is not None]

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Sweep, axis, read_results
-from fidgpt.sweep.bisection_pieces import Verdict, bounds_of
 from fidgpt.sweep.objective import Objective, kept, objective_of
 from fidgpt.sweep.report import read_report
 from fidgpt.sweep.runners.attempt import Job
@@ -86,13 +85,3 @@ def test_a_sweep_by_what_nobody_measures_starts_nothing(
     with pytest.raises(ConfigError, match=message):
         sweep.run()
     assert not sweep.directory.exists()
-
-
-def test_of_what_is_to_be_large_the_bad_end_has_less() -> None:
-    accuracy = Objective("acc", is_larger_better=True)
-    bounds = bounds_of(accuracy, 0.8, 0.2, None)
-    assert [bounds.verdict(value) for value in (0.7, 0.3)] == [Verdict.GOOD, Verdict.BAD]
-    diverged = bounds_of(accuracy, 0.8, float("nan"), 0.5)
-    assert [diverged.verdict(value) for value in (0.7, 0.3)] == [Verdict.GOOD, Verdict.BAD]
-    with pytest.raises(ConfigError, match="more of it is better: exchange the two"):
-        bounds_of(accuracy, 0.2, 0.8, None)

@@ -1,15 +1,98 @@
 """The command `sweep.py`: many configs as one set, each point trained once."""
 
+import functools
+import importlib
+import importlib.util
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli import show as asked
-from fidgpt.cli.flags import refuse_arguments
-from fidgpt.cli.sweep_flags import FLAGS  # with those of a sweep
+from fidgpt.cli.flags import FLAGS, refuse_arguments
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fidgpt.sweep import Runner
+
+AXES = ("sweep", "zip", "repeat", "ablate")
+_RUNNERS = {
+    "local": "fidgpt.sweep.runners.local:LocalRunner",
+    "ray": "fidgpt.sweep.runners.ray_cluster:RayRunner",
+    "slurm": "fidgpt.sweep.runners.slurm:SlurmRunner",
+}
+_HELP = {
+    "sweep": "An axis: a directive with several values, such as tag:LearningRate=1e-3,3e-3, "
+    "set:seq_len=range(64,256,64), tag:LearningRate=log(1e-4,1e-2,9), lin(0,0.2,3) or "
+    "fiddler:use_rope,use_alibi. Axes multiply; each has its place among the directives.",
+    "zip": "Axes of one length that change together: "
+    "'set:seq_len=64,128;tag:LearningRate=3e-3,1e-3'.",
+    "repeat": "The same with other seeds: seed:3 is the seed of the config and the next two.",
+    "ablate": "All of some directives, and all but one of them, for each: fiddler:use_gqa,use_moe; "
+    "of several kinds with a ; between them. A run with none of them is not a point.",
+    "space": "What --search chooses: 'tag:LearningRate=log(1e-5,1e-1)', 'set:dropout=lin(0,0.2)', "
+    "'set:seq_len=range(64,513,64)', or one of several values: fiddler:use_rope,use_alibi.",
+}
+
+
+class _Placed(NamedTuple):
+    """The value of a flag, and how many directives and axes came before it."""
+
+    place: tuple[int, int]
+    text: str
+
+
+class _InPlace(flags.MultiFlag):
+    """A repeatable flag whose place among the directives counts."""
+
+    def __init__(self, name: str) -> None:
+        parser, serializer = flags.ArgumentParser(), flags.ArgumentSerializer()
+        super().__init__(parser, serializer, name, [], _HELP[name])
+
+    def _parse(self, arguments: Any) -> list[Any]:
+        axes = sum(FLAGS[name].present for name in _HELP if name in FLAGS)
+        place = (FLAGS["config"].present, axes)
+        return [_Placed(place, one) for one in super()._parse(arguments)]
+
+
+for _name in _HELP:
+    flags.DEFINE_flag(_InPlace(_name))
+flags.DEFINE_string(
+    "search",
+    None,
+    "Choose points by the results of those before, and how many: tpe:50, random:50, cmaes:50, or "
+    "grid for all of the spaces' values. The same command continues; with more points, it adds.",
+)
+flags.DEFINE_integer("search_seed", 0, "Seed of the sampler of --search.", lower_bound=0)
+flags.DEFINE_multi_string(
+    "stop",
+    [],
+    "End unpromising points of --search early: asha or median.",
+    allow_override=True,  # the completion of all commands also loads that of fidgpt.cli.sample
+)
+flags.DEFINE_string(
+    "bisect", None, "GOOD:BAD, two run directories: find the difference that made it bad."
+)
+flags.DEFINE_float("threshold", None, "The value from which --bisect calls a run bad; half-way.")
+flags.DEFINE_integer("steps", None, "For how many steps --bisect trains each run.", lower_bound=1)
+flags.DEFINE_string(
+    "objective",
+    None,
+    "What points are compared by, and --search makes small: validation/loss; large, where it "
+    "begins with max: as max:tasks/arc_easy/acc does.",
+)
+flags.DEFINE_string(
+    "runner",
+    "local",
+    "What runs the points: local, ray(address=auto,gpus=1) or slurm(partition=gpu,timeout_min=60).",
+)
+flags.DEFINE_integer("jobs", 1, "Points that are trained side by side.", lower_bound=1)
+flags.DEFINE_integer(
+    "retries", 0, "How often to retry a failed point from its newest checkpoint.", lower_bound=0
+)
 
 
 def run() -> None:
@@ -18,7 +101,12 @@ def run() -> None:
 
 
 def main(arguments: list[str]) -> int | None:
-    """Trains every point that is not done yet; returns 1 when one of them failed."""
+    """Train every point that is not done yet; return 1 if one of them failed.
+
+    Raises:
+      ConfigError: a flag, an axis or the directory is wrong.
+      RunError: a file of the sweep cannot be read or written.
+    """
     refuse_arguments(arguments)
     if asked.answered():
         return None
@@ -26,9 +114,12 @@ def main(arguments: list[str]) -> int | None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 1000  # nothing is there to be filled, and a row stays in one line
+        console.width = 1000  # so that a row stays in one line
     try:
-        return _asked_for(console)
+        _check_flags()
+        if FLAGS.bisect is not None:
+            return _bisect(console)
+        return _sweep(console) if FLAGS.search is None else _search(console)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -36,32 +127,11 @@ def main(arguments: list[str]) -> int | None:
 
         raise RunError(
             f"{error.filename or 'a file of the sweep'} cannot be written or read: "
-            f"{error.strerror}. Mend that, and give the same command again."
+            f"{error.strerror}. Fix that, and give the same command again."
         ) from error
 
 
-def _asked_for(console: "Console") -> int | None:
-    _refuse_directory()
-    _refuse_form()
-    if FLAGS.bisect is not None:
-        from fidgpt.cli.sweep_modes import bisect
-
-        return bisect(console)
-    if FLAGS.search is not None:
-        from fidgpt.cli.sweep_modes import search
-
-        return search(console)
-    from fidgpt.cli.sweep_modes import sweep
-
-    return sweep(console)
-
-
-def _refuse_directory() -> None:
-    """Refuses a --run_dir where no sweep can lie.
-
-    Raises:
-      ConfigError: a file is there, or a run.
-    """
+def _check_flags() -> None:
     from fidgpt.graph import ConfigError
 
     path = FLAGS.run_dir
@@ -69,21 +139,182 @@ def _refuse_directory() -> None:
         raise ConfigError(f"--run_dir={path} is a file, or lies in one: name a directory.")
     if path is not None and (Path(path) / "config.json").exists():
         raise ConfigError(f"--run_dir={path} holds a run: name a directory of the sweep's own.")
-
-
-def _refuse_form() -> None:
-    """Refuses forms of --print that show one config.
-
-    Raises:
-      ConfigError: it is said how to show it.
-    """
-    from fidgpt.graph import ConfigError
-
     if FLAGS.print not in (None, "text"):
         raise ConfigError(
             f"--print={FLAGS.print} shows one config: --print shows the points of a sweep, and "
             "train.py --print with the directives of one of them its config."
         )
+    mode = next((one for one in ("bisect", "search") if FLAGS[one].value is not None), None)
+    unused = {
+        None: ("search_seed", "stop", "space", "threshold", "steps"),
+        "search": ("bisect", *AXES, "threshold", "steps"),
+        "bisect": ("config", "search", "search_seed", "stop", *_HELP),
+    }[mode]
+    is_population = mode == "search" and FLAGS.search.strip().startswith("pbt")
+    for name in (*unused, *(("stop", "jobs") if is_population else ())):
+        if FLAGS[name].present:
+            what = f"--{mode}" if mode else "a sweep"
+            raise ConfigError(f"--{name} has no effect with {what}: remove one of them.")
+    if mode and not FLAGS.objective:
+        raise ConfigError(f"--{mode} needs a number to compare: --objective=validation/loss")
+
+
+def _settings() -> dict[str, Any]:
+    """Return the arguments that sweeps, searches and bisections share."""
+    allowed = tuple(FLAGS.allow)
+    return {"directory": FLAGS.run_dir, "objective": FLAGS.objective, "allowed": allowed}
+
+
+def _items(*names: str) -> list[Any]:
+    """Return the directives, with axes or spaces in their places among them.
+
+    Raises:
+      ConfigError: one of those is wrong.
+    """
+    from fidgpt import sweep
+
+    makers = {
+        "sweep": sweep.axis,
+        "zip": sweep.pairs,
+        "repeat": sweep.repeat,
+        "ablate": sweep.ablation,
+    }
+    if "space" in names:
+        from fidgpt.sweep.search import space
+
+        makers["space"] = space
+    given = sorted((one, name) for name in names for one in FLAGS[name].value or [])
+    items, done = [], 0
+    for one, name in given:
+        items += [*FLAGS.config[done : one.place[0]], makers[name](one.text)]
+        done = one.place[0]
+    return [*items, *FLAGS.config[done:]]
+
+
+def read_runner(text: str, *, jobs: int, retries: int) -> "Runner":
+    """Return the runner that a text such as `ray(address=auto,gpus=1)` names.
+
+    Args:
+      text: its name, and arguments.
+      jobs: points that are trained side by side.
+      retries: how often a failed point is retried.
+
+    Raises:
+      ConfigError: there is no such runner, or it does not take these arguments.
+    """
+    from fidgpt.compose.catalogue import call_with
+    from fidgpt.graph import ConfigError, suggest
+    from fidgpt.graph.errors import at
+    from fidgpt.graph.formulas import parse_call
+
+    with at(f"--runner={text:.80}"):
+        call = parse_call(text)
+        if call.name not in _RUNNERS:
+            raise ConfigError(f"there is no runner {call.name!r}. {suggest(call.name, _RUNNERS)}")
+        for name in ("jobs", "retries"):
+            if name in call.named:
+                raise ConfigError(f"{name} is a flag of its own: --{name}={call.named[name]}.")
+        module, _, made = _RUNNERS[call.name].partition(":")
+        call.named.update(jobs=str(jobs), retries=str(retries))
+        return call_with(getattr(importlib.import_module(module), made), call)
+
+
+def _runner() -> "Runner":
+    return read_runner(FLAGS.runner, jobs=FLAGS.jobs, retries=FLAGS.retries)
+
+
+def _show(console: "Console", results: Any, directory: Path) -> None:
+    console.print(results)
+    command = f"python -m fidgpt.sweep report {shlex.quote(str(directory))}"
+    console.print(f"More of it: {command}", soft_wrap=True)
+
+
+def _stopped(console: "Console", directory: Path) -> int:
+    console.print(f"Stopped; the same command goes on in {directory}", soft_wrap=True)
+    return app.INTERRUPTED
+
+
+def _sweep(console: "Console") -> int | None:
+    from fidgpt.graph import ConfigError
+    from fidgpt.sweep import Sweep
+    from fidgpt.sweep.objective import refuse_unreported
+
+    if not any(FLAGS[name].value for name in AXES):
+        raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
+    sweep, runner = Sweep(*_items(*AXES), **_settings()), _runner()
+    if FLAGS.print:
+        console.print(sweep)
+        return None
+    results = sweep.run(runner=runner, console=console)
+    _show(console, results, sweep.directory)
+    finished = [row["metrics"] for row in results if row["status"] == "finished"]
+    if sweep.objective is not None and finished:
+        refuse_unreported(sweep.objective, dict.fromkeys(key for row in finished for key in row))
+    statuses = {row["status"] for row in results}
+    if statuses & {"waiting", "stopped"}:
+        return _stopped(console, sweep.directory)
+    # A point that is still running is run by another process, which retried one that failed here.
+    return 1 if statuses & {"failed", "diverged", "running"} else 0
+
+
+def _search(console: "Console") -> int | None:
+    from fidgpt.graph import ConfigError
+
+    if importlib.util.find_spec("optuna") is None:
+        raise ConfigError('--search needs Optuna. Install it with: pip install "fidgpt[search]"')
+    from fidgpt.sweep.runners.ray_cluster import RayRunner
+    from fidgpt.sweep.search import Search
+
+    settings = {"seed": FLAGS.search_seed, **_settings()}
+    runner = _runner()
+    if FLAGS.search.strip().startswith("pbt"):
+        from fidgpt.sweep.tune import Population, evolve, read_pbt
+
+        if not isinstance(runner, RayRunner):
+            raise ConfigError(
+                f"--search={FLAGS.search} is done by Ray Tune: add --runner=ray, which runs it on "
+                "this machine, or --runner='ray(address=auto)' for a cluster."
+            )
+        size, every = read_pbt(FLAGS.search)
+        search: Any = Population(*_items("space"), size=size, every=every, **settings)
+        start = functools.partial(evolve, search, runner)
+    else:
+        stop = FLAGS.stop[-1] if FLAGS.stop else None
+        search = Search(*_items("space"), sampler=FLAGS.search, stop=stop, **settings)
+        start = functools.partial(search.run, jobs=FLAGS.jobs, runner=runner)
+        if isinstance(runner, RayRunner):  # Ray has searchers of its own
+            from fidgpt.sweep.tune import search_with_tune
+
+            start = functools.partial(search_with_tune, search, runner)
+    if FLAGS.print:
+        console.print(search)
+        return None
+    found = start(console=console)
+    _show(console, found, search.directory)
+    if not found.is_whole:
+        return _stopped(console, search.directory)
+    if isinstance(search, Search):
+        return int(any(row["status"] == "failed" for row in found.results))
+    return 1 if found.best is None else None
+
+
+def _bisect(console: "Console") -> int | None:
+    from fidgpt.graph import ConfigError
+    from fidgpt.sweep.bisection import Bisection, Stopped
+
+    good, _, bad = FLAGS.bisect.rpartition(":")
+    if not (good and bad):
+        raise ConfigError("--bisect needs two run directories: --bisect=runs/good:runs/bad")
+    made = Bisection(good, bad, threshold=FLAGS.threshold, steps=FLAGS.steps, **_settings())
+    if FLAGS.print:
+        console.print(made)
+        return None
+    try:
+        found = made.run(_runner(), jobs=FLAGS.jobs, console=console)
+    except Stopped:
+        return _stopped(console, made.directory)
+    console.print(found, soft_wrap=True)
+    return None
 
 
 if __name__ == "__main__":

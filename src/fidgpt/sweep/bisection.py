@@ -1,201 +1,236 @@
-"""Bisection between two runs."""
+"""Bisection between two runs: which differences of their configs make a metric worse."""
 
+import enum
+import functools
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import fiddle as fdl
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt import graph
+from fidgpt.compose import runs
+from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.compose.runs import load_run
-from fidgpt.graph import ConfigError, fingerprint
-from fidgpt.graph.reproduce import repro
+from fidgpt.graph import ConfigError
+from fidgpt.graph.difference.patches import Patch, patch_of
 from fidgpt.model import StartError
-from fidgpt.sweep.bisection_pieces import (
-    Bounds,
-    Culprits,
-    Difference,
-    Pieces,
-    Verdict,
-    bounds_of,
-    minimal,
-)
-from fidgpt.sweep.objective import (
-    objective_of,
-    refuse_unreportable,
-    refuse_unreported_by,
-    reported_by,
-)
+from fidgpt.sweep import objective as objectives
+from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import ResultsTable
-from fidgpt.sweep.runners.attempt import Job, Runner, jobs_of
+from fidgpt.sweep.runners.attempt import Runner, jobs_of
 
-# Trains points and reads their values: nan of one that diverged, None where there is none.
+T = TypeVar("T", bound=Hashable)
+FirstBad = Callable[[list[tuple[T, ...]]], tuple[T, ...] | None]
+Pieces = tuple[str, ...]  # paths in the good graph at which something is changed
+# Trains points and returns their values: NaN for one that diverged, None for one without a value.
 Measure = Callable[[Sequence[Point]], Sequence[float | None]]
+LOG = "bisect.jsonl"
+_SHOWN = 4  # paths in a line
+
+
+class Verdict(enum.Enum):
+    """Outcome of trying a set of differences."""
+
+    BAD = "bad"
+    GOOD = "good"
+    UNRESOLVED = "unresolved"
+
+
+class Stopped(Exception):
+    """A signal stopped the bisection before it finished."""
+
+
+def minimize(pieces: Sequence[T], first_bad: FirstBad[T]) -> tuple[T, ...]:
+    """Return a set of pieces of which none can be left out.
+
+    This is ddmin (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
+    2002): smaller and smaller parts are tried alone, then all but each of them. One cause among
+    `n` is found in about `2 log2 n` tries; the worst case is about `n**2`.
+
+    Args:
+      pieces: all pieces, which together are bad.
+      first_bad: tries sets in the given order; returns the first bad one, or None.
+    """
+    left, count = tuple(pieces), 2
+    while len(left) > 1:
+        ends = [round(i * len(left) / count) for i in range(count + 1)]
+        parts = [left[begin:end] for begin, end in itertools.pairwise(ends) if begin < end]
+        rests = [tuple(one for one in left if one not in part) for part in parts]
+        if smaller := first_bad(parts):
+            left, count = smaller, 2
+        elif count > 2 and (smaller := first_bad(rests)):
+            left, count = smaller, max(2, count - 1)
+        elif count < len(left):
+            count = min(2 * count, len(left))
+        else:
+            break
+    return left
+
+
+def group_dependent(
+    pieces: Sequence[T], holds: Callable[[tuple[T, ...]], bool]
+) -> list[tuple[T, ...]]:
+    """Group pieces so that each group holds by itself, with the fewest pieces that it needs.
+
+    Args:
+      pieces: all pieces, which hold together.
+      holds: whether a set of pieces is valid without the others.
+    """
+    groups = {piece: (piece,) for piece in pieces}
+    for piece in pieces:
+        group = groups[piece]
+        if holds(group):
+            continue
+
+        def first(sets: list[tuple[T, ...]], group: tuple[T, ...] = group) -> tuple[T, ...] | None:
+            return next((one for one in sets if holds((*group, *one))), None)
+
+        needed = minimize([one for one in pieces if one not in group], first)
+        merged = {*group, *(one for need in needed for one in groups[need])}
+        groups |= dict.fromkeys(merged, tuple(one for one in pieces if one in merged))
+    return list(dict.fromkeys(groups.values()))
 
 
 @dataclass(frozen=True)
-class Probe:
-    """One set of differences that is tried.
+class Bounds:
+    """The values of both ends, and the threshold between good and bad values.
 
     Attributes:
-      pieces: the differences.
-      point: how it is trained; None where it cannot be.
-      why: what is wrong with it, where something is.
+      good: value of the good end.
+      bad: value of the bad end; NaN if it diverged.
+      threshold: values from here on, towards the bad end, are bad; None if only divergence is.
+      is_larger_better: the direction to use if the bad end diverged.
     """
 
-    pieces: Pieces
-    point: Point | None
-    why: str = ""
+    good: float
+    bad: float
+    threshold: float | None
+    is_larger_better: bool = False
+
+    def verdict(self, value: float | None) -> Verdict:
+        """Judge a value: NaN stands for divergence, None for no value."""
+        if value is None:
+            return Verdict.UNRESOLVED
+        if math.isnan(value):
+            return Verdict.BAD
+        if self.threshold is None:
+            return Verdict.GOOD
+        rises = not self.is_larger_better if math.isnan(self.bad) else self.bad > self.good
+        is_bad = value >= self.threshold if rises else value <= self.threshold
+        return Verdict.BAD if is_bad else Verdict.GOOD
 
 
-class Probes:
-    """Makes points of sets of differences, and measures them.
+def bounds_of(
+    objective: Objective, good: float | None, bad: float | None, threshold: float | None
+) -> Bounds:
+    """Return the bounds of two ends; the threshold defaults to the middle between them.
 
-    Args:
-      difference: between the two ends.
-      begins: the directive that makes the good end.
-      ends: directives that every point ends with.
-      catalogue: what has a name.
-      patches: the directory of the patch files.
-      measure: trains points and reads their values.
+    Raises:
+      ConfigError: an end has no value, the ends are in the wrong order, or the threshold does not
+        lie between them.
     """
-
-    def __init__(
-        self,
-        difference: Difference,
-        *,
-        begins: str,
-        ends: Sequence[str],
-        catalogue: Catalogue,
-        patches: Path,
-        measure: Measure,
-    ) -> None:
-        self.known: dict[str, float | None] = {}
-        self._difference = difference
-        self._begins = begins
-        self._ends = list(ends)
-        self._catalogue = catalogue
-        self._patches = patches
-        self._measure = measure
-        self._dry_runs = DryRuns()
-        self._made: dict[Pieces, Probe] = {}
-
-    def probe(self, pieces: Pieces) -> Probe:
-        """How a set of differences is tried."""
-        if pieces not in self._made:
-            self._made[pieces] = self._new(pieces)
-        return self._made[pieces]
-
-    def _new(self, pieces: Pieces) -> Probe:
-        try:
-            identity, cost, _ = self._dry_runs.of(self.graph(pieces))
-        except (ConfigError, StartError) as error:
-            return Probe(pieces, None, str(error))
-        directives = self.directives(pieces)
-        count = len(pieces)
-        name = f"{count} difference{'' if count == 1 else 's'} ({identity[:6]})"
-        values = {"differences": ", ".join(pieces)}
-        return Probe(pieces, Point(directives, directives[1:], identity, name, cost, values))
-
-    def graph(self, pieces: Pieces) -> fdl.Config:
-        """The config in which some differences are made, and nothing else.
-
-        Raises:
-          ConfigError: they cannot be.
-        """
-        return compose(self._ends, self._catalogue, base=self._difference.applied(pieces))
-
-    def directives(self, pieces: Pieces) -> tuple[str, ...]:
-        """What makes the config of some differences; writes the patch file that it names."""
-        if not pieces:
-            return (self._begins, *self._ends)
-        path = self._difference.write(pieces, self._patches)
-        return (self._begins, f"patch:{path}", *self._ends)
-
-    def values(self, probes: Sequence[Probe]) -> list[float | None]:
-        """What each probe came to; those that are not known yet are trained."""
-        points = [one.point for one in probes if one.point is not None]
-        todo = {one.fingerprint: one for one in points if one.fingerprint not in self.known}
-        if todo:
-            values = self._measure(list(todo.values()))
-            self.known |= dict(zip(todo, values, strict=True))
-        return [one.point and self.known[one.point.fingerprint] for one in probes]
-
-
-LOG = "bisect.jsonl"
-_SHOWN = 4  # places in a line
-
-
-class ProbeLog:
-    """Writes `bisect.jsonl` anew, a row a probe, and tells each of them.
-
-    Args:
-      directory: where the file lies.
-      objective: the name of what is measured.
-      num_pieces: how many differences there are in all.
-      say: writes a line for a person.
-    """
-
-    def __init__(
-        self, directory: Path, *, objective: str, num_pieces: int, say: Callable[[str], None]
-    ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / LOG
-        self._path.write_text("", encoding="utf-8")
-        self._objective = objective
-        self._num_pieces = num_pieces
-        self._say = say
-        self._count = 0
-
-    def add(self, probe: Probe, value: float | None, verdict: Verdict) -> None:
-        """Takes down what came of a probe."""
-        self._count += 1
-        why = probe.why or ("" if value is not None else f"it came to no {self._objective}")
-        row = {
-            "probe": self._count,
-            "differences": list(probe.pieces),
-            "verdict": verdict.value,
-            "value": None if value is None or math.isnan(value) else value,
-            "why": "it diverged" if value is not None and math.isnan(value) else why,
-            "fingerprint": probe.point and probe.point.fingerprint,
-            "directives": list(probe.point.directives) if probe.point else None,
-        }
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        came_to = row["why"] or f"{self._objective} {value:.4f}"
-        self._say(
-            f"probe {self._count}: {len(probe.pieces)} of {self._num_pieces} differences "
-            f"({_places(probe.pieces)}): {came_to.splitlines()[0]}: {verdict.value}"
+    name = objective.name
+    if good is None or bad is None:
+        which = "good" if good is None else "bad"
+        raise ConfigError(f"the {which} run has no {name}: there is nothing to compare.")
+    if math.isnan(good):
+        raise ConfigError("the good run diverged: exchange the two, if the other one did not.")
+    if math.isnan(bad):
+        return Bounds(good, bad, threshold, objective.is_larger_better)
+    if good == bad:
+        raise ConfigError(f"both runs have the same {name}, {good:.6g}: neither of them is bad.")
+    if objective.is_larger_better and good < bad:
+        raise ConfigError(
+            f"the good run's {name}, {good:.6g}, is less than the bad one's, {bad:.6g}, and more "
+            "of it is better: exchange the two."
         )
+    middle = (good + bad) / 2 if threshold is None else threshold
+    low, high = sorted((good, bad))
+    if not (low < middle < high or middle == bad):
+        raise ConfigError(
+            f"--threshold={middle:g} does not lie between the good run's {name}, {good:.6g}, "
+            f"and the bad one's, {bad:.6g}."
+        )
+    return Bounds(good, bad, middle, objective.is_larger_better)
 
 
-def _places(pieces: tuple[str, ...]) -> str:
-    shown = ", ".join(one or "the root" for one in pieces[:_SHOWN]) or "none"
-    return shown + (", ..." if len(pieces) > _SHOWN else "")
+@dataclass(frozen=True)
+class Findings:
+    """The smallest set of differences that makes a good run bad.
+
+    Attributes:
+      objective: name of the metric.
+      pieces: paths of the differences.
+      changes: a line for each difference.
+      num_pieces: number of differences between the two runs.
+      value: metric of the good run with these differences; NaN if it diverged.
+      bounds: metrics of the two ends.
+      directives: make the good config with these differences and no others.
+      cure: make the bad config without these differences; None if that config is invalid.
+      allowed: packages of the user's own that configs may name.
+    """
+
+    objective: str
+    pieces: Pieces
+    changes: list[str]
+    num_pieces: int
+    value: float
+    bounds: Bounds
+    directives: tuple[str, ...]
+    cure: tuple[str, ...] | None
+    allowed: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return the findings with the commands that reproduce them."""
+        count, bounds = len(self.pieces), self.bounds
+        verb = "differences makes" if count == 1 else "differences, only together, make"
+        limit = "" if bounds.threshold is None else f", the threshold {_number(bounds.threshold)}"
+        lines = [
+            f"{count} of {self.num_pieces} {verb} {self.objective} bad: {_number(bounds.good)} -> "
+            f"{_number(self.value)} (the bad run {_number(bounds.bad)}{limit})",
+            *(f"  {line}" for line in self.changes),
+            "the good run with nothing else changed:",
+            f"  {runs.train_command(self.directives, allowed=self.allowed)}",
+        ]
+        if self.cure:
+            cure = runs.train_command(self.cure, allowed=self.allowed)
+            lines += ["the bad run without it:", f"  {cure}"]
+        return "\n".join(lines)
+
+    def __rich__(self) -> RenderableType:
+        return Text(self.text())
+
+
+def _number(value: float) -> str:
+    return "diverged" if math.isnan(value) else f"{value:.4f}"
 
 
 class Bisection:
-    """Finds the smallest set of differences that moves an objective past a threshold.
+    """Finds the smallest set of differences that moves a metric past a threshold.
 
     Args:
-      good: the directory of the run that is good.
-      bad: of the one that is not.
-      objective: what is compared, such as `validation/loss` or `max:tasks/arc_easy/acc`; which way
-        is better matters where the bad run diverged.
-      threshold: from which value on a run is bad; half-way between the two unless said.
-      steps: trains each probe, and both ends, this long; as long as its config says unless said,
-        and then ends that are done are not trained again.
-      directory: where the probes lie; `runs/bisect-...` of these ends unless said.
+      good: directory of the good run.
+      bad: directory of the bad run.
+      objective: what is compared, such as `validation/loss` or `max:tasks/arc_easy/acc`; the
+        direction matters if the bad run diverged.
+      threshold: the value from which on a run is bad; defaults to the middle between the two.
+      steps: trains each probe, and both ends, for so many steps; None keeps the steps of the
+        config, and then finished ends are not trained again.
+      directory: where the probes are written; defaults to `runs/bisect-...`.
       allowed: packages of the user's own whose callables a config may name.
+
+    Attributes:
+      pieces: paths of all differences.
 
     Raises:
       RunError: there is no such run.
@@ -214,120 +249,241 @@ class Bisection:
         allowed: Sequence[str] = (),
     ) -> None:
         self.good, self.bad = Path(good), Path(bad)
-        self.objective = objective_of(objective)
+        self.objective = objectives.objective_of(objective)
         self.threshold = threshold
         self.allowed = tuple(allowed)
         self._ends = [] if steps is None else [f"set:num_steps={steps}"]
-        graphs = [load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
-        for run, graph in zip((self.good, self.bad), graphs, strict=True):
-            refuse_unreportable(self.objective, graph)
-            refuse_unreported_by(self.objective, run)
-        self.difference = Difference(*graphs, allowed=self.allowed)
-        self.directory = Path(directory or Path("runs") / self._default_name())
+        graphs = [runs.load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
+        for run, cfg in zip((self.good, self.bad), graphs, strict=True):
+            objectives.refuse_unreportable(self.objective, cfg)
+            objectives.refuse_unreported_by(self.objective, run)
+        self._graphs = graphs
+        self._patch = patch_of(*graphs)
+        self.pieces: Pieces = tuple(self._patch.changes)
+        if not self.pieces:
+            raise ConfigError(
+                "the two runs have one and the same config: what differs between them is the "
+                "code, the data or the machine; compare their environment.json."
+            )
+        digest = hashlib.sha256(repr([*map(graph.fingerprint, graphs), self._ends]).encode())
+        name = f"bisect-{self.good.name}-{self.bad.name}-{digest.hexdigest()[:8]}"
+        self.directory = Path(directory or Path("runs") / name)
+        self._catalogue = own_catalogue(self.allowed)
+        self._begin = f"config_file:{self.good / 'config.json'}"
 
-    def _default_name(self) -> str:
-        graphs = (self.difference.good, self.difference.bad)
-        digest = hashlib.sha256(repr([*map(fingerprint, graphs), self._ends]).encode())
-        return f"bisect-{self.good.name}-{self.bad.name}-{digest.hexdigest()[:8]}"
-
-    def find(
-        self, measure: Measure, *, jobs: int = 1, say: Callable[[str], None] = print
-    ) -> Culprits:
-        """Tries sets of differences until none of what is left can be left out.
-
-        Args:
-          measure: trains points and reads their values.
-          jobs: how many are measured at a time.
-          say: writes a line for a person.
+    def changed(self, pieces: Pieces) -> fdl.Config:
+        """Return the good graph with some differences applied.
 
         Raises:
-          ConfigError: the ends cannot be compared, or the differences do not explain it.
+          ConfigError: they cannot be applied without others.
         """
-        return _Search(self, measure, jobs=jobs, say=say).culprits()
+        if len(pieces) == len(self.pieces):
+            return self._graphs[1]
+        return graph.apply_patch(self._graphs[0], self._text(pieces), allowed=self.allowed)
+
+    def _text(self, pieces: Pieces) -> str:
+        changes = {path: self._patch.changes[path] for path in pieces}
+        return Patch(changes, self._patch.parts, self._patch.known).text()
+
+    def composed(self, pieces: Pieces) -> fdl.Config:
+        """Return the config that is trained to try some differences.
+
+        Raises:
+          ConfigError: they cannot be applied without others.
+        """
+        return compose(self._ends, self._catalogue, base=self.changed(pieces))
+
+    def lines(self, pieces: Pieces) -> list[str]:
+        """Describe some differences, a line each."""
+        changes = graph.diff(self._graphs[0], self.changed(pieces))
+        return graph.diff_text(changes).splitlines()
+
+    def groups(self) -> list[Pieces]:
+        """Return the differences, grouped where they are invalid alone."""
+
+        def holds(pieces: Pieces) -> bool:
+            try:
+                ordered = tuple(one for one in self.pieces if one in set(pieces))
+                graph.check_and_bind(self.changed(ordered), constraints=runs.CONSTRAINTS)
+            except ConfigError:
+                return False
+            return True
+
+        return group_dependent(self.pieces, holds)
+
+    def directives(self, pieces: Pieces) -> tuple[str, ...]:
+        """Return the directives of a config, one of which names a patch file written here."""
+        if not pieces:
+            return (self._begin, *self._ends)
+        text = self._text(pieces)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        path = self.directory / "patches" / f"{digest}.patch"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return (self._begin, f"patch:{path}", *self._ends)
+
+    def readable(self, pieces: Pieces) -> tuple[str, ...]:
+        """Return directives without a patch file, if there are any that make the same config."""
+        good = self._graphs[0]
+        try:
+            found = graph.repro(
+                self.composed(pieces),
+                {self._begin: good},
+                compose=lambda given: compose(list(given)[1:], self._catalogue, base=good),
+            )
+        except ConfigError:
+            return self.directives(pieces)
+        return tuple(found.directives) if found.is_same else self.directives(pieces)
+
+    def recorded(self, run: Path, point: Point) -> float | None:
+        """Return the value of an end that was trained to its last step; None to train it."""
+        numbers = objectives.reported_by(run)
+        is_whole = not self._ends and numbers.get("step") == point.cost.num_steps
+        return numbers.get(self.objective.name) if is_whole else None
+
+    def train(
+        self, points: Sequence[Point], runner: Runner, console: Console
+    ) -> list[float | None]:
+        """Train the points that are not finished yet, and return the value of each.
+
+        Raises:
+          Stopped: a signal stopped the runs.
+        """
+        jobs = jobs_of(points, self.directory, runs.allow_flags(self.allowed))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        table = ResultsTable(self.directory, jobs)
+        todo = [job for job in jobs if table.row(job)["status"] not in ("finished", "diverged")]
+        if todo:
+            with Screen(table, console=console, objective=self.objective) as screen:
+                if not runner.run(todo, screen):
+                    raise Stopped
+        values = [job.result().get(self.objective.name) for job in jobs]
+        is_wild = [table.row(job)["status"] == "diverged" for job in jobs]
+        return [math.nan if wild else one for wild, one in zip(is_wild, values, strict=True)]
+
+    def run(self, runner: Runner, *, jobs: int = 1, console: Console) -> Findings:
+        """Find the differences by training probes.
+
+        Raises:
+          ConfigError: as `find` does.
+          Stopped: a signal stopped the runs.
+        """
+        return self.find(
+            lambda points: self.train(points, runner, console),
+            jobs=jobs,
+            log=lambda line: console.print(line, soft_wrap=True, markup=False, emoji=False),
+        )
+
+    def find(
+        self, measure: Measure, *, jobs: int = 1, log: Callable[[str], None] = print
+    ) -> Findings:
+        """Try sets of differences until none of those left can be left out.
+
+        Args:
+          measure: trains points and returns their values.
+          jobs: how many points are measured at a time.
+          log: writes a line for the user.
+
+        Raises:
+          ConfigError: the ends cannot be compared, or the differences do not explain the metric.
+        """
+        return _Search(self, measure, jobs=jobs, log=log).findings()
 
     def __rich__(self) -> RenderableType:
-        count = len(self.difference.pieces)
-        lines = self.difference.told(self.difference.pieces)
-        return Group(
-            Text(f"{count} differences, to be tried in {self.directory}:"), *map(Text, lines)
-        )
-
-    @cached_property
-    def begins(self) -> str:
-        """The directive that makes the good config."""
-        return f"config_file:{self.good / 'config.json'}"
-
-    def recorded(self, run: Path, probe: Probe) -> float | None:
-        """The value of an end that was trained to its last step; None where it must be trained."""
-        numbers = reported_by(run)
-        is_whole = probe.point and numbers.get("step") == probe.point.cost.num_steps
-        return numbers.get(self.objective.name) if is_whole and not self._ends else None
-
-    def probes(self, measure: Measure) -> Probes:
-        """What makes points of sets of differences."""
-        return Probes(
-            self.difference,
-            begins=self.begins,
-            ends=self._ends,
-            catalogue=own_catalogue(self.allowed),
-            patches=self.directory / "patches",
-            measure=measure,
-        )
+        head = f"{len(self.pieces)} differences, to be tried in {self.directory}:"
+        return Group(Text(head), *map(Text, self.lines(self.pieces)))
 
 
 class _Search:
-    """One way through the sets of differences."""
+    """The state of one search through the sets of differences."""
 
     def __init__(
-        self, bisection: Bisection, measure: Measure, *, jobs: int, say: Callable[[str], None]
+        self, bisection: Bisection, measure: Measure, *, jobs: int, log: Callable[[str], None]
     ) -> None:
         self._of = bisection
-        self._every = bisection.difference.pieces
-        self._probes = bisection.probes(measure)
+        self._measure = measure
         self._jobs = jobs
-        self._say = say
-        self._log = ProbeLog(
-            bisection.directory,
-            objective=bisection.objective.name,
-            num_pieces=len(self._every),
-            say=say,
-        )
+        self._log = log
+        self._dry_runs = DryRuns()
+        self._values: dict[str, float | None] = {}
         self._verdicts: dict[Pieces, Verdict] = {}
+        self._point = functools.cache(self._new_point)
+        bisection.directory.mkdir(parents=True, exist_ok=True)
+        self._file = bisection.directory / LOG
+        self._file.write_text("", encoding="utf-8")
+        self._num_probes = 0
 
-    def culprits(self) -> Culprits:
-        self._bounds = self._measured_ends()
-        groups = self._of.difference.groups()
-        self._say(
-            f"{len(self._every)} differences, {len(groups)} of which can be made alone or in groups"
+    def findings(self) -> Findings:
+        bisection, every = self._of, self._of.pieces
+        self._bounds = self._measure_ends()
+        groups = bisection.groups()
+        self._log(
+            f"{len(every)} differences, {len(groups)} of which can be made alone or in groups"
         )
-        found = self._flat(minimal(groups, self._first_bad_groups))
-        found = minimal(found, self._first_bad)  # what a group needs is not always to blame
-        if found == self._every:
-            self._confirm()
-        return self._result(found)
 
-    def _measured_ends(self) -> Bounds:
-        ends = self._probes.probe(()), self._probes.probe(self._every)
-        for probe, run in zip(ends, (self._of.good, self._of.bad), strict=True):
-            if probe.point is None:
-                raise ConfigError(f"{run} cannot be run: {probe.why}")
-            recorded = self._of.recorded(run, probe)
-            if recorded is not None:
-                self._probes.known[probe.point.fingerprint] = recorded
-        values = self._probes.values(ends)
-        bounds = bounds_of(self._of.objective, values[0], values[1], self._of.threshold)
-        for probe, value in zip(ends, values, strict=True):
-            self._log.add(probe, value, bounds.verdict(value))
+        def first_bad(sets: list[tuple[Pieces, ...]]) -> tuple[Pieces, ...] | None:
+            flat = {self._flat(groups): groups for groups in sets}
+            found = self._first_bad(list(flat))
+            return None if found is None else flat[found]
+
+        found = self._flat(minimize(groups, first_bad))
+        found = minimize(found, self._first_bad)  # of a group, not all need be a cause
+        if found == every:
+            self._confirm()
+        (value,) = self._measured([found])
+        rest = tuple(one for one in every if one not in found)
+        has_cure = bool(rest) and isinstance(self._point(rest), Point)
+        return Findings(
+            bisection.objective.name,
+            found,
+            bisection.lines(found),
+            len(every),
+            math.nan if value is None else value,
+            self._bounds,
+            bisection.readable(found),
+            bisection.readable(rest) if has_cure else None,
+            bisection.allowed,
+        )
+
+    def _measure_ends(self) -> Bounds:
+        bisection = self._of
+        ends = [(), bisection.pieces]
+        for pieces, run in zip(ends, (bisection.good, bisection.bad), strict=True):
+            point = self._point(pieces)
+            if isinstance(point, str):
+                raise ConfigError(f"{run} cannot be run: {point}")
+            if (value := bisection.recorded(run, point)) is not None:
+                self._values[point.fingerprint] = value
+        values = self._measured(ends)
+        bounds = bounds_of(bisection.objective, values[0], values[1], bisection.threshold)
+        for pieces, value in zip(ends, values, strict=True):
+            self._add(pieces, value, bounds.verdict(value))
         return bounds
 
-    def _first_bad_groups(self, sets: list[tuple[Pieces, ...]]) -> tuple[Pieces, ...] | None:
-        flat = {self._flat(groups): groups for groups in sets}
-        found = self._first_bad(list(flat))
-        return None if found is None else flat[found]
+    def _new_point(self, pieces: Pieces) -> Point | str:
+        """Return the point that tries some differences, or what is wrong with them."""
+        try:
+            identity, cost, _ = self._dry_runs.of(self._of.composed(pieces))
+        except (ConfigError, StartError) as error:
+            return str(error)
+        directives = self._of.directives(pieces)
+        name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({identity[:6]})"
+        values = {"differences": ", ".join(pieces)}
+        return Point(directives, directives[1:], identity, name, cost, values)
+
+    def _measured(self, sets: Sequence[Pieces]) -> list[float | None]:
+        """Return the value of each set of differences, training those not known yet."""
+        points = [self._point(one) for one in sets]
+        valid = {one.fingerprint: one for one in points if isinstance(one, Point)}
+        todo = [one for key, one in valid.items() if key not in self._values]
+        if todo:
+            values = zip(todo, self._measure(todo), strict=True)
+            self._values |= {point.fingerprint: value for point, value in values}
+        return [None if isinstance(one, str) else self._values[one.fingerprint] for one in points]
 
     def _flat(self, groups: Sequence[Pieces]) -> Pieces:
         chosen = {piece for group in groups for piece in group}
-        return tuple(piece for piece in self._every if piece in chosen)
+        return tuple(piece for piece in self._of.pieces if piece in chosen)
 
     def _first_bad(self, sets: list[Pieces]) -> Pieces | None:
         for begin in range(0, len(sets), self._jobs):
@@ -339,111 +495,57 @@ class _Search:
         return None
 
     def _try(self, sets: list[Pieces]) -> None:
-        probes = [self._probes.probe(one) for one in sets]
-        for probe, value in zip(probes, self._probes.values(probes), strict=True):
-            self._verdicts[probe.pieces] = verdict = self._bounds.verdict(value)
-            self._log.add(probe, value, verdict)
+        for pieces, value in zip(sets, self._measured(sets), strict=True):
+            self._verdicts[pieces] = verdict = self._bounds.verdict(value)
+            self._add(pieces, value, verdict)
 
-    def _confirm(self) -> None:
-        """Trains the bad config anew, of which no part alone was bad.
-
-        Raises:
-          ConfigError: it is good now, so that no difference of the configs is to blame.
-        """
-        probe = self._probes.probe(self._every)
-        assert probe.point is not None  # or its value had not been measured
-        if self._of.recorded(self._of.bad, probe) is None:
-            return
-        del self._probes.known[probe.point.fingerprint]
-        self._try([self._every])
-        if self._verdicts[self._every] is not Verdict.BAD:
-            (value,) = self._probes.values([probe])
-            now = "came to no value" if value is None else f"is {value:.6g}"
-            raise ConfigError(
-                f"no difference of the configs did it: {self._of.objective.name} of the bad config "
-                f"was {self._bounds.bad:.6g} in {self._of.bad}, and {now} when it is trained "
-                "again. Compare the environment.json of the two runs: code, data and machine."
-            )
-
-    def _result(self, found: Pieces) -> Culprits:
-        probe = self._probes.probe(found)
-        (value,) = self._probes.values([probe])
-        rest = self._probes.probe(tuple(one for one in self._every if one not in found))
-        return Culprits(
-            self._of.objective.name,
-            found,
-            self._of.difference.told(found),
-            len(self._every),
-            math.nan if value is None else value,
-            self._bounds,
-            self._said(found),
-            self._said(rest.pieces) if rest.point and rest.pieces else None,
-            self._of.allowed,
+    def _add(self, pieces: Pieces, value: float | None, verdict: Verdict) -> None:
+        """Log a probe, as a row of `bisect.jsonl` and as a line."""
+        self._num_probes += 1
+        name, point = self._of.objective.name, self._point(pieces)
+        is_wild = value is not None and math.isnan(value)
+        why = "it diverged" if is_wild else f"it has no {name}" if value is None else ""
+        row: dict[str, Any] = {
+            "probe": self._num_probes,
+            "differences": list(pieces),
+            "verdict": verdict.value,
+            "value": None if is_wild else value,
+            "why": why,
+            "fingerprint": None,
+            "directives": None,
+        }
+        if isinstance(point, str):
+            row["why"] = why = point
+        else:
+            row |= {"fingerprint": point.fingerprint, "directives": list(point.directives)}
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        shown = ", ".join(one or "the root" for one in pieces[:_SHOWN]) or "none"
+        shown += ", ..." if len(pieces) > _SHOWN else ""
+        outcome = why.splitlines()[0] if why else f"{name} {value:.4f}"
+        self._log(
+            f"probe {self._num_probes}: {len(pieces)} of {len(self._of.pieces)} differences "
+            f"({shown}): {outcome}: {verdict.value}"
         )
 
-    def _said(self, pieces: Pieces) -> tuple[str, ...]:
-        """Directives that make some differences: readable ones if they do, else a patch file."""
-        catalogue = own_catalogue(self._of.allowed)
-        begins, good = self._of.begins, self._of.difference.good
-        wanted = self._probes.graph(pieces)
-        try:
-            found = repro(
-                wanted,
-                {begins: good},
-                compose=lambda said: compose(list(said)[1:], catalogue, base=good),
-            )
-        except ConfigError:
-            return self._probes.directives(pieces)
-        return tuple(found.directives) if found.is_same else self._probes.directives(pieces)
-
-
-class Stopped(Exception):
-    """A signal asked for the end before all was done."""
-
-
-class Measuring:
-    """Trains points that are not done yet, each in a run directory of its own.
-
-    Args:
-      directory: where those lie, with the table of all.
-      objective: the number that is read.
-      runner: what runs the points.
-      flags: what every command is told.
-      console: where to tell of it.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        objective: str,
-        runner: Runner,
-        flags: Sequence[str],
-        console: Console,
-    ) -> None:
-        self._directory = directory
-        self._objective = objective_of(objective)
-        self._runner = runner
-        self._flags = tuple(flags)
-        self._console = console
-
-    def __call__(self, points: Sequence[Point]) -> list[float | None]:
-        """What each point came to: nan where it diverged, None where it has no value.
+    def _confirm(self) -> None:
+        """Train the bad config once more if no part of its differences was bad by itself.
 
         Raises:
-          Stopped: a signal asked for the end.
+          ConfigError: it is good now, so no difference of the configs is the cause.
         """
-        jobs = jobs_of(points, self._directory, self._flags)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        book = ResultsTable(self._directory, jobs)
-        todo = [job for job in jobs if book.row(job)["status"] not in ("finished", "diverged")]
-        if todo:
-            with Screen(book, console=self._console, objective=self._objective) as screen:
-                if not self._runner.run(todo, screen):
-                    raise Stopped
-        return [self._value(job, book) for job in jobs]
-
-    def _value(self, job: Job, book: ResultsTable) -> float | None:
-        if book.row(job)["status"] == "diverged":
-            return math.nan
-        return reported_by(job.directory).get(self._objective.name) if job.is_done else None
+        every, point = self._of.pieces, self._point(self._of.pieces)
+        assert isinstance(point, Point)  # or its value had not been measured
+        if self._of.recorded(self._of.bad, point) is None:
+            return
+        del self._values[point.fingerprint]
+        self._try([every])
+        if self._verdicts[every] is not Verdict.BAD:
+            (value,) = self._measured([every])
+            now = "has none" if value is None else f"is {value:.6g}"
+            raise ConfigError(
+                f"no difference of the configs is the cause: {self._of.objective.name} of the bad "
+                f"config was {self._bounds.bad:.6g} in {self._of.bad}, and {now} when it is "
+                "trained again. Compare the environment.json of the two runs: code, data and "
+                "machine."
+            )
