@@ -35,7 +35,7 @@ def nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for room in ("configs", "data", "fiddlers", "interop", "model", "optim", "train", "tags"):
         really(f"fidgpt.{room}")
-    really("fidgpt.graph.storage.yaml_format")  # which is loaded for the first YAML
+    really("fidgpt.graph.yaml")  # which is loaded for the first YAML
     before = set(sys.modules)
     monkeypatch.setattr(importlib, "import_module", recording)
     yield

@@ -176,7 +176,7 @@ def test_parts_that_hold_each_other_or_are_held_by_none() -> None:
         ("- a\n- b\n", "is not a fidgpt config, neither JSON nor YAML"),
         ("[" * 100_000, "is not JSON"),
         ("\0", "is not a fidgpt config, neither JSON nor YAML"),
-        ("a: \ud800", "is no YAML"),
+        ("a: \ud800", "is not YAML"),
         ("null", "is not a fidgpt config"),
         ("[]", "is not a fidgpt config"),
         ("{}", "is not a fidgpt config"),

@@ -144,6 +144,20 @@ def finite(value: Any) -> Any:
     return value
 
 
+def read_float(text: str) -> float:
+    """Return the float of a numeral.
+
+    Raises:
+      ConfigError: it is too large or too small for a float.
+    """
+    value = float(text)
+    if math.isinf(value):
+        raise ConfigError(f"{text:.40} is too large a number.")
+    if not value and not _ZERO.fullmatch(text.lstrip("+-")):
+        raise ConfigError(f"{text:.40} is too small a number: as a float it would be 0.0.")
+    return value
+
+
 def is_whole(value: Any) -> bool:
     """Whether a float is exactly a whole number."""
     return isinstance(value, float) and value.is_integer() and abs(value) < _EXACT

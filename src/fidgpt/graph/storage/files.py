@@ -12,6 +12,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.formulas import read_float
 from fidgpt.graph.storage.reading import Reading
 from fidgpt.graph.storage.writing import FORMAT, VERSION, write
 
@@ -137,9 +138,6 @@ def _is_short(value: Any, depth: int) -> bool:
     return _BRANCHES.isdisjoint(map(type, value)) and len(str(value)) <= _MOST
 
 
-_ZERO = re.compile(r"[-+]?[0.]*([eE].*)?")
-
-
 def read_json(text: str) -> Any:
     """The data of a JSON text.
 
@@ -163,20 +161,6 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(word: str) -> Any:
     raise ConfigError(f'{word} is not a JSON number: write {{"float": "{float(word)}"}}.')
-
-
-def read_float(text: str) -> float:
-    """The float that a text is.
-
-    Raises:
-      ConfigError: it is so large, or so small, that an infinity, or a zero, would be left of it.
-    """
-    value = float(text)
-    if math.isinf(value):
-        raise ConfigError(f"{text:.40} is too large a number.")
-    if not value and not _ZERO.fullmatch(text):
-        raise ConfigError(f"{text:.40} is too small a number: as a float it would be 0.0.")
-    return value
 
 
 _NOTHING = re.compile(r"(\s|#.*(\n|$)|---[ \t]*(\n|$)|\.\.\.[ \t]*(\n|$))*")
@@ -249,7 +233,7 @@ def _data_of(text: str, source: str) -> Any:
             raise ConfigError(f"{source} is not JSON: {error}.") from None
         if not _YAML.match(text):
             raise ConfigError(f"{source} is not a fidgpt config, neither JSON nor YAML.") from None
-    from fidgpt.graph.storage.yaml_format import read_yaml  # late: most files are JSON
+    from fidgpt.graph.yaml import read_yaml  # late: most files are JSON
 
     with at(source):
         return read_yaml(text)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.errors import at, raise_all
+from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.directives_from import bring_about
 from fidgpt.interop.levanter.model import map_model
 from fidgpt.interop.levanter.section import Plan, Section
 from fidgpt.interop.levanter.training import map_optimizer, map_trainer
-from fidgpt.interop.yaml import read_yaml
 
 _PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
 _OWN = "own"  # what `use_mixture` calls the text that a config has already
@@ -181,7 +181,8 @@ def read_levanter(text: str) -> Mapped:
       ConfigError: the text is no YAML of plain data.
     """
     plan = Plan()
-    document = read_yaml(text, source="the Levanter file", foreign=("!include",))
+    with at("the Levanter file"):
+        document = read_yaml(text, schema="omegaconf", foreign=("!include",))
     top = Section(plan, "", document if isinstance(document, dict) else {})
     if not isinstance(document, dict):
         raise ConfigError("the Levanter file is no mapping with model:, optimizer: and trainer:.")

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from fidgpt.interop.yaml import Foreign
+from fidgpt.graph.yaml import Foreign
 
 BLOCK = "model.blocks[0]"  # what all layers are like
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -11,7 +11,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, nodes, read_value, suggest
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.fiddle import (
     all_arguments,
     assign,
@@ -24,6 +24,7 @@ from fidgpt.graph.hints import element_hint, fits, hint_of, is_protocol, members
 from fidgpt.graph.paths import describe
 from fidgpt.graph.values import as_asked
 from fidgpt.graph.walk import join, step_to
+from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.targets.references import (
     dotted_name,
     escaped,
@@ -32,7 +33,6 @@ from fidgpt.interop.targets.references import (
     refusal,
 )
 from fidgpt.interop.targets.tree import DEEPEST, Call, Tree, read_tree
-from fidgpt.interop.yaml import read_yaml
 
 
 def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] = ()) -> Any:
@@ -74,13 +74,18 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
 
 def _content(text_or_path: str | pathlib.Path) -> Any:
     if isinstance(text_or_path, str):
-        return read_yaml(text_or_path)
+        return _data(text_or_path, "the YAML file")
     try:
         text = text_or_path.expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # a ValueError for what is not UTF-8, or no path
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigError(f"{text_or_path} cannot be read: {reason}.") from None
-    return read_yaml(text, source=str(text_or_path))
+    return _data(text, str(text_or_path))
+
+
+def _data(text: str, source: str) -> Any:
+    with at(source):
+        return read_yaml(text, schema="omegaconf")
 
 
 class _Maker:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.storage.codec import ROOMS, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
-from fidgpt.interop.yaml import Foreign
+from fidgpt.graph.yaml import Foreign
 
 _MARK = re.compile(r"(\\*)\$\{")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\[\]]+)\]")

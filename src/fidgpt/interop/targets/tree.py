@@ -6,8 +6,8 @@ from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.walk import join
+from fidgpt.graph.yaml import Foreign
 from fidgpt.interop.targets.references import References
-from fidgpt.interop.yaml import Foreign
 
 _NAMES = ("_target_", "_component_")
 _SETTINGS = ("_args_", "_partial_", "_convert_", "_recursive_")

@@ -12,10 +12,10 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import Key, argument_tags, parameters_of, set_arguments
 from fidgpt.graph.hints import hint_of
 from fidgpt.graph.walk import children, is_node, join, step_to
+from fidgpt.graph.yaml import write_yaml
 from fidgpt.interop.targets.reading import inside, is_made_anew, require_readable, written_value
 from fidgpt.interop.targets.references import dotted_name
 from fidgpt.interop.targets.tree import is_reserved
-from fidgpt.interop.yaml import write_yaml
 
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
 

@@ -1,0 +1,238 @@
+"""Reading and writing YAML as plain data."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import yaml
+
+from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.formulas import read_float
+
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser if installed
+_TAG = "tag:yaml.org,2002:"
+_DATA = ("null", "bool", "int", "float", "str", "seq", "map")
+_OMEGACONF_FLOAT = re.compile(
+    r"""(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+
+    |\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN))$""",
+    re.VERBOSE,
+)
+_CORE = {
+    "null": r"~|null|",
+    "bool": r"true|false",
+    "int": r"[-+]?[0-9]{1,4000}",
+    "float": r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?",
+    "merge": "<<",
+}
+_MAX_BLOCKS = 40  # levels in block style; further in, indentation would outgrow the content
+
+
+class Foreign(NamedTuple):
+    """A value that only another system can read, such as `!include a.yaml`."""
+
+    tag: str
+    value: str
+
+
+def read_yaml(
+    text: str, *, schema: Literal["core", "omegaconf"] = "core", foreign: tuple[str, ...] = ()
+) -> Any:
+    """Return the mapping, list or value of a YAML document.
+
+    Args:
+      text: contents of the file.
+      schema: "core" is YAML 1.2: `no` is a text, 1e-3 a number, keys are texts, and there are no
+        aliases. With "omegaconf" numbers and booleans are read as OmegaConf reads them, and an
+        alias gives the object of its anchor, not a copy.
+      foreign: tags that give a `Foreign`; any other is an error.
+
+    Raises:
+      ConfigError: the text is not YAML, or more than plain data; the line is named.
+    """
+    try:
+        loader = (_CoreLoader if schema == "core" else _OmegaConfLoader)(text)
+        loader.foreign = foreign
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigError("it is empty.")
+        return loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        context = f"{error.context}, " if error.context else ""
+        raise ConfigError(f"{line}{context}{error.problem}.") from None
+    except (yaml.YAMLError, UnicodeError) as error:  # a lone surrogate is a UnicodeError
+        raise ConfigError(f"it is not YAML: {' '.join(str(error).split()):.200}.") from None
+    except RecursionError:
+        raise ConfigError("<< merges a mapping into itself.") from None
+
+
+class _Loader(_BASE):
+    """PyYAML's safe loader, restricted to what JSON can hold."""
+
+    foreign: tuple[str, ...] = ()
+    has_aliases = True
+    max_depth = 10_000  # libyaml takes time quadratic in the depth
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._mappings: dict[Any, dict[Any, Any]] = {}
+
+    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+        """Count levels; the parser calls this before each node."""
+        self._depth += 1
+        if self._depth > self.max_depth:
+            raise _error(current_node, f"nesting deeper than {self.max_depth:,} levels")
+
+    def ascend_resolver(self) -> None:
+        """Undo `descend_resolver`."""
+        self._depth -= 1
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """Return the value of a node; the same object for every alias of it."""
+        if not self.has_aliases and node in self.constructed_objects:
+            raise _error(node, "an alias of this value has no meaning in a config file")
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:  # an int of thousands of digits
+            raise _error(node, str(error).removesuffix(".")) from None
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping, to which `<<` adds the entries that it does not have itself."""
+        if node in self._mappings:
+            return self._mappings[node]
+        found: dict[Any, Any] = {}
+        merged: list[Any] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge" and self.has_aliases:
+                is_list = isinstance(value_node, yaml.SequenceNode)
+                merged += value_node.value if is_list else [value_node]
+                continue
+            key = self.construct_key(key_node)
+            if key in found:
+                raise _error(key_node, f"the key {key!r:.60} occurs twice: remove one of them")
+            found[key] = self.construct_object(value_node, deep)
+        for one in merged:
+            if not isinstance(one, yaml.MappingNode):
+                raise _error(one, "<< takes a mapping, or a list of mappings")
+            found = {**self.construct_mapping(one, deep), **found}
+        self._mappings[node] = found
+        return found
+
+    def construct_key(self, node: Any) -> Any:
+        """Return a key, which is a text or number."""
+        if not isinstance(node, yaml.ScalarNode):
+            raise _error(node, "a key must be a text or number, not a list or mapping")
+        return self.construct_object(node)
+
+    def construct_other(self, node: Any) -> Any:
+        """Return a `Foreign`."""
+        if node.tag not in self.foreign or not isinstance(node, yaml.ScalarNode):
+            raise _error(node, f"the tag {node.tag!r:.60} is refused: a config is plain data")
+        return Foreign(node.tag, node.value)
+
+
+_Loader.yaml_constructors = {
+    f"{_TAG}{kind}": _BASE.yaml_constructors[_TAG + kind] for kind in _DATA
+}
+_Loader.add_constructor(None, _Loader.construct_other)
+
+
+class _OmegaConfLoader(_Loader):
+    """YAML 1.1, in which 1e-3 is a number, and 2001-01-01 a text."""
+
+    yaml_implicit_resolvers: ClassVar = {
+        letter: [one for one in known if one[0].removeprefix(_TAG) in (*_DATA[:3], "merge")]
+        for letter, known in _BASE.yaml_implicit_resolvers.items()
+    }
+
+
+_OmegaConfLoader.add_implicit_resolver(f"{_TAG}float", _OMEGACONF_FLOAT, list("-+0123456789."))
+
+
+class _CoreLoader(_Loader):
+    """YAML 1.2."""
+
+    has_aliases = False
+    max_depth = 200
+    yaml_implicit_resolvers: ClassVar = {
+        None: [(f"{_TAG}{kind}", re.compile(rf"(?:{form})\Z")) for kind, form in _CORE.items()]
+    }
+
+    def construct_key(self, node: Any) -> Any:
+        """Return a key as it is written: 1 is the text "1", as in JSON."""
+        if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}merge":
+            raise _error(node, "a key must be a text; << has no meaning in a config file")
+        return node.value
+
+
+_CoreLoader.add_constructor(f"{_TAG}int", lambda _, node: int(node.value))
+_CoreLoader.add_constructor(f"{_TAG}float", lambda _, node: read_float(node.value))
+
+
+def _error(node: Any, problem: str) -> yaml.MarkedYAMLError:
+    mark = None if node is None else node.start_mark
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+def is_inline(value: Any, depth: int) -> bool:
+    """Whether to write a container on one line: all but mappings and lists of containers."""
+    is_list = isinstance(value, list)
+    is_short = not any(isinstance(item, dict | list) for item in value) if is_list else not value
+    return is_short or depth >= _MAX_BLOCKS
+
+
+def write_yaml(
+    root: Any,
+    *,
+    anchors: Mapping[int, str] = MappingProxyType({}),
+    is_flow: Callable[[Any, int], bool] = is_inline,
+) -> str:
+    """Return a YAML text for a tree of mappings, lists and plain values.
+
+    Args:
+      root: what to write; it holds no loops.
+      anchors: names for containers, by their `id`, that are written once and referred to.
+      is_flow: whether a container at some depth is written in brackets, on one line.
+    """
+    events = [yaml.StreamStartEvent(), yaml.DocumentStartEvent()]
+    events += [*_events(root, anchors, is_flow), yaml.DocumentEndEvent(), yaml.StreamEndEvent()]
+    return yaml.emit(events, Dumper=yaml.SafeDumper, allow_unicode=True, width=2**31 - 1)
+
+
+def _events(
+    root: Any, anchors: Mapping[int, str], is_flow: Callable[[Any, int], bool]
+) -> Iterator[yaml.Event]:
+    written: set[int] = set()
+    todo: list[tuple[Any, int]] = [(root, 0)]
+    while todo:
+        value, depth = todo.pop()
+        anchor = anchors.get(id(value))
+        if isinstance(value, yaml.Event):
+            yield value
+        elif id(value) in written:
+            yield yaml.AliasEvent(anchor)
+        elif isinstance(value, dict | list):
+            if anchor is not None:
+                written.add(id(value))
+            if isinstance(value, dict):
+                start, end = yaml.MappingStartEvent, yaml.MappingEndEvent()
+                items = [one for pair in value.items() for one in pair]
+            else:
+                start, end, items = yaml.SequenceStartEvent, yaml.SequenceEndEvent(), value
+            yield start(anchor, None, True, flow_style=is_flow(value, depth))
+            todo += [(end, 0), *((item, depth + 1) for item in reversed(items))]
+        else:
+            yield _scalar(value)
+
+
+_RESOLVER: Any = _OmegaConfLoader("")
+_REPRESENTER: Any = yaml.representer.SafeRepresenter()
+
+
+def _scalar(value: Any) -> yaml.ScalarEvent:
+    node = _REPRESENTER.represent_data(value)
+    is_plain = _RESOLVER.resolve(yaml.ScalarNode, node.value, (True, False)) == node.tag
+    style = None if is_plain and node.value.isprintable() else '"'
+    return yaml.ScalarEvent(None, None, (is_plain, True), node.value, style=style)
