@@ -3,6 +3,7 @@
 import fiddle as fdl
 
 from fidgpt.data import BPETokenizer, Corpus, HeldOut, StandardLibrary, TokenStream
+from fidgpt.graph import Config
 from fidgpt.model import (
     Attention,
     Block,
@@ -57,7 +58,7 @@ def base() -> fdl.Config[Trainer]:
         source=fdl.Config(StandardLibrary),
         tokenizer=fdl.Config(BPETokenizer, vocab_size=VocabSize.new()),
     )
-    return fdl.Config(
+    return Config(
         Trainer,
         vocab_size=VocabSize.new(1024),
         seq_len=SeqLen.new(128),

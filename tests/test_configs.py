@@ -1,18 +1,25 @@
 """Every named config: what it sets, what it builds, and what follows when one quantity moves."""
 
+import copy
+import importlib.util
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import psutil
 import pytest
+import torch
 from config_golden import FAMILIES, PARENTS, causes, golden_text, lines_of, moved
+from fiddle import daglish, graphviz, printing
+from fiddle.codegen.codegen import auto_config_codegen
 from golden_text import GOLDENS, compare_with_golden
 from parameter_listing import compress
 
-from fidgpt import configs
+from fidgpt import configs, graph
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base
 from fidgpt.fiddlers import make_xl, use_gqa
@@ -28,6 +35,61 @@ def leaves(cfg: fdl.Config) -> dict[str, Any]:
             if not isinstance(value, fdl.Buildable | list | dict):  # pyright: ignore[reportArgumentType]
                 found[f"{node.path}.{key}".removeprefix(".")] = value
     return found
+
+
+def facts(trainer: Any) -> dict[str, Any]:
+    """The parameters of a model, which of them are one, and the settings of the whole trainer."""
+    named = list(trainer.model.named_parameters(remove_duplicate=False))
+    first = {id(parameter): name for name, parameter in reversed(named)}
+    found = {name: (one.shape, one.dtype, first[id(one)]) for name, one in named}
+    others = {name: one for name, one in vars(trainer).items() if name != "model"}
+    for name, part in [*others.items(), ("", trainer), *trainer.model.named_modules()]:
+        plain = (int, float, str, type(None))
+        settings = {k: v for k, v in getattr(part, "__dict__", {}).items() if isinstance(v, plain)}
+        found[f"{name}()"] = type(part), repr(settings)
+    return found
+
+
+@pytest.mark.parametrize("name", configs.__all__)
+def test_fiddle_builds_a_config_as_the_graph_does(name: str) -> None:
+    with torch.device("meta"):
+        assert facts(fdl.build(getattr(configs, name)())) == facts(
+            build_trainer(getattr(configs, name)())
+        )
+
+
+@pytest.mark.parametrize("name", ["base", "gpt2_124m", "gemma3_1b"])
+def test_the_code_that_fiddle_writes_for_a_config_makes_an_equal_graph(
+    name: str, tmp_path: Path
+) -> None:
+    cfg = getattr(configs, name)()
+    (tmp_path / "made.py").write_text(auto_config_codegen(cfg))
+    spec = importlib.util.spec_from_file_location("made", tmp_path / "made.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert graph.equal(module.config_fixture.as_buildable(), cfg)
+
+
+def test_the_root_of_a_config_is_a_config_like_others() -> None:
+    cfg = configs.debug()
+    copies = [copy.copy(cfg), copy.deepcopy(cfg), fdl.cast(fdl.Config, cfg), graph.clone(cfg)]
+    copies.append(daglish.MemoizedTraversal.run(lambda one, state: state.map_children(one), cfg))
+    copies.append(graph.load(graph.dump(cfg)))
+    for one, other in itertools.pairwise([cfg, *copies]):
+        assert graph.equal(one, other)
+        assert not list(graph.diff(one, other))
+        assert repr(one) == repr(other)
+        assert printing.as_str_flattened(one) == printing.as_str_flattened(other)
+        assert str(graphviz.render(one)) == str(graphviz.render(other))
+    assert graph.find(cfg, type(fdl.build(cfg)))[0] is cfg
+
+
+def test_fiddle_reports_what_is_wrong_with_a_config() -> None:
+    cfg = configs.debug()
+    cfg.model.num_layers = "many"
+    with pytest.raises(graph.ConfigErrors, match="num_layers is 'many', and Transformer takes int"):
+        fdl.build(cfg)
 
 
 @pytest.mark.parametrize("name", configs.__all__)

@@ -7,7 +7,7 @@ for: most runs need none of them.
 from typing import TYPE_CHECKING
 
 from fidgpt.graph.binding import Inherited, Resolved, bind, resolve
-from fidgpt.graph.building import build, check_and_bind, rejections, resolve_checked
+from fidgpt.graph.building import Config, build, check_and_bind, rejections, resolve_checked
 from fidgpt.graph.checking import check
 from fidgpt.graph.cloning import clone, clone_part
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
@@ -85,6 +85,7 @@ __all__ = [
     "Assignment",
     "Change",
     "Changes",
+    "Config",
     "ConfigError",
     "ConfigErrors",
     "Drawing",

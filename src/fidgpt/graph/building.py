@@ -1,7 +1,7 @@
 """From a graph to the objects that it describes: check, bind, build."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
@@ -15,8 +15,21 @@ from fidgpt.graph.constraints import (
     rejection,
 )
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import failed_call
+from fidgpt.graph.fiddle import PreparedConfig, failed_call
 from fidgpt.graph.walk import Node, nodes
+
+T = TypeVar("T")
+
+
+class Config(PreparedConfig[T]):
+    """A `fdl.Config` that `fdl.build` checks and binds first, where it is the root of the graph.
+
+    It makes `fdl.build(cfg)` alone enough for a graph with unset parameters; `graph.build` needs no
+    such root, and names what is wrong by its path.
+    """
+
+    def __prepare__(self) -> fdl.Buildable:
+        return _plain(check_and_bind(self, construct=False))
 
 
 @gc_paused()
@@ -86,7 +99,7 @@ def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     failure: ConfigError | None = None
     if not errors:
         try:
-            return fdl.build(bound)
+            return fdl.build(_plain(bound))
         except RecursionError as error:
             failure = ConfigError("the graph is nested too deeply for fdl.build to build it.")
             failure.__cause__ = error
@@ -106,6 +119,11 @@ def _bound(
     if not errors:  # a value that is wrong where it is set is wrong wherever it is inherited
         errors = inherited_errors(copies, resolved.inherited)
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
+
+
+def _plain(root: Any) -> Any:
+    """A root that `fdl.build` builds as it is."""
+    return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
 
 
 def _failure(found: list[Node], error: Exception) -> ConfigError:

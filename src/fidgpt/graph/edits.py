@@ -18,6 +18,7 @@ from fidgpt.graph.fiddle import (
     Key,
     default_container_of,
     default_of,
+    kind_of,
     nonempty_tags,
     set_arguments,
 )
@@ -224,7 +225,9 @@ def builds_same(root: Any, *, keeps_sharing: bool) -> Same:
     def same(before: Any, after: Any, *, may_share: bool = keeps_sharing) -> bool:
         if is_same(before, after):
             return True
-        if not (type(before) is type(after) and is_node(before) and _calls_same(before, after)):
+        if not (
+            kind_of(before) is kind_of(after) and is_node(before) and _calls_same(before, after)
+        ):
             return False
         if not may_share and id(before) in shared():
             return False

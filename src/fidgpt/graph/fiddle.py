@@ -19,6 +19,7 @@ _MOST_KNOWN = 4096  # callables; a notebook that defines one anew for ever must 
 
 
 B = TypeVar("B", bound=fdl.Buildable)
+T = TypeVar("T")
 CALLABLE = "__fn_or_cls__"  # the key under which a history keeps what a node calls
 
 
@@ -80,6 +81,46 @@ def call_directly(part: fdl.Buildable, arguments: dict[Key, Any]) -> Any:
     """Call what a factory calls, instead of making a factory of it."""
     args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
     return fdl.get_callable(part)(*args, **keywords)
+
+
+class PreparedConfig(fdl.Config[T]):
+    """A Config in whose place `fdl.build` builds what `__prepare__` returns, if it is the root."""
+
+    def __prepare__(self) -> fdl.Buildable:
+        """Return the node to build; it calls the same."""
+        raise NotImplementedError
+
+    def __flatten__(self) -> Any:
+        return fdl.Config.__flatten__(_built_instead_of(self))
+
+    def __path_elements__(self) -> Any:
+        return fdl.Config.__path_elements__(_built_instead_of(self))
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        register_cast = vars(inspect.getmodule(fdl.cast))["register_supported_cast"]
+        for other in (fdl.Config, fdl.Partial, fdl.ArgFactory):
+            register_cast(cls, other)
+            register_cast(other, cls)
+
+
+_BUILD_CODE = {one for one in fdl.build.__code__.co_consts if inspect.iscode(one)}
+_FRAMES = 6  # between `fdl.build` and a method by which it flattens a node
+
+
+def kind_of(value: Any) -> type:
+    """Return a value's type; `fdl.Config` for a Config that is prepared before it is built."""
+    return fdl.Config if isinstance(value, PreparedConfig) else type(value)
+
+
+def _built_instead_of(part: PreparedConfig) -> Any:
+    """Return what `fdl.build` is to build; the node itself outside of it, and below its root."""
+    frame = inspect.currentframe()
+    for _ in range(_FRAMES):
+        frame = frame and frame.f_back
+        if frame and frame.f_code in _BUILD_CODE:
+            return part if frame.f_locals["state"].current_path else part.__prepare__()
+    return part
 
 
 def failed_call(error: Exception) -> tuple[fdl.Buildable | None, Exception]:

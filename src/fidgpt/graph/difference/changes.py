@@ -8,7 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.fiddle import all_arguments, set_arguments
+from fidgpt.graph.fiddle import all_arguments, kind_of, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import TEXT, path_of
@@ -132,7 +132,7 @@ class PartReplaced(Change):
         if old == new and both_parts:  # of one name, or of another kind of part
             paths = [path_of(fdl.get_callable(one.value)) for one in (self.old, self.new)]
             old, new = paths if paths[0] != paths[1] else (old, new)
-        if type(self.old.value) is type(self.new.value) or not both_parts:
+        if kind_of(self.old.value) is kind_of(self.new.value) or not both_parts:
             return f"{old} -> {new}"
         kinds = type(self.old.value).__name__, type(self.new.value).__name__
         return f"{kinds[0]} of {old} -> {kinds[1]} of {new}"

@@ -26,7 +26,7 @@ from fidgpt.graph.difference.changes import (
     ValueChanged,
     diff_text,
 )
-from fidgpt.graph.fiddle import Key, argument_tags, raw_arguments
+from fidgpt.graph.fiddle import Key, argument_tags, kind_of, raw_arguments
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.storage.bound import BoundGraph, value_key
 from fidgpt.graph.walk import IS_NODE, IS_PART, is_shared_object, join, nodes, step_to
@@ -183,7 +183,7 @@ class Comparison:
         """Return all pairs of parts of one kind; copies are not among them."""
         news = [new for (copy, _), new in self._became.items() if copy == 0]
         pairs = [(self._was[id(new)], new) for new in news]
-        return [(old, new) for old, new in pairs if type(old) is type(new)]
+        return [(old, new) for old, new in pairs if kind_of(old) is kind_of(new)]
 
     def predecessor(self, new: Any) -> Any:
         """Return the old part that a new one stands for; None if it was added, or is a copy."""
@@ -468,7 +468,7 @@ def _call_of(value: Any) -> tuple[Hashable, ...]:
     if not IS_PART[type(value)]:
         return type(value), None
     called = fdl.get_callable(value)
-    return type(value), called if isinstance(called, Hashable) else id(called)
+    return kind_of(value), called if isinstance(called, Hashable) else id(called)
 
 
 def _comes_with_the_call(old: Argument, new: Argument) -> bool:
