@@ -26,7 +26,7 @@ _SERVER.set_forkserver_preload(
         "fidgpt.compose.directives",
         "fidgpt.compose.runs",
         "fidgpt.train.checkpoints.sharded",
-        "fidgpt.train.trackers.screen",
+        "fidgpt.train.summary_text",
         "rich.progress",
         "rich.table",
         "torch._dynamo",

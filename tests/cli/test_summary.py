@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from fidgpt.cli import train
 from fidgpt.train.device import machine_named
-from fidgpt.train.summary_text import duration
-from fidgpt.train.trackers.screen import bytes_text, magnitude
+from fidgpt.train.summary_text import bytes_text, duration, magnitude
 
 DEBUG = "--config=config:debug"
 SUMMARY = "--print=summary"
@@ -87,7 +86,7 @@ def test_an_attention_that_says_nothing_is_counted_and_named(command: Command) -
     use = f"--config=use:model.blocks[0].attention={part}"
     done = command(train.main, f"--allow={__name__}", DEBUG, use, SUMMARY)
     assert done.status == 0, done.err
-    assert "blocks.*.attention: Averaging does not say what it computes" in " ".join(
+    assert "blocks.*.attention: Averaging does not declare its operations" in " ".join(
         done.out.split()
     )
     assert "does not say" not in command(train.main, DEBUG, SUMMARY).out

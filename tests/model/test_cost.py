@@ -15,7 +15,7 @@ from fidgpt.cost import (
     count_parameters,
     flops_per_token,
     shared_parameters,
-    unsaid_flops,
+    undeclared_flops,
 )
 from fidgpt.model import (
     GELU,
@@ -138,14 +138,14 @@ def counted(module: Transformer, *, backward: bool = False) -> float:
 def test_attentions_cost_what_torch_counts(attention: Make) -> None:
     module = on_meta(lambda: model(attention))
     assert flops_per_token(module, seq_len=SEQ) == pytest.approx(counted(module), rel=1e-2)
-    assert not unsaid_flops(module, seq_len=SEQ)
+    assert not undeclared_flops(module, seq_len=SEQ)
 
 
 @pytest.mark.parametrize("mlp", MLPS.values(), ids=MLPS)
 def test_mlps_cost_what_torch_counts(mlp: Make) -> None:
     module = on_meta(lambda: model(mlp=mlp))
     assert flops_per_token(module, seq_len=SEQ) == pytest.approx(counted(module), rel=1e-2)
-    assert not unsaid_flops(module, seq_len=SEQ)
+    assert not undeclared_flops(module, seq_len=SEQ)
 
 
 @pytest.mark.parametrize("kind", [Attention, partial(LatentAttention, kv_rank=96)])
@@ -204,8 +204,8 @@ def test_what_a_part_does_not_say_is_measured() -> None:
     mute, saying = (on_meta(partial(model, kind)) for kind in (Summing, Assignment))
     own = 4 * SEQ * HIDDEN
     paths = [f"blocks.{layer}.attention" for layer in range(LAYERS)]
-    assert unsaid_flops(mute, seq_len=SEQ) == dict.fromkeys(paths, own)
-    assert unsaid_flops(saying, seq_len=SEQ) == {}
+    assert undeclared_flops(mute, seq_len=SEQ) == dict.fromkeys(paths, own)
+    assert undeclared_flops(saying, seq_len=SEQ) == {}
     difference = flops_per_token(saying, seq_len=SEQ) - flops_per_token(mute, seq_len=SEQ)
     assert difference == LAYERS * own
 
@@ -217,12 +217,12 @@ def test_a_model_that_says_something_itself_speaks_for_none_of_its_parts() -> No
 
     module = on_meta(partial(model, Summing))
     module.__class__ = Speaking
-    assert len(unsaid_flops(module, seq_len=SEQ)) == LAYERS
+    assert len(undeclared_flops(module, seq_len=SEQ)) == LAYERS
 
 
 def test_places_add_up_to_the_model() -> None:
     module = on_meta(partial(model, Summing, MLPS["mixture"]))
-    unsaid = unsaid_flops(module, seq_len=SEQ)
+    unsaid = undeclared_flops(module, seq_len=SEQ)
     places = cost_by_place(module, seq_len=SEQ, measured=unsaid)
     total = flops_per_token(module, seq_len=SEQ) + sum(unsaid.values())
     assert sum(place.flops for place in places) == total

@@ -9,8 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt import configs
-from fidgpt.cost import flops_per_token, unsaid_flops
-from fidgpt.cost.flops import first_of_each
+from fidgpt.cost import first_of_each, flops_per_token, undeclared_flops
 from fidgpt.graph import build
 
 SEQ = 64  # no longer than any window: torch counts whole squares, and we count windows
@@ -34,4 +33,4 @@ def test_families_cost_what_torch_counts(config: Callable[[], Any]) -> None:
         model(torch.zeros(1, SEQ, dtype=torch.long, device="meta"))
         said = flops_per_token(model, seq_len=SEQ)
     assert said == pytest.approx(counter.get_total_flops() / SEQ, rel=1e-2)
-    assert unsaid_flops(model, seq_len=SEQ) == {}
+    assert undeclared_flops(model, seq_len=SEQ) == {}

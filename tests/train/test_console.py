@@ -10,7 +10,7 @@ from run_facts import FACTS, metrics_row
 from fidgpt.train import Console, RunDirectory
 from fidgpt.train.trackers import console
 from fidgpt.train.trackers.background import Trackers
-from fidgpt.train.trackers.screen import progress_bar
+from fidgpt.train.trackers.console import progress_bar
 
 
 class Loud:
@@ -89,6 +89,6 @@ def test_evaluations_and_steps_left_out_are_told_and_the_rest_is_for_the_files(t
     console.finish()
     told = capsys.readouterr().out
     assert "step 3: validation/loss 1.5000\n" in told
-    assert "step 4 is left out: loss 1e+308, gradient norm 1234" in told
+    assert "step 4 is skipped: loss 1e+308, gradient norm 1234" in told
     assert "step 5 writes: def [bold]:\n" in told and "step 5 writes: class\n" in told
     assert not any(word in told for word in ("seconds", "moe", "matrices"))

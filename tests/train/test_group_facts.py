@@ -9,7 +9,7 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import use_lora, use_muon
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.train.device import machine_at_hand
-from fidgpt.train.parameter_groups import in_short
+from fidgpt.train.facts import in_short
 from fidgpt.train.summary_text import summary_text
 
 LAYERS = {f"blocks.*.{name}": {0, 1, 2} for name in ("a.query.w", "a.key.w", "norm.w", "mlp.0.w")}

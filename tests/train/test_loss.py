@@ -116,7 +116,7 @@ def test_evaluation_holds_nothing_of_what_is_added(features, unembedding, target
 
 @pytest.mark.parametrize("amount", [-0.1, 1.0])
 def test_the_token_that_came_keeps_a_share(amount):
-    with pytest.raises(ValueError, match="below 1"):
+    with pytest.raises(ValueError, match="less than 1"):
         SmoothedLabels(amount=amount)
 
 

@@ -10,7 +10,7 @@ from run_facts import FACTS
 
 from fidgpt.train import RunError
 from fidgpt.train.meters import peak_memory, within_memory
-from fidgpt.train.trackers.screen import memory_text
+from fidgpt.train.summary_text import memory_text
 
 PROGRAM = """
 import resource, sys

@@ -147,7 +147,7 @@ def _show_facts(trainer: "Trainer", directory: "RunDirectory", *, resume: bool) 
     """What would be trained; of a run that is to go on, that it could."""
     from rich.console import Console
 
-    from fidgpt.train.trackers.screen import facts_table
+    from fidgpt.train.summary_text import facts_table
 
     if resume:
         trainer.check_resumable(directory, step=FLAGS.resume_step)

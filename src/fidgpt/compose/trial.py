@@ -16,14 +16,18 @@ import torch
 from torch import nn
 
 from fidgpt import __version__
-from fidgpt.cost import AsWithoutMemory, with_zeros
-from fidgpt.cost.flops import first_of_each
-from fidgpt.cost.memory import MemoryNeeded, TellsMemoryNeeded
+from fidgpt.cost import first_of_each, with_zeros
 from fidgpt.graph import ConfigError
 from fidgpt.graph.constraints import shown, shown_last
 from fidgpt.model.materialization import check_starts
 from fidgpt.train import Trainer
-from fidgpt.train.parameter_groups import trainable_copy
+from fidgpt.train.facts import trainable_copy
+
+_REMEDY = (
+    "--debug shows the whole error, --print what each component inherits. Models are tried on the "
+    "meta device: make tensors on the device of the input, as torch.arange(n, device=x.device), "
+    "and read no values of them."
+)
 
 
 def try_model(trainer: Trainer) -> None:
@@ -44,7 +48,7 @@ def try_model(trainer: Trainer) -> None:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
-            f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_remedy(trainer)}"
+            f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_REMEDY}"
         ) from error
 
 
@@ -102,7 +106,8 @@ def _runs_small(trainer: Trainer) -> bool:
     if model is None:
         return False
     try:
-        with first_of_each(model), AsWithoutMemory():
+        # What is made without a device is on the wrong one, as it would be on a GPU.
+        with first_of_each(model), torch.device("meta"):
             model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
     except Exception:  # whatever goes wrong in a model of somebody's own
         return False
@@ -123,20 +128,6 @@ def _where(model: nn.Module, error: Exception) -> str:
 
 def _is_torchs(frame: FrameType) -> bool:
     return frame.f_globals.get("__name__", "").startswith("torch.")
-
-
-def _remedy(trainer: Trainer) -> str:
-    try:
-        with TellsMemoryNeeded():
-            _pass_without_memory(trainer)
-    except MemoryNeeded:
-        return (
-            "Models are tried without memory first: make a tensor on the device of what comes in, "
-            "as torch.arange(n, device=x.device), and ask for no value of it."
-        )
-    except Exception:  # it fails as before
-        pass
-    return "--debug shows all of it; --print shows what each part hears."
 
 
 # Variables of the environment that change what is computed, or how fast. Others may hold secrets.

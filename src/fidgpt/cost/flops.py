@@ -1,15 +1,17 @@
 """Floating-point operations and parameters."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import one_document
@@ -21,73 +23,99 @@ from fidgpt.model.transformer import LanguageModel
 TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
 
 
-class Operations(NamedTuple):
-    """What one module computes for a token.
-
-    Attributes:
-      path: of the module, as in `named_modules`.
-      linear: floating-point operations of a Linear's product with its weight.
-      own: what it computes besides, as its `own_flops_per_token` says.
-    """
-
-    path: str
-    linear: int
-    own: int
-
-
-def operations(model: nn.Module, *, seq_len: int) -> Iterator[Operations]:
-    """Every module that computes; one that several places hold comes at each."""
-    for path, module in model.named_modules(remove_duplicate=False):
-        linear, own = declared_flops(module, seq_len=seq_len)
-        if linear or own:
-            yield Operations(path, linear, own)
-
-
 def flops_per_token(model: nn.Module, *, seq_len: int) -> int:
-    """Floating-point operations of the forward pass for one token of a sequence of `seq_len`.
+    """Return the forward operations per token of a sequence of `seq_len`.
 
-    A multiply-add counts as two. Each Linear costs twice its weights; a part adds what it computes
-    beside its Linears by a method `own_flops_per_token(seq_len)`, and a part that several places
-    hold counts at each. Element-wise work is left out, as the field's figures do (Chowdhery et
-    al., 2022, appendix B), and so is that of parts which say nothing: see `unsaid_flops`.
+    A multiply-add counts as two. Each Linear costs twice its weights; a module declares what it
+    computes besides its Linears in a method `own_flops_per_token(seq_len)`, and a shared module
+    counts at each of its places. Element-wise work is left out, as usual (Chowdhery et al., 2022,
+    appendix B), and so is that of modules without a declaration: see `undeclared_flops`.
 
     A token of a causal attention counts the scores of all `seq_len` tokens, or of its window, and
-    not only of those before it: PaLM, nanoGPT and torch's own counter do so too. A mixture of
-    experts counts those that a token goes to.
+    not only of those before it, as in PaLM, nanoGPT and torch's own counter. A mixture of experts
+    counts those that a token is routed to.
     """
-    return sum(linear + own for _, linear, own in operations(model, seq_len=seq_len))
+    modules = model.named_modules(remove_duplicate=False)
+    return sum(sum(declared_flops(module, seq_len=seq_len)) for _, module in modules)
+
+
+def undeclared_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int]:
+    """Return the forward operations per token that no module declares, by path.
+
+    Torch counts the products of a pass over one sequence. Those in a Linear, or in a module with
+    `own_flops_per_token` and all within it, are declared; the rest is returned, such as the
+    products of a custom attention. Operations that torch has no formula for are not counted.
+
+    Args:
+      model: on the meta device, and used by nothing else.
+      seq_len: tokens of the sequence.
+    """
+    with first_of_each(model) as kinds, torch.no_grad():
+        with FlopCounterMode(display=False) as counter:
+            model(torch.zeros(1, seq_len, dtype=torch.int64, device="meta"))
+        inclusive = {
+            name.partition(".")[2]: sum(operations.values())
+            for name, operations in counter.get_flop_counts().items()
+            if name != "Global"
+        }
+        own = Counter(inclusive)
+        for path, count in inclusive.items():
+            parent = path
+            while parent:  # up to the innermost module around it that was called too
+                parent = parent.rpartition(".")[0]
+                if parent in inclusive:
+                    own[parent] -= count
+                    break
+        own = {
+            path: count // seq_len for path, count in own.items() if not _is_declared(model, path)
+        }
+    layers = {f"blocks.{number}": kind for number, kind in enumerate(kinds)}
+    return {
+        place + path.removeprefix(layer): count
+        for path, count in own.items()
+        if count > 0
+        for layer in [".".join(path.split(".")[:2])]
+        for place in ([f"blocks.{i}" for i in layers[layer]] if layer in layers else [layer])
+    }
+
+
+def _is_declared(model: nn.Module, path: str) -> bool:
+    """Whether a module or one around it, except the model itself, declares what it computes."""
+    names = path.split(".")
+    around = (model.get_submodule(".".join(names[: i + 1])) for i in range(len(names)))
+    is_linear = isinstance(model.get_submodule(path), nn.Linear)
+    return is_linear or any(hasattr(module, "own_flops_per_token") for module in around)
 
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
-_OF_ITS_OWN = (type, FunctionType, BuiltinFunctionType, MethodType)  # alike is only the same one
+_BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, MethodType)
 
 
 def alike_layers(model: nn.Module) -> list[list[int]]:
-    """The numbers of the model's blocks, those of one kind together; empty where it has no blocks.
+    """Return the indices of the model's blocks, grouped by kind; empty without blocks.
 
-    Two are alike where they are of the same classes with the same settings and shapes. What cannot
-    be compared makes a difference.
+    Blocks of one kind have the same classes, settings and shapes. What cannot be compared makes a
+    difference.
     """
     kinds: dict[Hashable, list[int]] = {}
     for index, block in enumerate(_blocks(model)):
-        kinds.setdefault(_nature(block), []).append(index)
+        kinds.setdefault(_structure(block), []).append(index)
     return [*kinds.values()]
 
 
 def sum_over_layers(model: nn.Module, measure: Callable[[], int]) -> int:
-    """What `measure` would give of the model, where each layer adds to it and alike ones equally.
+    """Return what `measure` gives for the model, measuring layers of one kind once.
 
     Args:
-      model: what is measured, a copy that nobody else uses: it has few layers for a moment.
-      measure: measures it as it is at the moment.
+      model: used by nothing else, since it has fewer layers while it is measured.
+      measure: measures the model as it is when called.
     """
     kinds = alike_layers(model)
     if 2 * len(kinds) >= len(_blocks(model)):
         return measure()
     firsts = [kind[0] for kind in kinds]
     with _only(model, firsts):
-        total = measure()
-    base = total
+        total = base = measure()
     for _, *others in kinds:
         if others:
             with _only(model, [*firsts, others[0]]):
@@ -97,7 +125,7 @@ def sum_over_layers(model: nn.Module, measure: Callable[[], int]) -> int:
 
 @contextmanager
 def first_of_each(model: nn.Module) -> Iterator[list[list[int]]]:
-    """Inside, the model has one layer of each kind; gives the layers that each stands for."""
+    """Reduce the model to one layer of each kind; yield the layers that each stands for."""
     kinds = alike_layers(model)
     with _only(model, [kind[0] for kind in kinds]):
         yield kinds
@@ -121,30 +149,24 @@ def _blocks(model: nn.Module) -> nn.ModuleList:
     return blocks if isinstance(blocks, nn.ModuleList) else nn.ModuleList()
 
 
-def _nature(value: Any) -> Hashable:
-    """What is equal for things that cost the same."""
+def _structure(value: Any) -> Hashable:
+    """Return a key that is equal for values that cost the same."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Tensor):
         return value.shape, value.dtype, value.requires_grad
-    if isinstance(value, nn.Module):
-        return type(value), _nature(vars(value))
     if isinstance(value, partial):
-        return value.func, _nature(value.args), _nature(value.keywords)
+        return value.func, _structure(value.args), _structure(value.keywords)
     if isinstance(value, dict):
-        # Modules hold little but numbers and empty dicts, which need no call each.
-        return tuple(
-            (key, one)
-            if isinstance(one, _PLAIN)
-            else (key, () if isinstance(one, dict) and not one else _nature(one))
-            for key, one in value.items()
-        )
+        return tuple((key, _structure(one)) for key, one in value.items())
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_nature, value))
+        return type(value), tuple(map(_structure, value))
     if isinstance(value, set):
         return frozenset(value)
-    if type(value).__hash__ is object.__hash__ and not isinstance(value, _OF_ITS_OWN):
-        return type(value), _nature(getattr(value, "__dict__", id(value)))
+    if isinstance(value, nn.Module) or (
+        type(value).__hash__ is object.__hash__ and not isinstance(value, _BY_IDENTITY)
+    ):
+        return type(value), _structure(getattr(value, "__dict__", id(value)))
     return value if isinstance(value, Hashable) else id(value)
 
 
@@ -153,17 +175,16 @@ _LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @dataclass(kw_only=True)
 class PlaceCost:
-    """What the parts at one place of every layer cost, if they are of one kind.
+    """The cost of the modules of one class at one place of every layer.
 
     Attributes:
-      place: the path of the part, `*` for the number of a layer: `blocks.*.attention`.
-      kind: its class.
+      place: their path, with `*` for the index of the layer: `blocks.*.attention`.
+      kind: their class.
       count: how many there are.
-      parameters: numbers to learn; what another place holds too counts at the first one.
-      linear: floating-point operations a token of the forward pass in Linears.
-      own: those besides, in attentions the scores and what is done with them, in mixtures the
-        experts.
-      measured: how many of `own` nobody says and torch counted.
+      parameters: of them; shared ones count at their first place.
+      linear: forward operations per token in Linears.
+      own: the others: scores and weighted values of attentions, experts of mixtures.
+      measured: how many of `own` are not declared but were counted by torch.
     """
 
     place: str
@@ -176,71 +197,59 @@ class PlaceCost:
 
     @property
     def flops(self) -> int:
-        """All floating-point operations a token of the forward pass."""
+        """Forward operations per token."""
         return self.linear + self.own
 
 
 def cost_by_place(
     model: nn.Module, *, seq_len: int, measured: Mapping[str, int]
 ) -> list[PlaceCost]:
-    """The cost of everything in the model, in its order.
+    """Return the cost of everything in the model, in its order.
 
     Args:
-      model: what is counted.
+      model: may be on the meta device.
       seq_len: tokens of a sequence.
-      measured: what modules compute that say nothing, by their paths.
+      measured: what `undeclared_flops` returned.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     costs: dict[tuple[str, str], PlaceCost] = {}
-
-    def at(path: str) -> PlaceCost:
-        holder = _holder(path)
-        place, kind = _LAYER.sub("*", holder), type(modules[holder]).__name__
-        return costs.setdefault((place, kind), PlaceCost(place=place, kind=kind))
-
     seen: set[nn.Parameter] = set()
     for path, module in modules.items():
+        # Costs belong to what follows the index of a layer, or to a child of the model.
+        names = path.split(".")
+        layer = next((i for i, name in enumerate(names) if name.isdecimal()), -1)
+        holder = ".".join(names[: layer + 2])
+        place, kind = _LAYER.sub("*", holder), type(modules[holder]).__name__
+        cost = costs.setdefault((place, kind), PlaceCost(place=place, kind=kind))
+        cost.count += path == holder
         held = {*module.parameters(recurse=False)} - seen
         seen |= held
-        if held:
-            at(path).parameters += sum(parameter.numel() for parameter in held)
-    for path, linear, own in operations(model, seq_len=seq_len):
-        at(path).linear += linear
-        at(path).own += own
-    for path, own in measured.items():
-        at(path).own += own
-        at(path).measured += own
-    for path in {_holder(path) for path in modules}:
-        place = (_LAYER.sub("*", path), type(modules[path]).__name__)
-        if place in costs:
-            costs[place].count += 1
-    order = [_LAYER.sub("*", _holder(path)) for path in modules]
-    return sorted(costs.values(), key=lambda cost: order.index(cost.place))
-
-
-def _holder(path: str) -> str:
-    """The part that a module belongs to: what follows the number of a layer, or the name."""
-    names = path.split(".")
-    layer = next((i for i, name in enumerate(names) if name.isdecimal()), -1)
-    return ".".join(names[: layer + 2])
+        cost.parameters += sum(parameter.numel() for parameter in held)
+        linear, own = declared_flops(module, seq_len=seq_len)
+        cost.linear += linear
+        cost.own += own + measured.get(path, 0)
+        cost.measured += measured.get(path, 0)
+    order = [place for place, _ in costs]
+    found = (cost for cost in costs.values() if cost.parameters or cost.flops)
+    return sorted(found, key=lambda cost: order.index(cost.place))
 
 
 @torch.no_grad()
 def cache_bytes(model: LanguageModel, *, context: int) -> int:
-    """Memory of the cache of one text with room for `context` tokens, as its parts ask for it.
+    """Return the bytes of a KV cache for one text of up to `context` tokens.
 
     Args:
-      model: on the meta device, in the number format that it generates in, used by nobody else.
-      context: tokens of the prompt and of what is written, together.
+      model: on the meta device, in the number format that it generates in, used by nothing else.
+      context: tokens of prompt and continuation together.
     """
     tokens = torch.zeros(1, 1, dtype=torch.int64, device="meta")
 
-    def asked_for() -> int:
+    def allocated() -> int:
         cache = Cache(capacity=context)
         model.features(tokens, replace(one_document(tokens), cache=cache))
         return cache.bytes()
 
-    return sum_over_layers(model, asked_for)
+    return sum_over_layers(model, allocated)
 
 
 _TABLES = (Embedding, Unembedding, LearnedPositions, nn.Embedding)
@@ -248,12 +257,12 @@ _TABLES = (Embedding, Unembedding, LearnedPositions, nn.Embedding)
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Numbers to learn; one that several modules hold counts once.
+    """Counts of parameters; a shared one counts once.
 
     Attributes:
       total: all of them.
-      active: those that one token is computed with: all but the experts that it does not go to.
-      embedding: those of the tables of tokens and positions, by which tokens are read or scored.
+      active: those that compute one token: all but the experts that it is not routed to.
+      embedding: those of the tables of tokens and positions.
     """
 
     total: int
@@ -267,7 +276,7 @@ class ParameterCount:
 
 
 def count_parameters(model: nn.Module) -> ParameterCount:
-    """Counts a model; parts say by `own_idle_parameters()` how many a token has no use for."""
+    """Count parameters; modules declare what a token does not use in `own_idle_parameters`."""
     total = sum(parameter.numel() for parameter in model.parameters())
     tables = {
         parameter
@@ -275,15 +284,12 @@ def count_parameters(model: nn.Module) -> ParameterCount:
         if isinstance(module, _TABLES)
         for parameter in module.parameters(recurse=False)
     }
-    says = (getattr(module, "own_idle_parameters", None) for module in model.modules())
-    idle = sum(say() for say in says if say is not None)
-    return ParameterCount(
-        total=total, active=total - idle, embedding=sum(table.numel() for table in tables)
-    )
+    idle = sum(getattr(module, "own_idle_parameters", int)() for module in model.modules())
+    return ParameterCount(total, total - idle, sum(table.numel() for table in tables))
 
 
 def shared_parameters(model: nn.Module) -> dict[str, list[str]]:
-    """Every parameter that more than one module holds: its name, and the names it has besides."""
+    """Return the other names of each parameter that several modules hold, by its first name."""
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
@@ -291,6 +297,6 @@ def shared_parameters(model: nn.Module) -> dict[str, list[str]]:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Memory of some tensors; those that are views of one memory count it once."""
+    """Return the memory of some tensors; views of the same memory count once."""
     storages = {tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages)

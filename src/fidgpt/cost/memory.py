@@ -1,25 +1,59 @@
-"""Memory."""
+"""The memory of a training pass, measured by running a model that may hold no memory."""
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fidgpt.cost.flops import sum_over_layers
-from fidgpt.cost.measured import AsWithoutMemory, PretendedDevice, pretend_kernels
+from fidgpt.model.kernels import Scoring, fastest, fastest_on, flex, sdpa
 from fidgpt.model.transformer import LanguageModel
+
+Model = TypeVar("Model", bound=nn.Module)
+# Limits of what runs on real zeros: torch takes a second to load what the meta device needs.
+_SMALL_RUN, _SMALL_MODEL = 5e10, 5e7  # operations; parameters
+
+
+def without_memory(model: Model) -> Model:
+    """Return a copy of a model on the meta device, with the same ties."""
+    return _copied(model, partial(torch.empty_like, device="meta"))
+
+
+def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model | None:
+    """Return a copy full of zeros, with the same ties; None if that, or a pass, would take long.
+
+    Args:
+      model: may be on the meta device.
+      num_tokens: of the forward pass that is to be tried.
+      device: where the model would compute; only a CPU computes as it would there.
+    """
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if device.type != "cpu" or size > _SMALL_MODEL or 2 * size * num_tokens > _SMALL_RUN:
+        return None
+    return _copied(model, lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
+
+
+def _copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
+    copies: dict[int, Tensor] = {
+        id(one): nn.Parameter(make(one), one.requires_grad) for one in model.parameters()
+    }
+    copies |= {id(buffer): make(buffer) for buffer in model.buffers()}
+    return copy.deepcopy(model, copies)
 
 
 class ActivationBytes(NamedTuple):
-    """Memory of a training pass beside weights and gradients.
+    """Memory of a training pass besides weights and gradients.
 
     Attributes:
-      kept: what lasts until the backward pass, for autograd or for blocks that compute again.
-      passing: the most that exists besides for a moment of the forward pass, such as logits.
+      kept: what lasts until the backward pass, for autograd or for blocks that recompute.
+      passing: the peak of what else exists during the forward pass, such as logits.
     """
 
     kept: int
@@ -34,22 +68,20 @@ def activation_bytes(
     seq_len: int,
     device: torch.device,
 ) -> ActivationBytes:
-    """Memory of one forward pass in training.
-
-    It is measured, and no formula: the pass runs on tensors without memory, and those that exist
-    are summed. What a backward pass needs for a moment is not in it.
+    """Measure the memory of one forward pass in training; temporaries of backward are left out.
 
     Args:
-      model: what is trained; on the meta device or full of zeros. Its attentions get stand-ins
-        for what runs on GPUs alone, so pass what nobody else uses.
+      model: what is trained; on the meta device or full of zeros. Its attentions get stand-ins for
+        GPU kernels, so nothing else may use it.
       objective: holds the model, and gives a loss from tokens [num_sequences, seq_len + 1].
       num_sequences: sequences that are computed at once.
       seq_len: tokens of each.
-      device: where the model will compute, which decides how some parts do.
+      device: where the model will compute, which decides about kernels.
     """
-    pretend_kernels(model, device)
-    at = next(model.parameters()).device
-    batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=at)
+    batch_device = next(model.parameters()).device
+    if batch_device.type == "meta":
+        _replace_kernels(model, device)
+    batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=batch_device)
     passing = 0
 
     def kept() -> int:
@@ -63,111 +95,147 @@ def activation_bytes(
 
 def _forward(objective: nn.Module, batch: Tensor, device: torch.device) -> ActivationBytes:
     own = {x.untyped_storage() for x in [*objective.parameters(), *objective.buffers()]}
-    pretence = PretendedDevice(device) if batch.is_meta else AsWithoutMemory()
-    with _kept() as kept, _Living() as living, pretence:
+    with (
+        _saved_tensors() as saved,
+        _LiveMemory() as live,
+        _PretendedDevice(device) if batch.is_meta else nullcontext(),
+    ):
         loss = objective.train()(batch)
-    # What a block keeps that computes the rest again, autograd does not see: it only lives.
-    lasting = {one.tensor.untyped_storage() for one in kept} | living.storages
+    # What a recomputing block keeps is not saved by autograd: it is only alive.
+    lasting = {one.tensor.untyped_storage() for one in saved} | {*live.storages}
     size = sum(storage.nbytes() for storage in lasting - own - {loss.untyped_storage()})
-    passing = living.most - living.now
+    passing = live.peak - live.now
     del loss  # which held all of it
     return ActivationBytes(size, passing)
 
 
 class _Saved:
-    """What autograd holds in the place of a tensor, for as long as it does."""
+    """Stands for a tensor as long as autograd holds it."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
 
 @contextmanager
-def _kept() -> Iterator["weakref.WeakSet[_Saved]"]:
-    """What is saved inside and still held; passes within the pass save and let go."""
-    kept: weakref.WeakSet[_Saved] = weakref.WeakSet()
+def _saved_tensors() -> Iterator["weakref.WeakSet[_Saved]"]:
+    """Collect what autograd saves and still holds; passes within the pass save and release."""
+    saved: weakref.WeakSet[_Saved] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Saved:
-        saved = _Saved(tensor)
-        kept.add(saved)
-        return saved
+        one = _Saved(tensor)
+        saved.add(one)
+        return one
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
-        yield kept
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one.tensor):
+        yield saved
 
 
-class _Living(TorchFunctionMode):
+class _LiveMemory(TorchFunctionMode):
     """Counts the bytes of tensors that were made inside and still exist.
 
     Attributes:
-      now: how many there are.
-      most: how many there were at most.
+      now: bytes.
+      peak: the most so far.
       storages: their memory.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0
-        self.most = 0
-        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-
-    @property
-    def storages(self) -> set[torch.UntypedStorage]:
-        return {*self._known}
+        self.now = self.peak = 0
+        self.storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         for made in out if isinstance(out, tuple | list) else (out,):
-            if type(made) is Tensor:
-                self._count(made.untyped_storage())
+            if type(made) is Tensor and (storage := made.untyped_storage()) not in self.storages:
+                self.storages.add(storage)
+                self._add(storage.nbytes())
+                weakref.finalize(storage, self._add, -storage.nbytes())
         return out
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        if storage not in self._known:
-            self._known.add(storage)
-            self._change(storage.nbytes())
-            weakref.finalize(storage, self._change, -storage.nbytes())
-
-    def _change(self, count: int) -> None:
+    def _add(self, count: int) -> None:
         self.now += count
-        self.most = max(self.most, self.now)
+        self.peak = max(self.peak, self.now)
 
 
-class MemoryNeeded(RuntimeError):
-    """A call failed on tensors without memory, and passes where they have some."""
+_DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
+_META = torch.device("meta")
 
 
-class TellsMemoryNeeded(TorchFunctionMode):
-    """Inside, a call that fails is tried again with zeros in place of tensors without memory.
+class _PretendedDevice(TorchFunctionMode):
+    """Makes tensors on the meta device report another one, so that modules choose its kernels.
 
-    Torch itself has no class for such failures, of which there are many: another device's tensor
-    beside one that has none, a question for a number, a shape that depends on numbers.
-
-    Raises:
-      MemoryNeeded: the second try passes.
+    Where torch has a fused operation on real devices and a chain of small ones on the meta device,
+    which keeps far more for the backward pass, a stand-in keeps what the fused one does.
     """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        keywords = kwargs or {}
-        try:
-            return func(*args, **keywords)
-        except Exception as error:
-            try:
-                func(*_with_memory(args), **_with_memory(keywords))
-            except Exception:  # whatever is wrong with the call itself
-                raise error from None
-            raise MemoryNeeded(str(error)) from error
+        kwargs = dict(kwargs or {})
+        if func == _DEVICE:
+            return self._device
+        is_cpu = self._device.type == "cpu"
+        if func is F.scaled_dot_product_attention:
+            query, key, value, *_ = args
+            mask, dropout = kwargs.get("attn_mask"), kwargs.get("dropout_p")
+            # A CPU's kernel drops nothing, and needs equal widths.
+            if not is_cpu or (query.shape[-1] == value.shape[-1] and not dropout):
+                masks = [] if mask is None else [mask.to(query.dtype)]
+                return _FusedAttention.apply(query, key, value, *masks)
+        if func is F.rms_norm and not is_cpu:
+            x, _, *weights = args
+            return _FusedNorm.apply(x, *(one for one in weights[:1] if one is not None))
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "meta"
+        return func(*(_META if isinstance(x, torch.device) else x for x in args), **kwargs)
 
 
-def _with_memory(value: Any) -> Any:
-    """Arguments with zeros for the tensors among them that have no memory."""
-    if isinstance(value, Tensor):
-        return torch.zeros_like(value, device="cpu") if value.is_meta else value
-    if isinstance(value, dict):
-        return {key: _with_memory(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_with_memory, value))
-    return value
+def _replace_kernels(model: nn.Module, device: torch.device) -> None:
+    """Put a stand-in wherever an attention would call FlexAttention, which needs a GPU."""
+    for module in model.modules():
+        kernel = getattr(module, "kernel", None)
+        if kernel is fastest or kernel is flex:
+            setattr(module, "kernel", partial(_stand_in, device, kernel is fastest))  # noqa: B010
+
+
+def _stand_in(
+    device: torch.device,
+    may_choose: bool,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scoring: Scoring,
+) -> Tensor:
+    kernel = fastest_on(device.type, query.dtype, scoring) if may_choose else flex
+    if kernel is flex and device.type != "cpu" and not scoring.dropout:
+        return _FusedAttention.apply(query, key, value)
+    return (sdpa if kernel is flex else kernel)(query, key, value, scoring)
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Keeps the inputs, the output, and one number for each query."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, *masks: Tensor) -> Tensor:
+        batch, heads, queries, _ = query.shape
+        # Fused kernels place the heads of a token side by side: joining them is no copy.
+        out = query.new_empty(batch, queries, heads, value.shape[-1]).transpose(1, 2)
+        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, out, sums, *masks)
+        return out
+
+
+class _FusedNorm(torch.autograd.Function):
+    """Keeps the input, and one number for each row of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, x.new_empty(x.shape[:-1], dtype=torch.float32), *weights)
+        return torch.empty_like(x)

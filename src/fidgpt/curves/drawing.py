@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fidgpt.curves.series import Curve
-from fidgpt.train.trackers.screen import magnitude
+from fidgpt.train.summary_text import magnitude
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ import torch
 
 from fidgpt.compose.runs import build_trainer
 from fidgpt.compose.spelling import DEFAULT_CONFIG
-from fidgpt.cost.flops import first_of_each
+from fidgpt.cost import first_of_each
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.model.reports import collecting

@@ -85,8 +85,8 @@ class DryRuns:
 
 def _counted(trainer: Trainer) -> _Known:
     model, seq_len = trainer.model, trainer.seq_len
-    unsaid = measured_flops(model, seq_len=seq_len) or {}
-    forward = flops_per_token(model, seq_len=seq_len) + sum(unsaid.values())
+    measured = measured_flops(model, seq_len=seq_len) or {}
+    forward = flops_per_token(model, seq_len=seq_len) + sum(measured.values())
     return _Known(model, count_parameters(model).total, TRAINING_PASSES * forward)
 
 

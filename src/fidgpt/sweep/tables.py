@@ -13,7 +13,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.sweep.objective import USUAL, Objective, kept, objective_of, usual
 from fidgpt.sweep.points import Plan
 from fidgpt.sweep.results import Result, read_table
-from fidgpt.train.trackers.screen import magnitude
+from fidgpt.train.summary_text import magnitude
 
 FAILED = ("failed", "diverged")
 TO_COME = ("waiting", "running", "stopped")

@@ -107,14 +107,9 @@ class Ema(_Averaged):
     """
 
     def __init__(self, *, beta: float = 0.999) -> None:
-        self.check_arguments(beta=beta)
+        _require_share(beta)
         super().__init__()
         self.beta = beta
-
-    @staticmethod
-    def check_arguments(*, beta: float) -> None:
-        """Raises ValueError unless beta is in [0, 1)."""
-        _require_share(beta)
 
     def update(self, model: nn.Module, *, step: int) -> None:
         self._move(model, 1 - self.beta)
@@ -138,19 +133,14 @@ class EmaDecaySqrt(_Averaged):
     def __init__(
         self, *, beta: float = 0.999, switch_step: int = 100_000, decay_steps: int = 100_000
     ) -> None:
-        self.check_arguments(beta=beta, switch_step=switch_step, decay_steps=decay_steps)
+        _require_share(beta)
+        if switch_step < 0 or decay_steps < 1:
+            raise ValueError(f"{switch_step=} and {decay_steps=} must be at least 0 and 1.")
         super().__init__()
         self.beta = beta
         self.switch_step = switch_step
         self.decay_steps = decay_steps
         self._total = 0.0
-
-    @staticmethod
-    def check_arguments(*, beta: float, switch_step: int, decay_steps: int) -> None:
-        """Raises ValueError unless beta is in [0, 1) and steps are counts."""
-        _require_share(beta)
-        if switch_step < 0 or decay_steps < 1:
-            raise ValueError(f"{switch_step=} and {decay_steps=} must be at least 0 and 1.")
 
     def begin(self, model: nn.Module) -> None:
         super().begin(model)

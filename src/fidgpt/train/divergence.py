@@ -45,21 +45,16 @@ class SkipOutliers:
     """
 
     def __init__(self, *, window: int = 128, num_deviations: float = 6.0) -> None:
-        self.check_arguments(window=window, num_deviations=num_deviations)
-        self.window = window
-        self.num_deviations = num_deviations
-        self._losses: deque[float] = deque(maxlen=window)
-        self._grad_norms: deque[float] = deque(maxlen=window)
-
-    @staticmethod
-    def check_arguments(*, window: int, num_deviations: float) -> None:
-        """Raises ValueError unless a deviation can be measured and exceeded."""
         if window < 2:
             raise ValueError(f"{window=} must be 2 or more steps to have a deviation.")
         if window > _LONGEST_WINDOW:
             raise ValueError(f"{window=} must be at most {_LONGEST_WINDOW} steps, all are kept.")
         if num_deviations < 0:
             raise ValueError(f"{num_deviations=} must be 0 or more standard deviations.")
+        self.window = window
+        self.num_deviations = num_deviations
+        self._losses: deque[float] = deque(maxlen=window)
+        self._grad_norms: deque[float] = deque(maxlen=window)
 
     def __call__(self, *, loss: float, grad_norm: float) -> Decision:
         judged = [(loss, self._losses), (grad_norm, self._grad_norms)]
@@ -144,14 +139,9 @@ class SkipDiverged:
     shift = 0
 
     def __init__(self, *, most: int = 10) -> None:
-        self.check_arguments(most=most)
+        _require_some(most, "steps in a row")
         self.most = most
         self._in_a_row = 0
-
-    @staticmethod
-    def check_arguments(*, most: int) -> None:
-        """Raises ValueError unless a step may be skipped."""
-        _require_some(most, "steps in a row")
 
     def __call__(self, *, is_finite: bool) -> Decision:
         self._in_a_row = 0 if is_finite else self._in_a_row + 1
@@ -185,18 +175,13 @@ class RollBack:
     """
 
     def __init__(self, *, most: int = 3, skip_batches: int = 0) -> None:
-        self.check_arguments(most=most, skip_batches=skip_batches)
+        _require_some(most, "times")
+        if skip_batches < 0:
+            raise ValueError(f"{skip_batches=} must be 0 or more batches.")
         self.most = most
         self.skip_batches = skip_batches
         self.shift = 0
         self.num_roll_backs = 0
-
-    @staticmethod
-    def check_arguments(*, most: int, skip_batches: int) -> None:
-        """Raises ValueError unless both are counts and the run may be rolled back."""
-        _require_some(most, "times")
-        if skip_batches < 0:
-            raise ValueError(f"{skip_batches=} must be 0 or more batches.")
 
     def __call__(self, *, is_finite: bool) -> Decision:
         if is_finite:

@@ -45,14 +45,9 @@ class Periodic:
     """
 
     def __init__(self, *, every: int | None = None) -> None:
-        self.check_arguments(every=every)
-        self.every = every
-
-    @staticmethod
-    def check_arguments(*, every: int | None) -> None:
-        """Raises ValueError unless `every` is at least 1."""
         if every is not None and every < 1:
             raise ValueError(f"{every=} must be 1 or more steps, or None for the last step only.")
+        self.every = every
 
     def due(self, step: int, *, num_steps: int) -> bool:
         return step == num_steps or (self.every is not None and step % self.every == 0)

@@ -35,14 +35,9 @@ class StepMeters:
     """
 
     def __init__(self, *, every: int = 10) -> None:
-        self.check_arguments(every=every)
-        self.every = every
-
-    @staticmethod
-    def check_arguments(*, every: int) -> None:
-        """Raises ValueError unless `every` is at least 1."""
         if every < 1:
             raise ValueError(f"{every=} must be 1 or more steps.")
+        self.every = every
 
     def due(self, step: int) -> bool:
         """Return whether to measure a step, counted from 1."""

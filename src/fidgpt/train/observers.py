@@ -127,17 +127,12 @@ class SomeSteps(abc.ABC):
     """
 
     def __init__(self, *, begin: int = 10, num_steps: int = 3) -> None:
-        self.check_arguments(begin=begin, num_steps=num_steps)
+        if begin < 1 or num_steps < 1:
+            raise ValueError(f"{begin=} and {num_steps=} must be 1 or more; steps count from 1.")
         self.begin = begin
         self.num_steps = num_steps
         self._recording = contextlib.ExitStack()
         self._files = Path()
-
-    @staticmethod
-    def check_arguments(*, begin: int, num_steps: int) -> None:
-        """Raises ValueError where a number is below one."""
-        if begin < 1 or num_steps < 1:
-            raise ValueError(f"{begin=} and {num_steps=} must be 1 or more; steps count from 1.")
 
     @contextlib.contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:
@@ -277,20 +272,15 @@ class Watchdog:
     """
 
     def __init__(self, *, seconds: float = 600.0, first_seconds: float = 1800.0) -> None:
-        self.check_arguments(seconds=seconds, first_seconds=first_seconds)
+        if not (0 < seconds <= _A_YEAR and 0 < first_seconds <= _A_YEAR):
+            raise ValueError(
+                f"{seconds=} and {first_seconds=} must be more than 0 seconds, and a year at most."
+            )
         self.seconds = seconds
         self.first_seconds = first_seconds
         self._file: IO[str]  # while it observes
         self._begun = False
         self._longest = first_seconds
-
-    @staticmethod
-    def check_arguments(*, seconds: float, first_seconds: float) -> None:
-        """Raises ValueError unless both times are positive, and a clock can wait for them."""
-        if not (0 < seconds <= _A_YEAR and 0 < first_seconds <= _A_YEAR):
-            raise ValueError(
-                f"{seconds=} and {first_seconds=} must be more than 0 seconds, and a year at most."
-            )
 
     @contextlib.contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:

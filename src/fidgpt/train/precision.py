@@ -146,15 +146,9 @@ class Float16(_Narrow):
     dtype = torch.float16
 
     def __init__(self, *, init_scale: float = 65536.0, growth_interval: int = 2000) -> None:
-        self.check_arguments(init_scale=init_scale, growth_interval=growth_interval)
         self.scaling: LossScaling | None = LossScaling(
             init_scale=init_scale, growth_interval=growth_interval
         )
-
-    @staticmethod
-    def check_arguments(*, init_scale: float, growth_interval: int) -> None:
-        """Raises ValueError as `LossScaling` does."""
-        LossScaling.check_arguments(init_scale=init_scale, growth_interval=growth_interval)
 
 
 def _narrowed(buffer: Tensor, dtype: torch.dtype) -> Tensor:

@@ -32,25 +32,16 @@ class Samples:
         top_k: int | None = 50,
         every: int | None = None,
     ) -> None:
-        self.check_arguments(
-            num_tokens=num_tokens, temperature=temperature, top_k=top_k, every=every
-        )
-        self.prompts = prompts
-        self.num_tokens = num_tokens
-        self.temperature = temperature
-        self.top_k = top_k
-        self.every = every
-
-    @staticmethod
-    def check_arguments(
-        *, num_tokens: int, temperature: float, top_k: int | None, every: int | None
-    ) -> None:
-        """Raises ValueError unless there is something to write, drawn by a temperature."""
         require_size("num_tokens", num_tokens)
         require_not_negative("temperature", temperature)
         require_size("top_k", top_k)
         if every is not None and every < 1:
             raise ValueError(f"{every=} must be 1 or more steps, or None for the end alone.")
+        self.prompts = prompts
+        self.num_tokens = num_tokens
+        self.temperature = temperature
+        self.top_k = top_k
+        self.every = every
 
     def due(self, step: int, *, num_steps: int) -> bool:
         """Whether to write after a step, beside the texts that end a run."""

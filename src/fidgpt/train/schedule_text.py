@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fidgpt.data import Curve
 from fidgpt.schedule import Schedule
-from fidgpt.train.parameter_groups import GroupFacts
+from fidgpt.train.facts import GroupFacts
 
 _HEIGHT = 10
 _BLOCKS = " ▁▂▃▄▅▆▇█"

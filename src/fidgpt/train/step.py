@@ -79,14 +79,9 @@ class ClipByValue:
     """
 
     def __init__(self, max_grad_value: float) -> None:
-        self.check_arguments(max_grad_value=max_grad_value)
-        self.max_grad_value = max_grad_value
-
-    @staticmethod
-    def check_arguments(*, max_grad_value: float) -> None:
-        """Raises ValueError unless the bound is above 0."""
         if not max_grad_value > 0:
             raise ValueError(f"{max_grad_value=} must be above 0.")
+        self.max_grad_value = max_grad_value
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> None:
         chosen = [p for p in parameters if p.grad is not None]
@@ -183,18 +178,13 @@ class LossScaling:
     """
 
     def __init__(self, *, init_scale: float = 65536.0, growth_interval: int = 2000) -> None:
-        self.check_arguments(init_scale=init_scale, growth_interval=growth_interval)
-        self.scale = init_scale
-        self.growth_interval = growth_interval
-        self._steps = 0  # since the factor last changed
-
-    @staticmethod
-    def check_arguments(*, init_scale: float, growth_interval: int) -> None:
-        """Raises ValueError unless the factor is positive and finite, and the interval a count."""
         if not 0 < init_scale < math.inf:
             raise ValueError(f"{init_scale=} must be above 0, and finite, such as 65536.")
         if growth_interval < 1:
             raise ValueError(f"{growth_interval=} must be 1 or more steps.")
+        self.scale = init_scale
+        self.growth_interval = growth_interval
+        self._steps = 0  # since the factor last changed
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return the loss to differentiate."""

@@ -1,34 +1,32 @@
-"""A summary as text: tables of where the cost of a run is, and of what it needs."""
+"""What is known of a run as text: the facts at its start, and the tables of its summary."""
 
 import io
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fidgpt.cost import PlaceCost
-from fidgpt.train.facts import CacheSize, Facts, Summary, tokens_text
+from fidgpt.train.facts import Facts, Summary, tokens_text
 from fidgpt.train.footprint import Footprint
-from fidgpt.train.trackers.screen import bytes_text, counted, device_text, lack_text, magnitude
+from fidgpt.train.run_directory import RunDirectory
 
-UTILISATION = 0.4  # of the peak: what a run reaches on GPUs that is set up well
-_SMALL = 0.001  # share below which a place is one of the others
+UTILISATION = 0.4  # of the peak: what well-configured runs reach on GPUs
+_SMALL = 0.001  # share below which a place is listed under others
 _GROUPS = 12  # that are listed
-_BECAUSE = "the model needs the numbers of its tensors"
-_UNKNOWN = f"unknown: {_BECAUSE}"
+_UNKNOWN = "unknown: the model needs the numbers of its tensors"
 _COUNTS = ["", "k", "M", "B", "T"]
 _FLOPS = ["", "k", "M", "G", "T", "P"]
 
 
 def summary_text(summary: Summary, *, color: bool) -> str:
-    """All of a summary, as wide as the terminal.
+    """Format a summary as wide as the terminal.
 
     Args:
       summary: what is known.
-      color: dims and emboldens, for a terminal.
+      color: whether to use terminal styles.
     """
     width = max(80, min(shutil.get_terminal_size().columns, 120))
     console = Console(
@@ -51,7 +49,10 @@ def _rows(rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def _model(summary: Summary) -> list[tuple[str, str]]:
-    count, facts = summary.parameters, summary.facts
+    count, facts, cached = summary.parameters, summary.facts, _UNKNOWN
+    if (cache := summary.cache) is not None:
+        context = f"{bytes_text(cache.context)} for {cache.seq_len:,}"
+        cached = f"{bytes_text(cache.token)} a token, {context}"
     rows = [("parameters", f"{count.total:,}{_in_words(count.total)}")]
     if facts.trained_parameters != count.total:
         rows.append(
@@ -61,8 +62,8 @@ def _model(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("active for a token", f"{count.active:,}{_in_words(count.active)}"))
     rows += [
         ("in tables of tokens", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
-        ("shared", ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"),
-        ("cache of generation", _cache(summary.cache)),
+        ("shared", _shared(facts)),
+        ("cache of generation", cached),
     ]
     return [*rows, ("begins with", facts.weights)] if facts.weights else rows
 
@@ -71,70 +72,52 @@ def _in_words(count: int) -> str:
     return f" ({magnitude(count, _COUNTS)})" if count >= 1000 else ""
 
 
-def _cache(cache: CacheSize | None) -> str:
-    if cache is None:
-        return _UNKNOWN
-    return f"{bytes_text(cache.token)} a token, {bytes_text(cache.context)} for {cache.seq_len:,}"
-
-
 def _place_table(places: Sequence[PlaceCost]) -> Table:
-    """Parameters and operations of every place, the small ones in one row."""
+    """Return parameters and operations of every place, the small ones in one row."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for name in ("part", "", "parameters", "", "FLOPs a token", ""):
         side = "left" if len(table.columns) < 2 else "right"
         table.add_column(name, justify=side, no_wrap=True)
-    parameters, flops = _sums(places)
-    count_shares = partial(_shares, whole=parameters, units=_COUNTS)
-    flop_shares = partial(_shares, whole=flops, units=_FLOPS)
-    others = [p for p in places if _is_small(p, parameters, flops)]
-    shown = [(_name(p), _kind(p), p) for p in places if p not in others]
-    for place, kind, cost in shown:
-        table.add_row(place, kind, *count_shares(cost.parameters), *flop_shares(cost.flops))
+    parameters, flops = sum(p.parameters for p in places), sum(p.flops for p in places)
+
+    def add(place: str, kind: str, count: int, operations: int, style: str | None = None) -> None:
+        shares = [(count, parameters, _COUNTS), (operations, flops, _FLOPS)]
+        cells = [
+            (magnitude(part, units), f"{part / whole:.1%}") if part else ("", "")
+            for part, whole, units in shares
+        ]
+        table.add_row(place, kind, *cells[0], *cells[1], style=style)
+
+    others = [0, 0]
+    for cost in places:
+        if cost.parameters < _SMALL * parameters and cost.flops <= _SMALL * flops:
+            others = [others[0] + cost.parameters, others[1] + cost.flops]
+            continue
+        kind = cost.kind if cost.count == 1 else f"{cost.count} x {cost.kind}"
+        add(cost.place.removeprefix("blocks.*.") or "model", kind, cost.parameters, cost.flops)
         if cost.own and cost.linear:
-            table.add_row("", "  its Linears", "", "", *flop_shares(cost.linear))
-            table.add_row("", "  beside them", "", "", *flop_shares(cost.own))
-    if others:
-        count, operations = _sums(others)
-        table.add_row("others", "", *count_shares(count), *flop_shares(operations))
-    table.add_row("all", "", *count_shares(parameters), *flop_shares(flops), style="bold")
+            add("", "  its Linears", 0, cost.linear)
+            add("", "  beside them", 0, cost.own)
+    if any(others):
+        add("others", "", others[0], others[1])
+    add("all", "", parameters, flops, style="bold")
     return table
-
-
-def _sums(places: Sequence[PlaceCost]) -> tuple[int, int]:
-    """Parameters and operations of some places together."""
-    return sum(place.parameters for place in places), sum(place.flops for place in places)
-
-
-def _is_small(cost: PlaceCost, parameters: int, flops: int) -> bool:
-    return cost.parameters < _SMALL * parameters and cost.flops <= _SMALL * flops
-
-
-def _name(cost: PlaceCost) -> str:
-    return cost.place.removeprefix("blocks.*.") or "model"
-
-
-def _kind(cost: PlaceCost) -> str:
-    return cost.kind if cost.count == 1 else f"{cost.count} x {cost.kind}"
-
-
-def _shares(part: int, *, whole: int, units: Sequence[str]) -> tuple[str, str]:
-    """A part in itself and of the whole; nothing where it is nothing."""
-    return (magnitude(part, units), f"{part / whole:.1%}") if part else ("", "")
 
 
 def _notes(summary: Summary) -> Iterator[str]:
     for place in summary.places:
         if place.measured:
             yield (
-                f"{place.place}: {place.kind} does not say what it computes, so torch counted "
+                f"{place.place}: {place.kind} does not declare its operations, so torch counted "
                 f"{magnitude(place.measured, _FLOPS)}FLOP of its products (own_flops_per_token)."
             )
     if not summary.runs_without_memory:
-        yield f"Only what Linears and own_flops_per_token say is counted: {_BECAUSE}."
+        needs = _UNKNOWN.partition(": ")[2]
+        yield f"Only Linears and own_flops_per_token are counted: {needs}."
 
 
 def _groups(summary: Summary) -> list[tuple[str, str]]:
-    """What the optimizer treats alike, at which rate, and what that holds."""
+    """Return the rates, decays and contents of the optimizer's groups."""
     rows = [("optimizer's groups", "learning rate, weight decay, parameters")]
     for group in summary.groups[:_GROUPS]:
         settings = [
@@ -147,7 +130,7 @@ def _groups(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _memory(facts: Facts) -> list[tuple[str, str]]:
-    """What one device needs."""
+    """Return what one device needs."""
     memory = facts.memory
     kept, passing = memory.activations or (None, None)
     sequences = counted(memory.num_sequences, "sequence")
@@ -191,8 +174,78 @@ def _run(summary: Summary) -> list[tuple[str, str]]:
 
 
 def duration(seconds: int | float) -> str:
-    """A time in the unit that suits it: `3.2 hours`."""
+    """Format a time in a suitable unit: `3.2 hours`."""
     for unit, size in (("years", 31_557_600), ("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:,.{0 if seconds >= 100 * size else 1}f} {unit}"
     return "less than a second" if seconds < 1 else f"{seconds:.0f} seconds"
+
+
+def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
+    """Return what will run and where it writes, as rows of a name and a value."""
+    idle = facts.parameters - facts.active_parameters
+    active = f", {facts.active_parameters:,} of them for a token" if idle else ""
+    frozen = facts.parameters - facts.trained_parameters
+    trained = f", {facts.trained_parameters:,} of them trained" if frozen else ""
+    rows = [
+        ("parameters", f"{facts.parameters:,}{active}{trained}"),
+        ("shared parameters", _shared(facts)),
+        ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
+        ("tokens", tokens_text(facts)),
+        ("device", device_text(facts)),
+        ("memory", memory_text(facts)),
+        ("writes to", str(run.path)),
+    ]
+    if step:
+        rows.append(("goes on after", f"step {step:,}"))
+    elif facts.weights:
+        rows.append(("begins with", facts.weights))
+    return _rows(rows)
+
+
+def _shared(facts: Facts) -> str:
+    return ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"
+
+
+def device_text(facts: Facts) -> str:
+    """Describe the devices: `8 x cuda, bfloat16, 7.91 PFLOP/s at best`."""
+    processes = f"{facts.world_size} x " if facts.world_size > 1 else ""
+    peak = magnitude(facts.peak_flops, ["", "k", "M", "G", "T", "P", "E"])
+    return f"{processes}{facts.device}, {facts.precision}, {peak}FLOP/s at best"
+
+
+def memory_text(facts: Facts) -> str:
+    """Describe in short what a device needs."""
+    memory = facts.memory
+    share = "unknown" if memory.activations is None else bytes_text(sum(memory.activations))
+    return (
+        f"{bytes_text(memory.peak)} a device, "
+        f"{share} of it activations of {counted(memory.num_sequences, 'sequence')}"
+        f"{lack_text(facts)}"
+    )
+
+
+def lack_text(facts: Facts) -> str:
+    """Describe what a device has if that is less than it needs; else empty."""
+    there = facts.memory_there
+    if there is None or facts.memory.peak <= there:
+        return ""
+    return f"; it has {bytes_text(there)} only"
+
+
+def bytes_text(count: int) -> str:
+    """Format bytes with three digits: `1.52 GB`."""
+    return magnitude(count, ["B", "kB", "MB", "GB", "TB", "PB"])
+
+
+def magnitude(count: int | float, units: Sequence[str]) -> str:
+    """Format a number with three digits, in the largest unit that it reaches."""
+    power = 0
+    while float(f"{count:.3g}") >= 1000 and power < len(units) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:.3g} {units[power]}".rstrip()
+
+
+def counted(number: int, noun: str) -> str:
+    """Format a count: `1 sequence`, `8 sequences`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

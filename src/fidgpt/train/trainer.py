@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -33,7 +34,16 @@ from fidgpt.train.checkpoints import Checkpoints, check_fit, has_checkpoints, ma
 from fidgpt.train.device import Machine, derive_seed, machine_at_hand, seed_torch
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, evaluating
-from fidgpt.train.facts import Facts, Summary, cache_size, call_text, measured_flops
+from fidgpt.train.facts import (
+    Facts,
+    GroupFacts,
+    Summary,
+    cache_size,
+    call_text,
+    measured_flops,
+    parameter_groups,
+    trainable_copy,
+)
 from fidgpt.train.footprint import NEEDS_NUMBERS, footprint
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.meters import (
@@ -44,7 +54,6 @@ from fidgpt.train.meters import (
     within_memory,
 )
 from fidgpt.train.observers import Observer, require_devices, stepping
-from fidgpt.train.parameter_groups import GroupFacts, parameter_groups, trainable_copy
 from fidgpt.train.precision import Precision
 from fidgpt.train.progress import check_progress, check_text, progress
 from fidgpt.train.run_directory import (
@@ -70,6 +79,7 @@ from fidgpt.train.trackers.background import Trackers, require_packages
 from fidgpt.train.trackers.trackers import Row, Tracker
 
 
+@dataclass(eq=False, kw_only=True)
 class Trainer:
     """Trains a language model; building one has no side effects, `train` has them all.
 
@@ -129,92 +139,39 @@ class Trainer:
         "samples": "live",
     }
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        seq_len: int,
-        batch_size: int,
-        num_steps: int,
-        seed: int,
-        model: LanguageModel,
-        data: TrainingStream,
-        optimizer: Callable[..., Optimizer],
-        schedule: Schedule,
-        loss: CrossEntropy,
-        precision: Precision,
-        parallel: DataParallel,
-        checkpoints: Checkpoints,
-        evaluators: Mapping[str, Evaluator],
-        trackers: Sequence[Tracker],
-        samples: Samples | None = None,
-        groups: Grouping = decay_matrices,
-        trainable: Callable[[str, nn.Parameter], bool] | None = None,
-        weights: Callable[[LanguageModel], None] | None = None,
-        observers: Sequence[Observer] = (),
-        micro_batch_size: int | None = None,
-        max_grad_norm: float | None = 1.0,
-        gradient_transform: GradientTransform | None = None,
-        guard: Guard | None = None,
-        divergence: Divergence | None = None,
-        average: Average | None = None,
-        meters: StepMeters | None = None,
-        schedules: Mapping[str, Schedule] | None = None,
-    ) -> None:
-        self.check_arguments(
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            batch_size=batch_size,
-            num_steps=num_steps,
-            micro_batch_size=micro_batch_size,
-            max_grad_norm=max_grad_norm,
-        )
-        self.vocab_size = vocab_size
-        self.seq_len = seq_len
-        self.batch_size = batch_size
-        self.num_steps = num_steps
-        self.seed = seed
-        self.model = model
-        self.data = data
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.loss = loss
-        self.precision = precision
-        self.parallel = parallel
-        self.checkpoints = checkpoints
-        self.evaluators = evaluators
-        self.trackers = trackers
-        self.samples = samples
-        self.groups = groups
-        self.trainable = trainable
-        self.weights = weights
-        self.observers = observers
-        self.micro_batch_size = micro_batch_size
-        self.max_grad_norm = max_grad_norm
-        self.gradient_transform = gradient_transform
-        self.guard = guard
-        self.divergence = divergence
-        self.average = average
-        self.meters = meters
-        self.schedules = schedules
+    vocab_size: int
+    seq_len: int
+    batch_size: int
+    num_steps: int
+    seed: int
+    model: LanguageModel
+    data: TrainingStream
+    optimizer: Callable[..., Optimizer]
+    schedule: Schedule
+    loss: CrossEntropy
+    precision: Precision
+    parallel: DataParallel
+    checkpoints: Checkpoints
+    evaluators: Mapping[str, Evaluator]
+    trackers: Sequence[Tracker]
+    samples: Samples | None = None
+    groups: Grouping = decay_matrices
+    trainable: Callable[[str, nn.Parameter], bool] | None = None
+    weights: Callable[[LanguageModel], None] | None = None
+    observers: Sequence[Observer] = ()
+    micro_batch_size: int | None = None
+    max_grad_norm: float | None = 1.0
+    gradient_transform: GradientTransform | None = None
+    guard: Guard | None = None
+    divergence: Divergence | None = None
+    average: Average | None = None
+    meters: StepMeters | None = None
+    schedules: Mapping[str, Schedule] | None = None
 
-    @staticmethod
-    def check_arguments(
-        *,
-        vocab_size: int,
-        seq_len: int,
-        batch_size: int,
-        num_steps: int,
-        micro_batch_size: int | None,
-        max_grad_norm: float | None,
-    ) -> None:
-        """Raises ValueError unless counts are at least one and `max_grad_norm` is positive."""
-        require_bound(max_grad_norm)
-        require_size("vocab_size", vocab_size)
-        require_size("seq_len", seq_len)
-        require_size("batch_size", batch_size)
-        require_size("num_steps", num_steps)
-        require_size("micro_batch_size", micro_batch_size)
+    def __post_init__(self) -> None:
+        require_bound(self.max_grad_norm)
+        for name in ("vocab_size", "seq_len", "batch_size", "num_steps", "micro_batch_size"):
+            require_size(name, getattr(self, name))
 
     def train(
         self,
@@ -469,15 +426,15 @@ class Trainer:
             warn=self._warn if run.has_changed else None,
         )
         check_text(saved, self.data, path=run.path)
-        self._check_progress(run, saved, step=step, shift=state.shift)
-        state.restored(step, saved["settings"])
-
-    def _check_progress(
-        self, run: RunDirectory, saved: Row, *, step: int, shift: int | None
-    ) -> None:
         check_progress(
-            saved, self.data, step=step, shift=shift, num_steps=self.num_steps, path=run.path
+            saved,
+            self.data,
+            step=step,
+            shift=state.shift,
+            num_steps=self.num_steps,
+            path=run.path,
         )
+        state.restored(step, saved["settings"])
 
     def _warn(self, line: str) -> None:
         if self.parallel.is_main:
@@ -508,7 +465,9 @@ class Trainer:
             optimizer = self.optimizer(self.groups(model))
         found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
         shift = 0 if self.divergence is None else saved.get("shift")
-        self._check_progress(run, saved, step=found, shift=shift)
+        check_progress(
+            saved, self.data, step=found, shift=shift, num_steps=self.num_steps, path=run.path
+        )
 
     def _evaluate(self, state: TrainState) -> Row:
         """Run the evaluators that are due: `<name>/...`, and `<name>/averaged/...` if averaged.

@@ -154,7 +154,10 @@ class Checkpoints:
         writer: Writer | None = None,
         mirror: Mirror | None = None,
     ) -> None:
-        self.check_arguments(every=every, keep_last=keep_last)
+        if every is not None and every < 1:
+            raise ValueError(f"{every=} must be 1 or more steps, or None to save only the last.")
+        if keep_last < 1:
+            raise ValueError(f"{keep_last=} must be 1 or more checkpoints.")
         retention.check_keep(keep)
         self.every = every
         self.keep_last = keep_last
@@ -164,14 +167,6 @@ class Checkpoints:
         self.mirror = mirror
         self._writer = writer or WriteAtOnce()
         self._peers: Peers | None = None
-
-    @staticmethod
-    def check_arguments(*, every: int | None, keep_last: int) -> None:
-        """Raises ValueError unless `every` and `keep_last` are at least 1."""
-        if every is not None and every < 1:
-            raise ValueError(f"{every=} must be 1 or more steps, or None to save only the last.")
-        if keep_last < 1:
-            raise ValueError(f"{keep_last=} must be 1 or more checkpoints.")
 
     def planned(self, step: int, *, num_steps: int) -> list[str]:
         """Return the reasons to save after `step` of `num_steps` that depend on the step alone."""

@@ -130,18 +130,13 @@ class Mirror:
     """
 
     def __init__(self, url: str, *, tell: Callable[[str], object] | None = None) -> None:
-        self.check_arguments(url=url)
+        if "://" not in url and not url.startswith(("/", "~")):
+            raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or an absolute path.")
         self.url = url
         self._log = tell or print_stderr
         self._is_own = False  # until it was checked
         self._only_there: dict[int, Saved] = {}  # read once, each by a request
         self._missed: tuple[Path, Staying, int] | None = None  # the arguments of a failed `follow`
-
-    @staticmethod
-    def check_arguments(*, url: str) -> None:
-        """Raises ValueError if the folder depends on the working directory."""
-        if "://" not in url and not url.startswith(("/", "~")):
-            raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or an absolute path.")
 
     def require_free(self) -> None:
         """Check that a new run can have its copies there without deleting those of another.

@@ -19,19 +19,14 @@ class KeepEvery:
     """
 
     def __init__(self, *, every: int, until: int | None = None) -> None:
-        self.check_arguments(every=every, until=until)
-        self.every = every
-        self.until = until
-
-    @staticmethod
-    def check_arguments(*, every: int, until: int | None) -> None:
-        """Raises ValueError if a number is below one, or no step is a multiple."""
         if every < 1:
             raise ValueError(f"{every=} must be 1 or more steps.")
         if until is not None and until < 1:
             raise ValueError(f"{until=} must be 1 or a later step, or None for no end.")
         if until is not None and until < every:
             raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
+        self.every = every
+        self.until = until
 
 
 class EveryMinutes:
@@ -43,16 +38,11 @@ class EveryMinutes:
     """
 
     def __init__(self, minutes: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.check_arguments(minutes=minutes)
+        if not minutes > 0:
+            raise ValueError(f"{minutes=} must be more than 0.")
         self.minutes = minutes
         self._clock = clock
         self._last = clock()
-
-    @staticmethod
-    def check_arguments(*, minutes: float) -> None:
-        """Raises ValueError unless the time is positive."""
-        if not minutes > 0:
-            raise ValueError(f"{minutes=} must be more than 0.")
 
     def start(self) -> None:
         """Count time from now."""

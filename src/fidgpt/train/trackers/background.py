@@ -1,4 +1,4 @@
-"""Trackers that run in the background."""
+"""Trackers that run in the background, and several trackers as one."""
 
 import abc
 import ast
@@ -12,16 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar
 
 from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError
 from fidgpt.train.trackers.trackers import Journal, Row, Tracker, read_rows
 
-GROUP = "FIDGPT_GROUP"  # set by a sweep for its points, or by who starts runs that belong together
-_ROOT = "trainer"  # of the graph, which has no path: MLflow takes no value without a name
-
+GROUP = "FIDGPT_GROUP"  # set by a sweep for its points, or by users for runs that belong together
 Scalar = bool | int | float | str | None
 
 
@@ -32,8 +29,8 @@ class Described:
     Attributes:
       path: its directory.
       name: that of its directory.
-      group: what it belongs to, such as a sweep; None where it stands alone.
-      config: every value of the graph by its path, and what is known of the run as a whole.
+      group: what it belongs to, such as a sweep; None if it stands alone.
+      config: every value of the graph by its path, and facts about the run under `run/`.
     """
 
     path: Path
@@ -43,12 +40,14 @@ class Described:
 
 
 def described(run: RunDirectory, facts: Facts) -> Described:
-    """Reads what the run directory holds; what is missing there is left out."""
-    environment = _environment(_text(run, "environment.json"))
+    """Describe a run by its directory; what is missing there is left out."""
+    commit = None
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        commit = json.loads(_text(run, "environment.json")).get("git", {}).get("commit")
     whole: dict[str, Scalar] = {
         "run/directory": str(run.path.resolve()),
         "run/command": _text(run, "command.txt").strip(),
-        "run/git_commit": environment.get("git", {}).get("commit"),
+        "run/git_commit": commit,
         "run/parameters": facts.parameters,
         "run/tokens": facts.tokens,
         "run/device": str(facts.device),
@@ -58,13 +57,14 @@ def described(run: RunDirectory, facts: Facts) -> Described:
         path=run.path,
         name=run.path.resolve().name,
         group=os.environ.get(GROUP) or None,
-        config={path or _ROOT: _value(text) for path, text in run.identity.items()}
+        # The root of the graph has no path, and MLflow needs a name for every value.
+        config={path or "trainer": _value(text) for path, text in run.identity.items()}
         | {name: value for name, value in whole.items() if value not in (None, "")},
     )
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a row: its numbers, without the step."""
+    """Return the numeric metrics of a row, without the step."""
     return {
         key: value
         for key, value in row.items()
@@ -73,16 +73,8 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """What the model wrote at a step, each text by a name of its own."""
+    """Return the texts that the model wrote at a step, by name."""
     return {f"samples/{number}": text for number, text in enumerate(row.get("samples", ()))}
-
-
-def _environment(text: str) -> dict[str, Any]:
-    """What the file holds; nothing where it is damaged."""
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError):
-        return {}
 
 
 def _text(run: RunDirectory, name: str) -> str:
@@ -93,7 +85,7 @@ def _text(run: RunDirectory, name: str) -> str:
 
 
 def _value(text: str) -> Scalar:
-    """A number where the text is one, so that a tracker can sort by it."""
+    """Return a number if the text is one, so that a tracker can sort by it."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -102,24 +94,23 @@ def _value(text: str) -> Scalar:
 
 
 PERIOD = 1.0  # seconds over which rows are gathered before they are written
-PAUSE = 30.0  # seconds after a failure before the tracker is opened anew
+PAUSE = 30.0  # seconds after a failure before the tracker is opened again
 PATIENCE = 30.0  # seconds for the last rows, once the run is over
-ROWS = 10_000  # that wait at most; the oldest go first
+ROWS = 10_000  # that wait at most; the oldest are dropped first
 
 
 class BackgroundTracker(abc.ABC):
     """Hands rows to a thread, which opens the tracker, writes to it and closes it.
 
-    Rows wait while the tracker is down, and it is opened anew until it takes them; what a run that
-    goes on finds in `metrics.jsonl` and the tracker never heard of is made up for. A row is marked
-    as told before it is: a kill may lose those of the last second or two, and doubles none. A run
-    that goes on with other settings from before what the tracker heard of becomes another there,
-    and so does one that goes back by itself.
+    While the tracker is down, rows wait and opening is retried. A resumed run sends the rows of
+    `metrics.jsonl` that the tracker lacks. A row is recorded as delivered before it is: a kill may
+    lose those of the last second or two, but duplicates none. A run that is resumed with another
+    config from before the last delivered step, or that rolls back, becomes a new run there.
 
     Attributes:
-      title: what a person calls the tracker.
+      title: the name of the service.
       extra: the extra of fidgpt that installs it.
-      packages: what must be there to be imported.
+      packages: that must be importable.
     """
 
     title: ClassVar[str]
@@ -127,37 +118,36 @@ class BackgroundTracker(abc.ABC):
     packages: ClassVar[Sequence[str]]
 
     def __init__(self, *, destination: str) -> None:
-        kept = f"{self.extra}-{zlib.crc32(destination.encode()):08x}.json"
-        self._kept_in = kept  # two trackers of a kind go to two places
+        # Two trackers of a kind may have two destinations.
+        self._file = f"{self.extra}-{zlib.crc32(destination.encode()):08x}.json"
         self._rows: deque[Row] = deque(maxlen=ROWS)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of rows, journal and `_back`
         self._news: deque[str] = deque()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_open = self._is_down = False
         self._place = ""
         self._num_lost = self._last = 0
-        self._back_to: int | None = None  # the step to which the run went back, until that is told
-        self._left = False  # whether the tracker has steps after it
+        self._back: int | None = None  # the step that the run rolled back to; None once handled
 
     @abc.abstractmethod
     def open(self, run: Described, journal: Journal) -> str:
-        """Begins the run, or goes on after `journal.step`; returns where a person finds it."""
+        """Start the run, or continue after `journal.step`; return where users find it."""
 
     @abc.abstractmethod
     def write(self, rows: Sequence[Row]) -> None:
-        """Writes rows in order; they are with the tracker when this returns."""
+        """Write rows in order; they are delivered when this returns."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends what `open` began, even where that came to nothing."""
+        """End what `open` began, even if it failed."""
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
-        """The thread begins; what the tracker missed until `step` is the first that it hears."""
-        self._journal = Journal(run.path / "tracking" / self._kept_in)
-        self._last, self._back_to, self._left = 0, None, False
+        """Start the thread, first with the rows until `step` that the tracker lacks."""
+        self._journal = Journal(run.path / "tracking" / self._file)
+        self._last, self._back = 0, None
         if run.changes and self._journal.step > step:
-            self._journal.begin_anew(step=step)
+            self._journal.start_new(step=step)
         metrics = run.path / "metrics.jsonl"
         if self._journal.step < step and metrics.exists():
             for row in read_rows(metrics):
@@ -169,56 +159,45 @@ class BackgroundTracker(abc.ABC):
         self._thread.start()
 
     def log(self, row: Row) -> None:
-        """The row waits for the thread, unless the tracker has it from before a resume."""
+        """Queue a row for the thread, unless it was delivered before a resume."""
         step = row["step"]
         with self._lock:
             if step <= self._last:
                 while self._rows and self._rows[-1]["step"] >= step:
                     self._rows.pop()
-                self._leave(back_to=min(step - 1, self._delivered()))
+                if self._journal.step >= step:
+                    self._back = step - 1
+                    # At once: the thread may not get to it before the run is killed.
+                    with contextlib.suppress(OSError):
+                        self._journal.start_new(step=step - 1)
             self._last = step
-            if step > self._delivered():
+            if step > self._journal.step:
                 self._num_lost += len(self._rows) == ROWS
                 self._rows.append(row)
 
-    def _leave(self, *, back_to: int) -> None:
-        """What the tracker has after a step is of a way that the run left."""
-        self._back_to = back_to
-        if self._journal.step > back_to:
-            self._left = True
-            # At once: a run that is killed while the tracker is down does not go back again.
-            with contextlib.suppress(OSError):
-                self._journal.begin_anew(step=back_to)
-
-    def _delivered(self) -> int:
-        """The last step that the tracker has, of the way that the run went."""
-        delivered = self._journal.step
-        return delivered if self._back_to is None else min(delivered, self._back_to)
-
     def print(self, text: str) -> None:
-        """Text is no metric."""
+        """Ignore texts, which are not metrics."""
         del text
 
     def news(self) -> list[str]:
-        """What a person should hear of the tracker; each line once."""
+        """Return lines for the console, each once."""
         return [self._news.popleft() for _ in range(len(self._news))]
 
     def finish_soon(self) -> None:
-        """No further row will come."""
+        """Announce that no further row will come."""
         self._over.set()
 
     def finish(self) -> None:
-        """Waits for the last rows, but not for a tracker that does not answer."""
+        """Wait for the last rows, but not for a tracker that does not answer."""
         self.finish_soon()
         if self._thread is None:
             return
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
             self._news.append(f"{self.title} did not end within {PATIENCE:.0f} s: left behind.")
-        self._num_lost += len(self._rows)
-        if self._num_lost:
+        if num_lost := self._num_lost + len(self._rows):
             self._news.append(
-                f"{self.title} never got {self._num_lost:,} rows; metrics.jsonl has them all."
+                f"{self.title} never got {num_lost:,} rows; metrics.jsonl has them all."
             )
 
     def _work(self, run: Described) -> None:
@@ -227,79 +206,62 @@ class BackgroundTracker(abc.ABC):
             is_over = self._over.wait(PAUSE if self._is_down else PERIOD if self._is_open else 0)
             try:
                 self._deliver(run)
-            except Exception as error:  # whatever a library or a server comes up with
-                self._failed(error)
-        self._closed()
+            except Exception as error:  # libraries and servers raise anything
+                if not self._is_down:
+                    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                    self._news.append(
+                        f"warning: {self.title} is down ({reason}): the run continues without it, "
+                        f"its rows wait, and it is retried every {PAUSE:.0f} s."
+                    )
+                self._is_down = True
+                self._close()
+        self._close()
 
     def _deliver(self, run: Described) -> None:
-        if not run.path.is_dir():  # a tracker may make it anew, where it is to be put back
+        if not run.path.is_dir():  # a tracker might create it again
             raise FileNotFoundError("the run's directory is gone")
-        self._go_back()
+        with self._lock:
+            has_rolled_back = self._back is not None
+            if self._back is not None:  # `open` may have replaced the id meanwhile
+                self._journal.start_new(step=min(self._journal.step, self._back))
+                self._back = None
+        if has_rolled_back:
+            self._close()
         if not self._is_open:
-            self._mark(self._journal.step)  # a kill as it opens must not leave a run by another id
+            self._journal.write(step=self._journal.step)  # keeps the id if `open` is killed
             place = self.open(run, self._journal)
             if place != self._place:
                 self._news.append(f"{self.title}: {place}")
             self._is_open, self._place = True, place
         with self._lock:
-            rows = list(self._rows) if self._back_to is None else []
-        if not rows:
-            return
-        delivered = self._journal.step
-        self._mark(rows[-1]["step"])
+            rows, before = list(self._rows), self._journal.step
+            if self._back is not None or not rows:
+                return
+            self._journal.write(step=rows[-1]["step"])
         try:
             self.write(rows)
         except Exception:
             with self._lock:
-                delivered = min(delivered, self._delivered())
-            self._mark(delivered)
+                self._journal.write(step=min(before, self._journal.step))
             raise
-        self._forget(rows[-1]["step"])
+        with self._lock:
+            while self._rows and self._rows[0]["step"] <= self._journal.step:
+                self._rows.popleft()
         if self._is_down:
             self._is_down = False
             self._news.append(f"{self.title} is back, and has what it missed.")
 
-    def _go_back(self) -> None:
-        """Where the tracker heard of steps that the run left, what follows is another run there."""
-        with self._lock:
-            back = self._back_to
-            left = back is not None and (self._left or back < self._journal.step)
-            if left:  # once more: what was under way in this thread may have written over it
-                self._journal.begin_anew(step=self._delivered())
-            self._back_to, self._left = None, False
-        if left:
-            self._closed()
-
-    def _mark(self, step: int) -> None:
-        self._journal.write(step=step)
-
-    def _forget(self, step: int) -> None:
-        with self._lock:
-            delivered = step if self._back_to is None else min(step, self._back_to)
-            while self._rows and self._rows[0]["step"] <= delivered:
-                self._rows.popleft()
-
-    def _failed(self, error: Exception) -> None:
-        if not self._is_down:
-            reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-            self._news.append(
-                f"warning: {self.title} is down ({reason}): the run goes on without it, its rows "
-                f"wait, and it is tried again every {PAUSE:.0f} s."
-            )
-        self._is_down = True
-        self._closed()
-
-    def _closed(self) -> None:
+    def _close(self) -> None:
         self._is_open = False
         try:
             self.close()
         except Exception as error:
             if not self._is_down:
-                self._news.append(f"warning: {self.title} could not end well: {error}")
+                self._news.append(f"warning: {self.title} failed to close: {error}")
 
 
 def require_packages(trackers: Sequence[Tracker]) -> None:
-    """Raises RunError where a tracker's package is not installed, before anything is written."""
+    """Raise RunError if a tracker's package is not installed, before anything is written."""
     for tracker in trackers:
         if isinstance(tracker, BackgroundTracker):
             missing = [name for name in tracker.packages if importlib.util.find_spec(name) is None]
@@ -311,10 +273,10 @@ def require_packages(trackers: Sequence[Tracker]) -> None:
 
 
 class Trackers:
-    """Several trackers as one, finished in any case.
+    """Several trackers as one, a context that finishes them.
 
-    One that raises is heard of once and then left alone, unless it raises RunError: so says the
-    run's own record that it cannot be kept, and the run stops.
+    One that raises is reported once and then dropped. RunError passes through: the run cannot
+    write its own record, and stops.
     """
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
@@ -323,20 +285,14 @@ class Trackers:
     def __enter__(self) -> "Trackers":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        asides = [tracker for tracker in self._trackers if isinstance(tracker, BackgroundTracker)]
-        for tracker in asides:  # all of them end at once
+    def __exit__(self, *exception: object) -> None:
+        background = [one for one in self._trackers if isinstance(one, BackgroundTracker)]
+        for tracker in background:  # all of them end at once
             tracker.finish_soon()
-        self._all(lambda tracker: tracker.finish(), asides)
-        self._all(
-            lambda tracker: tracker.finish(),
-            [tracker for tracker in self._trackers if not isinstance(tracker, BackgroundTracker)],
-        )
+        # The others last: they print what the background ones report.
+        others = [one for one in self._trackers if one not in background]
+        self._all(lambda tracker: tracker.finish(), background)
+        self._all(lambda tracker: tracker.finish(), others)
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         self._all(lambda tracker: tracker.start(run, facts, step=step), self._trackers)
@@ -358,7 +314,7 @@ class Trackers:
                 self._trackers.remove(tracker)
                 news.append(
                     f"warning: {type(tracker).__name__} broke ({type(error).__name__}: {error}): "
-                    "the run goes on without it."
+                    "the run continues without it."
                 )
             if isinstance(tracker, BackgroundTracker):
                 news += tracker.news()

@@ -1,4 +1,4 @@
-"""What a person sees of a run: what will happen, how far it is, and what came out."""
+"""The console: facts at the start, progress, and results."""
 
 import time
 from datetime import timedelta
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
 
 _LINES_WITHOUT_A_TERMINAL = 20
-_LONG = 1e6  # a loss from which on powers of ten are shorter
-_WIDTH_WITHOUT_A_TERMINAL = 1000  # nothing is there to be filled, and a path stays in one piece
+_WIDTH_WITHOUT_A_TERMINAL = 1000  # no wrapping, so that a path stays in one piece
 
 
 class Console:
-    """A table of facts, then a progress bar; on a pipe or in a log, a line now and then."""
+    """Prints a table of facts, then a progress bar; without a terminal, a line now and then."""
 
     def __init__(self) -> None:
         self._rich: RichConsole | None = None
@@ -29,9 +28,9 @@ class Console:
         self._begun_at, self._num_rows = 0.0, 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
-        from rich.console import Console as RichConsole  # late: most who import this train nothing
+        from rich.console import Console as RichConsole  # late: commands that train nothing
 
-        from fidgpt.train.trackers.screen import facts_table, progress_bar
+        from fidgpt.train.summary_text import facts_table
 
         self._facts = facts
         self._begun_at, self._num_rows = time.monotonic(), 0
@@ -56,7 +55,7 @@ class Console:
             self.print(f"step {row['step']} writes: {text}")
         if row.get("skipped"):
             self.print(
-                f"step {row['step']} is left out: loss {_short(row['loss'])}, gradient norm "
+                f"step {row['step']} is skipped: loss {_short(row['loss'])}, gradient norm "
                 f"{row['grad_norm']:.4g}"
             )
         if self._progress is not None and self._task is not None:
@@ -69,7 +68,7 @@ class Console:
 
     def print(self, text: str) -> None:
         assert self._rich is not None
-        # A path is to be copied whole, and brackets are no markup.
+        # Paths stay whole, and brackets are not markup.
         self._rich.print(text, soft_wrap=True, markup=False, emoji=False)
 
     def _is_evaluated(self, key: str) -> bool:
@@ -77,9 +76,9 @@ class Console:
         return key.partition("/")[0] in self._facts.evaluators
 
     def _left(self, step: int) -> str:
-        """Hours, minutes and seconds that the rest takes at the pace since the run was begun."""
+        """Return the time that the rest takes at the pace since the start."""
         assert self._facts is not None
-        # Of rows, not up to the step: a run that diverged may go back to before it was begun.
+        # Pace of rows, not of steps: a run that rolls back repeats some.
         pace = (time.monotonic() - self._begun_at) / self._num_rows
         return str(timedelta(seconds=round(pace * (self._facts.num_steps - step))))
 
@@ -102,4 +101,20 @@ def _numbers(row: Row) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < _LONG else f"{value:.4g}"
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
+
+
+def progress_bar(console: "RichConsole") -> "Progress":
+    """Return a bar of steps, with room for the numbers of the last one."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[numbers]}"),
+        TextColumn("left"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        expand=True,
+        speed_estimate_period=900.0,  # seconds; a step of a large model may take a minute
+    )

@@ -5,9 +5,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from fidgpt.train.trackers.background import (
     PATIENCE,
@@ -23,10 +22,22 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 
-# What one request takes at most, and what a name and a value may be.
+# Limits of one request, and of a value and a name.
 _METRICS, _PARAMS, _VALUE, _NAME = 1000, 100, 6000, 250
 _FORBIDDEN = re.compile(r"[^\w\-. :/]+")
-T = TypeVar("T")
+
+
+class _Service(BackgroundTracker):
+    """A tracker whose `open` keeps a run object that takes rows and is finished."""
+
+    def __init__(self, *, destination: str) -> None:
+        super().__init__(destination=destination)
+        self._run: Any = None
+
+    def close(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
 
 
 class MLflow(BackgroundTracker):
@@ -34,8 +45,8 @@ class MLflow(BackgroundTracker):
 
     Args:
       experiment: where the run is listed.
-      tracking_uri: a server, or a database such as `sqlite:////data/mlflow.db`; unless said what
-        MLFLOW_TRACKING_URI says, or else `mlflow.db` in the folder of the runs.
+      tracking_uri: a server, or a database such as `sqlite:////data/mlflow.db`; None for the
+        environment variable MLFLOW_TRACKING_URI, or else `mlflow.db` beside the run directories.
     """
 
     title = "MLflow"
@@ -51,8 +62,9 @@ class MLflow(BackgroundTracker):
 
     def open(self, run: Described, journal: Journal) -> str:
         from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
+        from mlflow.entities import Param  # pyright: ignore[reportMissingImports]
 
-        # Its own tries would fill the terminal, and new tables are no news there.
+        # Its own retries and the creation of its tables would fill the terminal.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -62,11 +74,17 @@ class MLflow(BackgroundTracker):
         artifacts = (folder / "mlartifacts").as_uri() if uri.startswith("sqlite:") else None
         experiment = _experiment(client, self._experiment, artifacts)
         if not _is_known(client, journal.id):
-            begun = client.create_run(experiment, run_name=run.name, tags=_tags(run))
-            journal.write(step=journal.step, identity=begun.info.run_id)
+            tags = {"group": run.group} if run.group else {}
+            created = client.create_run(experiment, run_name=run.name, tags=tags)
+            journal.write(step=journal.step, identity=created.info.run_id)
         self._id = journal.id
-        client.update_run(journal.id, status="RUNNING")
-        _describe(client, journal.id, run.config)
+        client.update_run(self._id, status="RUNNING")
+        # MLflow keeps the first value of each parameter, and rejects another one.
+        known = client.get_run(self._id).data.params
+        named = {_name(path): str(value)[:_VALUE] for path, value in run.config.items()}
+        params = [Param(name, value) for name, value in named.items() if name not in known]
+        for at in range(0, len(params), _PARAMS):
+            client.log_batch(self._id, params=params[at : at + _PARAMS])
         return shlex.join(["mlflow", "ui", "--backend-store-uri", uri])
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -79,8 +97,8 @@ class MLflow(BackgroundTracker):
             for row in rows
             for name, value in numbers(row).items()
         ]
-        for some in _batches(metrics, _METRICS):
-            self._client.log_batch(self._id, metrics=some)
+        for at in range(0, len(metrics), _METRICS):
+            self._client.log_batch(self._id, metrics=metrics[at : at + _METRICS])
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -92,15 +110,14 @@ def _experiment(client: Any, name: str, artifacts: str | None) -> str:
     from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
 
     found = client.get_experiment_by_name(name)
-    if found is not None:
-        return found.experiment_id
-    try:
-        return client.create_experiment(name, artifact_location=artifacts)
-    except MlflowException:  # another run was faster
-        found = client.get_experiment_by_name(name)
-        if found is None:
-            raise
-        return found.experiment_id
+    if found is None:
+        try:
+            return client.create_experiment(name, artifact_location=artifacts)
+        except MlflowException:  # another run may have been faster
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    return found.experiment_id
 
 
 def _is_known(client: Any, identity: str) -> bool:
@@ -115,32 +132,9 @@ def _is_known(client: Any, identity: str) -> bool:
     return True
 
 
-def _tags(run: Described) -> dict[str, str]:
-    return {"group": run.group} if run.group else {}
-
-
-def _describe(client: Any, identity: str, config: Mapping[str, object]) -> None:
-    """Gives the run the parameters that it lacks: MLflow keeps the first value of each."""
-    from mlflow.entities import Param  # pyright: ignore[reportMissingImports]
-
-    known = client.get_run(identity).data.params
-    named = {_name(path): str(value)[:_VALUE] for path, value in config.items()}
-    params = [Param(name, value) for name, value in named.items() if name not in known]
-    for some in _batches(params, _PARAMS):
-        client.log_batch(identity, params=some)
-
-
-def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[at : at + size] for at in range(0, len(items), size))
-
-
 def _name(path: str) -> str:
-    """`model.blocks[0].mlp` -> `model.blocks.0.mlp`, as brackets are not taken."""
+    """Write `model.blocks[0].mlp` as `model.blocks.0.mlp`: brackets are not allowed."""
     return _FORBIDDEN.sub(".", path).replace("..", ".").strip(".")[-_NAME:]
-
-
-_EVENTS = "events.out.tfevents."  # then the seconds since 1970 at which a file begins
-_EARLIER = "before-"  # sorts before all of them, and before what has it already
 
 
 class TensorBoard(BackgroundTracker):
@@ -157,10 +151,18 @@ class TensorBoard(BackgroundTracker):
         from torch.utils.tensorboard.writer import SummaryWriter  # late: an extra
 
         folder = run.path / "tensorboard"
-        _stand_before_now(folder)
-        # What stands there of later steps is not shown: a failed writing, or other settings.
+        # TensorBoard reads files by name, which holds the time: those of a clock that was ahead
+        # would hide the next steps, so they are renamed.
+        names = sorted(path.name for path in folder.glob("*tfevents*"))
+        if names and names[-1] >= f"events.out.tfevents.{int(time.time()):010d}":
+            for name in names:
+                (folder / name).rename(folder / f"before-{name}")
+        # Later steps, of a failed write or another config, are hidden.
         self._writer = SummaryWriter(str(folder), purge_step=journal.step + 1)
-        self._writer.add_text("config", _table(run.config), global_step=journal.step + 1)
+        cells = {name: str(value).replace("|", "&#124;") for name, value in run.config.items()}
+        table = [f"| {name} | {value} |" for name, value in cells.items()]
+        text = "\n".join(["| value | is |", "| --- | --- |", *table])
+        self._writer.add_text("config", text, global_step=journal.step + 1)
         return shlex.join(["tensorboard", f"--logdir={run.path.parent}"])
 
     def write(self, rows: Sequence[Row]) -> None:
@@ -169,7 +171,8 @@ class TensorBoard(BackgroundTracker):
             for name, value in numbers(row).items():
                 self._writer.add_scalar(name, value, global_step=row["step"])
             for name, text in texts(row).items():
-                self._writer.add_text(name, _as_it_is(text), global_step=row["step"])
+                verbatim = "\n".join(f"    {line}" for line in text.splitlines())  # in Markdown
+                self._writer.add_text(name, verbatim, global_step=row["step"])
         self._writer.flush()
 
     def close(self) -> None:
@@ -178,33 +181,12 @@ class TensorBoard(BackgroundTracker):
             writer.close()
 
 
-def _stand_before_now(folder: Path) -> None:
-    """Gives files of a clock that was ahead names before that of the next one.
-
-    TensorBoard reads them by name, which holds the time: one read last hides steps that follow it.
-    """
-    names = sorted(path.name for path in folder.glob("*tfevents*"))
-    if names and names[-1] >= f"{_EVENTS}{int(time.time()):010d}":
-        for name in names:
-            (folder / name).rename(folder / f"{_EARLIER}{name}")
-
-
-def _as_it_is(text: str) -> str:
-    """Markdown that shows a text with its spaces and line breaks."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def _table(config: Mapping[str, object]) -> str:
-    rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in config.items()]
-    return "\n".join(["| value | is |", "| --- | --- |", *rows])
-
-
-class Trackio(BackgroundTracker):
-    """A run of a Trackio project, where TRACKIO_DIR says.
+class Trackio(_Service):
+    """A run of a Trackio project, stored in TRACKIO_DIR.
 
     Args:
       project: where the run is listed.
-      space: the Space of Hugging Face's that shows it, `user/name`; this machine unless said.
+      space: the Hugging Face Space that shows it, `user/name`; None for this machine.
     """
 
     title = "Trackio"
@@ -215,7 +197,6 @@ class Trackio(BackgroundTracker):
         super().__init__(destination=f"{space}/{project}")
         self._project = project
         self._space = space
-        self._run: Any = None
 
     def open(self, run: Described, journal: Journal) -> str:
         import trackio  # pyright: ignore[reportMissingImports]
@@ -237,20 +218,15 @@ class Trackio(BackgroundTracker):
         for row in rows:
             self._run.log(numbers(row), step=row["step"])
 
-    def close(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.finish()
 
-
-class WandB(BackgroundTracker):
+class WandB(_Service):
     """A run of Weights & Biases, its files in `wandb/` of the run directory.
 
     Args:
       project: where the run is listed.
-      entity: the team or user that owns the project; your own unless said.
-      mode: `online`, `offline`, or None for what WANDB_MODE says, and offline where no account is
-        known on this machine; `wandb sync` uploads what was written offline.
+      entity: the team or user that owns the project; None for yourself.
+      mode: `online`, `offline`, or None for WANDB_MODE, and offline if no account is known on this
+        machine; `wandb sync` uploads what was written offline.
     """
 
     title = "Weights & Biases"
@@ -268,7 +244,6 @@ class WandB(BackgroundTracker):
         self._project = project
         self._entity = entity
         self._mode: Literal["online", "offline"] | None = mode
-        self._run: Any = None
 
     def open(self, run: Described, journal: Journal) -> str:
         import wandb  # pyright: ignore[reportMissingImports]
@@ -295,17 +270,12 @@ class WandB(BackgroundTracker):
 
     def write(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            # Whole at once: else wandb keeps it until the next one comes, or a kill.
+            # Committed, or wandb would hold it until the next one, or a kill.
             self._run.log({**numbers(row), **texts(row)}, step=row["step"], commit=True)
-
-    def close(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.finish()
 
 
 def _usual_mode() -> Literal["offline"] | None:
-    """None where wandb can decide, offline where it would ask on the terminal for an account."""
+    """Return None if wandb can decide, offline if it would ask on the terminal for an account."""
     import wandb  # pyright: ignore[reportMissingImports]
 
     if os.environ.get("WANDB_MODE"):
@@ -316,9 +286,9 @@ def _usual_mode() -> Literal["offline"] | None:
 def _quiet() -> Any:
     from wandb import Settings  # pyright: ignore[reportMissingImports]
 
-    # The console is the run's own; machine, commit and diff are in the run directory.
+    # The console belongs to the run; machine, commit and diff are in the run directory.
     settings = Settings(silent=True, console="off", disable_git=True, finish_timeout=PATIENCE)
-    # Rows wait 15 s for the disk otherwise, and go with a kill. Older ones do not have it.
+    # Otherwise rows wait 15 s, and a kill loses them. Older versions lack this setting.
     if hasattr(settings, "x_transaction_log_flush_interval"):
         settings.x_transaction_log_flush_interval = PERIOD
     return settings

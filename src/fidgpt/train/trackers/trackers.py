@@ -1,4 +1,4 @@
-"""Trackers of metrics."""
+"""What trackers do, and the record of metrics that every run keeps."""
 
 import contextlib
 import errno
@@ -10,101 +10,104 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fidgpt.files import sync
+from fidgpt.files import atomic_path, sync, write_whole
 from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr, resume_flag
 
 Row = dict[str, Any]
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
-_OF_THE_MACHINE = ("tokens_per_second", "utilisation", "memory")
+_MACHINE_DEPENDENT = ("tokens_per_second", "utilisation", "memory")
 
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Hears of a run as it happens, on its main process alone."""
+    """Receives what happens in a run, on its main process only."""
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
-        """The run begins, or goes on after `step` steps."""
+        """Called before the first step, or before a resumed run continues after `step`."""
         ...
 
     def log(self, row: Row) -> None:
-        """One step is done: `step`, `loss` and whatever else was measured."""
+        """Log the metrics of one step: `step`, `loss` and others."""
         ...
 
     def print(self, text: str) -> None:
-        """Something for a person to read."""
+        """Show a text to the user."""
         ...
 
     def finish(self) -> None:
-        """The run is over, whether it got to its end or not."""
+        """Called at the end of the run, however it ended."""
         ...
 
 
 class JSONLines:
-    """Appends one row a step to `metrics.jsonl` in the run directory, floats at full precision.
+    """Appends a row per step to `metrics.jsonl` in the run directory, with exact floats.
 
-    A run that goes on after a kill drops the rows of steps that its checkpoint does not know, so
-    the file reads as if nothing had happened; and so does one that goes back by itself. A file
-    that somebody removes or replaces during the run, as an editor does, is written anew with all
-    its rows; one that is cut, as `logrotate` does with `copytruncate`, goes on by whole rows.
+    A run that is resumed or rolled back drops the rows of steps after its checkpoint, so that the
+    file reads as if nothing had happened. If the file is removed or replaced during the run, as by
+    an editor, it is restored with all rows; if it is cut, as by `logrotate` with `copytruncate`,
+    it continues with whole rows.
     """
 
     def __init__(self) -> None:
         self._file: Any = None
         self._folder: os.stat_result | None = None
-        self._last = 0
-        self._size = 0
+        self._last = self._size = 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         path = run.path / "metrics.jsonl"
         with _explained(path):
-            self._open(path, after=step)
+            self._begin(path, after=step)
 
     def log(self, row: Row) -> None:
         path = Path(self._file.name)
-        if row["step"] <= self._last:
-            with _explained(path):
-                self._file.close()
-                self._open(path, after=row["step"] - 1)
-        self._last = row["step"]
-        line = _line(row).encode()
         with _explained(path):
-            self._bring_back(path)
-            self._end_line(path, step=row["step"])
+            if row["step"] <= self._last:
+                self._file.close()
+                self._begin(path, after=row["step"] - 1)
+            self._restore_if_replaced(path)
+            self._end_cut_line(path, step=row["step"])
+            line = _line(row).encode()
             while line:
                 line = line[self._file.write(line) :]
             self._size = self._file.tell()
+        self._last = row["step"]
 
-    def _open(self, path: Path, *, after: int) -> None:
-        num_kept = _keep_until(path, after) if path.exists() else 0
-        if num_kept < after:
-            lost = f"{after - num_kept:,} of the {after:,} steps so far"
+    def print(self, text: str) -> None:
+        """Ignore texts, which are not metrics."""
+
+    def finish(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _begin(self, path: Path, *, after: int) -> None:
+        steps = _keep_until(path, after) if path.exists() else set()
+        if len(steps) < after:
+            lost = f"{after - len(steps):,} of the {after:,} steps so far"
             print_stderr(f"warning: {path} has no rows of {lost}; the run itself is whole.")
-        # Unbuffered: what could not be written is not tried again as the file is closed.
+        self._open(path)
+        self._folder, self._last = path.parent.stat(), after
+
+    def _open(self, path: Path) -> None:
+        # Unbuffered: what could not be written is not tried again when the file is closed.
         self._file = path.open("a+b", buffering=0)
-        self._folder = path.parent.stat()
-        self._last = after
         self._size = os.fstat(self._file.fileno()).st_size
 
-    def _bring_back(self, path: Path) -> None:
-        """Writes the file anew where it was taken away: what is open still has all of it.
-
-        Where the whole folder went, it does not: the next checkpoint says so.
-        """
+    def _restore_if_replaced(self, path: Path) -> None:
+        """Write the file again from the open one, unless the whole folder is gone."""
         if _is(path, os.fstat(self._file.fileno())) or not _is(path.parent, self._folder):
             return
         self._file.seek(0)
         _replace(path, self._file.read())
         self._file.close()
-        self._file = path.open("a+b", buffering=0)
-        self._size = os.fstat(self._file.fileno()).st_size
+        self._open(path)
         print_stderr(
             f"warning: {path} was removed or replaced by another file: all of it is there again."
         )
 
-    def _end_line(self, path: Path, *, step: int) -> None:
-        """Begins a line where somebody cut the file, or wrote into it, and left half of one."""
+    def _end_cut_line(self, path: Path, *, step: int) -> None:
+        """End a line that another program cut or wrote."""
         size = os.fstat(self._file.fileno()).st_size
         if size < self._size:
             print_stderr(
@@ -116,13 +119,6 @@ class JSONLines:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def print(self, text: str) -> None:
-        """Text is no metric."""
-
-    def finish(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
 
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
@@ -130,7 +126,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "make room" if is_full else "see to it that it can be"
+        remedy = "make room" if is_full else "make it writable"
         raise RunError(
             f"{path} cannot be written ({error.strerror}): {remedy}, then go on with "
             f"{resume_flag(path.parent)}."
@@ -138,116 +134,97 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def reproducible(row: Row) -> Row:
-    """What of a row is the same whenever the step is done again, on whatever machine's mood."""
+    """Return the metrics of a row that do not depend on the speed or memory of the machine."""
     return {
         name: value
         for name, value in row.items()
-        if name not in _OF_THE_MACHINE and not name.startswith("seconds/")
+        if name not in _MACHINE_DEPENDENT and not name.startswith("seconds/")
     }
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics file, but for lines that are none, as one that a kill cut short."""
+    """Return the rows of a metrics file, without damaged lines, such as one cut by a kill."""
     rows = map(_row, path.read_bytes().split(b"\n"))
     return [row for row in rows if row is not None]
 
 
 def _line(row: Row) -> str:
-    """A row as strict JSON, which has no word for infinities and what is no number."""
+    """Format a row as strict JSON, which has no infinities and NaN."""
     plain = {name: _NAMES.get(repr(value), value) for name, value in row.items()}
     return json.dumps(plain, allow_nan=False) + "\n"
 
 
 def _row(line: bytes) -> Row | None:
-    """What a line of a metrics file says; None where it is no row."""
+    """Parse a line of a metrics file; None if it is damaged."""
     try:
         row: Any = json.loads(line, object_hook=_with_numbers)
-    except ValueError:  # no JSON, or no UTF-8
+    except ValueError:  # not JSON, or not UTF-8
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def _with_numbers(row: Row) -> Row:
-    return {
-        name: _NUMBERS.get(value, value) if isinstance(value, str) else value
-        for name, value in row.items()
-    }
+    return {k: _NUMBERS.get(v, v) if isinstance(v, str) else v for k, v in row.items()}
 
 
-def _keep_until(path: Path, step: int) -> int:
-    """Drops the rows of later steps; returns how many steps have one."""
+def _keep_until(path: Path, step: int) -> set[int]:
+    """Drop the rows of later steps, move damaged lines aside, and return the steps that remain."""
+    *lines, _ = path.read_bytes().split(b"\n")  # the last one is empty, or cut by a kill
     kept = [row for row in read_rows(path) if row["step"] <= step]
-    _set_aside_damaged(path)
+    if damaged := [number for number, line in enumerate(lines, 1) if _row(line) is None]:
+        aside = path.with_suffix(f".damaged{path.suffix}")
+        with aside.open("ab") as file:
+            file.writelines(lines[number - 1] + b"\n" for number in damaged)
+        which = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
+        print_stderr(
+            f"warning: {which} of {path} cannot be read, and was moved to {aside.name}; all other "
+            "rows are as they were."
+        )
     _replace(path, "".join(map(_line, kept)).encode())
-    return len({row["step"] for row in kept})
+    return {row["step"] for row in kept}
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.write_bytes(content)
-        sync(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_path(path) as draft:
+        draft.write_bytes(content)
+        sync(draft)
 
 
 def _is(path: Path, known: os.stat_result | None) -> bool:
-    """Whether what lies there is the very file or folder that was known."""
+    """Whether a path still is the file or folder that was known."""
     try:
         return known is not None and os.path.samestat(path.stat(), known)
     except FileNotFoundError:
         return False
 
 
-def _set_aside_damaged(path: Path) -> None:
-    """Keeps lines that cannot be read in a file of their own; a cut end is what a kill leaves."""
-    *lines, _ = path.read_bytes().split(b"\n")
-    damaged = [number for number, line in enumerate(lines, start=1) if _row(line) is None]
-    if not damaged:
-        return
-    aside = path.with_suffix(f".damaged{path.suffix}")
-    with aside.open("ab") as file:
-        file.writelines(lines[number - 1] + b"\n" for number in damaged)
-    which = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
-    print_stderr(
-        f"warning: {which} of {path} cannot be read, and was moved to {aside.name}; all other "
-        "rows are as they were."
-    )
-
-
 class Journal:
-    """Lets a run that goes on continue what a tracker has, and tell it nothing twice.
+    """Lets a resumed run continue what a tracker has, and deliver nothing twice.
 
     Attributes:
-      id: what the tracker knows the run by.
-      step: the last step that the tracker was told.
+      id: of the run in the tracker.
+      step: the last step delivered to the tracker.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writing = threading.Lock()
+        self._writing = threading.Lock()  # a roll-back writes too, not only the tracker's thread
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             self.id, self.step = str(kept["id"]), int(kept["step"])
-        except (OSError, ValueError, KeyError, TypeError):  # none yet, or one that a crash cut
+        except (OSError, ValueError, KeyError, TypeError):  # none yet, or cut by a crash
             self.id, self.step = _new_id(), 0
 
-    def begin_anew(self, *, step: int) -> None:
-        """What comes after `step` belongs to another run of the tracker's."""
+    def start_new(self, *, step: int) -> None:
+        """Let what follows `step` be a new run of the tracker."""
         self.write(step=step, identity=_new_id())
 
     def write(self, *, step: int, identity: str | None = None) -> None:
-        """Keeps the step, and the id where the tracker gives its own; whole or not at all."""
-        with self._writing:  # a run that goes back writes, too, not only the tracker's thread
+        """Keep the step, and the id if the tracker assigned another one."""
+        with self._writing:
             self.id, self.step = identity or self.id, step
-            temporary = self._path.with_suffix(".tmp")
             self._path.parent.mkdir(exist_ok=True)
-            kept = {"id": self.id, "step": step}
-            temporary.write_text(json.dumps(kept) + "\n", encoding="utf-8")
-            sync(temporary)  # else a loss of power leaves it empty: another run for the tracker
-            os.replace(temporary, self._path)
+            write_whole(self._path, json.dumps({"id": self.id, "step": step}) + "\n")
 
 
 def _new_id() -> str:
