@@ -85,7 +85,7 @@ class _Reader:
         hint = hint_of(part, key)
         heard = self._heard.get((id(part), key))
         knob = self._knob(
-            join(path, step_to(key)), hint, heard.said.value if heard else value, heard
+            join(path, step_to(key)), hint, heard.binding.value if heard else value, heard
         )
         if not heard and key not in set_arguments(part):
             knob["unset"] = True
@@ -100,7 +100,7 @@ class _Reader:
     def _knob(self, path: str, hint: Any, value: Any, heard: Inherited | None = None) -> Knob:
         knob: Knob = {"path": path, "type": name_of(hint), "value": self._text(value)}
         if heard:
-            knob["heard"] = heard.said.path
+            knob["heard"] = heard.binding.path
         elif isinstance(value, fdl.Buildable) and not isinstance(value, TaggedValueCls):
             knob["part"] = title(value)
             if self._paths.get(id(value), path) != path:

@@ -37,7 +37,7 @@ class Culprits:
         self._heard: dict[tuple[int, Any], list[Assignment]] = {}
         with contextlib.suppress(ConfigError):  # what cannot be bound is among the mistakes
             for one in resolve(root):
-                said = assignments_of(one.said.node.value, one.said.key)
+                said = assignments_of(one.binding.node.value, one.binding.key)
                 self._heard[id(one.part), one.key] = said
 
     def told(self, error: ConfigError) -> list[str]:
@@ -250,7 +250,7 @@ def report(made: Composed, *, verbose: bool = False, allow_noop: bool = False) -
     if not effects:
         return Report([], [])
     raise_all([] if allow_noop else in_vain(made))
-    heard = Counter(one.said.path for one in resolve(made.root))
+    heard = Counter(one.binding.path for one in resolve(made.root))
     changes = [line for one in effects if one.edits for line in _changes(one, heard, verbose)]
     idle = [
         f"{one.directive} changes nothing: it is so already." for one in effects if not one.edits

@@ -191,9 +191,11 @@ def node_errors(found: list[Node]) -> list[ConfigError]:
 
 def inherited_errors(found: list[Node], inherited: list[Inherited]) -> list[ConfigError]:
     """Return what is wrong with a bound graph that had no errors before: what it inherited."""
-    if any(is_node(one.said.value) for one in inherited) or any(is_formula(n.value) for n in found):
+    if any(is_node(one.binding.value) for one in inherited) or any(
+        is_formula(n.value) for n in found
+    ):
         return node_errors(found)
-    paths = {one.node.path for one in inherited if _is_misfit(one.part, one.key, one.said.value)}
+    paths = {one.node.path for one in inherited if _is_misfit(one.part, one.key, one.binding.value)}
     return [one for node in found if paths and node.path in paths for one in _misfits(node)]
 
 

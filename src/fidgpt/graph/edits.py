@@ -357,7 +357,7 @@ def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:
     sources: dict[tuple[int, Key], tuple[int, Key]] = {}
     with contextlib.suppress(ConfigError):  # a conflict is for `bind` to report
         for one in inherit_all(nodes(root), is_whole=False):
-            sources[id(one.part), one.key] = (id(one.said.node.value), one.said.key)
+            sources[id(one.part), one.key] = (id(one.binding.node.value), one.binding.key)
     return [
         ref
         for ref in found

@@ -168,7 +168,7 @@ class _Outline:
             root.inherited if isinstance(root, Resolved) else inherit_all(found, is_whole=False)
         )
         self._inherited = {(id(one.part), one.key): one for one in all_inherited}
-        sources = {id(one.said.value) for one in all_inherited}
+        sources = {id(one.binding.value) for one in all_inherited}
         self._holders = _holders(found)
         self._names = {
             id(node.value): node.path
@@ -197,7 +197,7 @@ class _Outline:
         if isinstance(value, _Unbound):
             return f"?  <- {value.tags}"
         if isinstance(value, Inherited):
-            source = value.said
+            source = value.binding
             name = self._names.get(id(source.value))
             return f"{leaf_text(source.value)}  <- {source.path}" if name is None else f"*{name}"
         if self._names.get(id(value), path) != path:

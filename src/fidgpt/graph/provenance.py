@@ -126,7 +126,7 @@ class _Explainer:
             return replace(found, container=self.explain(ref)) if ref.above else found
         found = replace(found, doc=_doc(part, key))
         if inherited := self._inherited.get((id(part), key)):
-            source = inherited.said
+            source = inherited.binding
             return replace(
                 found,
                 value=source.value,
@@ -152,7 +152,7 @@ class _Explainer:
         for key, value in all_arguments(bound).items():
             if value is not fdl.NO_VALUE:
                 inherited = self._inherited.get((id(ref.value), key))
-                source = inherited.said.path if inherited else None
+                source = inherited.binding.path if inherited else None
                 yield Input(join(ref.path, step_to(key)), value, source)
 
 

@@ -148,7 +148,7 @@ class Sample:
 
     @cached_property
     def _heard(self) -> Counter[str]:
-        return Counter(one.said.path for one in resolve(self._root))
+        return Counter(one.binding.path for one in resolve(self._root))
 
 
 def samples_of(items: Sequence[Item], catalogue: Catalogue) -> Iterator[Sample]:

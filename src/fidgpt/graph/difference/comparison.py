@@ -458,7 +458,7 @@ def since(base: Any, root: Any, *, name: str) -> str:
 def _by_source(graph: BoundGraph) -> dict[PlaceKey | None, list[Inherited]]:
     found: dict[PlaceKey | None, list[Inherited]] = {}
     for one in graph.inherited:
-        place = id(one.said.node.value), step_to(one.said.key)
+        place = id(one.binding.node.value), step_to(one.binding.key)
         found.setdefault(place, []).append(one)
     return found
 

@@ -261,6 +261,6 @@ class Rows:
 
     def _inheriting(self, inherited: Inherited) -> Row:
         """The inherited value, and the row that sets it."""
-        source = inherited.said
+        source = inherited.binding
         row = self._numbers[id(source.node.value)], step_to(source.key)
         return {**self._holding(source.value), "text": value_text(source.value), "from": row}

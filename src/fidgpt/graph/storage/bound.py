@@ -79,8 +79,8 @@ class BoundGraph:
         self._names: dict[int, str] = {}
         self._without_form: dict[str, ConfigError] = {}
         for one in self.inherited:
-            self._inherited_by.setdefault(id(one.part), {})[one.key] = one.said
-            self._from_binding.setdefault(id(one.part), {})[one.key] = one.said.value
+            self._inherited_by.setdefault(id(one.part), {})[one.key] = one.binding
+            self._from_binding.setdefault(id(one.part), {})[one.key] = one.binding.value
         self._has_formulas = bound and any(is_formula(node.value) for node in found)
         if resolved and self._has_formulas:
             parts = [node for node in found if IS_PART[type(node.value)]]
@@ -117,7 +117,7 @@ class BoundGraph:
     @property
     def adds_nodes(self) -> bool:
         """Whether binding adds nodes, or other values to formulas, to what parts hold."""
-        return self._has_formulas or any(IS_NODE[type(one.said.value)] for one in self.inherited)
+        return self._has_formulas or any(IS_NODE[type(one.binding.value)] for one in self.inherited)
 
     @cached_property
     def shared(self) -> set[int]:
@@ -249,7 +249,7 @@ class BoundGraph:
         inheriting = {
             (id(one.part), step_to(one.key)): node
             for one in self.inherited
-            if (node := self.node_of.get(id(one.said.value))) is not None
+            if (node := self.node_of.get(id(one.binding.value))) is not None
         }
         for node in {id(node): node for node in inheriting.values()}.values():
             node.parents.sort(key=lambda parent: (id(parent[0].value), parent[1]) in inheriting)
