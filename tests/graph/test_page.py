@@ -217,7 +217,7 @@ def test_depth_is_no_limit() -> None:
 
 
 def test_a_graph_that_cannot_be_bound_has_no_page() -> None:
-    with pytest.raises(ConfigErrors, match="no part around it says Width"):
+    with pytest.raises(ConfigErrors, match="no enclosing node sets Width"):
         page(fdl.Config(Part, width=Width.new()))
 
 
