@@ -1,0 +1,439 @@
+"""YAML of `_target_` calls, as Hydra and torchtune read it, into graphs and back."""
+
+import enum
+import functools
+import inspect
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+from fiddle.tagging import TaggedValueCls
+
+from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, suggest, walk
+from fidgpt.graph.cloning import clone
+from fidgpt.graph.errors import at, raise_all
+from fidgpt.graph.paths import describe
+from fidgpt.graph.values import as_asked, read_value
+from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
+from fidgpt.interop import references
+from fidgpt.interop.references import dotted_name, refusal
+
+_NAMES = ("_target_", "_component_")
+_SETTINGS = ("_args_", "_partial_", "_convert_", "_recursive_")
+_CONVERSIONS = ("none", "partial", "object", "all")
+_LOOKUPS = tuple(f"hydra.utils.get_{kind}" for kind in ("class", "method", "object"))
+_MAX_ITEMS = 1_000_000  # of lists and dicts, counted as often as they are held
+_FACTORIES = (fdl.Partial, fdl.ArgFactory)
+
+
+def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] = ()) -> Any:
+    """Return the graph that a YAML file of `_target_` or `_component_` calls describes.
+
+    A call becomes a `fdl.Config`, one with `_partial_: true` a `fdl.Partial`; inside a partial
+    it becomes a `fdl.ArgFactory` where the annotation asks for what is made, not for a function
+    that makes it. `_args_` are the arguments without a name. `_convert_` is ignored, as lists and
+    dicts are always Python's own, and `_recursive_: false` is refused. `hydra.utils.get_class`,
+    `get_method` and `get_object` give what their `path` names.
+
+    `${a.b}` stands for the value at that path of the file. Where that is a call, both places hold
+    the same part, which is built once, and so do a YAML anchor and its aliases; Hydra would build
+    one for each place. Resolvers such as `${oc.env:HOME}` are refused.
+
+    Args:
+      text_or_path: contents of the file, or a Path to it.
+      allowed: packages of the user's own whose callables the file may name, beside what fidgpt
+        exports and the modules and optimizers of torch.
+
+    Returns:
+      The part that the file's top describes, or a dict or list of parts if the top is not a call.
+
+    Raises:
+      ConfigErrors: every error, each with its path. Where a name is refused, nothing that the
+        file names is imported.
+      ConfigError: the file cannot be read, or is not YAML of plain data.
+    """
+    root = _read_file(text_or_path)
+    if not isinstance(root, dict | list):
+        raise ConfigError(f"the file holds {root!r:.60}, not a mapping with a _target_.")
+    if isinstance(root, dict) and "defaults" in root and not _is_call(root):
+        raise ConfigError(
+            "defaults: names other files of a Hydra config, which are not read here. Write the "
+            "whole config into one file first: python app.py --cfg job."
+        )
+    try:
+        reader = _Reader(root, allowed)
+        raise_all(reader.errors if reader.has_refused else [])
+        made = reader.value(root, "")
+    except RecursionError:
+        raise ConfigError("it is nested too deeply, or contains itself.") from None
+    raise_all(reader.errors)
+    nodes(made)  # a reference may lead to the part that holds it
+    return made
+
+
+def _read_file(text_or_path: str | pathlib.Path) -> Any:
+    source, text = "the YAML file", text_or_path
+    if not isinstance(text, str):
+        try:
+            source, text = str(text), text.expanduser().read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:  # a ValueError for what is not UTF-8, or not a path
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ConfigError(f"{text_or_path} cannot be read: {reason}.") from None
+    with at(source):
+        return read_yaml(text, schema="omegaconf")
+
+
+class _Reader:
+    """Makes each container of a file once: the calls, and the lists and dicts between them."""
+
+    def __init__(self, root: Any, allowed: tuple[str, ...]) -> None:
+        """Follow the references of a file, and check the names and settings of its calls."""
+        self.errors: list[str] = []
+        self.has_refused = False
+        self._allowed = allowed
+        self._made: dict[int, Any] = {}
+        self._sizes: dict[int, int] = {}
+        links = references.References(root)
+        resolved: list[tuple[Any, Any]] = []
+        found, todo = {id(root)}, [("", root)]
+        while todo:
+            path, container = todo.pop()
+            content: dict[Any, Any] = {}
+            for key, written in _entries(container):
+                try:
+                    value = content[key] = _plain(links.value(container, written))
+                except ConfigError as error:
+                    self.errors.append(f"{walk.join(path, walk.step_to(key))}: {error}")
+                    continue
+                if isinstance(value, dict | list) and id(value) not in found:
+                    found.add(id(value))
+                    todo.append((walk.join(path, walk.step_to(key)), value))
+            if _is_call(container):
+                self._check_call(path or "the top", content)
+            resolved.append((container, content))
+        for container, content in resolved:  # last, because references lead to what is written
+            container.clear()
+            is_dict = isinstance(container, dict)
+            container.update(content) if is_dict else container.extend(content.values())
+
+    def _check_call(self, place: str, written: dict[Any, Any]) -> None:
+        self.errors += [f"{place}: {message}" for message in _call_errors(written)]
+        name = _name_in(written)
+        if isinstance(name, str) and (message := refusal(name, self._allowed)):
+            self.has_refused = True
+            self.errors.append(f"{place}: {message}")
+
+    def value(self, written: Any, path: str, hint: Any = Any, *, in_partial: bool = False) -> Any:
+        """Return what a value of the file becomes.
+
+        Args:
+          written: the value, its references followed.
+          path: where it is first found.
+          hint: the annotation of its place.
+          in_partial: whether it is in an argument of a partial.
+        """
+        if not isinstance(written, dict | list):
+            return written
+        if id(written) in self._made:
+            return self._made[id(written)]
+        if isinstance(written, dict) and _is_call(written):
+            return self._call(written, path, hint, in_partial)
+        items = [
+            self.value(
+                item,
+                walk.join(path, walk.step_to(key)),
+                hints.element_hint(hint, key),
+                in_partial=in_partial,
+            )
+            for key, item in _entries(written)
+        ]
+        size = sum(self._sizes.get(id(item), 1) for item in items)
+        if size > _MAX_ITEMS:  # lists that alias each other look small in the file
+            raise ConfigError(f"the lists and dicts hold more than {_MAX_ITEMS:,} items together.")
+        made = dict(zip(written, items, strict=True)) if isinstance(written, dict) else items
+        self._made[id(written)], self._sizes[id(made)] = made, size
+        return made
+
+    def _call(self, written: dict[str, Any], path: str, hint: Any, in_partial: bool) -> Any:
+        """Return a part; None, after noting an error, if there is nothing to call."""
+        place, name = path or "the top", _name_in(written)
+        part = self._made[id(written)] = None
+        is_partial = written.get("_partial_") is True
+        try:
+            if isinstance(name, str) and _is_lookup(written):
+                part = references.find_target(name, allowed=self._allowed)
+            elif isinstance(name, str):
+                function = references.find_constructor(name, allowed=self._allowed)
+                part = _part(fdl.Partial if is_partial else fdl.Config, function)
+                if is_partial and in_partial and _is_factory_for(hint, part):
+                    part = _part(fdl.ArgFactory, function)
+        except ConfigError as error:
+            self.errors.append(f"{place}: {error}")
+        except (TypeError, ValueError) as error:  # what has no signature
+            self.errors.append(f"{place}: {name} cannot be configured: {error}.")
+        self._made[id(written)] = part
+        if isinstance(part, fdl.Buildable) and not _is_lookup(written):
+            self._set_arguments(part, written, path)
+        return part
+
+    def _set_arguments(self, part: fdl.Buildable, written: dict[str, Any], path: str) -> None:
+        presets = {*fiddle.raw_arguments(part)}  # of a functools.partial
+        args = written.get("_args_")
+        arguments = [*enumerate(args if isinstance(args, list) else ())]
+        arguments += [(key, one) for key, one in written.items() if not _is_reserved(str(key))]
+        for key, value in arguments:
+            if fiddle.parameter_of(part, key) is None:
+                known = suggest(str(key), [str(one) for one in fiddle.all_arguments(part)])
+                name = _name_in(written)
+                place = path or "the top"
+                self.errors.append(f"{place}: {name} has no parameter {key!r:.60}. {known}")
+                continue
+            place = walk.join(path, walk.step_to(key))
+            try:
+                if key in fiddle.raw_arguments(part).keys() - presets:
+                    raise ConfigError("it is set twice, by name and in _args_.")
+                in_partial = isinstance(part, _FACTORIES)
+                made = self.value(value, place, hints.hint_of(part, key), in_partial=in_partial)
+                fiddle.assign(part, key, _fitting(part, key, made))
+            except (ConfigError, AttributeError, IndexError, TypeError) as error:
+                self.errors.append(f"{place}: {error}")
+
+
+def _entries(container: Any) -> list[tuple[Any, Any]]:
+    return [*(container.items() if isinstance(container, dict) else enumerate(container))]
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and any(name in value for name in _NAMES)
+
+
+def _is_lookup(written: dict[str, Any]) -> bool:
+    return written.get("_target_", written.get("_component_")) in _LOOKUPS
+
+
+def _name_in(written: dict[str, Any]) -> Any:
+    """Return the dotted name of what a mapping calls or looks up."""
+    name = written.get("_target_", written.get("_component_"))
+    return written.get("path") if name in _LOOKUPS else name
+
+
+def _is_reserved(key: str) -> bool:
+    """Whether a key is not an argument, but a setting of the call itself."""
+    return len(key) > 2 and key.startswith("_") and key.endswith("_")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Foreign):
+        raise ConfigError(f"the tag {value.tag!r:.40} is refused: a config is plain data.")
+    if value == "???":
+        raise ConfigError("??? marks a missing value: write it.")
+    return value
+
+
+def _call_errors(written: dict[Any, Any]) -> Iterator[str]:
+    """Find what is wrong with the names and settings of one call."""
+    names = [name for name in _NAMES if name in written]
+    if len(names) > 1:
+        yield "it has both _target_ and _component_: keep one of them."
+    for key in names:
+        name = written[key]
+        if not isinstance(name, str):
+            yield f"{key} is {name!r:.60}, but must be a dotted name, such as torch.nn.Linear."
+        elif name in _LOOKUPS and ({*written} != {key, "path"} or type(written["path"]) is not str):
+            yield f"{name} takes the dotted name of what it gives as path, and nothing else."
+    for key in written:
+        if not isinstance(key, str):
+            yield f"the name of an argument must be a text, not {key!r:.60}."
+        elif _is_reserved(key) and key not in (*_NAMES, *_SETTINGS):
+            yield f"{key:.60} means nothing. {suggest(key, (*_NAMES, *_SETTINGS))}"
+    if not isinstance(written.get("_args_", []), list):
+        yield "_args_ must be a list of arguments without a name."
+    if not isinstance(written.get("_partial_", False), bool):
+        yield f"_partial_ must be true or false, not {written['_partial_']!r:.60}."
+    if written.get("_convert_", "all") not in _CONVERSIONS:
+        yield f"_convert_ is {written['_convert_']!r:.60}. {suggest('', _CONVERSIONS)}"
+    if written.get("_recursive_", True) is not True:
+        yield (
+            "_recursive_: false would pass descriptions of parts, not parts. Delete it, or set "
+            "_partial_: true on what is to be made later."
+        )
+
+
+def _part(kind: type[fdl.Buildable], function: Any) -> fdl.Buildable:
+    """Return a part for what a name stands for; of a functools.partial, for what it calls."""
+    if isinstance(function, functools.partial):
+        return kind(function.func, *function.args, **function.keywords)
+    return kind(function)
+
+
+def _is_factory_for(hint: Any, part: fdl.Buildable) -> bool:
+    """Whether a partial inside another one is called each time that one is.
+
+    It is if the annotation asks for what the part makes, and rejects a function; or is a
+    Protocol that instances of a class satisfy: one that can be called is not a factory of them.
+    """
+    function = fdl.get_callable(part)
+    is_answer = isinstance(function, type) and any(map(hints.is_protocol, hints.members_of(hint)))
+    if not is_answer and hints.fits(fdl.Partial(function), hint):
+        return False
+    return hints.fits(fdl.ArgFactory(function), hint)
+
+
+def _fitting(part: fdl.Buildable, key: str | int, value: Any) -> Any:
+    """Return a value for a parameter; None always fits where it is the default."""
+    default = fiddle.default_of(part, key)
+    if value is None and default is None:
+        return None
+    hint = hints.hint_of(part, key)
+    value = as_asked(value, hint)
+    if hints.fits(value, hint):
+        return value
+    if isinstance(value, str):
+        return read_value(value, hint)
+    remedy = ""
+    if value is None and default is not fdl.NO_VALUE:
+        remedy = f" Leave the line out for {default!r:.60}."
+    raise ConfigError(f"must be {hints.name_of(hint)}, not {describe(value)}.{remedy}")
+
+
+def write_targets(root: Any) -> str:
+    """Return a graph as YAML with a `_target_` for each part, which `read_targets` reads back.
+
+    `_partial_: true` stands for `fdl.Partial` and `fdl.ArgFactory`. A part that several places
+    hold is written once, with an anchor, and built once by `read_targets`; Hydra builds one for
+    each alias, which unties tied weights, so comments at the top of the file name those parts, and
+    those that Hydra would pass on uncalled. Such a file has no tags: quantities are written out
+    where they are inherited.
+
+    Raises:
+      ConfigErrors: what would not be read back as it is; every place, all at once.
+      ConfigError: the graph cannot be bound.
+    """
+    bound = clone(bind(root))
+    has_tags = _drop_tags(bound)
+    found = nodes(bound)
+    written: dict[int, Any] = {}
+    errors: list[str] = []
+    modules: set[str] = set()
+    for node in reversed(found):
+        try:
+            written[id(node.value)] = _written_node(node.value, written, modules)
+        except ConfigError as error:
+            errors.append(f"{node.path or 'the top'}: {error}")
+    raise_all(errors)
+    shared = [node for node in found if len(node.parents) > 1 and _holds_parts(node)]
+    anchors = {id(written[id(node.value)]): _anchor(node, i) for i, node in enumerate(shared)}
+    text = write_yaml(written[id(bound)], anchors=anchors)
+    with at("the YAML would not be read back"):
+        again = read_targets(text, allowed=tuple(one for one in modules if refusal(one, ())))
+    raise_all(
+        [
+            f"{one.path or 'the top'}: it would change when read back ({one.detail}): annotate the "
+            "argument, or use what YAML has, such as a list for a tuple."
+            for one in diff(bound, again)
+        ]
+    )
+    return "".join(f"# {line}\n" for line in _remarks(found, shared, has_tags)) + text
+
+
+def _drop_tags(bound: Any) -> bool:
+    """Leave only the values of quantities; return whether there were any quantities."""
+    has_tags = False
+    for node in nodes(bound):
+        value = node.value
+        if isinstance(value, fdl.Buildable):
+            has_tags |= any(fiddle.argument_tags(value).values())
+            fiddle.argument_tags(value).clear()
+        elif isinstance(value, list | dict):
+            for key, item in _entries(value):
+                if isinstance(item, TaggedValueCls):
+                    value[key] = fiddle.set_arguments(item)["value"]
+    return has_tags
+
+
+def _remarks(found: list[Node], shared: list[Node], has_tags: bool) -> Iterator[str]:
+    """Say what a reader of the file should know."""
+    if has_tags:
+        yield "Quantities that tags pass down are written out in every place that inherits them."
+    if shared:
+        yield "Built once by fidgpt; Hydra would build another at each alias:"
+    for node in shared:
+        yield f"  {' = '.join(node.paths)}"
+    factories = [node for node in found if type(node.value) is fdl.ArgFactory]
+    if factories:
+        yield "Made at each call by fidgpt; Hydra would pass the uncalled partial:"
+    for node in factories:
+        yield f"  {node.path}"
+
+
+def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
+    """Return a node as plain data; what it holds has been `written` before."""
+
+    def value_of(value: Any) -> Any:
+        return written.get(id(value)) if walk.is_node(value) else _written_value(value, modules)
+
+    if isinstance(node, list | tuple):
+        return [value_of(item) for item in node]
+    if isinstance(node, dict):
+        for key in node:
+            if not isinstance(key, str | int) or key in _NAMES:
+                raise ConfigError(f"the key {key!r:.60} cannot be written: use another text.")
+        return {key: value_of(item) for key, item in node.items()}
+    if fiddle.kind_of(node) not in (fdl.Config, *_FACTORIES):
+        raise ConfigError(f"a {type(node).__name__} cannot be written: use Config or Partial.")
+    call: dict[str, Any] = {"_target_": _name_of(fdl.get_callable(node), modules)}
+    if isinstance(node, _FACTORIES):
+        call["_partial_"] = True
+    arguments = fiddle.set_arguments(node)
+    count = 1 + max((key for key in arguments if isinstance(key, int)), default=-1)
+    names: dict[int, str | int] = dict(enumerate(fiddle.parameters_of(node)))
+    unnamed = [key if key in arguments else names.get(key, key) for key in range(count)]
+    for key in unnamed:
+        if key not in arguments:
+            raise ConfigError(f"{key!r} has no value, and those after it have no name: set it.")
+    if unnamed:
+        call["_args_"] = [value_of(arguments[key]) for key in unnamed]
+    for key, value in arguments.items():
+        if isinstance(key, str) and _is_reserved(key):
+            raise ConfigError(f"an argument of the name {key} cannot be written.")
+        if key not in unnamed:
+            call[str(key)] = value_of(value)
+    return call
+
+
+def _name_of(thing: Any, modules: set[str]) -> str:
+    name = dotted_name(thing)
+    modules.add(name.removesuffix(f".{thing.__qualname__}"))
+    return name
+
+
+def _written_value(value: Any, modules: set[str]) -> Any:
+    """Return a value that is not a node as plain data; whether it can be read shows later."""
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if isinstance(value, enum.Enum):
+        return value.name
+    if type(value) is str or isinstance(value, pathlib.PurePath):
+        return references.escaped(str(value))
+    if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+        return str(value)
+    if not callable(value):
+        raise ConfigError(
+            f"{describe(value)} cannot be written: make it a fdl.Config of its constructor, or use "
+            "plain values."
+        )
+    kind = "class" if inspect.isclass(value) else "object"
+    return {"_target_": f"hydra.utils.get_{kind}", "path": _name_of(value, modules)}
+
+
+def _holds_parts(node: Node) -> bool:
+    """Whether two copies would differ from one node in two places."""
+    return node.is_shared or any(walk.is_node(child) for _, child in walk.children(node.value))
+
+
+def _anchor(node: Node, number: int) -> str:
+    """Return a name for an anchor; the number keeps it apart from others."""
+    name = re.sub(r"\W+", "_", node.path, flags=re.ASCII).strip("_")
+    return f"{name}-{number}" if number else name
