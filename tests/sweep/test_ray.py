@@ -169,6 +169,25 @@ def test_an_interrupted_sweep_goes_on_where_it_was(on_ray: Any, toys: Toys) -> N
     assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 4
 
 
+def test_a_search_runs_on_ray(on_ray: Any, toys: Toys, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    from fidgpt.sweep.search import Search, space
+
+    toys.seconds = 0.05
+    made = Search(
+        *RUN,
+        space("tag:LearningRate=log(1e-5,1e-1)"),
+        sampler="random:3",
+        objective="loss",
+        stop="asha",
+        directory=tmp_path / "search",
+    )
+    found = made.run(jobs=2, runner=on_ray(jobs=2), console=Console(file=io.StringIO()))
+    assert found.is_whole
+    assert {row["status"] for row in found.results} <= {"finished", "stopped early"}
+    assert len(found.results) == 3
+
+
 def test_who_insists_ends_all_at_once(on_ray: Any, toys: Toys) -> None:
     toys.seconds = 60
     heard = HeardOfJobs()

@@ -1,8 +1,10 @@
-"""Searches whose points are toys: what is chosen, told, stopped early, known and gone on with."""
+"""Searches over small scripts: what is chosen, stopped early, shared, recovered and continued."""
 
 import io
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,7 @@ from rich.console import Console
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, read_results
 from fidgpt.sweep.runners import local
-from fidgpt.sweep.search import Found, Search, space
-from fidgpt.sweep.search.study import Study
+from fidgpt.sweep.search import FILE, Found, Search, Space, space
 
 from .test_local import interrupt_when
 
@@ -25,7 +26,7 @@ QUICK = ["config:debug", f"fiddler:smoke_test({NUM_STEPS})", "set:samples=None"]
 WIDTHS = space("set:model.hidden_dim=32,33,64")
 RATE = space("tag:LearningRate=log(1e-5,1e-1)")
 DECAY = space("tag:WeightDecay=lin(0,0.5)")
-# Toy: comes down to a loss that depends on the learning rate alone, best at 0.003.
+# Descends to a loss that depends on the learning rate alone, best at 0.003.
 _SCRIPT = """
 import json, math, pathlib, sys, time
 folder, loss, steps, seconds = sys.argv[1:]
@@ -45,13 +46,14 @@ class Toys:
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.seconds = 0.0
+        self.seconds: float | str = 0.0
 
     def command(self, job: Job) -> list[str]:
         self.started.append(job.point.name)
         rate = float(job.point.values.get("LearningRate", "0.003"))
-        told = [str(job.directory), str(100 * abs(rate - 0.003)), str(NUM_STEPS), str(self.seconds)]
-        return [sys.executable, "-c", _SCRIPT, *told]
+        loss = str(100 * abs(rate - 0.003))
+        arguments = [str(job.directory), loss, str(NUM_STEPS), str(self.seconds)]
+        return [sys.executable, "-c", _SCRIPT, *arguments]
 
 
 @pytest.fixture
@@ -62,173 +64,234 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     return made
 
 
+Make = Callable[..., Search]
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Make:
+    """Makes a search for the least loss, in a directory of the test."""
+
+    def make(
+        *items: str | Space, sampler: str, objective: str = "loss", name: str = "", **rest: object
+    ) -> Search:
+        items = items or (RATE,)
+        settings = {"directory": tmp_path / name, **rest}
+        return Search(*QUICK, *items, sampler=sampler, objective=objective, **settings)  # pyright: ignore
+
+    return make
+
+
 def run(search: Search, *, jobs: int = 1) -> tuple[Found, str]:
     text = io.StringIO()
     found = search.run(jobs=jobs, console=Console(file=text, width=1000))
     return found, text.getvalue()
 
 
-def study_of(search: Search) -> Study:
-    return search._study(search.points, side_by_side=False)
+def names(found: Found) -> list[str]:
+    return [row["name"] for row in found.results]
+
+
+def statuses(found: Found) -> set[str]:
+    return {row["status"] for row in found.results}
+
+
+def states(search: Search) -> list[TrialState]:
+    return [one.state for one in search.study().trials]
 
 
 @pytest.mark.parametrize("sampler", ["tpe:14", "random:6", "cmaes:6"])
-def test_a_search_with_one_job_is_the_same_again_and_by_its_seed(
-    sampler: str, toys: Toys, tmp_path: Path
+def test_a_search_with_one_job_is_reproducible_by_its_seed(
+    sampler: str, toys: Toys, search: Make
 ) -> None:
-    names: list[list[str]] = []
+    chosen: list[list[str]] = []
     for i, seed in enumerate([1, 1, 2]):
-        items = [*QUICK, RATE, DECAY]
-        made = Search(
-            *items, sampler=sampler, objective="loss", seed=seed, directory=tmp_path / str(i)
-        )
-        found, _ = run(made)
-        names.append([row["name"] for row in found.results])
-        assert {row["status"] for row in found.results} == {"finished"}
-    assert names[0] == names[1] != names[2]
-    assert len(set(names[0])) == int(sampler.partition(":")[2])
+        found, _ = run(search(RATE, DECAY, sampler=sampler, seed=seed, name=str(i)))
+        chosen.append(names(found))
+        assert statuses(found) == {"finished"}
+    assert chosen[0] == chosen[1] != chosen[2]
+    assert len(set(chosen[0])) == int(sampler.partition(":")[2])
 
 
-def test_the_sampler_learns(toys: Toys, tmp_path: Path) -> None:
-    found, _ = run(Search(*QUICK, RATE, sampler="tpe:25", objective="loss", directory=tmp_path))
+def test_the_sampler_learns(toys: Toys, search: Make) -> None:
+    found, _ = run(search(sampler="tpe:25"))
     assert found.best is not None
     assert abs(float(found.best["values"]["LearningRate"]) - 0.003) < 0.001
 
 
-def test_points_that_do_not_check_are_not_run_and_known_ones_not_twice(
-    toys: Toys, tmp_path: Path
-) -> None:
-    made = Search(*QUICK, WIDTHS, sampler="random:12", objective="loss", directory=tmp_path)
+def test_invalid_points_are_not_run_and_known_ones_not_twice(toys: Toys, search: Make) -> None:
+    made = search(WIDTHS, sampler="random:12")
     found, text = run(made, jobs=2)
     assert sorted(toys.started) == ["hidden_dim=32", "hidden_dim=64"]
     assert "is not run: model.blocks[0].attention (Attention): hidden_dim=33" in text
-    states = [one.state for one in study_of(made).trials]
-    assert found.num_trials == len(states) == 12
-    assert states.count(TrialState.PRUNED) == found.counts.refused > 0
-    assert states.count(TrialState.COMPLETE) == found.counts.known + 2
+    assert found.num_trials == len(states(made)) == 12
+    assert states(made).count(TrialState.PRUNED) == found.counts.refused > 0
+    assert states(made).count(TrialState.COMPLETE) == found.counts.known + 2
     assert found.best is not None and found.best["name"] in toys.started
-
-
-def test_where_no_point_checks_that_is_an_error(toys: Toys, tmp_path: Path) -> None:
-    bad = space("set:model.hidden_dim=33,35")
     with pytest.raises(ConfigError, match="no point of the search could be run"):
-        run(Search(*QUICK, bad, sampler="random:3", objective="loss", directory=tmp_path))
+        run(search(space("set:model.hidden_dim=33,35"), sampler="random:3", name="none"))
 
 
-def test_a_grid_is_tried_whole(toys: Toys, tmp_path: Path) -> None:
-    seeds = space("set:seed=range(0,5)")
-    found, _ = run(Search(*QUICK, seeds, sampler="grid", objective="loss", directory=tmp_path))
+def test_a_grid_is_searched_whole(toys: Toys, search: Make) -> None:
+    found, _ = run(search(space("set:seed=range(0,5)"), sampler="grid"))
     assert sorted(row["values"]["seed"] for row in found.results) == list("01234")
 
 
-def test_a_stopped_search_goes_on_as_if_nothing_had_happened(toys: Toys, tmp_path: Path) -> None:
-    def search(name: str) -> Search:
-        items = [*QUICK, RATE]
-        return Search(*items, sampler="tpe:13", objective="loss", directory=tmp_path / name)
-
-    whole, _ = run(search("whole"))
+def test_a_stopped_search_continues_as_if_it_had_not_been_stopped(toys: Toys, search: Make) -> None:
+    whole, _ = run(search(sampler="tpe:13", name="whole"))
     toys.started.clear()
     toys.seconds = 0.03
     thread = interrupt_when(lambda: len(toys.started) == 3)
-    stopped, _ = run(search("stopped"))
+    stopped, _ = run(search(sampler="tpe:13", name="stopped"))
     thread.join()
     assert not stopped.is_whole and len(stopped.results) == 3
     toys.seconds = 0.0
-    found, _ = run(search("stopped"))
+    found, _ = run(search(sampler="tpe:13", name="stopped"))
     assert found.is_whole and found.num_trials == 13
-    assert [row["name"] for row in found.results] == [row["name"] for row in whole.results]
+    assert names(found) == names(whole)
     before = len(toys.started)
-    assert run(search("stopped"))[0].best == found.best
+    assert run(search(sampler="tpe:13", name="stopped"))[0].best == found.best
     assert len(toys.started) == before
 
 
-def test_more_points_add_to_a_search_and_other_spaces_are_refused(
-    toys: Toys, tmp_path: Path
+def test_more_points_add_to_a_search_and_other_searches_are_refused(
+    toys: Toys, search: Make
 ) -> None:
-    run(Search(*QUICK, RATE, sampler="random:2", objective="loss", directory=tmp_path))
-    found, _ = run(Search(*QUICK, RATE, sampler="random:4", objective="loss", directory=tmp_path))
+    run(search(sampler="random:2"))
+    found, _ = run(search(sampler="random:4"))
     assert len(found.results) == len(toys.started) == 4
-    with pytest.raises(ConfigError, match="holds a search over"):
-        run(Search(*QUICK, DECAY, sampler="random:4", objective="loss", directory=tmp_path))
-    other = [*QUICK, "set:seq_len=16"]
-    with pytest.raises(ConfigError, match="holds a search of .*and this one is of .*seq_len=16"):
-        run(Search(*other, RATE, sampler="random:4", objective="loss", directory=tmp_path))
+    with pytest.raises(ConfigError, match="holds a search with spaces"):
+        run(search(DECAY, sampler="random:4"))
+    with pytest.raises(ConfigError, match=r"with directives .*and this one has .*seq_len=16"):
+        run(search("set:seq_len=16", RATE, sampler="random:4"))
+    with pytest.raises(ConfigError, match='with objective "loss", and this one has "max:loss"'):
+        run(search(sampler="random:4", objective="max:loss"))
 
 
-def test_two_spaces_that_choose_one_thing_are_named(tmp_path: Path) -> None:
-    same = space("set:optimizer.lr=log(1e-5,1e-1)")
-    made = Search(*QUICK, RATE, same, sampler="tpe:3", objective="loss", directory=tmp_path)
-    with pytest.raises(ConfigError, match=r"in vain, as --space=set:optimizer\.lr.* says it again"):
-        _ = made.points
-
-
-def test_the_command_of_the_best_names_packages_of_ones_own(tmp_path: Path, toys: Toys) -> None:
-    items = [*QUICK, RATE]
-    made = Search(
-        *items, sampler="random:1", objective="loss", directory=tmp_path, allowed=["mine"]
-    )
+def test_the_command_of_the_best_point_allows_the_users_packages(toys: Toys, search: Make) -> None:
     console = Console(file=io.StringIO(), width=1000)
-    console.print(run(made)[0])
+    console.print(run(search(sampler="random:1", allowed=["mine"]))[0])
     assert "python train.py --allow=mine --config=config:debug" in console.file.getvalue()  # pyright: ignore
 
 
 @pytest.mark.parametrize("stop", ["median", "asha"])
-def test_what_is_not_worth_going_on_with_is_stopped_early(
-    stop: str, toys: Toys, tmp_path: Path
-) -> None:
+def test_unpromising_points_are_stopped_early(stop: str, toys: Toys, search: Make) -> None:
     toys.seconds = 0.02
-    made = Search(
-        *QUICK, RATE, sampler="random:12", objective="loss", stop=stop, seed=3, directory=tmp_path
-    )
+    made = search(sampler="random:12", stop=stop, seed=3)
     found, _ = run(made)
     early = [row for row in found.results if row["status"] == "stopped early"]
     done = [row for row in found.results if row["status"] == "finished"]
     assert early and done and len(early) + len(done) == 12
     assert found.best in done
     assert any(row["step"] < NUM_STEPS for row in early)
-    states = [one.state for one in study_of(made).trials]
-    assert states.count(TrialState.PRUNED) == len(early)
+    assert states(made).count(TrialState.PRUNED) == len(early)
     before = len(toys.started)
     run(made)
     assert len(toys.started) == before
 
 
-def test_an_objective_that_a_run_has_not_reported_ends_the_search(
-    toys: Toys, tmp_path: Path
-) -> None:
-    made = Search(*QUICK, RATE, sampler="tpe:9", objective="moe/load", directory=tmp_path)
+def test_an_objective_that_a_run_does_not_report_ends_the_search(toys: Toys, search: Make) -> None:
     with pytest.raises(ConfigError, match=r"no run reports --objective=moe/load\."):
-        run(made)
+        run(search(sampler="tpe:9", objective="moe/load"))
     assert len(toys.started) == 1
 
 
-def test_more_of_an_objective_may_be_better(toys: Toys, tmp_path: Path) -> None:
-    made = Search(*QUICK, RATE, sampler="tpe:14", objective="max:loss", directory=tmp_path)
+def test_an_objective_may_be_maximized(toys: Toys, search: Make, tmp_path: Path) -> None:
+    made = search(sampler="tpe:14", objective="max:loss")
     found, text = run(made)
     losses = [row["metrics"]["loss"] for row in found.results]
     assert found.best is not None and found.best["metrics"]["loss"] == max(losses)
     assert f"loss {max(losses):.4f}; the best so far" in text
     assert read_results(tmp_path).best() == found.best
-    assert study_of(made)._study.best_value == max(losses)
-    with pytest.raises(ConfigError, match='a search for "max:loss", and this one is for "loss"'):
-        run(Search(*QUICK, RATE, sampler="tpe:14", objective="loss", directory=tmp_path))
+    assert made.study().optuna.best_value == max(losses)
 
 
-def test_two_commands_share_one_study(toys: Toys, tmp_path: Path) -> None:
+def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) -> None:
     toys.seconds = 0.02
-    made = [
-        Search(*QUICK, RATE, sampler="tpe:12", objective="loss", directory=tmp_path)
-        for _ in range(2)
-    ]
+    made = [search(sampler="tpe:12") for _ in range(2)]
     threads = [threading.Thread(target=run, args=(one,)) for one in made]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    trials = study_of(made[0]).trials
+    trials = made[0].study().trials
     complete = [one for one in trials if one.state == TrialState.COMPLETE]
     assert len(complete) == 12 == len({str(one.params) for one in complete})
     assert len(toys.started) == len(set(toys.started)) == 12
     rows = read_results(tmp_path)
     assert {row["name"] for row in rows} == set(toys.started)
     assert {row["status"] for row in rows} == {"finished"}
+
+
+def test_a_trial_without_choices_is_continued(toys: Toys, search: Make, tmp_path: Path) -> None:
+    (tmp_path / "killed").mkdir()
+    made = search(sampler="random:6", name="killed")
+    made.study().optuna.ask()  # and the process is killed
+    found, _ = run(made)
+    assert names(found) == names(run(search(sampler="random:6", name="undisturbed"))[0])
+    assert set(states(made)) == {TrialState.COMPLETE}
+
+
+def test_a_truncated_line_of_the_journal_is_removed(
+    toys: Toys, search: Make, tmp_path: Path
+) -> None:
+    run(search(sampler="random:3"))
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'{"op_code":4,"wor')
+    found, _ = run(search(sampler="random:6"))
+    assert statuses(found) == {"finished"} and len(found.results) == 6
+    assert (tmp_path / FILE).read_bytes().endswith(b"}\n")
+
+
+def test_a_lock_does_not_outlive_its_process(search: Make, tmp_path: Path) -> None:
+    """Optuna's own is a link, which stays, and which its next process waits for without end."""
+    tmp_path.joinpath(f"{FILE}.lock").symlink_to("runs/search/study.journal")
+    begin = time.monotonic()
+    search(sampler="random:6").study().ask()
+    assert time.monotonic() - begin < 20
+
+
+def test_rows_that_the_table_has_lost_are_recovered(
+    toys: Toys, search: Make, tmp_path: Path
+) -> None:
+    before = names(run(search(sampler="random:6"))[0])
+    (tmp_path / "table.jsonl").write_text("")
+    toys.started.clear()
+    found, _ = run(search(sampler="random:6"))
+    assert toys.started == []
+    assert names(found) == before
+    assert statuses(found) == {"finished"}
+
+
+def test_the_same_command_retries_a_point_that_failed(toys: Toys, search: Make) -> None:
+    toys.seconds = "none"  # the script fails
+    assert statuses(run(search(sampler="random:2"))[0]) == {"failed"}
+    toys.seconds = 0.0
+    found, _ = run(search(sampler="random:2"))
+    assert statuses(found) == {"finished"}
+    assert found.num_trials == 2
+
+
+def test_a_point_that_runs_without_its_driver_is_waited_for(toys: Toys, search: Make) -> None:
+    """What is chosen next must depend on its value."""
+    made = search(sampler="random:6")
+    made.directory.mkdir(exist_ok=True)
+    trial = made.study().ask()
+    assert trial is not None
+    job = made.job(trial.params)
+    held, begun = threading.Event(), list[str]()
+
+    def orphan() -> None:
+        with job.opened_log() as log:
+            assert log is not None
+            held.set()
+            time.sleep(1.0)
+            begun.extend(toys.started)
+
+    thread = threading.Thread(target=orphan)
+    thread.start()
+    held.wait()
+    run(made)
+    thread.join()
+    assert begun == []
+    assert toys.started[0] == job.point.name
+    assert len(toys.started) == 6

@@ -282,10 +282,6 @@ def _search(console: "Console") -> int | None:
         stop = FLAGS.stop[-1] if FLAGS.stop else None
         search = Search(*_items("space"), sampler=FLAGS.search, stop=stop, **settings)
         start = functools.partial(search.run, jobs=FLAGS.jobs, runner=runner)
-        if isinstance(runner, RayRunner):  # Ray has searchers of its own
-            from fidgpt.sweep.tune import search_with_tune
-
-            start = functools.partial(search_with_tune, search, runner)
     if FLAGS.print:
         console.print(search)
         return None

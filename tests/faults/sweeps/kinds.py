@@ -24,8 +24,8 @@ _PLACES = (
     ("fidgpt.sweep.runners.work:Work._begin", "calls", 60),
     ("fidgpt.sweep.runners.work:Work._look", "calls", 200),
 )
-_ASK = ("fidgpt.sweep.search.study:Study.ask", "disk", 12)
-_TELL = ("fidgpt.sweep.search.study:Study._tell", "disk", 6)
+_ASK = ("fidgpt.sweep.search:Study.ask", "disk", 12)
+_TELL = ("fidgpt.sweep.search:Study.close", "disk", 6)
 
 
 def struck(*drawn: Strike, times: tuple[int, ...] = (1,)) -> SweepKind:

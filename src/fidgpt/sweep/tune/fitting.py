@@ -19,7 +19,7 @@ from fidgpt.sweep.runners.attempt import Ending, Job
 from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.runners.work import Signals, Tail
-from fidgpt.sweep.search.study import present
+from fidgpt.sweep.search import only_driver as present
 from fidgpt.sweep.tune import member
 from fidgpt.sweep.tune import trial as trials
 from fidgpt.sweep.tune.trial import BROKEN, Surroundings, trainable

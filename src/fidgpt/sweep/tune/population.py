@@ -28,7 +28,7 @@ from fidgpt.sweep.results import Result
 from fidgpt.sweep.runners.attempt import Ending, Job, jobs_of
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.runners.work import failure
-from fidgpt.sweep.search.space import Continuous, Points, Space
+from fidgpt.sweep.spaces import Points, Space
 from fidgpt.sweep.tables import Results, results_table
 from fidgpt.sweep.tune.fitting import (
     Follower,
@@ -121,7 +121,7 @@ class Population:
     def said(self) -> dict[str, Any]:
         """All that its choices depend on, in plain values."""
         return {
-            "items": [item.said if isinstance(item, Space) else item for item in self.items],
+            "items": [item.text if isinstance(item, Space) else item for item in self.items],
             "objective": self.objective.text,
             "size": self.size,
             "every": self._every,
@@ -231,7 +231,7 @@ def _is_plain(space: Space) -> bool:
 
 def _refusal(space: Space) -> str:
     return (
-        f"--space={space.said}: a population goes on with other values of what is said by tag: or "
+        f"--space={space.text}: a population goes on with other values of what is said by tag: or "
         "set: and a plain =, such as --space='tag:LearningRate=log(1e-4,1e-2)'."
     )
 
@@ -354,9 +354,11 @@ def mutations_of(spaces: Sequence[Space]) -> dict[str, Any]:
 
     return {
         one.name: (
-            (tune.loguniform if one.range.log else tune.uniform)(one.range.low, one.range.high)
-            if isinstance(one.range, Continuous)
-            else one.range.values()
+            (tune.loguniform if one.distribution.log else tune.uniform)(
+                one.distribution.low, one.distribution.high
+            )
+            if one.values is None
+            else one.values
         )
         for one in spaces
     }
@@ -387,8 +389,8 @@ def first_values(spaces: Sequence[Space], count: int, *, seed: int) -> list[dict
 def rounded(spaces: Sequence[Space], values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as they are said in directives, and so inside their ranges."""
     return {
-        one.name: float(one.range.text(values[one.name]))
-        if isinstance(one.range, Continuous)
+        one.name: float(one.value_text(values[one.name]))
+        if one.values is None
         else values[one.name]
         for one in spaces
     }
@@ -488,7 +490,7 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
         or the first look shows that the objective is not measured.
     """
     directory, objective = population.directory, population.objective
-    first = population.points.first()  # in what it costs, all runs are alike
+    first = population.points.of()  # in what it costs, all runs are alike
     flags = tuple(allow_flags(population.allowed))
     plan = _plan(population, runner, first, flags)  # which refuses before anything is written
     population.refuse_other()
