@@ -131,7 +131,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
     wide = made("set:model.hidden_dim=64", "fiddler:use_gqa(1)")
     (tmp_path / "wide.patch").write_text(patch_of(debug(), wide).text())
     assert fingerprint(made(f"patch:{tmp_path / 'wide.patch'}")) == fingerprint(wide)
-    assert "is not JSON" in refused(f"patch:{__file__}")
+    assert "neither JSON nor YAML" in refused(f"patch:{__file__}")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from fiddling import apply_to_any
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, diff, dump, fingerprint
-from fidgpt.graph.difference.applying import apply, apply_patch, dump_patch
 from fidgpt.graph.difference.merging import merge
+from fidgpt.graph.difference.patches import apply, apply_patch, dump_patch
 
 from . import parts
 from .parts import (
@@ -156,8 +156,8 @@ def test_conflicts_are_named_with_both_values() -> None:
         merge(base, ours, theirs)
     assert str(caught.value).split("\n\n") == [
         "width: ours is 2, and theirs is 3.",
-        "child.width: ours is 5, and theirs has nothing there: child is None.",
         "other[0]: ours is 7, and theirs is [1, 2, 3] at other.",
+        "child.width: ours is 5, and theirs is None at child.",
     ]
 
 

@@ -256,7 +256,7 @@ def scaled(number: int, ratio: float = 0.5, tagged: int = 1, *, key=len):
 @pytest.mark.parametrize("word", ["child", "\x7f" * 3])
 def test_parts_that_lie_far_down_are_written_in_every_form(word: str) -> None:
     cfg = fdl.Config(Part, width=1)
-    for _ in range(400):
+    for _ in range(100):
         cfg = fdl.Config(Part, width=1, child={word: cfg})
     for form in ("json", "yaml"):
         assert equal(load(dump(cfg, form=form), allowed=ALLOWED), cfg)

@@ -289,9 +289,9 @@ def apply_patch(text: str, root: fdl.Config, catalogue: Catalogue) -> fdl.Config
       ConfigError: the file cannot be read, or does not apply.
     """
     path, content = read_text(text)
-    from fidgpt.graph.difference import applying as apply  # late: most runs apply none
+    from fidgpt.graph.difference import patches  # late: most runs apply none
 
-    return apply.apply_patch(root, content, source=path, allowed=catalogue.packages)
+    return patches.apply_patch(root, content, source=path, allowed=catalogue.packages)
 
 
 def _require_none(name: str, returned: Any) -> None:

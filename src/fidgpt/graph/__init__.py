@@ -29,7 +29,6 @@ from fidgpt.graph.walk import Node, nodes, parts, title
 from fidgpt.late import lazy_exports
 
 if TYPE_CHECKING:
-    from fidgpt.graph.difference.applying import apply, apply_patch, dump_patch
     from fidgpt.graph.difference.changes import (
         Change,
         Changes,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     )
     from fidgpt.graph.difference.comparison import diff
     from fidgpt.graph.difference.merging import merge
+    from fidgpt.graph.difference.patches import apply, apply_patch, dump_patch
     from fidgpt.graph.drawing import Drawing, draw
     from fidgpt.graph.formulas import formula
     from fidgpt.graph.reproduce import Repro, repro
@@ -54,7 +54,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "difference.applying": ("apply", "apply_patch", "dump_patch"),
+            "difference.patches": ("apply", "apply_patch", "dump_patch"),
             "difference.changes": (
                 "Change",
                 "Changes",

@@ -283,7 +283,7 @@ class Bisection:
 
     def _text(self, pieces: Pieces) -> str:
         changes = {path: self._patch.changes[path] for path in pieces}
-        return Patch(changes, self._patch.parts, self._patch.known).text()
+        return Patch(changes, self._patch.parts).text()
 
     def composed(self, pieces: Pieces) -> fdl.Config:
         """Return the config that is trained to try some differences.

@@ -1,22 +1,56 @@
-"""Patches: changes that are saved and read."""
+"""Patches: what differs between two graphs as data, saved, read and applied."""
 
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
-from fiddle.tagging import TaggedValueCls
 
+from fidgpt.graph.cloning import clone
+from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.edits import is_same
-from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import nonempty_tags, set_arguments
-from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.errors import ConfigError, at, raise_all
+from fidgpt.graph.fiddle import (
+    Key,
+    argument_tags,
+    assign,
+    kind_of,
+    nonempty_tags,
+    parameter_of,
+    raw_arguments,
+    set_arguments,
+    unset,
+)
+from fidgpt.graph.paths import parse_path
+from fidgpt.graph.storage import codec
 from fidgpt.graph.storage.bound import BoundGraph, value_key
-from fidgpt.graph.storage.codec import encode, encode_dict, name_of
-from fidgpt.graph.storage.files import read_json, to_json
-from fidgpt.graph.storage.writing import FORMAT as CONFIG_FORMAT
-from fidgpt.graph.storage.writing import KINDS, TAGGED
-from fidgpt.graph.walk import IS_PART, join, step_to, title
+from fidgpt.graph.storage.document import VERSION, add_tags, head_of, key_of, new_part
+from fidgpt.graph.storage.files import DAMAGED, read_document
+from fidgpt.graph.storage.text import to_json
+from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
+
+FORMAT = "fidgpt.patch"
+Entries = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """What makes an old graph a new one.
+
+    Attributes:
+      changes: by the path of a place in the old graph, what it held and holds: `old` and `new`
+        value, `call` and `tags`.
+      parts: the new nodes by their path in the new graph.
+    """
+
+    changes: Entries
+    parts: Entries
+
+    def text(self) -> str:
+        """Return the patch as the text of a file."""
+        return to_json({"format": FORMAT, "version": VERSION, **vars(self)})
 
 
 def pair(old: Any, new: Any) -> Comparison:
@@ -26,102 +60,6 @@ def pair(old: Any, new: Any) -> Comparison:
       ConfigError: a node of one contains itself.
     """
     return Comparison(BoundGraph(old, bound=False), BoundGraph(new, bound=False))
-
-
-def step_between(holder: Any, key: Any) -> str:
-    """Return the step from a node to what it holds under a key."""
-    return step_to(key) if IS_PART[type(holder)] else f"[{key!r}]"
-
-
-def outdated(
-    made: Mapping[str, Any], entries: Mapping[str, Any], reach: Callable[[str], Any]
-) -> Iterator[str]:
-    """Where the parts that new ones were made like have changed since.
-
-    Args:
-      made: the new parts by their names.
-      entries: the entry of each in a patch.
-      reach: what the graph holds at a path, before it is changed.
-    """
-    reported: set[str] = set()
-    copies = {name: entry["like"] for name, entry in entries.items() if "like" in entry}
-    inner = {id(made[name]) for name in copies}
-    for name, like in copies.items():
-        now = reach(like["part"])
-        for key, is_now, was in _differences(now, made[name], like["but"], inner):
-            place = join(like["part"], key)
-            if place not in reported:
-                reported.add(place)
-                yield (
-                    f"{place} is {is_now} by now, and {join(name, key)}, which the difference made "
-                    f"like it, is {was}: apply this difference before that change."
-                )
-
-
-def _differences(
-    now: Any, part: Any, but: list[str], inner: set[int]
-) -> Iterator[tuple[str, str, str]]:
-    """The arguments, as steps, in which two parts differ that were alike, with both values."""
-    if not isinstance(now, fdl.Buildable):
-        yield "", _short(now), _short(part)
-        return
-    if fdl.get_callable(now) is not fdl.get_callable(part):
-        yield "", title(now), title(part)
-        return
-    nows, news = set_arguments(now), set_arguments(part)
-    for key in {**nows, **news}:
-        values = nows.get(key, fdl.NO_VALUE), news.get(key, fdl.NO_VALUE)
-        if str(key) not in but and not _is_alike(*values, inner):
-            yield step_to(key), _short(values[0]), _short(values[1])
-
-
-def _is_alike(now: Any, new: Any, inner: set[int]) -> bool:
-    """Whether two arguments are alike; parts that were made like others are asked by themselves."""
-    if isinstance(now, list | tuple) and type(now) is type(new):
-        return len(now) == len(new) and all(
-            _is_alike(*pair, inner) for pair in zip(now, new, strict=True)
-        )
-    if isinstance(now, dict) and isinstance(new, dict):
-        return now.keys() == new.keys() and all(_is_alike(now[k], new[k], inner) for k in now)
-    is_asked = id(new) in inner and isinstance(now, fdl.Buildable)
-    return is_asked or is_same(now, new)
-
-
-def _short(value: Any) -> str:
-    if value is fdl.NO_VALUE:
-        return "not set"
-    return f"a {title(value)}" if isinstance(value, fdl.Buildable) else f"{leaf_text(value):.60}"
-
-
-FORMAT = "fidgpt.patch"
-VERSION = 1
-Changes = dict[str, dict[str, Any]]  # by the path of a place
-
-
-class Patch:
-    """What makes an old graph a new one.
-
-    Attributes:
-      changes: by the path of the place in the old graph.
-      parts: the new parts by their path in the new graph.
-      known: the callables by their names.
-    """
-
-    def __init__(self, changes: Changes, parts: Changes, known: dict[str, Any]) -> None:
-        self.changes = changes
-        self.parts = parts
-        self.known = known
-
-    def text(self) -> str:
-        """The patch as the text of a file."""
-        return to_json(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "changes": self.changes,
-                "parts": self.parts,
-            }
-        )
 
 
 def patch_of(old: Any, new: Any) -> Patch:
@@ -134,12 +72,25 @@ def patch_of(old: Any, new: Any) -> Patch:
 
 
 def make_patch(comparison: Comparison) -> Patch:
-    """Return the patch for two graphs whose parts are paired by `pair`.
+    """Return the patch for two graphs whose nodes are paired by `pair`.
 
     Raises:
-      ConfigError: as `patch_of` does.
+      ConfigError: a value has no form in a file.
     """
     return _Maker(comparison).patch()
+
+
+def dump_patch(changes: Changes | tuple[Any, Any]) -> str:
+    """Return what differs between two graphs, as the text of a file.
+
+    Args:
+      changes: what `diff` found, or the old and the new graph.
+
+    Raises:
+      ConfigError: a value has no form in a file.
+    """
+    old, new = changes if isinstance(changes, tuple) else (changes.old, changes.new)
+    return patch_of(old, new).text()
 
 
 class _Maker:
@@ -147,16 +98,12 @@ class _Maker:
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
-        self._changes: Changes = {}
-        self._parts: Changes = {}
-        self._known: dict[str, Any] = {}
+        self._changes: dict[str, dict[str, Any]] = {}
+        self._parts: dict[str, dict[str, Any]] = {}
         self._new: list[Any] = []
-        self._same: dict[tuple[int, int], bool] = {}
 
     def patch(self) -> Patch:
-        old, new = self._comparison.old.root, self._comparison.new.root
-        if not self._is_same(old, new):
-            self._put("", old, new)
+        self._place("", self._comparison.old.root, self._comparison.new.root)
         for one, other in self._comparison.pairs():
             self._compare(one, other)
         while self._new:
@@ -164,179 +111,334 @@ class _Maker:
             path = self._comparison.new.path(part)
             with at(path or "the root"):
                 self._parts[path] = self._entry(part)
-        return Patch(self._changes, dict(sorted(self._parts.items())), self._known)
-
-    def _is_same(self, old: Any, new: Any, *, copies: bool = False) -> bool:
-        """Return whether two places hold the same: paired parts, or equal values.
-
-        Args:
-          old: what the place of the old graph holds.
-          new: what that of the new one holds.
-          copies: whether a new part is the same as the old one that it is a copy of.
-        """
-        if IS_PART[type(old)] or IS_PART[type(new)]:
-            original = self._comparison.original(new) if copies else None
-            return IS_PART[type(old)] and (original or self._kept(new)) is old
-        if not isinstance(new, list | tuple | dict) or type(old) is not type(new):
-            return value_key(old) == value_key(new)
-        ids = id(old), id(new)
-        if copies or ids not in self._same:
-            olds, news = (
-                one if isinstance(one, dict) else dict(enumerate(one)) for one in (old, new)
-            )
-            self._same[ids] = olds.keys() == news.keys() and all(
-                self._is_same(olds[key], news[key], copies=copies) for key in news
-            )
-        return self._same[ids]
+        return Patch(self._changes, dict(sorted(self._parts.items())))
 
     def _kept(self, new: Any) -> Any:
-        """Return the old part that becomes a new one by changes; None where there is none."""
+        """Return the old node that becomes a new one by changes; None where there is none."""
         old = self._comparison.predecessor(new)
-        return old if type(old) is type(new) else None
+        return old if kind_of(old) is kind_of(new) else None
+
+    def _is_kept(self, old: Any, new: Any) -> bool:
+        return IS_PART[type(old)] and self._kept(new) is old
+
+    def _is_copied(self, old: Any, new: Any) -> bool:
+        """Return whether a new node is a copy of an old one, or that very one."""
+        return IS_PART[type(old)] and (self._comparison.original(new) or self._kept(new)) is old
 
     def _compare(self, old: Any, new: Any) -> None:
-        """Compare two parts that are paired."""
+        """Compare two nodes that are paired."""
         path = self._comparison.old.path(old)
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
-            self._at(path)["call"] = [self._name(call) for call in calls]
-        olds, news = set_arguments(old), set_arguments(new)
-        for key in {**olds, **news}:
-            place = join(path, step_to(key))
-            values = olds.get(key, fdl.NO_VALUE), news.get(key, fdl.NO_VALUE)
-            with at(place):
+            self._at(path)["call"] = [codec.name_of(call) for call in calls]
+        for key, values in _both(set_arguments(old), set_arguments(new), fdl.NO_VALUE):
+            with at(place := join(path, step_to(key))):
                 self._place(place, *values)
-        tags = nonempty_tags(old), nonempty_tags(new)
-        for key in {**tags[0], **tags[1]}:
-            before, now = (one.get(key, frozenset()) for one in tags)
-            if before != now:
-                place = join(path, step_to(key))
-                self._at(place)["tags"] = [sorted(map(self._name, one)) for one in (before, now)]
+        for key, tags in _both(nonempty_tags(old), nonempty_tags(new), frozenset[Any]()):
+            if tags[0] != tags[1]:
+                names = [sorted(map(codec.name_of, one)) for one in tags]
+                self._at(join(path, step_to(key)))["tags"] = names
 
     def _place(self, path: str, old: Any, new: Any) -> None:
-        """What to change in a place; in the items alone where the rest of a list stays."""
-        if self._is_same(old, new):
+        """Record the change of a place; of its items alone where the rest of a list stays."""
+        if _is_alike(old, new, self._is_kept):
             return
         node = self._comparison.old.node_of.get(id(old))
         is_open = type(old) is type(new) and node is not None and len(node.parents) == 1
         if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
-            for key in old | new:
-                values = old.get(key, fdl.NO_VALUE), new.get(key, fdl.NO_VALUE)
-                self._place(f"{path}[{key!r}]", *values)
+            items = list(_both(old, new, fdl.NO_VALUE))
         elif is_open and isinstance(old, list) and len(old) == len(new):
-            for i, values in enumerate(zip(old, new, strict=True)):
-                self._place(f"{path}[{i}]", *values)
+            items = list(enumerate(zip(old, new, strict=True)))
         else:
-            self._put(path, old, new)
-
-    def _put(self, path: str, old: Any, new: Any) -> None:
-        change = self._at(path)
-        if old is not fdl.NO_VALUE:
-            change["old"] = outside(old)
-        if new is not fdl.NO_VALUE:
-            change["new"] = self._value(new)
+            change = self._at(path)
+            change |= {} if old is fdl.NO_VALUE else {"old": _outside(old)}
+            change |= {} if new is fdl.NO_VALUE else {"new": codec.encode(new, self._refer)}
+            return
+        for key, values in items:
+            self._place(f"{path}[{key!r}]", *values)
 
     def _at(self, path: str) -> dict[str, Any]:
         return self._changes.setdefault(path, {})
 
     def _entry(self, part: Any) -> dict[str, Any]:
-        """A new part."""
-        kind = TAGGED if isinstance(part, TaggedValueCls) else type(part).__name__
-        if kind not in (*KINDS, TAGGED):
-            raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
-        tags = nonempty_tags(part).items()
-        entry = {
-            kind: None if kind == TAGGED else self._name(fdl.get_callable(part)),
-            "set": {str(key): self._value(value) for key, value in set_arguments(part).items()},
-            "tags": {str(key): sorted(map(self._name, own)) for key, own in tags},
+        """Return the entry of a new node."""
+        known, tags = set_arguments(part), nonempty_tags(part).items()
+        entry = head_of(part) | {
+            "set": {str(key): codec.encode(value, self._refer) for key, value in known.items()},
+            "tags": {str(key): sorted(map(codec.name_of, own)) for key, own in tags},
         }
         if (old := self._comparison.original(part)) is not None:
-            olds, news = set_arguments(old), set_arguments(part)
-            values = {key: (olds.get(key), news.get(key)) for key in {**olds, **news}}
-            but = [
-                str(key)
-                for key, pair in values.items()
-                if not (key in olds and key in news and self._is_same(*pair, copies=True))
-            ]
+            values = _both(set_arguments(old), known, fdl.NO_VALUE)
+            but = [str(key) for key, pair in values if not _is_alike(*pair, self._is_copied)]
             entry["like"] = {"part": self._comparison.old.path(old), "but": but}
         return entry
 
-    def _value(self, value: Any) -> Any:
-        if isinstance(value, fdl.Buildable):
-            old = self._kept(value)
-            if old is not None:
-                return {"keep": self._comparison.old.path(old)}
-            path = self._comparison.new.path(value)
-            if path not in self._parts:
-                self._parts[path] = {}
-                self._new.append(value)
-            return {"part": path}
-        if type(value) is list:
-            return [self._value(item) for item in value]
-        if type(value) is tuple:
-            return {"tuple": [self._value(item) for item in value]}
-        if type(value) is dict:
-            return encode_dict(value, lambda key: self._value(value[key]))
-        for name, thing in _named_in(value):
-            self._known[name] = thing
-        return encode(value, {})
-
-    def _name(self, thing: Any) -> str:
-        name = name_of(thing)
-        self._known[name] = thing
-        return name
+    def _refer(self, part: fdl.Buildable) -> dict[str, str]:
+        if (old := self._kept(part)) is not None:
+            return {"keep": self._comparison.old.path(old)}
+        path = self._comparison.new.path(part)
+        if path not in self._parts:
+            self._parts[path] = {}
+            self._new.append(part)
+        return {"part": path}
 
 
-def outside(value: Any) -> Any:
-    """What a place held, as far as it is compared: of a part, what it calls."""
+def _both(
+    old: Mapping[Any, Any], new: Mapping[Any, Any], default: Any
+) -> Iterator[tuple[Any, tuple[Any, Any]]]:
+    """Yield the keys of two mappings, each with both values."""
+    for key in {**old, **new}:
+        yield key, (old.get(key, default), new.get(key, default))
+
+
+def _is_alike(old: Any, new: Any, are_parts_alike: Callable[[Any, Any], bool]) -> bool:
+    """Return whether two values are equal, given which nodes are."""
+    if IS_PART[type(old)] or IS_PART[type(new)]:
+        return are_parts_alike(old, new)
+    if type(old) is not type(new) or not IS_NODE[type(new)]:
+        return value_key(old) == value_key(new)
+    items = list(_both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
+    return len(old) == len(new) and all(_is_alike(*pair, are_parts_alike) for _, pair in items)
+
+
+def _outside(value: Any) -> Any:
+    """Return what a place held, as far as it is compared: of a node, what it calls."""
     if isinstance(value, fdl.Buildable):
         return {"a": getattr(fdl.get_callable(value), "__qualname__", "?")}
     if isinstance(value, list | tuple):
-        return [outside(item) for item in value]
-    if isinstance(value, dict):
-        return encode_dict(value, lambda key: outside(value[key]))
+        return [_outside(item) for item in value]
     try:
-        return encode(value, {})
+        if isinstance(value, dict):
+            return codec.encode_items(value, _outside)
+        return codec.encode(value)
     except ConfigError:
         return {"a": type(value).__name__}
 
 
-def read_patch(text: str, *, source: str = "the patch") -> Patch:
-    """The patch that a text holds.
+def apply(root: Any, changes: Changes | Patch) -> Any:
+    """Return a graph in which what differs between two others is changed; `root` stays as it is.
+
+    `apply(left, diff(left, right))` is written as `right` is, sharing and tags included.
 
     Raises:
-      ConfigError: it holds none.
+      ConfigErrors: places are missing, or hold something else than they did when the difference
+        was taken.
+      ConfigError: a value of the difference has no form in a file.
     """
-    text = text.removeprefix("\ufeff")  # the mark that some editors put before UTF-8 text
-    if not text.strip():
-        raise ConfigError(f"{source} is empty: it holds no patch.")
+    patch = patch_of(changes.old, changes.new) if isinstance(changes, Changes) else changes
+    return apply_all(root, [patch])
+
+
+def apply_patch(
+    root: Any, text: str, *, source: str = "the patch", allowed: tuple[str, ...] = ()
+) -> Any:
+    """Return a graph changed by a patch.
+
+    Args:
+      root: the graph, which stays as it is.
+      text: what `dump_patch` wrote.
+      source: how to call the patch in messages.
+      allowed: packages of the user's own whose callables the patch may name.
+
+    Raises:
+      ConfigErrors: as `apply` does.
+      ConfigError: the text is not a patch, or names what it may not.
+    """
+    document = read_document(text, source, FORMAT)
+    patch = Patch(document.get("changes", {}), document.get("parts", {}))
     try:
-        with at(source):
-            document = read_json(text)
+        return apply_all(root, [patch], functools.partial(codec.find_name, allowed=allowed))
     except ConfigError:
         raise
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{source} is not JSON: {error}.") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        is_config = isinstance(document, dict) and document.get("format") == CONFIG_FORMAT
-        why = "it is a whole config" if is_config else f"it does not say format {FORMAT!r}"
-        raise ConfigError(f"{source} is not a fidgpt patch: {why}.")
-    if document.get("version") != VERSION:
-        raise ConfigError(
-            f"{source} has version {document.get('version')!r:.40}, and this fidgpt reads "
-            f"{VERSION}."
-        )
-    changes, parts = document.get("changes"), document.get("parts")
-    for one in (changes, parts):
-        if not isinstance(one, dict) or not all(isinstance(item, dict) for item in one.values()):
-            raise ConfigError(f"{source} is damaged: it must have `changes` and `parts` by path.")
-    return Patch(changes or {}, parts or {}, {})
+    except DAMAGED as error:
+        raise ConfigError(f"{source} is damaged: {error!r:.200}.") from None
 
 
-def _named_in(value: Any) -> Iterator[tuple[str, Any]]:
-    """The classes and functions that the form of a value in a file names."""
-    thing = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+def _find(name: str) -> Any:
+    """Return what a patch names that was made in this process."""
+    return codec.find_name(name, allowed=(name.partition(".")[0].partition(":")[0],))
+
+
+@dataclass(slots=True)
+class _Place:
+    """A place to be changed.
+
+    Attributes:
+      path: where it is.
+      change: its change.
+      holder: the node that holds it; None for the root.
+      key: its key in the holder.
+      part: the node there, which may call something else.
+      new: the new value; `fdl.NO_VALUE` where there is none.
+    """
+
+    path: str
+    change: Mapping[str, Any]
+    holder: Any
+    key: Key
+    part: Any
+    new: Any = fdl.NO_VALUE
+
+    def take_away(self, find: codec.Find) -> None:
+        for name in self.change["tags"][0] if "tags" in self.change else ():
+            tag = codec.find_tag(name, find)
+            if tag in argument_tags(self.holder).get(self.key, ()):
+                fdl.remove_tag(self.holder, self.key, tag)
+        if "old" not in self.change or "new" in self.change or self.holder is None:
+            return
+        if held(self.holder, self.key) is not fdl.NO_VALUE:
+            if isinstance(self.holder, fdl.Buildable):
+                unset(self.holder, self.key)
+            else:
+                del self.holder[self.key]
+
+    def call(self, find: codec.Find) -> None:
+        if "call" in self.change:
+            name = self.change["call"][1]
+            try:
+                fdl.update_callable(self.part, find(name))
+            except TypeError:
+                raise ConfigError(
+                    f"{name} does not take all arguments that are set there."
+                ) from None
+
+    def put(self, find: codec.Find) -> None:
+        if self.holder is not None and self.new is not fdl.NO_VALUE:
+            if not isinstance(self.holder, fdl.Buildable):
+                self.holder[self.key] = self.new
+            elif parameter_of(self.holder, self.key) is None:
+                raise ConfigError(f"{title(self.holder)} has no parameter {self.key!r}.")
+            else:
+                assign(self.holder, self.key, self.new)
+        for name in self.change["tags"][1] if "tags" in self.change else ():
+            fdl.add_tag(self.holder, self.key, codec.find_tag(name, find))  # pyright: ignore
+
+
+def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> Any:
+    """Return a graph changed by patches that were all made for it as it is.
+
+    All places are looked up first, then changed.
+
+    Raises:
+      ConfigErrors: places are missing, or hold something else than they did.
+      ConfigError: a new value does not fit where it belongs, or is not one.
+    """
+    root = clone(root)
+    places: list[_Place] = []
+    messages: list[str] = []
+    outdated: list[str] = []
+    for patch in patches:
+        made: dict[str, Any] = {}
+        refer = {"keep": lambda path: reach(root, keys_of(path)), "part": made.__getitem__}
+        for path, entry in patch.parts.items():
+            with at(path[:80] or "the root"):
+                made[path] = new_part(entry, find)
+        for path, change in patch.changes.items():
+            try:
+                with at(path[:80] or "the root"):
+                    places.append(_place(root, path, change))
+            except ConfigError as error:
+                messages.append(str(error))
+                continue
+            if "new" in change:
+                places[-1].new = codec.decode(change["new"], find, refer)
+        raise_all(messages)
+        for path, entry in patch.parts.items():
+            with at(path[:80] or "the root"):
+                add_tags(made[path], entry.get("tags", {}), find)
+                for name, value in entry.get("set", {}).items():
+                    key = key_of(made[path], name)
+                    assign(made[path], key, codec.decode(value, find, refer))
+        outdated += _outdated(root, made, patch.parts)
+    raise_all(outdated)
+    for step in (_Place.take_away, _Place.call, _Place.put):
+        for place in places:
+            with at(place.path[:80] or "the root"):
+                step(place, find)
+    new_roots = [place.new for place in places if not place.path and "new" in place.change]
+    root = new_roots[0] if new_roots else root
+    nodes(root)  # refuses a node that contains itself now
+    return root
+
+
+def _place(root: Any, path: str, change: Mapping[str, Any]) -> _Place:
+    """Look up a place, and check that it holds what it did when the patch was made."""
+    *way, last = keys_of(path) or [""]
+    holder = reach(root, way) if path else None
+    if path and not IS_NODE[type(holder)]:
+        raise ConfigError("there is no such place in this graph.")
+    value = held(holder, last) if path else root
+    if "call" in change and not isinstance(value, fdl.Buildable):
+        raise ConfigError(f"there is no part any more that calls {change['call'][0]}.")
+    if "old" in change or "new" in change:
+        now = fdl.NO_VALUE if value is fdl.NO_VALUE else _outside(value)
+        was = change.get("old", fdl.NO_VALUE)
+        if repr(now) != repr(was):
+            raise ConfigError(
+                f"it was {_short(was)} when the difference was taken, and is {_short(now)}."
+            )
+    return _Place(path, change, holder, last, value)
+
+
+def _short(value: Any) -> str:
+    if value is fdl.NO_VALUE:
+        return "not set"
+    if isinstance(value, fdl.Buildable):
+        return f"a {title(value)}"
+    return f"a {value['a']}" if isinstance(value, dict) and [*value] == ["a"] else f"{value!r:.60}"
+
+
+def keys_of(path: str) -> list[Key]:
+    """Return the keys of a path; none for the root."""
+    return parse_path(path) if path else []
+
+
+def held(holder: Any, key: Key) -> Any:
+    """Return what a node holds under a key; `fdl.NO_VALUE` where there is nothing."""
     try:
-        yield name_of(thing), thing
-    except ConfigError:
-        return
+        return (raw_arguments(holder) if isinstance(holder, fdl.Buildable) else holder)[key]
+    except (LookupError, TypeError):
+        return fdl.NO_VALUE
+
+
+def reach(value: Any, keys: Iterable[Key]) -> Any:
+    """Return what lies at the end of some keys.
+
+    Raises:
+      ConfigError: there is nothing.
+    """
+    for key in keys:
+        value = held(value, key)
+        if value is fdl.NO_VALUE:
+            raise ConfigError("there is no such place in this graph.")
+    return value
+
+
+def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[str]:
+    """Yield where the nodes that new ones were made like have changed since."""
+    copies = {name: entry["like"] for name, entry in entries.items() if "like" in entry}
+    inner = {id(made[name]) for name in copies}
+
+    def is_alike(now: Any, new: Any) -> bool:  # copies are compared by themselves
+        is_copy = id(new) in inner and isinstance(now, fdl.Buildable)
+        return is_copy or is_same(now, new)
+
+    reported: set[str] = set()
+    for name, like in copies.items():
+        now, part = reach(root, keys_of(like["part"])), made[name]
+        differ = [("", (title(now), title(part)))]
+        if fdl.get_callable(now) is fdl.get_callable(part):
+            arguments = _both(set_arguments(now), set_arguments(part), fdl.NO_VALUE)
+            differ = [
+                (step_to(key), (_short(values[0]), _short(values[1])))
+                for key, values in arguments
+                if str(key) not in like["but"] and not _is_alike(*values, is_alike)
+            ]
+        for step, (is_now, was) in differ:
+            place = join(like["part"], step)
+            if place not in reported:
+                reported.add(place)
+                yield (
+                    f"{place} is {is_now} by now, and {join(name, step)}, which the difference "
+                    f"made like it, is {was}: apply this difference before that change."
+                )

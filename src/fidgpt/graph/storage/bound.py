@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -26,7 +25,7 @@ from fidgpt.graph.fiddle import (
 )
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.paths import find_parameter
-from fidgpt.graph.storage.codec import encode, encode_default, encode_dict, name_of, renamed
+from fidgpt.graph.storage.codec import encode, encode_default, encode_items, name_of, renamed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_to
 
 # Types whose values are written to JSON as they are.
@@ -77,7 +76,7 @@ class BoundGraph:
         self._held: dict[int, list[Any]] = {}
         self._arguments: dict[int, dict[Key, Any]] = {}
         self._names: dict[int, str] = {}
-        self._without_form: dict[str, ConfigError] = {}
+        self._without_form: dict[int, ConfigError] = {}
         for one in self.inherited:
             self._inherited_by.setdefault(id(one.part), {})[one.key] = one.binding
             self._from_binding.setdefault(id(one.part), {})[one.key] = one.binding.value
@@ -272,73 +271,72 @@ class BoundGraph:
                 form = ()
             form = type(value), *form, *(found.get(id(one)) or id(one) for one in items)
             if form not in by_form:
-                by_form[form] = (
-                    self._hash_part(value, arguments, found)
+                written = (
+                    self._part_form(value, arguments, found)
                     if IS_PART[type(value)]
-                    else self._hash_container(value, found)
+                    else self._container_form(value, found)
                 )
+                by_form[form] = _hash_text(_to_json(written))
             found[id(value)] = by_form[form]
         return found
 
-    def _hash_part(self, part: Any, arguments: Mapping[Key, Any], known: Mapping[int, str]) -> str:
+    def _part_form(self, part: Any, arguments: Mapping[Key, Any], known: Mapping[int, str]) -> Any:
         values: dict[str, Any] = {}
         for key, value in arguments.items():
-            kind = type(value)
             if value is fdl.NO_VALUE:
                 continue
-            if kind in PLAIN or (kind is float and math.isfinite(value)):
-                values[str(key)] = value
-                continue
-            values[str(key)], error = self._encoded(value, known)
-            if error is not None and value is default_of(part, key):
-                values[str(key)] = encode_default(value)
-            elif error is not None:
-                place = join(self.path(part), step_to(key))
-                self.errors.append(ConfigError(f"{place}: {error}"))
+            values[str(key)] = self._form(value, known)
+            if error := self._without_form.get(id(value)):
+                if value is default_of(part, key):
+                    values[str(key)] = encode_default(value)
+                else:
+                    place = join(self.path(part), step_to(key))
+                    self.errors.append(ConfigError(f"{place}: {error}"))
         tags = {str(key): sorted(map(self._name, own)) for key, own in nonempty_tags(part).items()}
         try:
             called = self._name(fdl.get_callable(part))
         except ConfigError as error:
             self.errors.append(ConfigError(f"{self.path(part) or 'the root'}: {error}"))
             called = f"object {id(fdl.get_callable(part))}"
-        return _hash_text(_to_json([type(part).__name__, called, values, tags]))
+        return [type(part).__name__, called, values, tags]
 
-    def _hash_container(self, value: Any, known: Mapping[int, str]) -> str:
-        found: list[ConfigError] = []
-
+    def _container_form(self, value: Any, known: Mapping[int, str]) -> Any:
         def item(one: Any) -> Any:
-            encoded, error = self._encoded(one, known)
-            found.extend([error] if error else [])
-            return encoded
+            form = self._form(one, known)
+            if error := self._without_form.get(id(one)):
+                self._without_form.setdefault(id(value), error)
+            return form
 
         try:
             if type(value) not in (list, tuple, dict):
-                encode(value, {})  # raises
-            if isinstance(value, dict):
-                written = encode_dict(value, lambda key: item(value[key]))
-                written.get("items", []).sort(key=_to_json)  # the order of a dict has no meaning
-            else:
-                written = {type(value).__name__: [item(one) for one in value]}
+                encode(value)  # raises
+            written = encode_items(value, item)
         except ConfigError as error:
-            found = [error]
+            self._without_form[id(value)] = error
             items = value.items() if isinstance(value, dict) else enumerate(value)
-            written = {repr(type(value)): sorted([repr(k), _to_json(item(v))] for k, v in items)}
-        text = _hash_text(_to_json(written))
-        if found:
-            self._without_form[text] = found[0]
-        return text
+            return {repr(type(value)): sorted([repr(k), _to_json(item(v))] for k, v in items)}
+        if type(value) is list:
+            return {"list": written}
+        written.get("items", []).sort(key=_to_json)  # the order of a dict has no meaning
+        return written
 
-    def _encoded(self, value: Any, known: Mapping[int, str]) -> tuple[Any, ConfigError | None]:
-        """Return a value as JSON; what has no form in a file by its identity, with the reason."""
+    def _form(self, value: Any, known: Mapping[int, str]) -> Any:
+        """Return a value as JSON, a node by its hash; what has no form in a file by its identity.
+
+        Why it has none is kept by its identity.
+        """
+        if type(value) in PLAIN:
+            return value
         if (own := known.get(id(value))) is not None:
-            return {"node": own}, self._without_form.get(own)
+            return {"node": own}
         try:
-            encoded = encode(value, {})
+            encoded = encode(value)
         except ConfigError as error:
-            return {"object": id(value)}, error
+            self._without_form[id(value)] = error
+            return {"object": id(value)}
         if isinstance(encoded, dict) and encoded.keys() == {"name"}:  # a class or function
-            encoded = {"name": self._name(value)}
-        return encoded, None
+            return {"name": self._name(value)}
+        return encoded
 
     def _name(self, thing: Any) -> str:
         """Return the name of a class or function, the first one if it was renamed.
@@ -411,7 +409,7 @@ def value_key(value: Any) -> str:
     1, 1.0 and True differ; what has no form in a file is equal to itself alone.
     """
     try:
-        return _to_json(encode(value, {}))
+        return _to_json(encode(value))
     except ConfigError:
         return f"object {id(value)}"
 

@@ -10,7 +10,7 @@ import operator
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -19,114 +19,79 @@ from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.walk import title
 from fidgpt.late import exports
 
-
-def renamed(owner: Any) -> Mapping[str, str]:
-    """The names that a constructor or package has given up, each with its successor of today."""
-    known = _declared(owner, "RENAMED")
-    return {name: _last(known, name) for name in known}
-
-
-def removed(owner: Any) -> Mapping[str, Any]:
-    """The parameters that a constructor has given up, each with the value that stands for good."""
-    return _declared(owner, "REMOVED")
-
-
-class Migration:
-    """An entry of an old file, as a constructor of today takes it.
-
-    Attributes:
-      changes: what it took, for a person to read.
-    """
-
-    def __init__(self, function: Any, names: set[str] | None, *, path: str) -> None:
-        """Prepares the reading of one part.
-
-        Args:
-          function: what the part calls.
-          names: its parameters; None where it takes any.
-          path: the part's path.
-        """
-        self.changes: list[str] = []
-        self._renamed = {} if names is None else renamed(function)
-        self._removed = {} if names is None else removed(function)
-        self._names = names
-        self._path = path
-
-    def section(self, written: Mapping[str, Any], *, is_value: bool = False) -> Mapping[str, Any]:
-        """The arguments of a section of the file by their names of today.
-
-        Raises:
-          ConfigError: a parameter is gone, and had another value than the one that stands now.
-        """
-        if self._names is None or not (self._renamed or self._removed):
-            return written
-        found: dict[str, Any] = {}
-        for name, value in written.items():
-            if name in self._names:
-                found[name] = value
-            elif name in self._renamed:
-                if self._renamed[name] in written:
-                    both = f"{self._renamed[name]} and {name}"
-                    raise ConfigError(f"it has both {both}, the old name: delete one.")
-                found[self._renamed[name]] = value
-                self._note(f"{name} is called {self._renamed[name]} now")
-            elif name in self._removed:
-                self._drop(name, value, is_value)
-            else:
-                found[name] = value
-        return found
-
-    def _drop(self, name: str, value: Any, is_value: bool) -> None:
-        stands = self._removed[name]
-        if is_value and (type(value) is not type(stands) or value != stands):
-            raise ConfigError(
-                f"{name} was {value!r:.60}, and is gone: what is built now is as with "
-                f"{stands!r:.60}."
-            )
-        self._note(f"{name} is gone, and was {stands!r:.60}, as is built now")
-
-    def _note(self, what: str) -> None:
-        text = f"{self._path or 'the root'}: {what}"
-        if text not in self.changes:
-            self.changes.append(text)
-
-
-def _last(known: Mapping[str, str], name: str) -> str:
-    """What a name has become, by however many renamings."""
-    met = {name}
-    while known[name] in known and known[name] not in met:
-        name = known[name]
-        met.add(name)
-    return known[name]
-
-
-def _declared(owner: Any, name: str) -> Mapping[str, Any]:
-    try:
-        found = getattr(owner, name, None)
-    except Exception:  # whatever a third party's object does when it is asked
-        return {}
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        return {}
-    return found
-
-
 # A file is data. It may name what fidgpt exports for use in configs, and torch's own modules and
-# optimizers; a name outside is refused before anything is imported.
+# optimizers; any other name is refused before anything is imported.
 ROOMS = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags", "train")
-# Of other rooms these alone: what a graph itself brings along, and what reads a model's weights.
+# Of other rooms only these: what a graph itself needs, and what reads a model's weights.
 SINGLE = ("graph:formula", "interop:load_hf")
 TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
 
+Find = Callable[[str], Any]  # returns the class or function of a name
+Refer = Mapping[str, Callable[[str], Any]]  # by word, returns the node for {word: path}
+_NO_REFERENCES: Refer = {}
+
+
+def renamed(owner: Any) -> Mapping[str, str]:
+    """Return the former names that a constructor or package declares, with their successors."""
+    found = _declared(owner, "RENAMED")
+    for _ in found:  # a successor may have been renamed too
+        found = {old: found.get(new, new) for old, new in found.items()}
+    return found
+
+
+def _declared(owner: Any, name: str) -> Mapping[str, Any]:
+    found = getattr(owner, name, None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def migrated(
+    function: Any, names: Collection[Any], written: Mapping[str, Any], *, is_value: bool = False
+) -> tuple[Mapping[str, Any], list[str]]:
+    """Return the arguments of an old file under the names of today, and what was changed.
+
+    Args:
+      function: the constructor, which declares its former parameters as `RENAMED` and `REMOVED`.
+      names: its parameters.
+      written: the arguments by the names in the file.
+      is_value: whether they are values; those of removed parameters must be what is built now.
+
+    Raises:
+      ConfigError: a removed parameter had another value, or a renamed one has both names.
+    """
+    new_names, removed = renamed(function), _declared(function, "REMOVED")
+    if not (new_names or removed):
+        return written, []
+    found: dict[str, Any] = {}
+    changes: list[str] = []
+    for name, value in written.items():
+        if name in new_names and name not in names:
+            new = new_names[name]
+            if new in written:
+                raise ConfigError(f"it has both {new} and {name}, the old name: delete one.")
+            found[new] = value
+            changes.append(f"{name} is called {new} now")
+        elif name in removed and name not in names:
+            kept = removed[name]
+            if is_value and (type(value) is not type(kept) or value != kept):
+                raise ConfigError(
+                    f"{name} was {value!r:.60}, and is gone: what is built now is as with "
+                    f"{kept!r:.60}."
+                )
+            changes.append(f"{name} is gone, and was {kept!r:.60}, as is built now")
+        else:
+            found[name] = value
+    return found, changes
+
 
 def name_of(thing: Any) -> str:
-    """The name `module:qualname` under which a file can ask for a class or function.
+    """Return the name `module:qualname` under which a file refers to a class or function.
 
-    What a room of fidgpt exports is named by the room: where in it the thing is written may change,
-    without effect on files and fingerprints.
+    What a room of fidgpt exports is named by the room, so that moving it within the room changes
+    neither files nor fingerprints.
 
     Raises:
       ConfigError: it has no such name, because it was defined inside a function, in a notebook or
-        a script, or is no class or function at all.
+        a script, or is neither a class nor a function.
     """
     module = getattr(thing, "__module__", None)
     qualname = getattr(thing, "__qualname__", None)
@@ -146,7 +111,7 @@ def name_of(thing: Any) -> str:
 
 
 def home_of(thing: Any) -> str:
-    """The room of fidgpt that exports a class or function, or else the module that has it."""
+    """Return the room of fidgpt that exports a class or function, or else its module."""
     module, qualname = thing.__module__ or "builtins", thing.__qualname__
     room = ".".join(module.split(".")[:2])
     top, _, name = room.partition(".")
@@ -158,14 +123,14 @@ def home_of(thing: Any) -> str:
 
 
 def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
-    """The class or function of a name, if a file may ask for it.
+    """Return the class or function of a name, if a file may refer to it.
 
     Args:
       name: `module:qualname`.
       allowed: packages of the user's own from which anything may be named.
 
     Raises:
-      ConfigError: the name is not allowed, or there is nothing of that name.
+      ConfigError: the name is not allowed, or does not exist.
     """
     module, _, qualname = name.partition(":")
     top, _, rest = module.partition(".")
@@ -175,7 +140,13 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
     if top == "fidgpt" and (room in ROOMS or f"{room}:{qualname}" in SINGLE):
         return _exported(name, room, qualname)
     if _is_within(module, TORCH_MODULES):
-        return _class_of_torch(name, module, qualname)
+        packages = [vars(importlib.import_module(package)) for package in TORCH_MODULES]
+        found = next((one[qualname] for one in packages if qualname in one), None)
+        if inspect.isclass(found) and found.__module__ == module:  # not what their files import
+            return found
+        raise ConfigError(
+            f"{name!r:.80} is refused: torch has no module or optimizer of that name."
+        )
     is_known = top in (*sys.stdlib_module_names, "fidgpt", "torch")
     is_own = top.isidentifier() and len(top) < 40 and not is_known
     how = f" allow: --allow={top}" if is_own else " --allow"
@@ -190,7 +161,7 @@ def _is_within(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _exported(name: str, room: str, qualname: str) -> Any:
-    """What a room of fidgpt lists, in whichever of its files it is written today."""
+    """Return an export of a room of fidgpt, in whichever of its files it is defined today."""
     holder = importlib.import_module(f"fidgpt.{room}")
     exported = exports(holder)
     if room == "tags":
@@ -204,22 +175,10 @@ def _exported(name: str, room: str, qualname: str) -> Any:
     return exported[qualname]
 
 
-def _class_of_torch(name: str, module: str, qualname: str) -> Any:
-    """One of torch's own modules, optimizers and schedules, never what their files import."""
-    found = None
-    for package in TORCH_MODULES:
-        found = found or vars(importlib.import_module(package)).get(qualname)
-    if not inspect.isclass(found) or found.__module__ != module:
-        raise ConfigError(
-            f"{name!r:.80} is refused: torch has no module or optimizer of that name."
-        )
-    return found
-
-
 def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -> Any:
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever the user's own package does when it is imported
+    except Exception as error:  # whatever the user's own package raises
         raise ConfigError(f"{module} cannot be imported for {name!r}: {error}") from error
     qualname = renamed(found).get(qualname, qualname)
     for part in qualname.split("."):
@@ -230,7 +189,7 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
     made = found
     while isinstance(made, functools.partial):
         made = made.func
-    origin = getattr(made, "__module__", None) or "a place that it does not name"
+    origin = getattr(made, "__module__", None) or "an unknown place"
     if not _is_within(origin, allowed):
         raise ConfigError(
             f"{name!r:.80} is refused: it comes from {origin:.80}, a package to be allowed itself."
@@ -239,96 +198,81 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
 
 
 def is_tag(value: Any) -> bool:
-    """Whether a value is a quantity's tag."""
+    """Return whether a value is the tag of a quantity."""
     return isinstance(value, type) and issubclass(value, fdl.Tag) and value is not fdl.Tag
 
 
-def find_tag(name: str, find: Callable[[str], Any]) -> Any:
-    """The tag of a name.
+def find_tag(name: str, find: Find) -> Any:
+    """Return the tag of a name.
 
     Raises:
-      ConfigError: what `find` gives for the name is none.
+      ConfigError: the name is that of something else.
     """
     tag = find(name)
     if not is_tag(tag):
-        raise ConfigError(f"{name!r:.80} is no tag.")
+        raise ConfigError(f"{name!r:.80} is not a tag.")
     return tag
 
 
-_NOTHING: Mapping[str, Callable[[str], Any]] = {}
+def _refuse(part: fdl.Buildable) -> Any:
+    raise ConfigError(f"a {title(part)} lies where parts are not built, so not saved.")
 
 
-def encode(value: Any, paths: Mapping[int, str]) -> Any:
-    """A value as JSON; a part as the path that `paths` has for its identity.
+def encode(value: Any, refer: Callable[[fdl.Buildable], Any] = _refuse) -> Any:
+    """Return a value as JSON. What JSON cannot express becomes an object with one key, its kind.
 
-    What JSON cannot express becomes an object with one key, which names its kind.
+    Args:
+      value: a leaf, a container or a node.
+      refer: returns the JSON of a node in a list, tuple or dict, or of the value itself.
 
     Raises:
       ConfigError: the value has no form in a file.
     """
-    if isinstance(value, enum.Enum):
-        return {"enum": [name_of(type(value)), member_name(value)]}
-    if value is None or isinstance(value, bool | str) or type(value) is int:
+    kind = type(value)
+    if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
         return value
-    if type(value) is float:
-        return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, fdl.Buildable):
-        if id(value) not in paths:
-            raise ConfigError(f"a {title(value)} lies where parts are not built, so not saved.")
-        return {"part": paths[id(value)]}
-    if type(value) is list:
-        return [encode(item, paths) for item in value]
-    if type(value) is tuple:
-        return {"tuple": [encode(item, paths) for item in value]}
-    if type(value) is dict:
-        return encode_dict(value, lambda key: encode(value[key], paths))
+        return refer(value)
+    if kind in (list, tuple, dict):
+        return encode_items(value, lambda item: encode(item, refer))
+    if isinstance(value, enum.Enum):
+        return {"enum": [name_of(kind), member_name(value)]}
+    if kind is float:
+        return {"float": repr(value)}
+    if isinstance(value, str):
+        return value
     if isinstance(value, pathlib.PurePath):
         return {"path": str(value)}
-    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
-        return {type(value).__name__: str(value)}
+    if kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
+        return {kind.__name__: str(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        fields = {name: encode(item, paths) for name, item in fields.items()}
-        return {"object": [name_of(type(value)), fields]}
+        return {"object": [name_of(kind), {key: encode(one) for key, one in fields.items()}]}
     if callable(value):
         return {"name": name_of(value)}
     raise ConfigError(
-        f"{value!r:.60} of type {type(value).__name__} cannot be saved in a config: make it a "
+        f"{value!r:.60} of type {kind.__name__} cannot be saved in a config: make it a "
         "fdl.Config of its constructor, or use plain values."
     )
 
 
-def encode_dict(value: Mapping[Any, Any], entry: Callable[[Any], Any]) -> dict[str, Any]:
-    """A dict as JSON, with the `entry` of each key; where keys are no texts, as pairs.
+def encode_items(value: Any, item: Callable[[Any], Any]) -> Any:
+    """Return a list, tuple or dict as JSON, given the JSON of each item.
 
     Raises:
       ConfigError: a key has no form in a file.
     """
+    if type(value) is list:
+        return [item(one) for one in value]
+    if type(value) is tuple:
+        return {"tuple": [item(one) for one in value]}
     if all(type(key) is str for key in value):
-        return {"dict": {key: entry(key) for key in value}}
-    return {"items": [[encode(key, {}), entry(key)] for key in value]}
-
-
-def inner(written: Any) -> Iterable[Any]:
-    """The values that lie in one as `encode` writes it, which may be parts."""
-    if isinstance(written, list):
-        return written
-    if not isinstance(written, dict):
-        return ()
-    match [*written.items()]:
-        case [("tuple", list(items))]:
-            return items
-        case [("dict", dict(items))]:
-            return items.values()
-        case [("items", list(pairs))]:
-            return [one for pair in pairs if isinstance(pair, list) for one in pair]
-        case [("object", [str(), dict(fields)])]:
-            return fields.values()
-    return ()
+        return {"dict": {key: item(one) for key, one in value.items()}}
+    return {"items": [[encode(key), item(one)] for key, one in value.items()]}
 
 
 def member_name(member: enum.Enum) -> str:
-    """The name of a member; of flags that are several, or none, those of each with | between."""
+    """Return the name of a member; of several flags, or none, those of each with | between."""
     if (name := member.name or "") in type(member).__members__:
         return name
     names = [str(one.name) for one in member] if isinstance(member, enum.Flag) else []
@@ -338,38 +282,34 @@ def member_name(member: enum.Enum) -> str:
 
 
 def encode_default(value: Any) -> Any:
-    """A default as JSON; of one that has no form in a file, only its type."""
+    """Return a default as JSON; of one that has no form in a file, only its type."""
     try:
-        return encode(value, {})
+        return encode(value)
     except ConfigError:
         return {"default": type(value).__name__}
 
 
-def decode(
-    value: Any, find: Callable[[str], Any], refer: Mapping[str, Callable[[str], Any]] = _NOTHING
-) -> Any:
-    """The value that `encode` wrote.
+def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
+    """Return the value that `encode` wrote.
 
     Args:
-      value: what stands in the file.
-      find: gives the class or function of a name.
-      refer: gives the part that `{word: path}` stands for, by the word; parts may stand in lists,
-        tuples and dicts, and nowhere else.
+      value: its JSON.
+      find: returns the class or function of a name.
+      refer: returns the node that `{word: path}` stands for, by the word; such references may
+        stand in lists, tuples and dicts, and nowhere else.
 
     Raises:
-      ConfigError: it is none.
+      ConfigError: the JSON is not one of a value.
     """
     if isinstance(value, list):
         return [decode(item, find, refer) for item in value]
     if not isinstance(value, dict):
         return value
-    if len(value) == 1:
-        [(word, path)] = value.items()
-        if word in refer and isinstance(path, str):
-            return refer[word](path)
     match [*value.items()]:
+        case [(word, str(path))] if word in refer:
+            return refer[word](path)
         case [("tuple", list(items))]:
-            return tuple(decode(item, find, refer) for item in items)
+            return tuple([decode(item, find, refer) for item in items])
         case [("dict", dict(items))]:
             return {key: decode(item, find, refer) for key, item in items.items()}
         case [("items", list(pairs))]:
@@ -381,44 +321,35 @@ def decode(
         case [("name", str(name))]:
             return find(name)
         case [("object", [str(name), dict(fields)])]:
-            held = {key: decode(item, find) for key, item in fields.items()}
-            return _dataclass(name, find)(**held)
+            found = find(name)
+            if not (inspect.isclass(found) and dataclasses.is_dataclass(found)):
+                raise ConfigError(f"{name!r:.80} is not a dataclass: nothing else may be made.")
+            return found(**{key: decode(item, find) for key, item in fields.items()})
         case [("enum", [str(name), str(member)])]:
             return _member(name, member, find)
-        case [("dtype", str(text))]:
-            return _dtype(text)
-        case [("device", str(text))]:
-            return _device(text)
-    raise ConfigError(f"{value!r:.80} is no kind of value.")
+        case [("dtype" | "device" as kind, str(text))]:
+            return _torch_value(kind, text)
+    raise ConfigError(f"{value!r:.80} is not a kind of value.")
 
 
-def _from_pairs(
-    pairs: list[Any], find: Callable[[str], Any], refer: Mapping[str, Callable[[str], Any]]
-) -> dict[Any, Any]:
+def _from_pairs(pairs: list[Any], find: Find, refer: Refer) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
-            raise ConfigError(f"{pair!r:.80} is no key with its value.")
+            raise ConfigError(f"{pair!r:.80} is not a key with its value.")
         key = decode(pair[0], find)
         if isinstance(key, list | dict):
-            raise ConfigError(f"{key!r:.80} is no key of a dict.")
+            raise ConfigError(f"{key!r:.80} cannot be the key of a dict.")
         if key in found:
             raise ConfigError(f"it has {key!r:.60} twice in one place: remove one of them.")
         found[key] = decode(pair[1], find, refer)
     return found
 
 
-def _dataclass(name: str, find: Callable[[str], Any]) -> Any:
-    found = find(name)
-    if not (inspect.isclass(found) and dataclasses.is_dataclass(found)):
-        raise ConfigError(f"{name!r:.80} is no dataclass: nothing else is made from a file.")
-    return found
-
-
-def _member(name: str, member: str, find: Callable[[str], Any]) -> enum.Enum:
+def _member(name: str, member: str, find: Find) -> enum.Enum:
     found = find(name)
     if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
-        raise ConfigError(f"{name!r:.80} is no enum.")
+        raise ConfigError(f"{name!r:.80} is not an enum.")
     if member in found.__members__:
         return found[member]
     names = member.split("|") if member else []
@@ -431,19 +362,14 @@ def _flags(kind: type[enum.Flag], names: Iterable[str]) -> enum.Flag:
     return functools.reduce(operator.or_, (kind[name] for name in names), kind(0))
 
 
-def _dtype(text: str) -> Any:
+def _torch_value(kind: str, text: str) -> Any:
     import torch  # only a file that names a dtype or device needs it
 
-    found = vars(torch).get(text.removeprefix("torch."))  # getattr would import what it asks for
-    if not isinstance(found, torch.dtype):
-        raise ConfigError(f"{text!r:.80} is no dtype of torch.")
-    return found
-
-
-def _device(text: str) -> Any:
-    import torch  # as above
-
     try:
-        return torch.device(text)
+        name = text.removeprefix("torch.")  # getattr would import any module of this name
+        found = vars(torch).get(name) if kind == "dtype" else torch.device(text)
     except RuntimeError:
-        raise ConfigError(f"{text!r:.80} is no device of torch.") from None
+        found = None
+    if not isinstance(found, getattr(torch, kind)):
+        raise ConfigError(f"{text!r:.80} is not a {kind} of torch.")
+    return found
