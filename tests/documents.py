@@ -22,8 +22,6 @@ _FILE = re.compile(r"# (\S+\.py)\n")  # a block that begins so is a file of this
 _PROGRAMS = ("python", "make", "torchrun", ".", "pip", "cat", "eval")  # as indented blocks begin
 # Sets up an environment, needs several processes, or changes the reader's own shell.
 _NOT_HERE = ("make", "torchrun", ".", "pip", "eval")
-# Said where the code has changed since the index of names was made.
-_NOTICE = "Looking at all configs and parts (once, until they change) ...\n"
 _NOT_RUN = re.compile(r"#\s*not run: \w+")
 
 
@@ -137,7 +135,7 @@ def run_command(text: str, directory: Path) -> Outcome:
         environment=os.environ | extra,
     )
     status = python.end(seconds=LONGEST)
-    return Outcome(status, python.output.replace(_NOTICE, ""))
+    return Outcome(status, python.output)
 
 
 def _shell(text: str, directory: Path) -> Outcome:

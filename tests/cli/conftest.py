@@ -1,7 +1,7 @@
 """Commands in this process: their flags parsed, run to their end, and all put back."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from fidgpt.cli import app, train
-from fidgpt.compose.index import Index, write
-from fidgpt.compose.index_build import build_index
+from fidgpt.compose import index
+from fidgpt.compose.index_build import build_index, write
 from fidgpt.sweep.runners import local
 
 
@@ -68,13 +68,20 @@ def processes(command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="session")
-def kept_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    """The whole index, built once and kept where commands look for it, true whatever changes."""
+def index_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., index.Index]]:
+    """`index.index_for` with a cache of its own, and indexes built in this process."""
+
+    def build(directive: str, allowed: Sequence[str] = ()) -> index.Index:
+        built, path = build_index(directive, allowed), index.index_path(directive, allowed)
+        assert path
+        write(path, built)
+        return built
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIDGPT_CACHE", str(tmp_path_factory.mktemp("index")))
-        index = build_index() | {"roots": [], "stamps": {}}
-        assert write(index)
-        yield index
+        patch.setattr(index, "build", build)
+        index.index_for([])
+        yield index.index_for
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Completion: what may follow each kind of word, and that real shells put it in place."""
 
-import json
 import os
 import shlex
 import shutil
@@ -11,249 +10,218 @@ from typing import Any
 
 import pytest
 
-from fidgpt.cli.completion import candidates, command_of
-from fidgpt.cli.shells import read_line, script, written
+from fidgpt.cli.completion import SCRIPTS, candidates, main, split_line
+from fidgpt.compose import index
 from fidgpt.compose.spelling import KINDS
 
-Index = dict[str, Any]
 ROOT = Path(__file__).parents[2]
-SHELLS = ("bash", "zsh", "fish")
+BREAKS = " \t\n\"'><=;|&(:"  # bash's own
+pytestmark = pytest.mark.usefixtures("index_for")
 
 
-def follow(index: Index, words: str) -> list[str]:
-    """The words that may stand where `fidgpt-train WORDS` ends."""
-    found = candidates(read_line(f"fidgpt-train {words}"), index)
-    return [one.text + (" " if one.is_whole else "") for one in found]
+def follow(line: str, program: str = "fidgpt-train") -> list[str]:
+    """The words that the last one of a line may become."""
+    words, typed, _ = split_line(f"{program} {line}")
+    return list(candidates(words, typed))
 
 
-def in_bash(index: Index, words: str, breaks: str = "") -> list[str]:
-    line = read_line(f"fidgpt-train {words}")
-    return written("bash", line.current, candidates(line, index), breaks)
-
-
-class TestLine:
-    """A line is read as a shell reads it."""
-
-    @pytest.mark.parametrize(
-        ("text", "words", "current"),
-        [
-            ("a b", ["a"], "b"),
-            ("a b ", ["a", "b"], ""),
-            (r"a 'b c' d\ e", ["a", "b c"], "d e"),
-            ("a 'b c", ["a"], "b c"),
-            (r'a "b\"c\d', ["a"], r'b"c\d'),
-            ("x --config='set:a[0]'=b", ["x"], "--config=set:a[0]=b"),
-            ("cd x && a b; c d", ["c"], "d"),
-            ("a 'b;c' d", ["a", "b;c"], "d"),
-            ("a ''", ["a"], ""),
-            ("a '' ", ["a", ""], ""),
-            ("a\\", [], "a"),
-            ("", [], ""),
-        ],
-    )
-    def test_words(self, text: str, words: list[str], current: str) -> None:
-        line = read_line(text)
-        assert (line.words, line.current.text) == (words, current)
-
-    def test_an_open_quote_is_known(self) -> None:
-        word = read_line("a --config='set:b").current
-        assert (word.quote, word.before_quote) == ("'", "--config=")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a b", (["a"], "b", "")),
+        ("a b ", (["a", "b"], "", "")),
+        (r"a 'b c' d\ e", (["a", "b c"], "d e", "")),
+        ("a 'b c", (["a"], "b c", "'")),
+        ('a --config="set:b', (["a"], "--config=set:b", '"')),
+        ("", ([], "", "")),
+    ],
+)
+def test_a_line_is_read_as_a_shell_reads_it(line: str, expected: Any) -> None:
+    assert split_line(line) == expected
 
 
 class TestCommand:
-    """Which lines are fidgpt's."""
+    """Which lines run a command of fidgpt."""
 
     @pytest.mark.parametrize(
-        ("line", "command"),
+        "line",
         [
-            ("fidgpt-train", "train"),
-            ("/usr/bin/fidgpt-sweep", "sweep"),
-            ("A=1 python -u -m fidgpt.sample", "sample"),
-            (f"python {shlex.quote(f'{ROOT}/train.py')}", "train"),
-            (f"torchrun --nproc_per_node 2 {shlex.quote(f'{ROOT}/sweep.py')}", "sweep"),
+            "fidgpt-train",
+            "/usr/bin/fidgpt-sweep",
+            "cd x; A=1 python -u -m fidgpt.sample",
+            "python -m fidgpt.cli.export",
+            f"python {shlex.quote(f'{ROOT}/train.py')}",
+            f"torchrun --nproc_per_node 2 {shlex.quote(f'{ROOT}/sweep.py')}",
         ],
     )
-    def test_known(self, line: str, command: str) -> None:
-        assert command_of([*shlex.split(line), "--x"]) == (command, ["--x"])
+    def test_known(self, line: str) -> None:
+        assert follow("--deb", line) == ["--debug"]
 
     def test_others(self, tmp_path: Path) -> None:
         (tmp_path / "train.py").write_text("import another")
         for line in ("python", "python x.py", f"python {tmp_path}/train.py", "python train.py.bak"):
-            assert command_of(line.split()) is None
+            assert follow("--", line) == []
 
 
-OPTIMIZERS = ["Adafactor", "Lion", "Muon", "adamw"]
+MLP = "set:model.blocks[0].mlp"
+WARMUP = ("num_steps", "warmup_steps", "min_ratio")
 COMPLETED = {
-    "flags": ("--dry", ["--dry_run "]),
-    "a flag with or without a value": ("--pri", ["--print ", "--print="]),
-    "a value of a flag": ("--completion=z", ["--completion=zsh "]),
-    "kinds": ("--config=se", ["--config=set:"]),
-    "kinds, a word apart": ("--config fid", ["fiddler:"]),
-    "configs": ("--config=config:gpt2_12", ["--config=config:gpt2_124m "]),
-    "fiddlers": ("--config fiddler:use_rm", ["fiddler:use_rms_norm ", "fiddler:use_rms_norm("]),
-    "that need arguments": ("--config fiddler:use_tex", ["fiddler:use_text("]),
-    "arguments": (r"--config fiddler:use_text\(te", ["fiddler:use_text(text_field="]),
-    "arguments not given": (r"--config 'fiddler:use_text(path=x, ", None),
-    "tags": ("--config tag:Learn", ["tag:LearningRate="]),
-    "the value of a tag": ("--config tag:LearningRate=", ["tag:LearningRate=0.001 "]),
-    "a segment": ("--config set:mod", None),
-    "segments with one way on": ("--config set:model.blo", None),
-    "inside a part": ("--config set:model.blocks[0].mlp.b", ["set:model.blocks[0].mlp.bias="]),
-    "a shared part": ("--config set:model.unembedding.weight.vo", None),
-    "an entry": ("--config set:evaluators['validation'].ev", None),
-    "bool": (
-        "--config set:model.blocks[0].mlp.bias=",
-        ["set:model.blocks[0].mlp.bias=True ", "set:model.blocks[0].mlp.bias=False "],
-    ),
-    "a value as it is": ("--config set:num_steps=", ["set:num_steps=450 "]),
-    "everywhere": ("--config 'set:**.drop", ["set:**.dropout="]),
-    "by tag": ("--config set:@Se", ["set:@Seed=", "set:@SeqLen="]),
-    "a place to use a part": ("--config use:sched", ["use:schedule=", "use:schedule."]),
-    "parts that fit": (
-        "--config use:optimizer=",
-        [f"use:optimizer={name}{end}" for name in OPTIMIZERS for end in "( "],
-    ),
-    "parts to set": ("--config set:optimizer=Li", ["set:optimizer=Lion(", "set:optimizer=Lion "]),
-    "arguments of parts": (r"--config use:optimizer=adamw\(be", ["use:optimizer=adamw(betas="]),
-    "back to the default": ("--config del:optimizer.be", ["del:optimizer.betas "]),
-    "the left of a tie": ("--config tie:model.unembedding.w", None),
-    "parts of a list": ("--list=parts:pre", ["--list=parts:precision "]),
-    "whose value it is": ("--why=optimizer.l", ["--why=optimizer.lr "]),
-    "nothing": ("--config set:nope", []),
-    "nothing after what takes any number": ("--resume_step=", []),
-}
-SPECIAL = {
-    "arguments not given": ["fiddler:use_text(path=x, text_field="],
-    "a segment": ["set:model."],
-    "segments with one way on": ["set:model.blocks[0]."],
-    "a shared part": ["set:model.unembedding.weight.vocab_size="],
-    "an entry": [],
-    "the left of a tie": ["tie:model.unembedding.weight=", "tie:model.unembedding.weight."],
-}
+    "--dry": ["--dry_run"],
+    "--pri": ["--print", "--print="],
+    "--completion=z": ["--completion=zsh"],
+    "--resume_step=": [],
+    "--config=se": ["--config=set:"],
+    "--config fid": ["fiddler:"],
+    "--config=config:gpt2_12": ["--config=config:gpt2_124m"],
+    "--config fiddler:use_rm": ["fiddler:use_rms_norm"],
+    "--config fiddler:use_text(": [],
+    "--config tag:Learn": ["tag:LearningRate="],
+    "--config set:vocab_size=": [],
+    f"--config {MLP}.b": [f"{MLP}.bias="],
+    "--config set:model.blo": [f"{MLP[:-3]}{name}" for name in (
+        "dropout=", "branch_scale=", "attention_norm.", "attention.", "mlp_norm.", "mlp.")],
+    "--config set:evaluators.val": [
+        "set:evaluators.validation.every=", "set:evaluators.validation.data."],
+    "--config set:schedule.warm": [
+        "set:schedule.warmup_steps.of=", "set:schedule.warmup_steps.ratio="],
+    "--config 'set:**.drop": ["set:**.dropout="],
+    "--config set:@Se": ["set:@SeqLen=", "set:@Seed="],
+    "--config set::WarmupCosine.min": ["set::WarmupCosine.min_ratio="],
+    "--config del::WarmupC": [f"del::WarmupCosine.{name}" for name in WARMUP],
+    "--config use:schedule.w": ["use:schedule.warmup_steps=", "use:schedule.warmup_steps."],
+    "--config del:optimizer.be": ["del:optimizer.betas"],
+    "--config tie:model.unembedding.w": ["tie:model.unembedding.weight="],
+    "--config tie:model.unembedding=model.n": [
+        "tie:model.unembedding=model.num_layers", "tie:model.unembedding=model.norm",
+        "tie:model.unembedding=model.norm."],
+    "--config set:nope": [],
+    "--list=parts:pre": ["--list=parts:precision"],
+    "--list=con": ["--list=configs"],
+    "--why=optimizer.l": ["--why=optimizer.lr"],
+    "--diff=deb": ["--diff=debug"],
+    "--config=config:gpt2_124m --config=set:model.num_l": ["--config=set:model.num_layers="],
+    "--config config:nope --config set:model.": [],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", COMPLETED)
-def test_what_may_follow(kept_index: Index, case: str) -> None:
-    words, expected = COMPLETED[case]
-    found = follow(kept_index, words)
-    if case in ("a segment", "segments with one way on"):
-        (start,) = SPECIAL[case]
-        assert len(found) > 1 and all(one.startswith(start) for one in found)
-    else:
-        assert sorted(found) == sorted(SPECIAL[case] if expected is None else expected)
+@pytest.mark.parametrize("line", COMPLETED)
+def test_what_may_follow(line: str) -> None:
+    assert sorted(follow(line)) == sorted(COMPLETED[line])
 
 
-def test_the_config_is_the_one_chosen_earlier(kept_index: Index) -> None:
-    before = "--config=config:gpt2_124m --config=fiddler:use_gqa"
-    (found,) = follow(kept_index, f"{before} --config=set:model.num_l")
-    assert follow(kept_index, f"{before} {found}") == [f"{found}12 "]
-    assert follow(kept_index, f"--config config:nope {found}") == []
+def test_every_kind_of_directive_is_offered() -> None:
+    assert follow("--config=") == [f"--config={kind}:" for kind in KINDS]
 
 
-def test_an_entry_of_a_dict_in_every_quote(kept_index: Index) -> None:
-    path = "evaluators['validation'].every="
-    assert follow(kept_index, """--config "set:evaluators['validation'].ev""") == [f"set:{path}"]
-    single = in_bash(kept_index, """--config 'set:evaluators["validation"].ev""")
-    assert single[:1] == ["set:" + path.replace("'", '"')]
-    bare = in_bash(kept_index, r"--config set:evaluators[\'validation\'].ev")
-    assert bare == [path.replace("'", r"\'")]
+def test_an_axis_of_a_sweep_has_several_names() -> None:
+    assert follow("--sweep=config:base,deb", "fidgpt-sweep") == ["--sweep=config:base,debug"]
 
 
-def test_axes_have_several_values(kept_index: Index) -> None:
-    def axis(text: str) -> list[str]:
-        return [one.text for one in candidates(read_line(f"fidgpt-sweep {text}"), kept_index)]
-
-    assert axis("--sweep=config:base,deb") == ["--sweep=config:base,debug"]
-    assert axis("--sweep=tag:Seed=3,") == ["--sweep=tag:Seed=3,0"]
-    assert axis("--sweep=fiddler:use_rope,use_by") == ["--sweep=fiddler:use_rope,use_bytes"]
-
-
-def test_files(kept_index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "two.json").touch()
     (tmp_path / ".hidden").touch()
-    assert follow(kept_index, "--config=config_file:") == ["--config=config_file:runs/"]
-    assert follow(kept_index, "--config config_file:runs/") == [
-        "config_file:runs/one/",
-        "config_file:runs/two.json ",
-    ]
-    assert follow(kept_index, "--resume=runs/") == ["--resume=runs/one/"]
-    assert follow(kept_index, "--config patch:.h") == ["patch:.hidden "]
-    assert follow(kept_index, "--resume=nowhere/") == []
+    both = ["runs/one/", "runs/two.json"]
+    assert follow("--config=config_file:") == ["--config=config_file:runs/"]
+    assert follow("--config config_file:runs/") == [f"config_file:{one}" for one in both]
+    assert follow("--diff=runs/") == [f"--diff={one}" for one in both]
+    assert follow("--resume=runs/") == ["--resume=runs/one/"]
+    assert follow("runs/", "fidgpt-sample") == both
+    assert follow("--config patch:.h") == ["patch:.hidden"]
+    assert follow("--resume=nowhere/") == []
 
 
-class TestBash:
-    """Readline replaces only what follows the last break or an open quote."""
-
-    def test_a_bare_word(self, kept_index: Index) -> None:
-        assert in_bash(kept_index, "--config=config:gpt2_12") == ["gpt2_124m "]
-        assert in_bash(kept_index, "--config=se") == ["set:"]
-        assert in_bash(kept_index, "--conf") == ["--config="]
-
-    def test_breaks_are_the_users(self, kept_index: Index) -> None:
-        assert in_bash(kept_index, "--config=config:gpt2_12", " \t\n") == [
-            "--config=config:gpt2_124m "
-        ]
-
-    def test_in_a_quote(self, kept_index: Index) -> None:
-        assert in_bash(kept_index, "--config='config:gpt2_12") == ["config:gpt2_124m"]
-        assert in_bash(kept_index, '"--config=config:gpt2_12') == ["--config=config:gpt2_124m"]
-
-    def test_a_quote_stays_open_where_there_is_more_to_type(self, kept_index: Index) -> None:
-        found = in_bash(kept_index, "--config='fiddler:use_tex")
-        assert found == ["fiddler:use_text(", "fiddler:use_text(..."]
-        assert in_bash(kept_index, "--config=fiddler:use_tex") == [r"use_text\("]
-
-    def test_what_bash_would_read_otherwise_is_escaped(self, kept_index: Index) -> None:
-        assert in_bash(kept_index, "--config=fiddler:use_tex") == [r"use_text\("]
-
-
-def in_shell(shell: str, line: str) -> list[str]:
-    """What a real shell is offered for a line, by the script that we give it."""
-    ask = {
-        "bash": 'COMP_LINE=$LINE COMP_POINT=${#LINE}; _fidgpt_python; printf "%s\\n" '
-        '"${COMPREPLY[@]}"',
-        "zsh": "compadd() { [[ $@ == *open* ]] && print -rl -- $open || print -rl -- $whole }; "
-        "LBUFFER=$LINE; _fidgpt_python",
-        "fish": "complete -C $LINE",
-    }
-    before = {"zsh": "compdef() { }\n"}
-    done = subprocess.run(
-        [shell, "-c", f"{before.get(shell, '')}{script(shell)}\n{ask[shell]}"],
-        cwd=ROOT,
-        env=os.environ | {"LINE": line},
-        capture_output=True,
-        text=True,
-        check=True,
+def test_modules_are_completed_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "openlab" / "ablations"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("raise SystemExit('imported')")
+    (folder / "widths.py").write_text(
+        "class Heat: ...\ndef narrow(width: int = 3): ...\ndef _hidden(): ...\n"
     )
-    return done.stdout.splitlines()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    widths = "config:openlab.ablations.widths"
+    assert follow("--config config:openlab.ab") == ["config:openlab.ablations."]
+    assert follow("--config config:openlab.ablations.") == [f"{widths}."]
+    assert follow(f"--config {widths}.") == [f"{widths}.narrow"]
+    assert follow("--config tag:openlab.ablations.w") == ["tag:openlab.ablations.widths."]
+    assert follow("--config tag:openlab.ablations.widths.") == [
+        "tag:openlab.ablations.widths.Heat="
+    ]
+    assert follow("--config config:openlab.none.x") == follow("--config config:.") == []
 
 
-@pytest.mark.usefixtures("kept_index")
 @pytest.mark.parametrize(
-    "shell",
+    ("line", "expected"),
     [
-        pytest.param(one, marks=pytest.mark.skipif(not shutil.which(one), reason=f"no {one} here"))
-        for one in SHELLS
+        ("--config=config:gpt2_12", ["gpt2_124m "]),
+        ("--config=se", ["set:"]),
+        ("--conf", ["--config="]),
+        ("--config='config:gpt2_12", ["config:gpt2_124m"]),
+        ('"--config=config:gpt2_12', ["--config=config:gpt2_124m"]),
+        ("--config='tag:Learn", ["tag:LearningRate=", "tag:LearningRate=..."]),
     ],
 )
-class TestShells:
-    """The scripts, in the shells themselves."""
-
-    def test_complete_a_line(self, shell: str) -> None:
-        (found,) = in_shell(shell, "python train.py --config=config:gpt2_12")
-        bare = {"bash": "gpt2_124m ", "zsh": "--config=config:gpt2_124m"}
-        told = "--config=config:gpt2_124m\tThe smallest, 124 million parameters."
-        assert found == bare.get(shell, told)
-
-    def test_complete_inside_a_quote(self, shell: str) -> None:
-        found = in_shell(shell, "python train.py '--config=set:model.blocks[0].mlp.")
-        assert len(found) >= 3
-        assert all(one.startswith("--config=set:model.blocks[0].mlp.") for one in found)
+def test_bash_replaces_what_follows_a_break_or_quote(
+    line: str, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main("bash", f"fidgpt-train {line}", BREAKS)
+    assert capsys.readouterr().out.splitlines() == expected
 
 
-@pytest.mark.usefixtures("kept_index")
+def test_a_broken_project_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(directive: str, allowed: object) -> Any:
+        raise ValueError("as a ConfigError")
+
+    monkeypatch.setattr(index, "build", build)
+    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
+    assert follow("--dry") == ["--dry_run"]
+    assert follow("--print=js") == ["--print=json"]
+    with pytest.raises(ValueError):
+        follow("--config=set:")
+    (tmp_path / "fidgpt").mkdir()
+    command = [sys.executable, "-m", "fidgpt.cli.completion", "bash", "fidgpt-train --config=tag:"]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "fiddle.py").write_text("1 / 0")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+ASK = {
+    "bash": 'COMP_LINE=$LINE COMP_POINT=${#LINE}; _fidgpt_python; printf "%s\\n" "${COMPREPLY[@]}"',
+    "zsh": "compadd() { [[ $@ == *open* ]] && print -rl -- $open || print -rl -- $whole }; "
+    "LBUFFER=$LINE; _fidgpt_python",
+    "fish": "complete -C $LINE",
+}
+
+
+@pytest.mark.parametrize("shell", ASK)
+def test_shells_complete_by_their_script(shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell} here")
+
+    def offered(line: str) -> list[str]:
+        before = "compdef() { }\n" if shell == "zsh" else ""
+        done = subprocess.run(
+            [shell, "-c", f"{before}{SCRIPTS[shell]}\n{ASK[shell]}"],
+            cwd=ROOT,
+            env=os.environ | {"LINE": line},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [one.partition("\t")[0] for one in done.stdout.splitlines()]
+
+    start = "" if shell == "bash" else "--config=config:"
+    end = " " if shell == "bash" else ""
+    assert offered("python train.py --config=config:gpt2_12") == [f"{start}gpt2_124m{end}"]
+    found = offered("python train.py '--config=set:model.blocks[0].mlp.")
+    assert len(found) == 4
+    assert all(one.startswith("--config=set:model.blocks[0].mlp.") for one in found)
+
+
 def test_readline_puts_it_in_place() -> None:
     pexpect = pytest.importorskip("pexpect")
     python = shlex.quote(sys.executable)
@@ -267,32 +235,10 @@ def test_readline_puts_it_in_place() -> None:
         for typed, rest in {
             "--config=config:gpt2_12": "4m ",
             "--config=set:optimizer.l": "r=",
-            "'--config=fiddler:use_tex": "t(",
+            "'--config=tag:Learn": "ingRate=",
         }.items():
             bash.send(f"python train.py {typed}")
             bash.expect_exact(typed)
             bash.send("\t")
             bash.expect_exact(rest)
             bash.send("\x15")  # empties the line
-
-
-def test_every_kind_of_directive_is_offered() -> None:
-    assert follow({}, "--config=") == [f"--config={kind}:" for kind in KINDS]
-
-
-def test_scripts_ask_this_python() -> None:
-    for shell in SHELLS:
-        assert f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.completion {shell} " in script(
-            shell
-        )
-
-
-@pytest.mark.usefixtures("kept_index")
-def test_a_line_of_somebody_else_is_left_alone() -> None:
-    command = [sys.executable, "-m", "fidgpt.cli.completion", "bash", "python other.py --"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_the_index_is_plain(kept_index: Index) -> None:
-    assert json.loads(json.dumps(kept_index)) == kept_index

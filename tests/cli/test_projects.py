@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.compose import index as store
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
 from fidgpt.configs import debug
@@ -165,18 +164,3 @@ class _Hidden(RMSNorm): pass
     catalogue = own_catalogue()
     assert set(catalogue.parts) - set(OWN.parts) == {"Other", "Quiet", "Still"}
     assert compose(["use:model.norm=Quiet"], catalogue).model.norm.__fn_or_cls__.__name__ == "Quiet"
-
-
-def test_projects_on_the_path_have_an_index_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    own = store.index_path()
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:/nowhere:")
-    declared = tmp_path / "lab.egg-info" / "entry_points.txt"
-    declared.parent.mkdir()
-    assert store.index_path() == own
-    declared.write_text("[console_scripts]\nlab = lab:main\n")
-    assert store.index_path() == own
-    declared.write_text("[fidgpt.project]\nlab = lab\n")
-    assert store.index_path() != own

@@ -127,7 +127,6 @@ SAID = [
 ]
 
 
-@pytest.mark.usefixtures("kept_index")
 @pytest.mark.parametrize("said", SAID, ids=" ".join)
 def test_nobody_need_know_how_a_graph_was_made(said: list[str]) -> None:
     """The nearest config is found, and about as few directives, from what the graph holds alone."""

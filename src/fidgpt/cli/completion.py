@@ -1,450 +1,318 @@
-"""Completion of words on the command line."""
+"""Tab completion: the scripts of shells, and `python -m fidgpt.cli.completion` that they call."""
 
+import ast
+import importlib
 import os
 import re
+import shlex
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from fidgpt.cli.shells import Candidate, Line, read_line, written
-from fidgpt.compose.index import COMMANDS, Index, chosen_config, for_completion
-from fidgpt.compose.spelling import KINDS, LISTS, OF_A_PLACE
+from absl import flags
+
+from fidgpt.cli.listing import LISTS
+from fidgpt.compose.index import Index, index_for
+from fidgpt.compose.spelling import split_directive
+
+Words = dict[str, str]  # what may follow, with what is shown beside it
+
+COMMANDS = ("train", "sweep", "sample", "evaluate", "export")
+_OPEN = tuple("=:./[")  # how words end that there is more to type of
+_STEP = re.compile(r"\.?\w+|\[[^\]]*\]")
+_ENTRY = re.compile(r"\['([A-Za-z_]\w*)'\]")
+
+_PROGRAMS = " ".join(f"fidgpt-{name}" for name in COMMANDS)
+_ASK = f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.completion"
+SCRIPTS = {
+    "bash": f"""\
+# Source this, for example: eval "$(python train.py --completion=bash)"
+_fidgpt() {{
+    local line
+    COMPREPLY=()
+    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(
+        {_ASK} bash "${{COMP_LINE:0:COMP_POINT}}" "$COMP_WORDBREAKS" 2>/dev/null)
+}}
+_fidgpt_python() {{
+    case "${{COMP_LINE:0:COMP_POINT}}" in
+        *train.py\\ * | *sweep.py\\ * | *-m\\ fidgpt.*\\ *) _fidgpt ;;
+        *) [ -z "$_fidgpt_before" ] || "$_fidgpt_before" "$@" ;;
+    esac
+}}
+if [ -z "${{_fidgpt_before+known}}" ]; then
+    _fidgpt_before=$(complete -p python 2>/dev/null | sed -n 's/.* -F \\([^ ]*\\) .*/\\1/p')
+fi
+complete -o nospace -F _fidgpt {_PROGRAMS}
+complete -o nospace -o bashdefault -o default -F _fidgpt_python python python3
+""",
+    "zsh": f"""\
+# Source this, for example: eval "$(python train.py --completion=zsh)"
+(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
+_fidgpt() {{
+    local text doc
+    local -a whole open whole_docs open_docs
+    while IFS=$'\\t' read -r text doc; do
+        if [[ $text == *[=:./[] ]]; then
+            open+=("$text") open_docs+=("$text${{doc:+  -- $doc}}")
+        else
+            whole+=("$text") whole_docs+=("$text${{doc:+  -- $doc}}")
+        fi
+    done < <({_ASK} zsh "$LBUFFER" 2>/dev/null)
+    (( $#whole )) && compadd -l -d whole_docs -a whole
+    (( $#open )) && compadd -l -S '' -d open_docs -a open
+    (( $#whole + $#open )) || _files
+}}
+_fidgpt_python() {{
+    if [[ $LBUFFER == *(train|sweep).py\\ * || $LBUFFER == *-m\\ fidgpt.*\\ * ]]; then
+        _fidgpt
+    elif (( $+functions[_python] )) || autoload -Uz +X _python 2>/dev/null; then
+        _python "$@"
+    else
+        _default
+    fi
+}}
+compdef _fidgpt {_PROGRAMS}
+compdef _fidgpt_python python python3
+""",
+    "fish": f"""\
+# Source this, for example: python train.py --completion=fish | source
+function __fidgpt
+    {_ASK} fish (commandline -cp | string collect) 2>/dev/null
+end
+function __fidgpt_is_python_of
+    string match -qr '(train|sweep)\\.py |-m fidgpt\\.\\S* ' -- (commandline -cp | string collect)
+end
+complete{"".join(f" -c fidgpt-{name}" for name in COMMANDS)} -f -a '(__fidgpt)'
+complete -c python -c python3 -n __fidgpt_is_python_of -f -a '(__fidgpt)'
+""",
+}
 
 
-def complete_file(typed: str, *, folders_only: bool = False) -> list[Candidate]:
-    """The files in the folder that is typed so far; hidden ones where a dot is typed."""
-    folder, _, name = typed.rpartition("/")
-    prefix = f"{folder}/" if "/" in typed else ""
+def main(shell: str, line: str, breaks: str = " ") -> None:
+    """Print the words that the last one on a line may become, as the script of a shell reads them.
+
+    Args:
+      shell: bash, zsh or fish.
+      line: what is typed so far.
+      breaks: the characters at which bash begins a new word.
+    """
+    words, typed, quote = split_line(line)
+    found = candidates(words, typed)
+    lines = [f"{text}\t{doc}" for text, doc in found.items()]
+    if shell == "bash":  # readline replaces what follows the open quote or the last break
+        tail = (
+            line[line.rfind(quote) + 1 :] if quote else re.split(f"[{re.escape(breaks)}]", line)[-1]
+        )
+        kept = len(typed) - len(tail)
+        lines = [text[kept:] + " " * (not quote and not text.endswith(_OPEN)) for text in found]
+        if quote and len(lines) == 1 and lines[0].endswith(_OPEN):
+            lines.append(f"{lines[0]}...")  # or bash would close the quote
+    for one in lines:
+        print(one)
+
+
+def split_line(line: str) -> tuple[list[str], str, str]:
+    """Split a line as a shell does: its whole words, the one being typed, and its open quote."""
+    for quote in ("", "'", '"'):
+        try:
+            words = shlex.split(line + quote)
+        except ValueError:
+            continue
+        is_begun = bool(quote) or not line[-1:].isspace()
+        return (words[:-1], words[-1], quote) if is_begun and words else (words, "", "")
+    return line.split(), "", ""
+
+
+def candidates(words: Sequence[str], typed: str) -> Words:
+    """Return the words that `typed` may become after others on a line; none of another program."""
+    command, arguments, folder = _command(words)
+    if command is None:
+        return {}
+    sys.path[:0] = folder
+    known = _flags_of(command)
+    flag, equals, value = typed.partition("=")
+    before = known.get(arguments[-1].removeprefix("--")) if arguments else None
+    if typed.startswith("-") and not equals:
+        found = {text: flag.help for flag in known.values() for text in _spellings(flag)}
+    elif typed.startswith("-"):
+        found = _after(f"{flag}=", _values(known, flag[2:], value, arguments))
+    elif before is not None and not before.boolean:
+        found = _values(known, before.name, typed, arguments[:-1])
+    else:
+        found = _files(typed)
+    return {text: " ".join(doc.split()) for text, doc in found.items() if text.startswith(typed)}
+
+
+def _command(words: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+    """The command that a line runs, the words after it, and the folder of its script."""
+    for i, word in reversed([*enumerate(words)]):
+        name, rest = os.path.basename(word).removesuffix(".py"), list(words[i + 1 :])
+        if name.removeprefix("fidgpt-") in COMMANDS and name.startswith("fidgpt-"):
+            return name.removeprefix("fidgpt-"), rest, []
+        *package, last = word.split(".")
+        if words[i - 1] == "-m" and package in (["fidgpt"], ["fidgpt", "cli"]) and last in COMMANDS:
+            return last, rest, []
+        script = Path(word).expanduser()
+        is_script = script.name in ("train.py", "sweep.py") and script.is_file()
+        if is_script and "fidgpt" in script.read_text(encoding="utf-8", errors="replace"):
+            return name, rest, [str(script.absolute().parent)]
+    return None, [], []
+
+
+def _flags_of(command: str) -> dict[str, flags.Flag]:
+    importlib.import_module(f"fidgpt.cli.{command}")
+    modules = flags.FLAGS.flags_by_module_dict().items()
+    return {flag.name: flag for name, own in modules if name.startswith("fidgpt.") for flag in own}
+
+
+def _spellings(flag: flags.Flag) -> list[str]:
+    takes_value = not flag.boolean or flag.flag_type() != "bool"
+    return [f"--{flag.name}"] * flag.boolean + [f"--{flag.name}="] * takes_value
+
+
+def _values(known: Mapping[str, flags.Flag], name: str, typed: str, words: Sequence[str]) -> Words:
+    """What the value of a flag may become."""
+    if name in ("resume", "run_dir"):
+        return {text: "" for text in _files(typed) if text.endswith("/")}
+    kind, colon, path = typed.partition(":")
+    index = _index(words) if name in ("config", "sweep", "space", "list", "why", "diff") else {}
+    match name:
+        case "config" | "sweep" | "space":
+            return _directives(typed, index)
+        case "list" if colon:
+            return _after(f"{kind}:", paths(path, index))
+        case "list":
+            return dict.fromkeys([*LISTS, "parts:", "knobs:"], "")
+        case "why":
+            return paths(typed, index)
+        case "diff":
+            return _names(typed, "config", index) | _files(typed)
+    if name not in known or type(known[name].parser) is flags.ArgumentParser:
+        return _files(typed)
+    choices = getattr(known[name].parser, "enum_values", None) or []
+    return {word: "" for word in choices if word not in ("true", "false")}
+
+
+def _index(words: Sequence[str]) -> Index:
+    """The index of the config that a line begins with, or else of the default one."""
     try:
-        with os.scandir(os.path.expanduser(prefix) or ".") as entries:
-            found = [(entry.name, entry.is_dir()) for entry in entries]
-    except OSError:
-        return []
+        return index_for(_given("config", words), _given("allow", words), wait=False)
+    except ValueError:  # a ConfigError: its parameters are not known
+        return index_for([]) | {"parameters": []}
+
+
+def _given(flag: str, words: Sequence[str]) -> list[str]:
+    """The values that a line gives a flag, joined to it by `=` or as the next word."""
     return [
-        Candidate(f"{prefix}{one}/" if is_folder else f"{prefix}{one}", not is_folder)
-        for one, is_folder in sorted(found)
-        if one.startswith(name)
-        and (is_folder or not folders_only)
-        and (name.startswith(".") or not one.startswith("."))
+        word.partition("=")[2] if "=" in word else following
+        for word, following in zip(words, [*words[1:], ""], strict=False)
+        if word.partition("=")[0] == f"--{flag}"
     ]
 
 
-Knob = dict
-_PLAIN = {"bool", "int", "float", "str"}
-_SEGMENT = re.compile(r"\.?[A-Za-z_]\w*|\[[^\]]*\]")
-
-
-def complete_path(
-    typed: str, knobs: Sequence[Knob], *, end: str, parts_end: bool = False
-) -> list[Candidate]:
-    """What a path may become: to its next segment, or with `end` after it where it is whole.
-
-    A part is on the way to its parameters; with `parts_end` the path may end at it, too.
-    """
-    if typed.startswith(":"):
-        return list(_by_class(knobs, end, parts_end))
-    if typed.startswith("**."):
-        names = {knob["path"].rpartition(".")[2]: knob for knob in reversed(knobs)}
-        found = [Candidate(f"**.{name}{end}", not end, told(one)) for name, one in names.items()]
-        return [one for one in found if one.text.startswith(typed) and "[" not in one.text]
-    known = _with_shared(typed.replace('"', "'"), knobs)
-    found = _next_segments(typed.replace('"', "'"), known, end, parts_end)
-    while len(found) == 1 and not found[0].is_whole and found[0].text[-1] in ".[":
-        known = _with_shared(found[0].text, knobs)
-        deeper = _next_segments(found[0].text, known, end, parts_end)
-        if not deeper or deeper == found:
-            break
-        found = deeper
-    return found
-
-
-def knob_at(path: str, knobs: Sequence[Knob]) -> Knob | None:
-    """The knob that a path names; of several the first."""
-    path = path.replace('"', "'")
-    if path.startswith(":"):
-        called, dot, name = path[1:].partition(".")
-        places = [one["path"] for one in knobs if one.get("part") == called]
-        path = next((f"{place}{dot}{name}" for place in places), path)
-    elif path.startswith("**."):
-        ends = [one["path"] for one in knobs if f".{one['path']}".endswith(path[2:])]
-        path = next(iter(ends), path)
-    return next((knob for knob in _with_shared(path, knobs) if knob["path"] == path), None)
-
-
-def told(knob: Knob) -> str:
-    """What is said beside a path: its value and its doc."""
-    return " ".join(f"{knob['type']} {knob['value']} {knob.get('doc', '')}".split())
-
-
-def _by_class(knobs: Sequence[Knob], end: str, parts_end: bool) -> Iterator[Candidate]:
-    """What parts of a class are, wherever they stand, and their parameters, each once."""
-    called = {one["path"]: one["part"] for one in knobs if "part" in one and "same" not in one}
-    found: dict[str, Candidate] = {}
-    for knob in knobs:
-        holder, _, name = knob["path"].rpartition(".")
-        if parts_end and knob["path"] in called:
-            text = f":{called[knob['path']]}{end}"
-            found.setdefault(text, Candidate(text, not end))
-        if holder in called and "[" not in name and (parts_end or _can_be_typed(knob)):
-            text = f":{called[holder]}.{name}{end}"
-            found.setdefault(text, Candidate(text, not end, told(knob)))
-    yield from found.values()
-
-
-def _next_segments(typed: str, knobs: Sequence[Knob], end: str, parts_end: bool) -> list[Candidate]:
-    found: dict[str, Candidate] = {}
-    for knob in knobs:
-        path = knob["path"]
-        if not path.startswith(typed):
-            continue
-        stop = _end_of_segment(path, len(typed))
-        if stop < len(path):
-            text = path[: stop + 1]  # with the dot or bracket that begins the next one
-            found.setdefault(text, Candidate(text, False, ""))
-            continue
-        if "same" in knob:
-            found.setdefault(f"{path}.", Candidate(f"{path}.", False, told(knob)))
-        if parts_end or _can_be_typed(knob):
-            found[path + end] = Candidate(path + end, not end, told(knob))
-    return list(found.values())
-
-
-def _end_of_segment(path: str, at_least: int) -> int:
-    for match in _SEGMENT.finditer(path):
-        if match.end() >= at_least and match.end() > 0:
-            return match.end()
-    return len(path)
-
-
-def _can_be_typed(knob: Knob) -> bool:
-    """Whether a text can say it: no part, and no list of parts; a number that one computes may."""
-    is_plain = not _PLAIN.isdisjoint(knob["type"].split(" or "))
-    return is_plain or "choices" in knob or not ("part" in knob or "holds" in knob)
-
-
-def _with_shared(typed: str, knobs: Sequence[Knob]) -> list[Knob]:
-    """The knobs, and those of a shared part under the path that is being typed."""
-    known = list(knobs)
-    for shared in knobs:
-        if "same" in shared and typed.startswith((f"{shared['path']}.", f"{shared['path']}[")):
-            below = [one for one in knobs if one["path"].startswith(f"{shared['same']}.")]
-            for one in below:
-                path = shared["path"] + one["path"][len(shared["same"]) :]
-                known.append(one | {"path": path})
-    return known
-
-
-_TYPES = {"bool": ["True", "False"], "None": ["None"]}
-
-
-def complete_directive(text: str, earlier: Sequence[str], index: Index) -> list[Candidate]:
-    """What a directive may become, behind the directives `earlier` on the line."""
-    kind, colon, rest = text.partition(":")
-    if not colon:
-        return [Candidate(f"{one}:", False, doc) for one, doc in KINDS.items()]
-    return [one.after(f"{kind}:") for one in _complete(kind, rest, earlier, index)]
-
-
-def _complete(kind: str, rest: str, earlier: Sequence[str], index: Index) -> list[Candidate]:
-    if kind in ("config", "fiddler"):
-        return complete_name(rest, kind, index)
-    if kind in ("config_file", "patch"):
-        return complete_file(rest)
-    knobs = knobs_for(earlier, index)
-    if kind == "tag":
-        return _tag(rest, knobs, index)
-    if kind == "set":
-        return _set(rest, knobs, index)
-    if kind == "use":
-        return _use(rest, knobs, index)
-    if kind == "tie":
-        left, equals, right = rest.partition("=")
-        if not equals:
-            return complete_path(left, knobs, end="=", parts_end=True)
-        return _behind(f"{left}=", complete_path(right, knobs, end="", parts_end=True))
-    return complete_path(rest, knobs, end="", parts_end=True) if kind in ("del", "untie") else []
-
-
-def complete_name(text: str, kind: str, index: Index) -> list[Candidate]:
-    """What the name of a `config` or `fiddler` may become, with its arguments."""
-    known = _with_bare(text, index.get(f"{kind}s", {})) | _offered(text, kind)
-    return [*complete_call(text, known), *_modules(text)]
-
-
-def knobs_for(directives: Sequence[str], index: Index) -> list[dict]:
-    """The knobs of the config that the directives begin with; empty where it is not known."""
-    knobs, name = index.get("knobs", {}), chosen_config(directives)
-    return knobs.get(name) or knobs.get(name.partition("(")[0].strip(), [])
-
-
-def complete_call(text: str, entries: Mapping[str, dict]) -> list[Candidate]:
-    """What `NAME(argument=value, ...)` may become, for names with their entries of the index."""
-    name, parenthesis, inside = text.partition("(")
-    if not parenthesis:
-        return list(_calls(entries))
-    before, _, typed = inside.rpartition(",")
-    head = f"{name}({before}," if before else f"{name}("
-    space = typed[: len(typed) - len(typed.lstrip())]
-    arguments = {one["name"]: one for one in entries.get(name, {}).get("arguments", [])}
-    argument, equals, _ = typed.strip().partition("=")
-    if equals:
-        words = _words_of(arguments.get(argument, {}))
-        return _behind(f"{head}{space}{argument}=", [Candidate(word, False) for word in words])
-    given = {one.partition("=")[0].strip() for one in before.split(",")}
-    free = [one for one in arguments.values() if one["name"] not in given]
-    return _behind(head + space, [Candidate(f"{one['name']}=", False, _told(one)) for one in free])
-
-
-def _calls(entries: Mapping[str, dict]) -> Iterable[Candidate]:
-    for name, entry in entries.items():
-        arguments = entry.get("arguments", [])
-        if not arguments or all("default" in one for one in arguments):
-            yield Candidate(name, True, entry.get("doc", ""))
-        if arguments:
-            yield Candidate(f"{name}(", False, entry.get("doc", ""))
-
-
-def _set(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
-    path, equals, value = rest.partition("=")
-    if not equals:
-        if rest.startswith("@"):
-            return _behind("@", _tag_names(index["tags"]))
-        return complete_path(rest, knobs, end="=")
-    knob = knob_at(path, knobs) or {}
-    if "part" in knob:
-        return _put(path, value, knobs, index)
-    words = knob.get("choices") or [knob.get("value", "")]
-    return _behind(f"{path}=", [Candidate(word) for word in words if word])
-
-
-def _use(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
-    path, equals, call = rest.partition("=")
-    if not equals:
-        return [
-            one
-            for one in complete_path(path, knobs, end="=", parts_end=True)
-            if not one.text.endswith("=") or _fitting(one.text[:-1], knobs, index)
-        ]
-    return _put(path, call, knobs, index)
-
-
-def _put(path: str, call: str, knobs: list[dict], index: Index) -> list[Candidate]:
-    """The parts that fit a place, and those of a module that is named."""
-    fitting = {name: index["parts"][name] for name in _fitting(path, knobs, index)}
-    parts = fitting | _offered(call, "part")
-    found = [*complete_call(call, parts), *_modules(call)]
-    if "(" not in call:  # what it hears and what is kept may be all that it needs
-        found += [Candidate(name, True, part["doc"]) for name, part in parts.items()]
-    return _behind(f"{path}=", dict.fromkeys(found))
-
-
-def _fitting(path: str, knobs: list[dict], index: Index) -> list[str]:
-    knob = knob_at(path, knobs)
-    return index.get("fits", {}).get(knob["type"], []) if knob else []
-
-
-def _tag(rest: str, knobs: list[dict], index: Index) -> list[Candidate]:
-    name, equals, _ = rest.partition("=")
-    if not equals:
-        known = _with_bare(rest, index["tags"]) | _offered(rest, "tag")
-        return [*_tag_names(known), *_modules(rest)]
-    said = [one for one in knobs if name in one.get("tags", []) and "heard" not in one]
-    words = {word: None for one in said for word in one.get("choices") or [one["value"]] if word}
-    return _behind(f"{name}=", [Candidate(word) for word in words])
-
-
-def _tag_names(tags: Mapping[str, dict]) -> list[Candidate]:
-    return [Candidate(f"{name}=", False, tag["doc"]) for name, tag in tags.items()]
-
-
-def _with_bare(typed: str, known: Mapping[str, dict]) -> dict[str, dict]:
-    """The names, and behind a begun bare one those of projects without modules, if unmistakable."""
-    begun = typed.partition("(")[0].strip()
-    if not begun or "." in begun:
-        return dict(known)
-    bare = {name: name.rpartition(".")[2] for name in known if "." in name}
-    count = Counter(bare.values())
-    return {last: known[name] for name, last in bare.items() if count[last] == 1} | dict(known)
-
-
-def _offered(typed: str, kind: str) -> dict[str, dict]:
-    """What the module offers that the dotted name of a call leads to; nothing without a dot."""
-    name = typed.partition("(")[0].strip()
-    if "." not in name:
+def _directives(typed: str, index: Index) -> Words:
+    if ":" not in typed:
+        return {f"{kind}:": entry["doc"] for kind, entry in index["directives"].items()}
+    kind, rest = split_directive(typed)
+    completes = index["directives"].get(kind, {}).get("completes", "")
+    before, equals, value = rest.partition("=")
+    done = rest.rpartition(",")[0] + "," * ("," in rest)  # of an axis of a sweep
+    if equals and completes != "path=path":
         return {}
-    from fidgpt.compose.names import offered_beside
-
-    return offered_beside(name, kind)
-
-
-def _modules(typed: str) -> list[Candidate]:
-    """The modules beside a dotted name, each to be gone on with."""
-    if "." not in typed or "(" in typed:
-        return []
-    from fidgpt.compose.names import modules_beside
-
-    return [Candidate(f"{name}.", False) for name in modules_beside(typed)]
-
-
-def _words_of(argument: dict) -> list[str]:
-    """The words that an argument takes, by the text of its annotation."""
-    annotation = argument.get("type", "")
-    words = [word for name, some in _TYPES.items() if name in annotation for word in some]
-    if "Literal[" in annotation:
-        listed = annotation.partition("Literal[")[2].partition("]")[0]
-        words += [word.strip().strip("'\"") for word in listed.split(",")]
-    return words or [argument["default"]] if "default" in argument else words
-
-
-def _told(argument: dict) -> str:
-    default = f" = {argument['default']}" if "default" in argument else ""
-    return f"{argument.get('type', '')}{default} {argument.get('doc', '')}".strip()
-
-
-def _behind(prefix: str, found: Iterable[Candidate]) -> list[Candidate]:
-    return [one.after(prefix) for one in found]
-
-
-_SCRIPTS = {"train.py": "train", "sweep.py": "sweep"}
-_NAMES = {f"fidgpt-{name}": name for name in COMMANDS}
-_MODULES = {f"{package}.{name}": name for name in COMMANDS for package in ("fidgpt", "fidgpt.cli")}
-_NEEDS_KNOBS = re.compile(r"\b(set|tag|del|use|tie|untie|parts|knobs):")
-_ASSIGN = ("set", "tag", "use", "tie")
-
-
-def command_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Which of fidgpt's commands a line runs, and the words after it; None where none."""
-    for i, word in enumerate(words):
-        rest, name = list(words[i + 1 :]), os.path.basename(word)
-        if name in _NAMES:
-            return _NAMES[name], rest
-        if word in _MODULES and words[i - 1] == "-m":
-            return _MODULES[word], rest
-        if name in _SCRIPTS and _is_ours(word):
-            return _SCRIPTS[name], rest
-    return None
-
-
-def folder_of_script(words: Sequence[str]) -> list[str]:
-    """Where Python would look for modules first, if a line runs a script."""
-    scripts = [word for word in words if os.path.basename(word) in _SCRIPTS]
-    return [os.path.dirname(os.path.abspath(os.path.expanduser(one))) for one in scripts[:1]]
-
-
-def needs_knobs(line: Line) -> bool:
-    """Whether what is being typed is a path or a quantity of a config."""
-    return bool(_NEEDS_KNOBS.search(line.current.text))
-
-
-def candidates(line: Line, index: Index) -> list[Candidate]:
-    """The words that the one being typed may become, all of each."""
-    found = command_of(line.words)
-    if found is None:
-        return []
-    command, words = found
-    typed = line.current.text
-    flags = {flag["name"]: flag for flag in index.get("flags", {}).get(command, [])}
-    named, equals, value = typed.partition("=")
-    if typed.startswith("--") and equals:
-        some = [one.after(f"{named}=") for one in _values(named[2:], value, words, flags, index)]
-    elif typed.startswith("-"):
-        some = list(_flags(flags))
-    elif words and words[-1].startswith("--") and _takes_a_word(words[-1][2:], flags):
-        some = list(_values(words[-1][2:], typed, words[:-1], flags, index))
+    if equals:
+        found = _after(f"{before}=", paths(value, index))
+    elif completes == "file":
+        found = _files(rest)
+    elif completes.startswith(("path", "value")):
+        end = "=" if "=" in completes else ""
+        found = paths(rest, index, end, values_only=completes.startswith("value"))
+    elif completes == "tag=":
+        names = _names(rest, "tag", index)
+        found = {name if name[-1] == "." else f"{name}=": doc for name, doc in names.items()}
+    elif completes in ("config", "fiddler") and "(" not in rest:
+        found = _after(done, _names(rest.removeprefix(done), completes, index))
     else:
-        some = complete_file(typed, folders_only=True) if command in ("sample", "export") else []
-    return [one for one in some if _continues(one.text, typed)]
+        found = {}
+    return _after(f"{kind}:", found)
 
 
-def _values(
-    flag: str, typed: str, words: Sequence[str], flags: dict[str, dict], index: Index
-) -> list[Candidate]:
-    earlier = list(said("config", words))
-    if flag == "config":
-        return complete_directive(typed, earlier, index)
-    if flag in ("sweep", "space"):
-        return _axis(typed, earlier, index)
-    if flag == "list":
-        return _lists(typed, earlier, index)
-    if flag == "why":
-        return complete_path(typed, knobs_for(earlier, index), end="", parts_end=True)
-    if flag == "diff":
-        return [*complete_name(typed, "config", index), *complete_file(typed)]
-    if flag in ("resume", "run_dir"):
-        return complete_file(typed, folders_only=True)
-    return [Candidate(word) for word in flags.get(flag, {}).get("choices", [])]
+def paths(typed: str, index: Index, end: str = "", *, values_only: bool = False) -> Words:
+    """What a path may become: to its next step, or with `end` after it where it is whole."""
+    known = {
+        one["path"]: f"{one['type']} {one['value']} {one.get('doc', '')}"
+        for one in index["parameters"]
+        if not (values_only and "node" in one)
+    }
+    if typed.startswith("@"):
+        return {f"@{name}{end}": entry["doc"] for name, entry in index["tags"].items()}
+    if typed.startswith("**"):
+        names = {path.rpartition(".")[2]: doc for path, doc in known.items()}
+        return {f"**.{name}{end}": doc for name, doc in names.items() if "[" not in name}
+    if typed.startswith(":"):
+        titles = {one["path"]: one["node"] for one in index["parameters"] if "node" in one}
+        split = {path: path.rpartition(".") for path in known}
+        return {
+            f":{titles[above]}.{name}{end}": known[path]
+            for path, (above, _, name) in split.items()
+            if above in titles and "[" not in name
+        }
+    return _next_steps(typed, {_ENTRY.sub(r".\1", path): doc for path, doc in known.items()}, end)
 
 
-def _axis(typed: str, earlier: list[str], index: Index) -> list[Candidate]:
-    """An axis is a directive with several values: what follows a comma is one more of them."""
-    before, comma, last = typed.rpartition(",")
-    if not comma or typed.count("(") > typed.count(")"):
-        return complete_directive(typed, earlier, index)
-    kind, _, rest = typed.partition(":")
-    head = f"{kind}:{rest.partition('=')[0]}=" if kind in _ASSIGN else f"{kind}:"
-    found = complete_directive(head + last, earlier, index)
-    return [Candidate(f"{before},{one.text[len(head) :]}", one.is_whole, one.doc) for one in found]
+def _next_steps(typed: str, known: Words, end: str) -> Words:
+    found: Words = {}
+    for path, doc in known.items():
+        if path.startswith(typed):
+            stops = (step.end() for step in _STEP.finditer(path))
+            stop = next(one for one in stops if one >= len(typed))
+            if stop == len(path):
+                found[path + end] = doc
+            else:
+                found.setdefault(path[: stop + 1], "")  # with the dot or bracket that follows
+    only = next(iter(found), "")
+    goes_on = len(found) == 1 and only.endswith((".", "["))
+    return _next_steps(only, known, end) if goes_on else found
 
 
-def _lists(typed: str, earlier: list[str], index: Index) -> list[Candidate]:
-    kind, colon, path = typed.partition(":")
-    if not colon:
-        whole = [Candidate(one) for one in LISTS]
-        return whole + [Candidate(f"{one}:", False) for one in OF_A_PLACE]
-    found = complete_path(path, knobs_for(earlier, index), end="", parts_end=True)
-    return [one.after(f"{kind}:") for one in found]
+def _names(typed: str, kind: str, index: Index) -> Words:
+    """The names of a kind; of projects bare ones too, and those in a module that is named."""
+    known = {name: entry["doc"] for name, entry in index[f"{kind}s"].items()}
+    return known | (_in_module(typed, kind) if "." in typed else {})
 
 
-def _flags(flags: dict[str, dict]) -> Iterator[Candidate]:
-    for name, flag in flags.items():
-        if flag.get("alone"):
-            yield Candidate(f"--{name}", True, flag["help"])
-        if not flag.get("alone") or flag.get("choices") or name == "list":
-            yield Candidate(f"--{name}=", False, flag["help"])
-    yield Candidate("--help", True, "Show the flags, and what the chosen config can be told.")
+def _in_module(typed: str, kind: str) -> Words:
+    """What the module or package before the last dot defines, which is not imported for it."""
+    module = typed.rpartition(".")[0]
+    for folder in map(Path, sys.path):
+        place = folder.joinpath(*module.split("."))
+        if place.is_dir() and module.strip("."):
+            inside = [one for one in place.iterdir() if one.is_dir() or one.suffix == ".py"]
+            return {f"{module}.{one.stem}.": "" for one in inside if one.stem[0] not in "_."}
+        if place.with_suffix(".py").is_file():
+            wanted = ast.ClassDef if kind == "tag" else ast.FunctionDef
+            body = ast.parse(place.with_suffix(".py").read_text(encoding="utf-8")).body
+            defined = [one for one in body if isinstance(one, wanted) and one.name[0] != "_"]
+            return {f"{module}.{one.name}": ast.get_docstring(one) or "" for one in defined}
+    return {}
 
 
-def _takes_a_word(flag: str, flags: dict[str, dict]) -> bool:
-    return flag in flags and not flags[flag].get("alone")
-
-
-def said(flag: str, words: Sequence[str]) -> Iterator[str]:
-    """What a line gives a flag that may be repeated."""
-    for i, word in enumerate(words):
-        if word.startswith(f"--{flag}="):
-            yield word.partition("=")[2]
-        elif word == f"--{flag}" and i + 1 < len(words):
-            yield words[i + 1]
-
-
-def _continues(text: str, typed: str) -> bool:
-    return text.replace('"', "'").startswith(typed.replace('"', "'"))
-
-
-def _is_ours(script: str) -> bool:
-    """Whether a train.py is fidgpt's, and not that of somebody else's project."""
+def _files(typed: str) -> Words:
+    """The files in the folder that is typed so far; hidden ones where a dot is typed."""
+    folder, slash, name = typed.rpartition("/")
     try:
-        with open(os.path.expanduser(script), encoding="utf-8", errors="replace") as file:
-            return "fidgpt" in file.read(2000)
+        entries = sorted(os.scandir(os.path.expanduser(folder + slash) or "."), key=os.fspath)
     except OSError:
-        return False
+        return {}
+    shown = [one for one in entries if name.startswith(".") or not one.name.startswith(".")]
+    return {f"{folder}{slash}{one.name}{'/' * one.is_dir()}": "" for one in shown}
 
 
-def main(arguments: list[str]) -> None:
-    """Prints one candidate a line, as the script of the shell reads them."""
-    shell, text, *breaks = arguments
-    line = read_line(text)
-    if command_of(line.words):
-        sys.path[:0] = folder_of_script(line.words)
-        index = for_completion(
-            with_knobs=needs_knobs(line),
-            directives=list(said("config", line.words)),
-            allowed=list(said("allow", line.words)),
-        )
-        found = candidates(line, index)
-        for one in written(shell, line.current, found, *breaks):
-            print(one)
+def _after(prefix: str, words: Words) -> Words:
+    return {prefix + text: doc for text, doc in words.items()}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except Exception:  # while someone types, silence is better than a traceback
+        sys.exit(1)

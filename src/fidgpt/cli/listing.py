@@ -6,283 +6,59 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from fidgpt.compose.index import (
-    Index,
-    at_hand,
-    chosen_config,
-    directive_for,
-    knobs_of_chosen,
-    of_chosen,
-    whole,
-)
-from fidgpt.compose.spelling import LISTS, is_base
+from fidgpt.compose.index import Index, base_of, index_for
+from fidgpt.compose.spelling import is_base
 
-Rows = Sequence[Sequence[str]]
-
-
-def print_table(title: str, columns: Sequence[str], rows: Rows) -> None:
-    """Prints a table under its title; columns that are empty in every row are left out."""
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    columns = [columns[i] for i in kept]
-    rows = [[row[i] for i in kept] for row in rows]
-    if sys.stdout.isatty():
-        _draw(title, columns, rows)
-    else:
-        print(f"{title}\n{aligned(rows)}\n")
-
-
-def aligned(rows: Rows) -> str:
-    """Rows with their columns below each other, indented."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
-    return "\n".join(f"  {line}" for line in lines)
-
-
-def _draw(title: str, columns: Sequence[str], rows: Rows) -> None:
-    from rich.console import Console  # late: a pipe needs none of it
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, style="bold" if i == 0 else None, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console(highlight=False)
-    console.print(Text(title, style="bold underline"))
-    console.print(table)
-    console.print()
+LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
+_OF_PATHS = ("parts", "knobs")  # lists of what is at one path
+_HIDDEN = ("help", "helpshort", "helpfull", "helpxml", "only_check_args")
+_ENUM = re.compile(r"^<[^>]*>: ")
+_LATER_ITEM = re.compile(r"\[[1-9]\d*\]")
+_LONGEST_TYPE = 30
 
 
 def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] = ()) -> None:
-    """Prints what `--list=what` asks for, with the config that the directives begin with.
+    """Print what `--list=what` asks for, of the config that directives begin with.
 
     Args:
-      what: a kind, and a path where that can have one.
-      directives: those on the line.
+      what: `all` or one of `LISTS`; `parts:PATH` or `knobs:PATH` for those of a path.
+      directives: those on the command line.
       allowed: packages that --allow names.
 
     Raises:
-      ConfigError: there is no such kind, config or place.
+      ConfigError: there is no such list, config or path.
     """
     kind, _, path = what.partition(":")
-    if kind in ("configs", "fiddlers") and not path:
-        _functions(kind, at_hand())
-    elif kind == "all":
-        index = of_chosen(directives, allowed)
-        _functions("configs", whole())
-        _functions("fiddlers", index)
-        _tags(directives, index)
-        _parts(_of_use(index), index, "Parts")
-    elif kind == "tags" and not path:
-        _tags(directives, of_chosen(directives, allowed))
-    elif kind == "parts":
-        _parts_on_list(path, directives, of_chosen(directives, allowed))
+    if kind not in ("all", *LISTS) or (path and kind not in _OF_PATHS):
+        raise _error(f"--list={what}:", what, LISTS)
+    index, base = index_for(directives, allowed), base_of(directives)
+    if kind in ("all", "configs"):
+        _print_functions("config", index)
+    if kind in ("all", "fiddlers"):
+        _print_functions("fiddler", index)
+    if kind in ("all", "tags"):
+        _print_tags(base, index)
+    if kind == "parts" and path:
+        _print_fitting(path, base, index)
+    elif kind in ("all", "parts"):
+        _print_parts({name for names in index["fits"].values() for name in names}, "Parts", index)
     elif kind == "knobs":
-        _knobs(path, directives, of_chosen(directives, allowed))
-    else:
-        from fidgpt.graph import (
-            ConfigError,  # late: only a mistake waits for it
-            suggest,  # late: only a mistake waits for it
-        )
-
-        raise ConfigError(f"--list={what}: {suggest(what, LISTS)}")
-
-
-def call_text(name: str, entry: dict) -> str:
-    """A name with its arguments, as one would write the call."""
-    arguments = [
-        one["name"] + (f"={one['default']}" if "default" in one else "=...")
-        for one in entry.get("arguments", [])
-    ]
-    return f"{name}({', '.join(arguments)})" if arguments else name
-
-
-def _functions(kind: str, index: Index) -> None:
-    prefix = kind.removesuffix("s")
-    rows = [[f"{prefix}:{call_text(name, one)}", one["doc"]] for name, one in index[kind].items()]
-    print_table(kind.capitalize(), ["directive", "doc"], rows)
-
-
-def _tags(directives: Sequence[str], index: Index) -> None:
-    name = chosen_config(directives)
-    quantities = index.get("quantities", {}).get(name, {})
-    values = {knob["path"]: knob["value"] for knob in index.get("knobs", {}).get(name, [])}
-    rows = []
-    for tag, entry in index["tags"].items():
-        places = quantities.get(tag, {"says": [], "hears": []})
-        said = ", ".join(f"{path}={values[path]}" for path in places["says"])
-        heard = len(places["hears"])
-        places_text = f"heard in {heard} place{'' if heard == 1 else 's'}" if heard else ""
-        rows.append([f"tag:{tag}", said, places_text, entry["doc"]])
-    title = f"Tags, as {directive_for(name)} says them" if quantities else "Tags"
-    print_table(title, ["tag", "said by", "heard", "doc"], rows)
-    tell_what_is_left_out(directives)
-
-
-def _parts_on_list(path: str, directives: Sequence[str], index: Index) -> None:
-    if not path:
-        _parts(_of_use(index), index, "Parts")
-        return
-    name, knobs = knobs_of_chosen(directives, index)
-    knob = next((one for one in knobs if one["path"] == path), None)
-    if knob is None:
-        raise _no_such_place(path, name, knobs)
-    names = index["fits"].get(knob["type"], [])
-    title = f"Parts that fit {path} ({knob['type']}), which is {knob['value'] or 'not said'}"
-    if names:
-        _parts(names, index, title)
-    else:
-        print(f"{title}: none of fidgpt's own.")
-
-
-def _of_use(index: Index) -> set[str]:
-    """The parts that fit some place of some config."""
-    return {name for names in index.get("fits", {}).values() for name in names}
-
-
-def _parts(names: Iterable[str], index: Index, title: str) -> None:
-    rows = [
-        [name, index["parts"][name]["module"], index["parts"][name]["doc"]]
-        for name in sorted(names, key=lambda name: (index["parts"][name]["module"], name))
-    ]
-    print_table(title, ["part", "module", "doc"], rows)
-
-
-def _knobs(path: str, directives: Sequence[str], index: Index) -> None:
-    name, knobs = knobs_of_chosen(directives, index)
-    below = [knob for knob in knobs if is_below(knob["path"], path)]
-    if not below:
-        raise _no_such_place(path, name, knobs)
-    rows = [[knob["path"], knob["type"], value_text(knob), knob.get("doc", "")] for knob in below]
-    print_table(f"Knobs of {directive_for(name)}", ["path", "type", "value", "doc"], rows)
-    tell_what_is_left_out(directives)
-
-
-def tell_what_is_left_out(directives: Sequence[str]) -> None:
-    """Says that values are those of the config alone, where directives would change it."""
-    if not all(map(is_base, directives)):
-        print("These are the values before the directives that follow; --print shows them after.")
-
-
-def is_below(path: str, top: str) -> bool:
-    """Whether a path is `top` or leads on from it; everything is below the empty path."""
-    return not top or (path.startswith(top) and path[len(top) : len(top) + 1] in ("", ".", "["))
-
-
-def value_text(knob: dict) -> str:
-    """The value of a knob, and where it is heard from or first written."""
-    if "heard" in knob:
-        return f"{knob['value']} <- {knob['heard']}"
-    return f"*{knob['same']}" if "same" in knob else knob["value"]
-
-
-def _no_such_place(path: str, name: str, knobs: list[dict]) -> Exception:
-    from fidgpt.graph import (
-        ConfigError,  # late: only a mistake waits for it
-        suggest,  # late: only a mistake waits for it
-    )
-
-    near = [knob["path"] for knob in knobs]
-    return ConfigError(f"{directive_for(name)} has nothing at {path!r}. {suggest(path, near)}")
-
-
-_HIDDEN = ("help", "helpshort", "helpfull", "helpxml", "only_check_args")
-_ENUM = re.compile(r"^<[^>]*>: ")
-_LONGEST_TYPE = 30
-_LATER_ITEM = re.compile(r"\[[1-9]\d*\]")
+        below = [one for one in index["parameters"] if _is_below(one["path"], path)]
+        if not below:
+            raise _no_such_path(path, base, index)
+        rows = [[one["path"], one["type"], _value(one), one.get("doc", "")] for one in below]
+        print_table(f"Knobs of {base}", ["path", "type", "value", "doc"], rows)
+    if kind in ("all", "tags", "knobs"):
+        _print_note(directives)
 
 
 def print_help(values: flags.FlagValues) -> None:
-    """Prints a command's flags, then the knobs of its config, or which configs there are.
+    """Print a command's flags, then the parameters of its config, or which configs there are.
 
     Raises:
       ConfigError: there is no such config.
     """
     print(f"{(sys.modules['__main__'].__doc__ or '').strip()}\n")
-    print_table("Flags", ["flag", "what it does"], _flag_rows(values))
-    if "config" not in values:
-        return
-    if values["config"].value:
-        print_knobs(values["config"].value, values["allow"].value or [])
-        return
-    index = at_hand()
-    print(
-        f"Configs: {', '.join(index['configs'])}.\n"
-        "  --config=config:NAME --help shows what can be set in one of them.\n"
-        "  --list shows all that has a name; --helpfull the flags of absl, too."
-    )
-
-
-def print_knobs(directives: Sequence[str], allowed: Sequence[str] = ()) -> None:
-    """Prints what one would want to set: no value that is heard, no part, no layer like the first.
-
-    Args:
-      directives: those on the line, of which the first says where the graph begins.
-      allowed: packages that --allow names.
-
-    Raises:
-      ConfigError: there is no such config.
-    """
-    from fidgpt.compose.index import directive_for, knobs_of_chosen, of_chosen
-
-    index = of_chosen(directives, allowed)
-    name, knobs = knobs_of_chosen(directives, index)
-    parts = {knob["path"]: knob["part"] for knob in knobs if "part" in knob}
-    groups: dict[str, list[dict]] = {}
-    for knob in _worth_showing(knobs):
-        groups.setdefault(_holder(knob["path"], parts), []).append(knob)
-    chosen = directive_for(name)
-    print(f"{index['configs'][name]['doc']}\n" if index["configs"][name]["doc"] else "")
-    print(f"What {chosen} can be told, as --config=set:PATH=VALUE:\n")
-    for holder, held in groups.items():
-        held.sort(key=lambda knob: "unset" in knob)  # what somebody said comes first
-        rows = [
-            [knob["path"], _short(knob["type"]), knob["value"], knob.get("doc", "")]
-            for knob in held
-        ]
-        title = f"{holder} ({parts[holder]})" if holder else chosen
-        print_table(title, ["path", "type", "value", "doc"], rows)
-    print(
-        "  --list=knobs shows parts and heard values, too; --list=tags what is said once for all."
-    )
-    tell_what_is_left_out(directives)
-
-
-def _worth_showing(knobs: list[dict]) -> list[dict]:
-    known = {knob["path"]: knob["value"] for knob in knobs}
-    return [
-        knob
-        for knob in knobs
-        if not {"heard", "part", "holds"} & knob.keys()
-        and knob["value"]
-        and (knob.get("doc") or knob["type"] != "Any")
-        and not _is_like_the_first(knob, known)
-    ]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_TYPE else f"{text[: _LONGEST_TYPE - 3]}..."
-
-
-def _is_like_the_first(knob: dict, known: dict[str, str]) -> bool:
-    first = _LATER_ITEM.sub("[0]", knob["path"])
-    return first != knob["path"] and known.get(first) == knob["value"]
-
-
-def _holder(path: str, parts: dict[str, str]) -> str:
-    """The path of the nearest part around a knob."""
-    while path:
-        path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        if path in parts:
-            return path
-    return ""
-
-
-def _flag_rows(values: flags.FlagValues) -> list[list[str]]:
     own = [
         flag
         for module, held in values.flags_by_module_dict().items()
@@ -290,24 +66,151 @@ def _flag_rows(values: flags.FlagValues) -> list[list[str]]:
         for flag in held
         if flag.name not in _HIDDEN
     ]
-    return [[_usage(flag), _explanation(flag)] for flag in sorted(own, key=_importance)]
+    own.sort(key=lambda flag: (flag.name != "config", flag.name))
+    print_table("Flags", ["flag", "what it does"], [_flag_row(flag) for flag in own])
+    if "config" not in values:
+        return
+    directives = values["config"].value or []
+    index = index_for(directives, values["allow"].value or [])
+    if directives:
+        print_parameters(directives, index)
+        return
+    print(
+        f"Configs: {', '.join(index['configs'])}.\n"
+        "  --config=config:NAME --help shows what can be set in one of them.\n"
+        "  --list shows all names; --helpfull the flags of absl, too."
+    )
 
 
-def _usage(flag: flags.Flag) -> str:
-    if flag.flag_type() == "bool":
-        return f"--{flag.name}"
-    return f"--{flag.name}[=...]" if flag.boolean else f"--{flag.name}=..."
+def print_parameters(directives: Sequence[str], index: Index) -> None:
+    """Print what one would want to set: no inherited value, no component, no repeated layer."""
+    base = base_of(directives)
+    values = {one["path"]: one["value"] for one in index["parameters"]}
+    nodes = {one["path"]: one["node"] for one in index["parameters"] if "node" in one}
+    groups: dict[str, list[dict]] = {}
+    for one in index["parameters"]:
+        is_value = not {"inherited_from", "node"} & one.keys() and one["value"]
+        first = _LATER_ITEM.sub("[0]", one["path"])
+        is_repeated = first != one["path"] and values.get(first) == one["value"]
+        if is_value and not is_repeated and (one.get("doc") or one["type"] != "Any"):
+            groups.setdefault(_holder(one["path"], nodes), []).append(one)
+    print(f"{index['doc']}\n" if index["doc"] else "")
+    print(f"Parameters of {base}, for --config=set:PATH=VALUE:\n")
+    for holder, held in groups.items():
+        held.sort(key=lambda one: "unset" in one)
+        rows = [
+            [one["path"], _short(one["type"]), one["value"], one.get("doc", "")] for one in held
+        ]
+        title = f"{holder} ({nodes[holder]})" if holder else base
+        print_table(title, ["path", "type", "value", "doc"], rows)
+    print("  --list=knobs shows components and inherited values, too; --list=tags shared values.")
+    _print_note(directives)
 
 
-def _explanation(flag: flags.Flag) -> str:
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table under its title; columns that are empty in every row are left out."""
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    rows = [[row[i] for i in kept] for row in rows]
+    if not sys.stdout.isatty():
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        print(title)
+        for row in rows:
+            print("  " + "  ".join(map(str.ljust, row, widths)).rstrip())
+        print()
+        return
+    from rich.console import Console  # late: a pipe needs none of it
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for i in kept:
+        table.add_column(columns[i], style="bold" if i == 0 else None, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(highlight=False)
+    console.print(Text(title, style="bold underline"), table, "", sep="\n")
+
+
+def _print_functions(kind: str, index: Index) -> None:
+    entries = index[f"{kind}s"].items()
+    rows = [[f"{kind}:{name}{one['arguments']}", one["doc"]] for name, one in entries]
+    print_table(f"{kind.capitalize()}s", ["directive", "doc"], rows)
+
+
+def _print_tags(base: str, index: Index) -> None:
+    rows = []
+    for tag, entry in index["tags"].items():
+        own = [one for one in index["parameters"] if tag in one.get("tags", ())]
+        inherits = sum("inherited_from" in one for one in own)
+        sets = [one for one in own if not {"inherited_from", "unset"} & one.keys()]
+        set_by = ", ".join(f"{one['path']}={one['value']}" for one in sets)
+        count = f"inherited by {inherits}" if inherits else ""
+        rows.append([f"tag:{tag}", set_by, count, entry["doc"]])
+    print_table(f"Tags, as {base} sets them", ["tag", "set by", "inherited", "doc"], rows)
+
+
+def _print_fitting(path: str, base: str, index: Index) -> None:
+    found = next((one for one in index["parameters"] if one["path"] == path), None)
+    if found is None:
+        raise _no_such_path(path, base, index)
+    names = index["fits"].get(found["type"], [])
+    title = f"Parts that fit {path} ({found['type']}), which is {found['value'] or 'not set'}"
+    if names:
+        _print_parts(names, title, index)
+    else:
+        print(f"{title}: none of fidgpt's own.")
+
+
+def _print_parts(names: Iterable[str], title: str, index: Index) -> None:
+    rows = [[name, index["parts"][name]["module"], index["parts"][name]["doc"]] for name in names]
+    print_table(title, ["part", "module", "doc"], sorted(rows, key=lambda row: (row[1], row[0])))
+
+
+def _print_note(directives: Sequence[str]) -> None:
+    if not all(map(is_base, directives)):
+        print("These are the values before the directives that follow; --print shows them after.")
+
+
+def _is_below(path: str, top: str) -> bool:
+    return not top or (path.startswith(top) and path[len(top) : len(top) + 1] in ("", ".", "["))
+
+
+def _holder(path: str, nodes: dict[str, str]) -> str:
+    """The path of the nearest node around a parameter."""
+    while path:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        if path in nodes:
+            break
+    return path
+
+
+def _value(entry: dict) -> str:
+    if "inherited_from" in entry:
+        return f"{entry['value']} <- {entry['inherited_from']}"
+    return f"*{entry['same_as']}" if "same_as" in entry else entry["value"]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TYPE else f"{text[: _LONGEST_TYPE - 3]}..."
+
+
+def _flag_row(flag: flags.Flag) -> list[str]:
+    usage = f"--{flag.name}"
+    if flag.flag_type() != "bool":
+        usage += "[=...]" if flag.boolean else "=..."
     text = " ".join((flag.help or "").split()).partition("; repeat this option")[0]
     text = _ENUM.sub("", text)  # as absl shows choices; they come last here
-    choices = [word for word in getattr(flag.parser, "enum_values", []) if word not in _BOOLEAN]
-    return f"{text} ({', '.join(choices)})" if choices else text
+    choices = getattr(flag.parser, "enum_values", None) or []
+    choices = [word for word in choices if word not in ("true", "false")]
+    return [usage, f"{text} ({', '.join(choices)})" if choices else text]
 
 
-_BOOLEAN = ("true", "false")
+def _no_such_path(path: str, base: str, index: Index) -> Exception:
+    known = [one["path"] for one in index["parameters"]]
+    return _error(f"{base} has nothing at {path!r}.", path, known)
 
 
-def _importance(flag: flags.Flag) -> tuple[bool, str]:
-    return flag.name != "config", flag.name
+def _error(message: str, name: str, known: Iterable[str]) -> Exception:
+    from fidgpt.graph import ConfigError, suggest  # late: takes Fiddle
+
+    return ConfigError(f"{message} {suggest(name, known)}")

@@ -235,9 +235,9 @@ def answered() -> bool:
       ConfigError: what is asked for does not exist.
     """
     if FLAGS.completion:
-        from fidgpt.cli.shells import script
+        from fidgpt.cli.completion import SCRIPTS
 
-        print(script(FLAGS.completion), end="")
+        print(SCRIPTS[FLAGS.completion], end="")
         return True
     if FLAGS.list is None:
         return False

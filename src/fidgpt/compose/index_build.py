@@ -1,36 +1,34 @@
-"""The index of names: built from the configs, fiddlers and components."""
+"""Build an index: `python -m fidgpt.compose.index_build FILE DIRECTIVE [PACKAGE ...]`.
+
+It is written to the file, unless that is "", and to standard output.
+"""
 
 import collections.abc
+import contextlib
 import enum
 import inspect
+import json
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.compose.catalogue import Catalogue, own_catalogue
-from fidgpt.compose.command_flags import command_flags
+from fidgpt.compose.catalogue import Catalogue, own_catalogue, user_errors
 from fidgpt.compose.directives import compose
-from fidgpt.compose.index import (
-    VERSION,
-    Index,
-    chosen_config,
-    rooms_of_projects,
-    roots,
-    stamps,
-)
-from fidgpt.compose.knobs import Knob, knobs_of
-from fidgpt.compose.names import Entry, function_entry, names, tag_entry
-from fidgpt.compose.spelling import split_directive
-from fidgpt.graph import parts
-from fidgpt.graph.docs import doc_of
-from fidgpt.graph.fiddle import argument_tags
+from fidgpt.compose.index import INSTALLED, PACKAGE, Index, checksum
+from fidgpt.compose.spelling import KINDS, split_directive
+from fidgpt.files import atomic_path
+from fidgpt.graph import ConfigError, nodes, parts, resolve, title
+from fidgpt.graph.docs import doc_of, first_sentence
+from fidgpt.graph.fiddle import VARIADIC, all_arguments, argument_tags, set_arguments
 from fidgpt.graph.formulas import parse_call
 from fidgpt.graph.hints import (
+    element_hint,
     fits,
+    hint_of,
     hints_of,
     is_protocol,
     is_unknown,
@@ -39,178 +37,28 @@ from fidgpt.graph.hints import (
     name_of,
     own_method,
 )
+from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.walk import children, join, step_to
+
+Entry = dict[str, Any]
+_LONGEST_VALUE = 120
+_MOST_FILES = 64
+_COMPLETES = {  # by kind of directive, what completes its text; "value" is a path of one
+    "config": "config",
+    "config_file": "file",
+    "fiddler": "fiddler",
+    "set": "value=",
+    "tag": "tag=",
+    "del": "path",
+    "use": "path=",
+    "tie": "path=path",
+    "untie": "path",
+    "patch": "file",
+}
 
 
-def parts_on_offer(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the known parts that build something which a graph could hold."""
-    return {name: made for name, made in known.items() if _builds(made)}
-
-
-def part_entry(made: Any) -> dict[str, Any]:
-    """What is known of a part: its module, its doc and its arguments."""
-    docs, hints = doc_of(made), hints_of(made)
-    module = ".".join(made.__module__.split(".")[:2])
-    return {
-        "module": module,
-        "doc": docs.summary,
-        "arguments": [
-            {"name": name}
-            | ({"type": name_of(hints[name])} if name in hints else {})
-            | ({"default": f"{p.default!r:.60}"} if p.default is not p.empty else {})
-            | ({"doc": docs.parameters[name]} if name in docs.parameters else {})
-            for name, p in inspect.signature(made).parameters.items()
-        ],
-    }
-
-
-def fitting(hint: Any, offered: dict[str, Any]) -> list[str]:
-    """The names of the parts on offer that may stand where a hint is asked."""
-    if all(is_unknown(member) for member in members_of(hint)):
-        return []
-    members = members_of(hint)
-    return [name for name, made in offered.items() if any(_fits(made, one) for one in members)]
-
-
-def _fits(made: Any, hint: Any) -> bool:
-    """As `graph.signatures.hints.fits`, and stricter where that gives the benefit of the doubt.
-
-    What is asked for by a Protocol must have its methods, and what is asked for as a function must
-    take as many arguments.
-    """
-    if typing.get_origin(hint) is collections.abc.Callable:
-        asked, returned = typing.get_args(hint)
-        return _takes(made, asked) and _makes(made, returned)
-    return _makes(made, hint)
-
-
-def _makes(made: Any, hint: Any) -> bool:
-    returned = hints_of(made).get("return", Any)
-    returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
-    if is_unknown(hint) or hint in (bool, str, type(None)):
-        return False
-    if is_protocol(hint):
-        if inspect.isfunction(made) and _answers(made, hint):
-            return True
-        has_methods = inspect.isclass(returned) and _has_methods(returned, hint)
-        return has_methods and fits(fdl.Config(returned), hint)
-    if is_protocol(returned):
-        return False
-    if typing.get_origin(hint):  # a list of something: its elements are parts, it is none
-        return False
-    if typing.is_typeddict(hint):
-        return returned is hint
-    if inspect.isclass(returned) and inspect.isclass(hint):
-        return issubclass(returned, hint)
-    return fits(fdl.Config(made), hint)
-
-
-def _takes(made: Any, asked: Any) -> bool:
-    if not isinstance(asked, list) or not asked:  # a partial holds all that is needed
-        return True
-    try:
-        inspect.signature(made).bind(*asked)
-    except TypeError:
-        return False
-    return True
-
-
-def _has_methods(made: type, protocol: Any) -> bool:
-    """Whether a class has the methods of a Protocol, each with the same arguments."""
-    return all(
-        inspect.isfunction(own := own_method(made, name)) and _is_alike(own, method, first=1)
-        for name, method in methods_of(protocol).items()
-    )
-
-
-def _answers(function: Any, protocol: Any) -> bool:
-    """Whether a function itself is what a Protocol asks, which is no more than a call."""
-    asked = methods_of(protocol)
-    return [*asked] == ["__call__"] and _is_alike(function, asked["__call__"], first=0)
-
-
-def _is_alike(own: Any, asked: Any, *, first: int) -> bool:
-    """Whether one takes the arguments of the other, by position such as may be of one kind.
-
-    The `first` argument of a method is `self`.
-    """
-    count, needed = _call_shape(own)
-    if (count + 1 - first, needed) != _call_shape(asked):
-        return False
-    pairs = zip(_hints(own)[first:count], _hints(asked)[1:], strict=True)
-    return all(
-        any(map(is_unknown, (*members_of(one), *members_of(other))))
-        or not {*map(_kind, members_of(one))}.isdisjoint(map(_kind, members_of(other)))
-        for one, other in pairs
-    )
-
-
-def _hints(function: Any) -> list[Any]:
-    """What a function asks of each argument by position."""
-    hints = hints_of(function)
-    names = list(inspect.signature(function).parameters)[: _call_shape(function)[0]]
-    return [hints.get(name, Any) for name in names]
-
-
-def _kind(hint: Any) -> Any:
-    """What a hint asks, whatever the sizes of a tensor."""
-    return getattr(hint, "dtypes", hint) if hasattr(hint, "array_type") else hint
-
-
-def _call_shape(method: Any) -> tuple[int, set[str]]:
-    """How many arguments a method takes by position, and which it needs by name."""
-    parameters = inspect.signature(method).parameters.values()
-    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    needed = {
-        one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty
-    }
-    return sum(one.kind not in by_name for one in parameters), needed
-
-
-def _builds(made: Any) -> bool:
-    """Whether calling it makes something that a graph could hold, by arguments that are known."""
-    try:
-        inspect.signature(made)
-    except ValueError:  # such as a heir of dict
-        return False
-    if inspect.isclass(made):
-        is_shape = is_protocol(made) or inspect.isabstract(made)
-        return not is_shape and not issubclass(made, BaseException | enum.Enum)
-    returned = hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
-    return not is_unknown(returned) and returned not in (None, type(None))
-
-
-def build_index() -> Index:
-    """The index, from everything that can be named on the command line."""
-    own = names()
-    before = stamps(roots([]))  # a file that changes meanwhile shall make it untrue
-    catalogue = own_catalogue()
-    files = _files(catalogue)
-    offered = parts_on_offer(catalogue.parts)
-    hints: dict[str, Any] = {}
-    knobs = {
-        name: knobs_of(root, lambda hint: hints.setdefault(name_of(hint), hint))
-        for name, root in _graphs(catalogue).items()
-    }
-    return {
-        "version": VERSION,
-        "roots": roots(files),
-        "stamps": stamps(files) | before,
-        "configs": _functions(catalogue.configs, own["configs"]),
-        "fiddlers": _functions(catalogue.fiddlers, own["fiddlers"], skip=1),
-        "tags": {
-            name: own["tags"].get(name) or tag_entry(_file(tag), tag.__name__) or {}
-            for name, tag in catalogue.tags.items()
-        },
-        "parts": {name: part_entry(made) for name, made in offered.items()},
-        "fits": _not_empty({name: fitting(hint, offered) for name, hint in hints.items()}),
-        "knobs": knobs,
-        "quantities": {name: quantities_of(knobs[name]) for name in knobs},
-        "flags": command_flags(),
-    }
-
-
-def build_chosen(directive: str, allowed: Sequence[str] = ()) -> Index:
-    """The index of the one config that a directive begins with, by the name that it has there.
+def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
+    """Return the index of the config that a directive begins with.
 
     Raises:
       ConfigError: the directive is wrong.
@@ -219,92 +67,255 @@ def build_chosen(directive: str, allowed: Sequence[str] = ()) -> Index:
     root = compose([directive], catalogue)
     kind, rest = split_directive(directive)
     made = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
-    seen = roots([str(Path(rest).absolute())] if kind == "config_file" else [])
-    seen += _folders([made, *(fdl.get_callable(node.value) for node in parts(root))])
-    hints: dict[str, Any] = {}
-    knobs = knobs_of(root, lambda hint: hints.setdefault(name_of(hint), hint))
-    offered = parts_on_offer(catalogue.parts)
-    own = _own_tags(root, catalogue)
-    found = quantities_of(knobs)
-    name = chosen_config([directive])
+    tags = {**catalogue.tags, **_other_tags(root, catalogue)}
+    components = {name: one for name, one in catalogue.parts.items() if _builds(one)}
+    found = list(parameters_of(root, tags))
+    hints = {name_of(hint): hint for hint in _hints_of_all(components)}
+    hints |= {name_of(hint): hint for _, hint in found}
+    named = [made, *_named(catalogue), *(fdl.get_callable(node.value) for node in parts(root))]
+    roots = _roots(named, rest if kind == "config_file" else "")
     return {
-        "version": VERSION,
-        "roots": seen,
-        "stamps": stamps(seen),
-        "configs": {name: {"doc": doc_of(made).summary if made else ""}},
-        "tags": {dotted: tag_entry(_file(tag), tag.__name__) for dotted, tag in own.items()},
-        "parts": {name: part_entry(made) for name, made in offered.items()},
-        "fits": _not_empty({name: fitting(hint, offered) for name, hint in hints.items()}),
-        "knobs": {name: knobs},
-        "quantities": {name: found | {one: found[tag.__name__] for one, tag in own.items()}},
+        "roots": roots,
+        "checksum": checksum(roots),
+        "directives": {
+            kind: {"doc": doc, "completes": _COMPLETES.get(kind, "")} for kind, doc in KINDS.items()
+        },
+        "configs": {name: _call_entry(one) for name, one in catalogue.configs.items()},
+        "fiddlers": {name: _call_entry(one, 1) for name, one in catalogue.fiddlers.items()},
+        "tags": {name: {"doc": first_sentence(tag.description)} for name, tag in tags.items()},
+        "parts": {
+            name: {"module": ".".join(one.__module__.split(".")[:2]), "doc": doc_of(one).summary}
+            for name, one in components.items()
+        },
+        "fits": {name: fitting(hint, components) for name, hint in hints.items()},
+        "doc": doc_of(made).summary if made else "",
+        "parameters": [entry for entry, _ in found],
     }
 
 
-def quantities_of(knobs: list[Knob]) -> dict[str, dict[str, list[str]]]:
-    """For each tag of a config's knobs the paths that say it and those that hear it."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for knob in knobs:
-        for tag in knob.get("tags", []):
-            both = found.setdefault(tag, {"says": [], "hears": []})
-            if "heard" in knob:
-                both["hears"].append(knob["path"])
-            elif "unset" not in knob:
-                both["says"].append(knob["path"])
-    return found
+def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tuple[Entry, Any]]:
+    """Yield an entry for each parameter and item of a graph, with its hint.
+
+    An entry has its path, type and value as texts, and what applies of `doc`, `tags` by name,
+    `inherited_from` with the path of the value, `unset`, `node` with the name of what it calls or
+    of its type, and `same_as` with the first path of a shared node, where its own entries are.
+    """
+    found = nodes(root)
+    paths = {id(node.value): node.path for node in found}
+    shown: set[int] = set()  # nodes with entries of their own: calls, and containers of calls
+    for node in reversed(found):  # children first
+        is_call = isinstance(node.value, fdl.Buildable)
+        if is_call or any(id(child) in shown for _, child in children(node.value)):
+            shown.add(id(node.value))
+    inherited = {(id(one.part), one.key): one.binding for one in _inherited(root)}
+    left: list[tuple[str, Any, Any]] = [("", root, Any)]
+    while left:
+        above, holder, hint = left.pop()
+        below = []
+        for key, step, value in _held(holder):
+            path = join(above, step)
+            is_item = not isinstance(holder, fdl.Buildable)
+            expected = element_hint(hint, key) if is_item else hint_of(holder, key)
+            source = inherited.get((id(holder), key))
+            text = _text(source.value if source else value, shown)
+            entry: Entry = {"path": path, "type": name_of(expected), "value": text}
+            if source:
+                entry["inherited_from"] = source.path
+            elif not is_item and key not in set_arguments(holder):
+                entry["unset"] = True
+            elif id(value) in shown:
+                entry["node"] = title(value)
+                if paths[id(value)] == path:
+                    below.append((path, value, expected))
+                else:
+                    entry["same_as"] = paths[id(value)]
+            yield entry | ({} if is_item else _described(holder, key, tags)), expected
+        left += reversed(below)
 
 
-def _graphs(catalogue: Catalogue) -> dict[str, fdl.Buildable]:
-    """The graph of every config that needs no argument; one that fails has no knobs to show."""
-    graphs: dict[str, fdl.Buildable] = {}
-    for name, function in catalogue.configs.items():
+def _held(holder: Any) -> Iterator[tuple[Any, str, Any]]:
+    """The arguments or items of a node: key, step of the path, and value."""
+    if isinstance(holder, fdl.Buildable):
+        yield from ((key, step_to(key), value) for key, value in all_arguments(holder).items())
+    else:
+        keys = holder if isinstance(holder, dict) else range(len(holder))
+        for key, (step, value) in zip(keys, children(holder), strict=True):
+            yield key, step, value
+
+
+def _described(holder: fdl.Buildable, key: Any, tags: Mapping[str, Any]) -> Entry:
+    own = argument_tags(holder).get(key, ())
+    names = [name for name, tag in tags.items() if tag in own]
+    doc = doc_of(fdl.get_callable(holder)).parameters.get(str(key), "")
+    doc = doc or (first_sentence(tags[names[0]].description) if names else "")
+    return ({"tags": names} if names else {}) | ({"doc": doc} if doc else {})
+
+
+def _text(value: Any, shown: set[int]) -> str:
+    if value is fdl.NO_VALUE:
+        return ""
+    if isinstance(value, fdl.Buildable):
+        return title(value)
+    if id(value) in shown:
+        text = ", ".join(_text(child, shown) for _, child in children(value))
+        text = f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
+    else:
+        text = leaf_text(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
+
+
+def _inherited(root: fdl.Buildable) -> list[Any]:
+    with contextlib.suppress(ConfigError):  # a config may leave a value to the command line
+        return resolve(root)
+    return []
+
+
+def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
+    """Return the names of the components that may be set where a type is expected.
+
+    Stricter than `graph.hints.fits`, which gives the benefit of the doubt: a Protocol's methods
+    must have parameters of the same kinds.
+    """
+    members = [one for one in members_of(hint) if not is_unknown(one)]
+    return [name for name, made in components.items() if any(_fits(made, one) for one in members)]
+
+
+def _fits(made: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is collections.abc.Callable:
+        asked, hint = typing.get_args(hint)
         try:
-            made = function()
-        except Exception:  # in code that somebody else wrote; naming it will say what is wrong
-            continue
-        if isinstance(made, fdl.Buildable):
-            graphs[name] = made
-    return graphs
+            inspect.signature(made).bind(*(asked if isinstance(asked, list) and asked else []))
+        except TypeError:
+            if isinstance(asked, list) and asked:
+                return False  # without any, a partial holds all that is needed
+    returned = hints_of(made).get("return", Any)
+    returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
+    if is_unknown(hint) or hint in (bool, str, type(None)):
+        return False
+    if is_protocol(hint):
+        methods = methods_of(hint)
+        is_call = inspect.isfunction(made) and [*methods] == ["__call__"]
+        if is_call and _is_alike(made, methods["__call__"], first=0):
+            return True
+        has_methods = inspect.isclass(returned) and all(
+            inspect.isfunction(own := own_method(returned, name)) and _is_alike(own, one, first=1)
+            for name, one in methods.items()
+        )
+        return has_methods and fits(fdl.Config(returned), hint)
+    if is_protocol(returned) or typing.get_origin(hint):  # a list of components is not one
+        return False
+    if inspect.isclass(returned) and inspect.isclass(hint) and not typing.is_typeddict(hint):
+        return issubclass(returned, hint)
+    return returned is hint if typing.is_typeddict(hint) else fits(fdl.Config(made), hint)
 
 
-def _functions(
-    known: Mapping[str, Callable[..., Any]], own: dict[str, Entry], *, skip: int = 0
-) -> dict[str, Entry]:
-    """The entries of functions; those of projects outside are read where they were written."""
-    return {
-        name: own.get(name) or function_entry(_file(one), one.__name__, skip=skip) or {"doc": ""}
-        for name, one in known.items()
-    }
+def _is_alike(own: Callable[..., Any], asked: Callable[..., Any], *, first: int) -> bool:
+    """Whether one takes what a method of a Protocol does; its own arguments begin at `first`."""
+    (ours, our_names), (theirs, their_names) = _shape(own), _shape(asked)
+    ours, theirs = ours[first:], theirs[1:]
+    return (len(ours), our_names) == (len(theirs), their_names) and all(
+        any(map(is_unknown, {*one, *other})) or not one.isdisjoint(other)
+        for one, other in zip(ours, theirs, strict=True)
+    )
 
 
-def _files(catalogue: Catalogue) -> list[str]:
-    """The sources of what is named, and the modules of projects that list it."""
-    listed = [*catalogue.configs.values(), *catalogue.fiddlers.values(), *catalogue.tags.values()]
-    rooms = [path for rooms in rooms_of_projects().values() for path in rooms.values()]
-    folders = [str(path.parent if path.stem == "__init__" else path) for path in rooms]
-    return [path for one in listed if (path := str(_file(one))).endswith(".py")] + folders
+def _shape(function: Callable[..., Any]) -> tuple[list[set[Any]], set[str]]:
+    """The kinds of each positional parameter, and the names of required keywords."""
+    parameters = inspect.signature(function).parameters.values()
+    hints = hints_of(function)
+    kinds = [
+        {getattr(one, "dtypes", one) for one in members_of(hints.get(parameter.name, Any))}
+        for parameter in parameters
+        if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)
+    ]
+    required = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+    return kinds, required
 
 
-def _file(named: Any) -> Path:
-    module = sys.modules.get(getattr(inspect.unwrap(named), "__module__", ""))
-    return Path(getattr(module, "__file__", None) or "")
+def _builds(made: Any) -> bool:
+    """Whether a call makes something that a graph could hold."""
+    try:
+        inspect.signature(made)
+    except ValueError:  # such as a subclass of dict
+        return False
+    if inspect.isclass(made):
+        is_shape = is_protocol(made) or inspect.isabstract(made)
+        return not is_shape and not issubclass(made, BaseException | enum.Enum)
+    returned = hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
+    return not is_unknown(returned) and returned not in (None, type(None))
 
 
-def _own_tags(root: Any, catalogue: Catalogue) -> dict[str, Any]:
+def _hints_of_all(components: Mapping[str, Any]) -> Iterator[Any]:
+    """The types of all arguments of components, and of the items of those that are lists."""
+    for made in components.values():
+        for name, hint in hints_of(made).items():
+            if name != "return":
+                yield from (hint, element_hint(hint, 0), element_hint(hint, ""))
+
+
+def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
+    """The arguments of a function, past those that it is given, and its summary."""
+    arguments = [
+        one.name + ("=..." if one.default is one.empty else f"={one.default!r}")
+        for one in list(inspect.signature(function).parameters.values())[skip:]
+        if one.kind not in VARIADIC
+    ]
+    text = f"({', '.join(arguments)})" if arguments else ""
+    return {"arguments": text, "doc": doc_of(function).summary}
+
+
+def _other_tags(root: Any, catalogue: Catalogue) -> dict[str, Any]:
     """The tags of a graph that have no name in the catalogue, by dotted name."""
     carried = {
         tag for node in parts(root) for tags in argument_tags(node.value).values() for tag in tags
     }
-    named = set(catalogue.tags.values())
-    return {f"{tag.__module__}.{tag.__name__}": tag for tag in carried - named}
+    others = carried - set(catalogue.tags.values())
+    return {f"{tag.__module__}.{tag.__name__}": tag for tag in others}
 
 
-def _folders(named: Iterable[Any]) -> list[str]:
-    """Where the packages lie that somebody works on, in which some of what is named is written."""
+def _named(catalogue: Catalogue) -> list[Any]:
+    lists = (catalogue.configs, catalogue.fiddlers, catalogue.tags)
+    return [one for named in lists for one in named.values()]
+
+
+def _roots(named: Sequence[Any], file: str) -> list[str]:
+    """The files and folders whose changes make an index stale.
+
+    They are fidgpt's own, the folders of installed packages, those of the packages under
+    development that define something of the index, and the file with the config.
+    """
     tops = {(getattr(one, "__module__", None) or "").partition(".")[0] for one in named}
-    files = [getattr(sys.modules.get(top), "__file__", None) for top in tops - {"fidgpt"}]
-    own = [Path(file) for file in files if file and "site-packages" not in Path(file).parts]
-    return sorted(str(file.parent if file.stem == "__init__" else file) for file in own)
+    found = {str(PACKAGE), *(one for one in sys.path if one.endswith(INSTALLED))}
+    found |= {str(Path(file).absolute())} if file else set()
+    for top in tops - {"fidgpt"} - sys.stdlib_module_names:
+        module = sys.modules.get(top)
+        place = next(iter(getattr(module, "__path__", [])), getattr(module, "__file__", None))
+        if place and set(INSTALLED).isdisjoint(Path(place).parts):
+            found.add(place)
+    return sorted(found)
 
 
-def _not_empty(lists: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {name: one for name, one in lists.items() if one}
+def write(path: Path, index: Index) -> None:
+    """Write an index, if its directory can be written, and remove old ones that are too many."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as draft:
+            draft.write_text(json.dumps(index), encoding="utf-8")
+        files = sorted(path.parent.glob("index-*.json"), key=lambda one: one.stat().st_mtime)
+        for old in files[:-_MOST_FILES]:
+            old.unlink()
+
+
+def main(path: str, directive: str, *allowed: str) -> None:
+    """Build an index, write it and print it."""
+    index = build_index(directive, allowed)
+    if path:
+        write(Path(path), index)
+    print(json.dumps(index))
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except user_errors() as error:
+        sys.exit(f"error: {error}")

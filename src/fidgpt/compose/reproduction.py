@@ -11,7 +11,6 @@ import fiddle as fdl
 
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.directives import compose
-from fidgpt.compose.knobs import known_frames
 from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import is_url
 from fidgpt.compose.spelling import DEFAULT_CONFIG, is_base, is_by_machine, split_directive
@@ -63,7 +62,7 @@ def nearest_named(cfg: fdl.Config, catalogue: Catalogue) -> str:
     Raises:
       ConfigError: the graph cannot be bound.
     """
-    return nearest(cfg, NamedGraphs(catalogue), known_frames())
+    return nearest(cfg, NamedGraphs(catalogue))
 
 
 def other_directive(text: str, catalogue: Catalogue) -> str:
@@ -197,7 +196,6 @@ def _found(
         cfg,
         bases,
         compose=_composing(catalogue),
-        frames=known_frames() if len(bases) > 1 else {},
         fiddlers=dict.fromkeys([*_plain_fiddlers(catalogue), *own]),
         known=_with_base(portable) if len(portable) == len(said) else (),
         part_name=lambda function: part_name(function, catalogue),

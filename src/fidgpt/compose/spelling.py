@@ -21,10 +21,6 @@ KINDS = {
 _BY_MACHINE = "for_hardware"  # what it does elsewhere, nobody knows here
 
 
-LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
-OF_A_PLACE = ("parts", "knobs")  # which may be asked for one path
-
-
 def split_directive(directive: str) -> tuple[str, str]:
     """The kind of a directive, "" where it has none, and the rest."""
     kind, colon, rest = directive.partition(":")
