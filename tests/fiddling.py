@@ -28,7 +28,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def tiered(names: Iterable[str], usual: Collection[str]) -> list[Any]:
+def tiered(names: Iterable[Any], usual: Collection[Any]) -> list[Any]:
     """Parameters of a test: those in `usual` always, the others only in `make test-long`."""
     long = pytest.mark.long
     return [name if name in usual else pytest.param(name, marks=long) for name in names]

@@ -90,13 +90,13 @@ def test_nothing_changed_is_nothing() -> None:
 
 
 class Faster:
-    MAY_STAND_AROUND: ClassVar = {"motor": "live"}
+    WRAPS: ClassVar = {"motor": "live"}
 
     def __init__(self, motor: Motor, *, by: int = 2) -> None: ...
 
 
 class Rougher:
-    MAY_STAND_AROUND: ClassVar = {"motor": "restart"}
+    WRAPS: ClassVar = {"motor": "restart"}
 
     def __init__(self, motor: Motor) -> None: ...
 

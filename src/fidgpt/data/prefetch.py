@@ -44,7 +44,7 @@ class Prefetch(WrappedStream):
       ValueError: depth or num_workers is below 1, or above 1,000.
     """
 
-    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"stream": "live"}
+    WRAPS: ClassVar[Mapping[str, str]] = {"stream": "live"}
 
     def __init__(self, stream: TrainingStream, *, depth: int = 2, num_workers: int = 1) -> None:
         for name, value in {"depth": depth, "num_workers": num_workers}.items():

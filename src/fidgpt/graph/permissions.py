@@ -16,7 +16,7 @@ from fidgpt.graph.fiddle import Key, parameter_of, set_arguments
 from fidgpt.graph.paths import find_parameter, parse_path
 from fidgpt.graph.walk import Node, nodes, parts
 
-_WORD = "MAY_STAND_AROUND"  # of a constructor: the argument that it stands around, and how
+_WORD = "WRAPS"  # of a constructor: the argument that it stands around, and how
 
 
 def without_those_around(root: Any) -> Any:
@@ -66,7 +66,7 @@ class Permission(enum.IntEnum):
     inside the argument, unless something nearer says otherwise. Where nobody says anything, the
     answer is never.
 
-    A part that stands around another one has the mapping `MAY_STAND_AROUND` from the name of that
+    A part that stands around another one has the mapping `WRAPS` from the name of that
     argument to how it may come, go, or be another: `{"stream": "live"}`.
     """
 

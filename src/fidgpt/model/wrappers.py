@@ -64,7 +64,7 @@ class Recompute:
       keep: which results are kept; only the block's input unless said.
     """
 
-    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"block": "live"}
+    WRAPS: ClassVar[Mapping[str, str]] = {"block": "live"}
 
     def __init__(self, block: BlockFactory, *, keep: Keep | None = None) -> None:
         self._make = block
@@ -125,7 +125,7 @@ class Compile:
     """
 
     # The code that torch makes rounds in its own way.
-    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"block": "restart"}
+    WRAPS: ClassVar[Mapping[str, str]] = {"block": "restart"}
 
     def __init__(
         self, block: BlockFactory, *, mode: str | None = None, backend: str = "inductor"
@@ -204,7 +204,7 @@ class Float8:
       MachineError: as a run begins, or in the first step, where torchao or the GPU is missing.
     """
 
-    MAY_STAND_AROUND: ClassVar[Mapping[str, str]] = {"block": "restart"}
+    WRAPS: ClassVar[Mapping[str, str]] = {"block": "restart"}
 
     def __init__(self, block: BlockFactory) -> None:
         self._make = block
