@@ -7,7 +7,7 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import clone, diff
-from fidgpt.graph.spelling import distance, frame_of, least_apart
+from fidgpt.graph.reproduce import distance, frame_of, least_apart
 
 from .parts import Outer, Part
 

@@ -13,12 +13,13 @@ from fidgpt import configs, data, fiddlers, model, optim, tags, train
 from fidgpt.graph import ConfigError, clone, fingerprint
 from fidgpt.graph.edits import change_by, delete, set_text, tie, untie
 from fidgpt.graph.reproduce import Repro, nearest, repro
-from fidgpt.graph.spelling import value_text
+from fidgpt.graph.spelling import spell
 from fidgpt.graph.swap import use
+from fidgpt.late import exports
 
 from .parts import Color, Outer, Part, Width
 
-PARTS = {name: getattr(room, name) for room in (model, optim, train, data) for name in room.__all__}
+PARTS = {n: one for room in (model, optim, train, data) for n, one in exports(room).items()}
 PARTS["LayerNorm"] = nn.LayerNorm
 BASES = {f"config:{name}": getattr(configs, name)() for name in ("base", "debug", "gpt2_124m")}
 NORMS = ["fiddler:use_rms_norm", "fiddler:use_gelu"]
@@ -253,7 +254,7 @@ def test_what_is_found_makes_the_very_graph() -> None:
     ],
 )
 def test_texts_of_values(value: Any, hint: Any, text: str | None) -> None:
-    assert value_text(value, hint) == text
+    assert spell(value, hint) == text
 
 
 def test_a_quantity_that_several_parts_say_is_said_by_its_tag() -> None:
@@ -278,3 +279,13 @@ def test_what_is_in_a_part_that_is_put_first_is_no_mistake() -> None:
     done = found(*said)
     assert done.is_same
     assert "use:model.norm=LayerNorm(normalized_shape={HiddenDim})" in done.directives
+
+
+def test_a_fiddler_that_hides_differences_saves_none() -> None:
+    """A block in a wrapper is one difference, and all that it holds is to be set too."""
+    tried = [f"fiddler:{name}" for name in ("share_blocks", "use_compile", "use_qk_norm")]
+    tried += ["fiddler:use_rope", "fiddler:use_gqa", "fiddler:untie_embeddings"]
+    first = "config:gpt2_124m"
+    done = repro(configs.qwen3_8b(), {first: BASES[first]}, compose=compose, fiddlers=tried)
+    assert done.is_same
+    assert not {"fiddler:share_blocks", "fiddler:use_compile"} & set(done.directives)

@@ -1,353 +1,408 @@
-"""The shortest directives that reproduce a graph."""
+"""The shortest directives that reproduce a graph, found by trying."""
 
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import fiddle as fdl
 
 from fidgpt.graph.binding import resolve
+from fidgpt.graph.difference.changes import (
+    Change,
+    ItemMoved,
+    PartAdded,
+    SharingChanged,
+    TagsChanged,
+    ValueChanged,
+)
+from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.spelling import Frame, frame_of, least_apart
-from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.walk import parts
+from fidgpt.graph.fiddle import all_arguments, argument_tags, raw_arguments, set_arguments
+from fidgpt.graph.formulas import is_formula
+from fidgpt.graph.hints import is_unknown
+from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.paths import find_parameter
+from fidgpt.graph.selectors import find_parameters, tags_in
+from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
+from fidgpt.graph.storage.bound import PLAIN, BoundGraph
+from fidgpt.graph.walk import IS_PART, children, join, parts, step_to, title
 
-if TYPE_CHECKING:
-    from fidgpt.graph.difference.changes import Change
+_LEAVES = (PLAIN | {float}) - {type(fdl.NO_VALUE)}
+Frame = dict[str, tuple[str, dict[str, str]]]
+
+
+def frame_of(root: Any) -> Frame:
+    """Return what a graph holds at paths of names, and through lists of one item.
+
+    These paths mean the same in every graph of one kind, so that comparing frames gives a lower
+    bound of the differences in a fraction of the time. Each node has the name of its call, and by
+    step the plain values, and calls of nodes, that are not inherited.
+    """
+    frame: Frame = {}
+    found: set[int] = set()
+    left: list[tuple[str, str, Any]] = [("", "", root)]
+    while left:
+        above, step, node = left.pop()
+        is_part = IS_PART[type(node)]
+        if id(node) in found or not (is_part or (type(node) is list and len(node) == 1)):
+            continue
+        found.add(id(node))
+        path, call = join(above, step), title(node) if step else ""  # roots are always compared
+        frame[path] = call, _plain_values(node) if is_part else {}
+        if step:
+            frame[above][1][step] = call
+        left += [(path, inner, one) for inner, one in reversed([*children(node)])]
+    return frame
+
+
+def _plain_values(part: Any) -> dict[str, str]:
+    known, tags = raw_arguments(part), argument_tags(part)
+    return {
+        step_to(key): leaf_text(value)
+        for key, value in all_arguments(part).items()
+        if type(value) in _LEAVES and (key in known or not tags.get(key))
+    }
+
+
+def least_apart(old: Frame, new: Frame) -> int:
+    """Return a lower bound of the `distance` of two graphs.
+
+    Parameters of one name that are to have one value count once: one directive may set them all.
+    """
+    found: set[tuple[str, str]] = set()
+    for path, (call, values) in old.items():
+        other_call, others = new.get(path, (None, {}))
+        if other_call == call:
+            changed = (step for step, text in values.items() if text != others.get(step, text))
+            found |= {(step, others[step]) for step in changed}
+    return len(found)
+
+
+def has_directive(change: Change) -> bool:
+    """Whether a directive can make a change, rather than a fiddler or a whole list."""
+    return not isinstance(change, TagsChanged) and _list_of(change) is None
+
+
+def cost(change: Change) -> int:
+    """Return the weight of a change: more if only a fiddler, or a whole list, can make it.
+
+    An added node counts with all that is inside, each of which takes a directive.
+    """
+    least = 1 if has_directive(change) else 3
+    is_node = isinstance(change, PartAdded) and not is_formula(change.new.value)
+    return max(least, len(parts(change.new.value))) if is_node else least
+
+
+def distance(changes: Iterable[Change]) -> int:
+    """Return about how many directives make some changes: one sets many parameters to a value."""
+    return sum({_gist(change): 1 if has_directive(change) else 3 for change in changes}.values())
+
+
+def _gist(change: Change) -> tuple[str, ...]:
+    if isinstance(change, ValueChanged):
+        return re.split(r"[.\]]", change.path)[-1], repr(change.new.value)
+    if not has_directive(change):
+        return (change.path,)
+    new = change.new.value
+    call = title(new) if isinstance(new, fdl.Buildable) else repr(new)
+    return _all_items(change.path), type(change).__name__, call
+
+
+def _all_items(path: str) -> str:
+    return re.sub(r"\[\d+\]", "[*]", path)
+
+
+def _list_of(change: Change) -> str | None:
+    """Return the path of the list or dict of which an item was added, moved or removed."""
+    is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
+    is_gone = change.new.path is None and re.search(r"\[\d+\]$", change.path)
+    is_item = isinstance(change, ItemMoved) or is_new or is_gone
+    return change.path.rpartition("[")[0] if is_item else None
+
+
+class Directive(NamedTuple):
+    """A directive, such as `set:seed=3`: its kind, its selector and the rest."""
+
+    kind: str
+    path: str
+    rest: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.path}{self.rest}"
+
+
+def directives_for(
+    root: Any, target: Any, changes: Iterable[Change], part_name: PartName, *, lists: bool
+) -> list[list[str]]:
+    """Return groups of directives that make changes in `root`, as far as directives can.
+
+    Where one directive covers a whole group, it comes first; the others have one parameter each.
+
+    Args:
+      root: the graph that is to be changed.
+      target: what it is to become.
+      changes: the differences between the two.
+      part_name: how to call a constructor.
+      lists: whether to write out new nodes with all that is inside, and lists and dicts of which
+        nodes were added, moved or removed: no directive adds or removes a single one.
+    """
+    changes = list(changes)
+    whole = _whole_lists(target, changes, part_name) if lists else {}
+    groups: dict[Any, list[Directive]] = {one: [one] for one in whole.values()}
+    for change in changes:
+        if any(change.path.startswith(f"{path}[") for path in whole):
+            continue
+        if one := _directive(target, change, part_name, lists):
+            name = re.split(r"[.\]]", one.path)[-1] if one.kind in ("set", "del") else one.path
+            groups.setdefault((one.kind, name, one.rest), []).append(one)
+    return [piece for group in groups.values() for piece in _together(root, group)]
+
+
+def _whole_lists(target: Any, changes: list[Change], part_name: PartName) -> dict[str, Directive]:
+    """Return the outermost lists and dicts of which items were added, moved or removed."""
+    found: dict[str, Directive] = {}
+    for path in sorted({path for change in changes if (path := _list_of(change))}, key=len):
+        if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in found):
+            continue
+        with contextlib.suppress(ConfigError):  # it is inside a node that is gone
+            ref = find_parameter(target, path)
+            if (text := spell(ref.value, ref.hint, part_name)) is not None:
+                found[path] = Directive("set", path, f"={text}")
+    return found
+
+
+def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) -> Directive | None:
+    path, new, old = change.old.path or change.new.path, change.new, change.old.value
+    if not path or new.path not in (None, path) or isinstance(change, TagsChanged):
+        return None  # it is inside an item that moved
+    if (items := _list_of(change)) is not None:
+        return _plain_list(target, items)
+    is_part = isinstance(new.value, fdl.Buildable)
+    if isinstance(change, SharingChanged):
+        if new.shared_with:
+            return Directive("tie", path, f"={new.shared_with}")
+        return Directive("untie", path) if is_part else None
+    if is_part and is_formula(new.value):
+        return Directive("set", path, formula_text(new.value))
+    if is_part and not isinstance(change, ValueChanged):
+        known = set_arguments(new.value)
+        kept = set_arguments(old) if isinstance(old, fdl.Buildable) else {}
+        keys = [key for key in known if key not in kept or repr(kept[key]) != repr(known[key])]
+        text = call_text(new.value, keys, part_name, is_deep=is_deep)
+        replaces_value = not (isinstance(old, fdl.Buildable) or old is None or old is fdl.NO_VALUE)
+        if replaces_value and is_unknown(find_parameter(target, path).hint):
+            return Directive("set", path, f"={text}" if "(" in text else f"={text}()")
+        return Directive("use", path, f"={text}")
+    if new.is_default or new.inherited_from or new.value is fdl.NO_VALUE:
+        return Directive("del", path)
+    text = new.value if isinstance(new.value, str) else spell(new.value, type(new.value))
+    return None if text is None else Directive("set", path, f"={text}")
+
+
+def _plain_list(target: Any, path: str) -> Directive | None:
+    """Return the directive for a list that lost all its nodes."""
+    with contextlib.suppress(ConfigError):
+        value = find_parameter(target, path).value if path else fdl.NO_VALUE
+        if value is not fdl.NO_VALUE and not parts(value) and (text := spell(value, Any)):
+            return Directive("set", path, f"={text}")
+    return None
+
+
+def _together(root: Any, group: list[Directive]) -> Iterator[list[str]]:
+    """Yield one directive for all before the group, if there is one; else each by itself."""
+    own, paths = [str(one) for one in group], {one.path for one in group}
+    if len(paths) == 1:
+        yield own[:1]
+    elif short := next(
+        (one for one in _short_forms(root, group[0]) if _paths(root, one) == paths), None
+    ):
+        yield [str(short), *own]
+    else:
+        yield from ([one] for one in own)
+
+
+def _short_forms(root: Any, one: Directive) -> Iterator[Directive]:
+    """Yield directives that may cover all of a group of which one is known, the plainest first."""
+    try:
+        ref = find_parameter(root, one.path)
+    except ConfigError:  # it is inside a node that another directive puts there
+        return
+    if one.kind == "set" and isinstance(ref.container, fdl.Buildable):
+        tags = argument_tags(ref.container).get(ref.key, ())
+        yield from (Directive("tag", name, one.rest) for name in sorted(t.__name__ for t in tags))
+    name = one.path.rpartition(".")[2]
+    for selector in (_all_items(one.path), f"**.{name}", f":{title(ref.container)}.{name}"):
+        yield one._replace(path=selector)
+
+
+def _paths(root: Any, one: Directive) -> set[str]:
+    """Return the parameters that a directive selects."""
+    try:
+        selector = tags_in(root)[one.path] if one.kind == "tag" else one.path
+        return {ref.path for ref in find_parameters(root, selector)}
+    except ConfigError:
+        return set()
 
 
 Compose = Callable[[Sequence[str]], Any]
+_MOST_FIDDLERS = 4
+_MOST_ROUNDS = 4  # a new node shows what is still to be set inside
+_MOST_DROPPED = 60
+_LARGE = 2000  # nodes, past which trying every fiddler would take too long
 
 
-class Attempts:
-    """How near lists of directives come to a graph; each is compared with it but once.
+class _Search:
+    """A search for the fewest directives that make a graph; results of attempts are kept."""
 
-    Attributes:
-      root: the graph.
-    """
-
-    def __init__(self, root: Any, compose: Compose) -> None:
-        """Begins with no attempt.
-
-        Args:
-          root: the graph.
-          compose: makes the graph of some directives.
-
-        Raises:
-          ConfigError: the graph cannot be bound, or holds what has no name.
-        """
-        self.root = root
+    def __init__(
+        self, root: Any, compose: Compose, fiddlers: Iterable[str], part_name: PartName
+    ) -> None:
+        self._root = root
         self._compose = compose
+        self._fiddlers = list(fiddlers)
+        self._part_name = part_name
         self._target = BoundGraph(root)
-        self._fingerprint = self._target.fingerprint()
         self._frame = frame_of(root)
         self._left: dict[tuple[str, ...], list[Change] | None] = {}
-        self._least: dict[tuple[str, ...], float] = {}
-        self._same: dict[tuple[str, ...], bool] = {}
+        self._bounds: dict[tuple[str, ...], float] = {}
 
-    def graph(self, directives: Sequence[str]) -> Any:
-        """The graph that directives make.
-
-        Raises:
-          ConfigError: they make none.
-        """
-        return self._compose(directives)
-
-    def can_be_made(self, directives: Sequence[str]) -> bool:
-        """Whether directives make a graph that can be bound."""
-        try:
-            resolve(self.graph(directives))
-        except ConfigError:
-            return False
-        return True
-
-    def left(self, directives: Sequence[str]) -> "list[Change] | None":
-        """The differences that remain; None where the directives make no graph."""
+    def left(self, directives: Sequence[str]) -> list[Change] | None:
+        """Return the differences that remain; None if the directives make no graph."""
         key = tuple(directives)
         if key not in self._left:
-            from fidgpt.graph.difference.comparison import diff  # late: loaded only for this
-
             try:
-                self._left[key] = list(diff(self.graph(directives), self._target))
+                self._left[key] = list(diff(self._compose(key), self._target))
             except ConfigError:
                 self._left[key] = None
         return self._left[key]
 
-    def count(self, directives: Sequence[str]) -> float:
-        """How much remains, in differences, of which some count more than others."""
-        from fidgpt.graph.spelling import price  # late, as it knows all kinds of changes
-
+    def cost(self, directives: Sequence[str]) -> float:
+        """Return how much remains, each change by its weight."""
         left = self.left(directives)
-        return math.inf if left is None else sum(map(price, left))
+        return math.inf if left is None else sum(map(cost, left))
 
-    def at_least(self, directives: Sequence[str]) -> float:
-        """A lower bound of `count`, found in a fraction of its time."""
+    def bound(self, directives: Sequence[str]) -> float:
+        """Return a lower bound of the cost, found in a fraction of the time."""
         key = tuple(directives)
-        if key not in self._least:
+        if key not in self._bounds:
             try:
-                self._least[key] = least_apart(frame_of(self.graph(directives)), self._frame)
+                self._bounds[key] = least_apart(frame_of(self._compose(key)), self._frame)
             except ConfigError:
-                self._least[key] = math.inf
-        return self._least[key]
+                self._bounds[key] = math.inf
+        return self._bounds[key]
 
-    def is_same(self, directives: Sequence[str]) -> bool:
-        """Whether directives make the very graph."""
-        key = tuple(directives)
-        if key not in self._same:
-            self._same[key] = self.at_least(directives) == 0 and self._has_its_fingerprint(
-                directives
-            )
-        return self._same[key]
-
-    def _has_its_fingerprint(self, directives: Sequence[str]) -> bool:
-        try:
-            return BoundGraph(self.graph(directives)).fingerprint() == self._fingerprint
-        except ConfigError:
-            return False
-
-
-_KEY = re.compile(r"\[[^\]]*\]")
-_STEP = re.compile(r"\.|\[")
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """Places of a graph.
-
-    Attributes:
-      places: their paths, without which item of a list is meant.
-      around: those of what holds them.
-    """
-
-    places: frozenset[str]
-    around: frozenset[str]
-
-    def meets(self, other: "Region") -> bool:
-        """Whether a place of one is one of the other, lies in it, or holds it."""
-        shared = self.places & (other.places | other.around)
-        return bool(shared or self.around & other.places)
-
-
-NOWHERE = Region(frozenset(), frozenset())
-
-
-def region_of(changes: "Iterable[Change]") -> Region:
-    """Return the places that changes name."""
-    found: set[str | None] = set()
-    for change in changes:
-        found |= {change.path, *getattr(change, "inherited_by", ())}
-        for side in (change.old, change.new):
-            found |= {side.path, side.shared_with}
-    places = frozenset(_KEY.sub("[*]", path) for path in found if path)
-    around = frozenset(path[: cut.start()] for path in places for cut in _STEP.finditer(path))
-    return Region(places, around)
-
-
-_MOST = 4
-
-
-class Helpful:
-    """Chooses among fiddlers.
-
-    What a fiddler changes is remembered, by place: where none of it is a place that differs, it
-    is not tried again; and as long as no other fiddler changed any of it, it saves what it did.
-    """
-
-    def __init__(self, fiddlers: Iterable[str], attempts: Attempts) -> None:
-        self._fiddlers = list(fiddlers)
-        self._attempts = attempts
-        self._regions: dict[str, Region] = {}
-
-    def added(self, directives: list[str], *, saves: int) -> list[str]:
-        """Directives with the fiddler that saves most, and the next, while one `saves` so much."""
-        saved: dict[str, float] = {}
-        for _ in range(_MOST):
-            best = self._best(directives, saved, saves)
-            if best is None:
-                break
-            directives = [*directives, best]
-            changed = self._regions[best]
-            saved = {
-                one: much for one, much in saved.items() if not self._regions[one].meets(changed)
-            }
-        return directives
-
-    def _best(self, directives: list[str], saved: dict[str, float], saves: float) -> str | None:
-        """The first of those that save most; None where none saves enough.
-
-        Args:
-          directives: directives.
-          saved: what fiddlers are known to save; those that are tried are added.
-          saves: what is enough.
-        """
-        now = self._attempts.count(directives)
-        if now < saves:
-            return None
-        hopes = {one: self._hope(one, directives, now, saved) for one in self._fiddlers}
-        best: str | None = None
-        for one in sorted(hopes, key=lambda one: -hopes[one]):
-            if hopes[one] < saves:
-                break
-            much = self._saved(one, directives, now, saved)
-            if much > saves or (much == saves and self._is_earlier(one, best)):
-                best, saves = one, much
-        return best
-
-    def _is_earlier(self, one: str, other: str | None) -> bool:
-        return other is None or self._fiddlers.index(one) < self._fiddlers.index(other)
-
-    def _hope(self, one: str, directives: list[str], now: float, saved: dict[str, float]) -> float:
-        """What a fiddler saves at most."""
-        if one in directives:
-            return 0
-        if one in saved:
-            return saved[one]
-        region = self._regions.get(one, NOWHERE)
-        if region.places and not region.meets(region_of(self._attempts.left(directives) or ())):
-            return 0
-        return now - self._attempts.at_least([*directives, one])
-
-    def _saved(self, one: str, directives: list[str], now: float, saved: dict[str, float]) -> float:
-        """What a fiddler saves; what it changes is remembered."""
-        if one not in saved:
-            more = [*directives, one]
-            saved[one] = now - self._attempts.count(more)
-            known, found = self._regions.get(one, NOWHERE), self._changed(directives, more)
-            self._regions[one] = Region(known.places | found.places, known.around | found.around)
-        return saved[one]
-
-    def _changed(self, directives: list[str], more: list[str]) -> Region:
-        """The places at which more directives change how a graph differs from the wanted one."""
-        before, after = (
-            {str(one): one for one in self._attempts.left(way) or ()} for way in (directives, more)
-        )
-        return region_of({**before, **after}[text] for text in before.keys() ^ after.keys())
-
-
-_ROUNDS = 4  # a part that is put shows what is still to be directives inside of it
-_MOST_TRIED = 60
-
-
-class Search:
-    """Looks for the fewest directives that make a graph."""
-
-    def __init__(
-        self, attempts: Attempts, fiddlers: Iterable[str], part_name: Callable[[Any], str]
-    ) -> None:
-        """Begins a search.
-
-        Args:
-          attempts: what comes of directives.
-          fiddlers: directives to try for what they save.
-          part_name: how a directive calls a constructor.
-        """
-        self._attempts = attempts
-        self._helpful = Helpful(fiddlers, attempts)
-        self._part_name = part_name
+    def rank(self, directives: list[str]) -> tuple[float, int]:
+        return self.cost(directives), len(directives)
 
     def ways(self, first: list[str]) -> list[list[str]]:
-        """Lists of directives that make the graph, or come near it, in the order of the search.
+        """Return lists of directives that make the graph, or come near it.
 
-        Fiddlers come first, or where a fiddler goes by what was set before it, after that. Only
-        where neither makes the graph, lists with parts in them are written out.
+        Fiddlers come first, or after what else was set; lists are written out only where neither
+        makes the graph.
         """
-        ways = [self._with_words(self._helpful.added(first, saves=2))]
-        if not self._attempts.is_same(ways[0]):
-            begun = (ways[0], self._with_words(first))
-            ways += [self._with_more(directives) for directives in begun]
-        if not any(map(self._attempts.is_same, ways)):
-            ways += [self._with_words(way, lists=True) for way in (*ways, first)]
-        return [self.without_needless(way) for way in self._nearest(ways)]
-
-    def price(self, directives: list[str]) -> tuple[bool, float, int]:
-        """By which the best way is found: the least."""
-        return (
-            not self._attempts.is_same(directives),
-            self._attempts.count(directives),
-            len(directives),
-        )
+        ways = [self._add_directives(self._add_fiddlers(first, saves=2))]
+        if self.cost(ways[0]):
+            ways = [self._alternate(way) for way in (ways[0], self._add_directives(first))]
+        if all(map(self.cost, ways)):
+            ways += [self._add_directives(way, lists=True) for way in (*ways, first)]
+        least = min(map(self.cost, ways))
+        nearest_ways = dict.fromkeys(tuple(way) for way in ways if self.cost(way) == least)
+        return [self.without_needless(list(way)) for way in nearest_ways]
 
     def without_needless(self, directives: list[str]) -> list[str]:
-        """Leaves out each directive that the others imply, where there are not too many to try."""
-        if len(directives) > _MOST_TRIED:
-            return directives
-        is_same = self._attempts.is_same(directives)
-        for i in range(len(directives) - 1, 0, -1):
+        """Drop each directive that the others imply, unless there are too many to try."""
+        now = self.cost(directives)
+        for i in range(len(directives) - 1 if len(directives) <= _MOST_DROPPED else 0, 0, -1):
             fewer = [*directives[:i], *directives[i + 1 :]]
-            if self._attempts.is_same(fewer) if is_same else self._is_as_near(fewer, directives):
-                directives = fewer
+            if self.bound(fewer) <= now and self.cost(fewer) <= now:
+                directives, now = fewer, self.cost(fewer)
         return directives
 
-    def _is_as_near(self, directives: list[str], other: list[str]) -> bool:
-        count = self._attempts.count(other)
-        return (
-            self._attempts.at_least(directives) <= count
-            and self._attempts.count(directives) <= count
-        )
+    def _add_fiddlers(self, directives: list[str], *, saves: float) -> list[str]:
+        """Add the fiddler that saves most, and the next, while one saves at least so much.
 
-    def _nearest(self, ways: list[list[str]]) -> list[list[str]]:
-        """The ways that make the graph, each once; where none does, those that come nearest."""
-        distances = [self.price(way)[:2] for way in ways]
-        near = [way for way, far in zip(ways, distances, strict=True) if far == min(distances)]
-        return [way for i, way in enumerate(near) if way not in near[:i]]
-
-    def _with_words(self, directives: list[str], *, lists: bool = False) -> list[str]:
-        """Adds what the differences say, as long as that leaves fewer."""
-        from fidgpt.graph.spelling import words  # late, as it knows all kinds of changes
-
-        left = self._attempts.left(directives)
-        for _ in range(_ROUNDS):
-            if not left:
+        What a fiddler saved before is taken as the most that it saves after another one.
+        """
+        most = dict.fromkeys(self._fiddlers, math.inf)
+        for _ in range(_MOST_FIDDLERS):
+            now, best = self.cost(directives), ""
+            hopes = {
+                one: min(hope, now - self.bound([*directives, one]))
+                for one, hope in most.items()
+                if hope >= saves and one not in directives
+            }
+            for one in sorted(hopes, key=lambda one: -hopes[one]):
+                if hopes[one] < max(saves, most.get(best, 0)):
+                    break
+                most[one] = now - self.cost([*directives, one])
+                if most[one] >= saves and (not best or most[one] > most[best]):
+                    best = one
+            if not best:
                 break
-            root, name = self._attempts.graph(directives), self._part_name
-            groups = words(root, self._attempts.root, left, part_name=name, lists=lists)
-            tried = self._add_groups(directives, groups)
-            now = self._attempts.left(tried)
-            if now is None or tried == directives or str(now) == str(left):
-                break
-            directives, left = tried, now
+            directives = [*directives, best]
         return directives
 
-    def _with_more(self, directives: list[str]) -> list[str]:
+    def _alternate(self, directives: list[str]) -> list[str]:
         """Add fiddlers, and directives for the differences that they leave, in turn."""
-        for _ in range(_ROUNDS):
-            more = self._with_words(self._helpful.added(directives, saves=1))
-            if more == directives or self._attempts.count(more) >= self._attempts.count(directives):
+        for _ in range(_MOST_ROUNDS):
+            more = self._add_directives(self._add_fiddlers(directives, saves=1))
+            if self.cost(more) >= self.cost(directives):
                 break
             directives = more
         return directives
 
+    def _add_directives(self, directives: list[str], *, lists: bool = False) -> list[str]:
+        """Add directives for the differences that remain, while that leaves others."""
+        left = self.left(directives)
+        for _ in range(_MOST_ROUNDS):
+            if not left:
+                break
+            groups = directives_for(
+                self._compose(tuple(directives)), self._root, left, self._part_name, lists=lists
+            )
+            more = self._add_groups(directives, groups)
+            now = self.left(more)
+            if now is None or more == directives or str(now) == str(left):
+                break
+            directives, left = more, now
+        return directives
+
     def _add_groups(self, directives: list[str], groups: list[list[str]]) -> list[str]:
-        """The directives with one of each group, or all of a group, as far as they can be done."""
+        """Add the first directive of each group, or all others, as far as they can be applied."""
         whole = [*directives, *(group[0] for group in groups)]
-        if self._attempts.can_be_made(whole):
+        if self._is_valid(whole):
             return whole
         for group in groups:
             for more in (group[:1], group[1:]):
-                if more and self._attempts.can_be_made([*directives, *more]):
+                if more and self._is_valid([*directives, *more]):
                     directives = [*directives, *more]
                     break
         return directives
 
-
-_LARGE = 2000  # parts, past which trying every fiddler would take too long
-_NOTHING: Mapping[str, Frame] = {}
+    def _is_valid(self, directives: list[str]) -> bool:
+        try:
+            resolve(self._compose(tuple(directives)))
+        except ConfigError:
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class Repro:
-    """How to make a graph again.
+    """How to reproduce a graph.
 
     Attributes:
       directives: in order; the first one names the graph to begin with.
-      left: the differences that no directive can make; with none, the graph is the very same.
+      left: the differences that no directive can make; with none, the graphs are equal.
       is_same: whether the fingerprints agree.
     """
 
     directives: list[str]
-    left: "list[Change]"
+    left: list[Change]
     is_same: bool
 
 
@@ -356,18 +411,16 @@ def repro(
     bases: Mapping[str, Any],
     *,
     compose: Compose,
-    frames: Mapping[str, Frame] = _NOTHING,
     fiddlers: Iterable[str] = (),
     known: Sequence[str] = (),
-    part_name: Callable[[Any], str] = attrgetter("__qualname__"),
+    part_name: PartName = attrgetter("__qualname__"),
 ) -> Repro:
-    """The directives that make `root` from the base that is nearest to it, found by trying.
+    """Return the directives that make `root` from the nearest base.
 
     Args:
       root: the graph.
       bases: graphs to begin with, by the directive that makes each.
       compose: makes the graph of some directives.
-      frames: what is known of bases, as `nearest` takes it.
       fiddlers: directives to try for what they save, such as `fiddler:use_gelu`.
       known: directives that may have made it, of which some may not be needed.
       part_name: how a directive calls a constructor.
@@ -378,48 +431,40 @@ def repro(
     Raises:
       ConfigError: a graph cannot be bound, or holds what has no name.
     """
-    attempts = Attempts(root, compose)
-    tried = fiddlers if len(parts(root)) <= _LARGE else ()
-    search = Search(attempts, tried, part_name)
-    found: list[list[str]] = []
-    if known and attempts.is_same(list(known)):
-        found.append(search.without_needless(list(known)))
-    first = nearest(root, bases, frames)
-    if not found or found[0][0] != first or len(found[0]) > 2:  # fewer there are not
-        found = search.ways([first]) + found
-    directives = min(found, key=search.price)
-    return Repro(directives, attempts.left(directives) or [], attempts.is_same(directives))
+    search = _Search(root, compose, fiddlers if len(parts(root)) <= _LARGE else (), part_name)
+    ways: list[list[str]] = []
+    if known and search.cost(known) == 0:
+        ways.append(search.without_needless(list(known)))
+    first = nearest(root, bases)
+    if not ways or ways[0][0] != first or len(ways[0]) > 2:  # fewer are impossible
+        ways = search.ways([first]) + ways
+    best = min(ways, key=search.rank)
+    left = search.left(best) or []
+    is_same = not left and BoundGraph(compose(best)).fingerprint() == BoundGraph(root).fingerprint()
+    return Repro(best, left, is_same)
 
 
-def nearest(root: Any, bases: Mapping[str, Any], frames: Mapping[str, Frame] = _NOTHING) -> str:
-    """The name of the graph that differs least from `root`; of several, the first.
+def nearest(root: Any, bases: Mapping[str, Any]) -> str:
+    """Return the name of the graph that differs least from `root`; of several, the first.
 
     A graph that cannot be made or bound is passed over.
 
     Args:
       root: the graph.
-      bases: graphs by name, which may be made when they are asked for.
-      frames: frames of some of them, so that those far away need not be made.
+      bases: graphs by name, which may be made when they are looked up.
 
     Raises:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
-    from fidgpt.graph.difference.comparison import (
-        diff,  # late: differences are loaded only for this
-    )
-    from fidgpt.graph.spelling import distance
-
-    resolve(root)
     frame, target = frame_of(root), BoundGraph(root)
     least: dict[str, int] = {}
     for name in bases:
         with contextlib.suppress(ConfigError):
-            known = frames[name] if name in frames else frame_of(bases[name])
-            least[name] = least_apart(known, frame)
+            least[name] = least_apart(frame_of(bases[name]), frame)
     distances: dict[str, int] = {}
     for name in sorted(least, key=lambda one: least[one]):
         if least[name] > min(distances.values(), default=math.inf):
-            break  # this one is farther away, and so are all that follow
+            break  # it is farther away, and so are all that follow
         with contextlib.suppress(ConfigError):
             distances[name] = distance(diff(bases[name], target))
     if not distances:
