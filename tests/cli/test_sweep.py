@@ -220,10 +220,10 @@ def test_points_that_measure_no_objective_are_said(command: Command, tmp_path: P
     ("flag", "message"),
     [
         ("--objective=lost", "no run reports --objective=lost. Did you mean loss"),
-        ("--objective=max", "--objective=max says no number"),
+        ("--objective=max", "--objective=max must name a metric"),
         ("--print=json", "--print=json shows one config"),
         ("--ablate=", "--ablate= leaves nothing out"),
-        ("--sweep=LearningRate=1,2", "--sweep=LearningRate=1,2 says not which kind of directive"),
+        ("--sweep=LearningRate=1,2", "--sweep=LearningRate=1,2 lacks the kind of directive"),
     ],
 )
 def test_what_makes_no_sweep_starts_none(

@@ -44,7 +44,7 @@ def test_lines_of_the_table_that_are_no_rows_are_made_anew(toys: Toys, spoilt: b
     text = io.StringIO()
     with Screen(ResultsTable(toys.directory, jobs), console=Console(file=text)):
         pass
-    assert text.getvalue().startswith("warning: 1 line is no row of the table")
+    assert text.getvalue().startswith("warning: 1 row of the table could not be read")
     again = read_table(toys.directory)
     assert again[0] == rows[0]
     assert [row["metrics"] for row in again] == [row["metrics"] for row in rows]

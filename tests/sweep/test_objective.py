@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Sweep, axis, read_results
-from fidgpt.sweep.objective import Objective, kept, objective_of
+from fidgpt.sweep.objective import Objective, objective_of, read_objective
 from fidgpt.sweep.report import read_report
 from fidgpt.sweep.runners.attempt import Job
 
@@ -31,13 +31,15 @@ def test_an_objective_says_which_way_is_better(said: str, meant: Objective) -> N
 
 @pytest.mark.parametrize("said", ["", "max:", "max", "more:loss", ":loss"])
 def test_what_names_no_number_is_refused(said: str) -> None:
-    with pytest.raises(ConfigError, match="says no number: write --objective=validation/loss"):
+    with pytest.raises(ConfigError, match="must name a metric: write --objective=validation/loss"):
         objective_of(said)
 
 
 @pytest.mark.parametrize("said", ["tasks/lambada_openai/acc", "tasks/gsm8k/exact_match/strict"])
 def test_nobody_looks_for_a_small_accuracy_by_mistake(said: str) -> None:
-    with pytest.raises(ConfigError, match=f"which way is better: write --objective=max:{said}"):
+    with pytest.raises(
+        ConfigError, match=f"lacks the direction that is better: write --objective=max:{said}"
+    ):
         objective_of(said)
 
 
@@ -62,7 +64,7 @@ def test_a_sweep_keeps_what_it_is_compared_by(toys: Toys) -> None:
     assert "best so far seed=1 with 0.3333" in text.getvalue()
     assert read_results(toys.directory).best() == found
     assert results.best("min:loss") == results[1]
-    assert kept(toys.directory) == Objective("loss", is_larger_better=True)
+    assert read_objective(toys.directory) == Objective("loss", is_larger_better=True)
     assert read_report(toys.directory).objective.is_larger_better
     assert not read_report(toys.directory, objective="loss").objective.is_larger_better
     again = ToySweep(axis("set:seed=1,2"), directory=toys.directory)

@@ -10,7 +10,7 @@ from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
 from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat
 from fidgpt.sweep import points as dry_runs
-from fidgpt.sweep.values import Axis, Item
+from fidgpt.sweep.axes import Axis, Item
 from fidgpt.train import Trainer
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
@@ -108,7 +108,7 @@ def test_the_plan_says_how_many_parameters_are_moved() -> None:
 def test_what_overwrites_a_swept_value_is_an_error(late: str, path: str) -> None:
     assert mistakes(RATES, late)[-1] == (
         f"{late} (directive 5) overwrites what {RATES.text} chose of {path}.\n"
-        "  Say it before the axis, or leave one of them out."
+        "  Put it before the axis, or remove one of them."
     )
 
 
@@ -128,13 +128,13 @@ def test_of_two_axes_that_say_one_thing_both_are_named(
     first: Axis, second: Axis, path: str
 ) -> None:
     (mistake,) = mistakes(first, second)
-    assert mistake.startswith(f"{first.text} says {path or 'model.norm.eps'} in vain, as ")
-    assert f"as {second.text} says it again" in mistake
+    assert mistake.startswith(f"{first.text} sets {path or 'model.norm.eps'} in vain, as ")
+    assert f"as {second.text} sets it again" in mistake
 
 
 def test_an_axis_that_says_one_thing_twice_is_told_so() -> None:
     (mistake,) = mistakes(pairs("set:seed=1,2;tag:Seed=3,4"))
-    assert mistake == "--zip=set:seed=1,2;tag:Seed=3,4 says seed twice: leave one of them out."
+    assert mistake == "--zip=set:seed=1,2;tag:Seed=3,4 sets seed twice: remove one of them."
 
 
 def test_axes_may_change_what_others_chose_if_something_is_left_of_both() -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import axis
-from fidgpt.sweep.objective import described, enter
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
-from fidgpt.sweep.report.records import differing, is_log_spaced, oddities
+from fidgpt.sweep.report.document import differing
+from fidgpt.sweep.report.statistics import is_log_spaced, warnings_of
+from fidgpt.sweep.results import record_sweep
 
 from .reported import Values, write_sweep
 
@@ -199,11 +200,11 @@ def _unfinished(sweep: Path) -> Path:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_none, r"there is no such directory. Did you mean sweep\?"),
-        (_empty, r"holds no sweep: there is no table.jsonl. Sweeps are inside: sweep\."),
+        (_none, r"holds no sweep.* Did you mean sweep\?"),
+        (_empty, r"holds no sweep: there is no table.jsonl. There is sweep\."),
         (_run, r"holds no sweep.* It is a run of the sweep .*sweep\."),
-        (_damaged, "table.jsonl is damaged"),
-        (_unfinished, r"is finished yet: 3 failed\. LearningRate=0\.0001 said: no disk"),
+        (_damaged, "table.jsonl holds no valid row"),
+        (_unfinished, r"is finished yet: 3 failed\. LearningRate=0\.0001: no disk"),
     ],
 )
 def test_what_is_no_sweep_is_refused(
@@ -251,13 +252,13 @@ def test_the_command_says_what_won_and_what_it_wrote(tmp_path: Path) -> None:
 def test_what_is_odd_about_a_sweep_is_said(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, by_rate)
     for items in ([axis("set:seed=1,2")], [axis("set:seed=1"), axis("tag:LearningRate=1,2")]):
-        enter(sweep, described(items))
-    assert oddities(sweep) == []
-    enter(sweep, described(["set:seq_len=8", axis("set:seed=1,2")]))
+        record_sweep(sweep, items)
+    assert warnings_of(sweep) == []
+    record_sweep(sweep, ["set:seq_len=8", axis("set:seed=1,2")])
     with (sweep / "table.jsonl").open("a") as file:
         file.write("{}\n")
-    damaged, several = oddities(sweep)
-    assert "1 line is no row, and is left out" in damaged
+    damaged, several = warnings_of(sweep)
+    assert "1 invalid row is left out" in damaged
     assert several.endswith(
         "config:base over seed; config:base over seed, LearningRate; set:seq_len=8 over seed"
     )

@@ -11,8 +11,7 @@ from fidgpt.compose.directives import compose
 from fidgpt.graph import fingerprint
 from fidgpt.sweep import pairs, plan, repeat
 from fidgpt.sweep.report import markdown_text, read_report, write_report
-from fidgpt.sweep.report.commands import repeat_command, shortest_command
-from fidgpt.sweep.report.report import leaders_table
+from fidgpt.sweep.report.document import leaders_table, repeat_command, shortest_command
 
 from .reported import Values, write_sweep
 

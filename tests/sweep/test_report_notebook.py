@@ -19,8 +19,8 @@ def test_a_sweep_shows_its_points_and_how_they_are_doing(tmp_path: Path) -> None
     sweep.directory.mkdir()
     (sweep.directory / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     shown = sweep._repr_html_()
-    assert "✓ finished" in shown and "3.2500 ★" in shown
-    assert "✕ diverged: loss is &lt;nan&gt;" in shown
+    assert "finished" in shown and "3.2500" in shown
+    assert "diverged" in shown and "loss is &lt;nan&gt;" in shown
     assert "1 of 3 done, 1 failed" in shown
 
 

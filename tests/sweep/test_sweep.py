@@ -17,10 +17,10 @@ from fidgpt.compose.directives import compose
 from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
+from fidgpt.sweep.axes import Item
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import ResultsTable, read_table
 from fidgpt.sweep.runners import local
-from fidgpt.sweep.values import Item
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import Toys

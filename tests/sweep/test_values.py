@@ -4,7 +4,7 @@ import pytest
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import ablation, axis, axis_values, pairs, repeat
-from fidgpt.sweep.values import expanded
+from fidgpt.sweep.axes import expanded
 
 
 @pytest.mark.parametrize(

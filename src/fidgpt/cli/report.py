@@ -1,4 +1,4 @@
-"""The command `python -m fidgpt.sweep report DIRECTORY`: what came of a sweep, drawn and told."""
+"""The command `python -m fidgpt.sweep report DIRECTORY`: the results of a sweep."""
 
 import sys
 from pathlib import Path
@@ -13,17 +13,17 @@ _USAGE = "python -m fidgpt.sweep report DIRECTORY"
 flags.DEFINE_string(
     "objective",
     None,
-    "What to compare by; max:NAME where more of it is better. Unless said, that of the sweep, or "
-    "else validation/loss.",
+    "What to compare by; max:NAME where more of it is better. Defaults to that of the sweep, "
+    "or else validation/loss.",
 )
 flags.DEFINE_multi_string(
-    "repeats", [], "An axis that only repeats runs; those named seed unless said. Repeated."
+    "repeats", [], "An axis that only repeats runs; defaults to those named seed. Repeated."
 )
 flags.DEFINE_string(
     "out",
     None,
-    "Where to: NAME makes NAME.html, .csv and .md, or report.* where it is a directory; in that of "
-    "the sweep unless said.",
+    "Where to: NAME makes NAME.html, .csv and .md, or report.* where it is a directory; "
+    "defaults to that of the sweep.",
 )
 flags.DEFINE_bool("page", True, "Write the page, which needs Plotly.")
 
@@ -34,26 +34,22 @@ def run() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the report of a sweep, and says what won.
+    """Write the report of a sweep, and print what won.
 
     Raises:
-      ConfigError: the command or the directory is none, or there is nothing to tell yet.
+      ConfigError: the command or the directory is wrong, or no point is finished.
       RunError: a file cannot be written.
     """
-    from fidgpt.sweep.report import (
-        read_report,  # late: --help needs none of it
-        write_report,  # late: --help needs none of it
-    )
-    from fidgpt.sweep.report.records import oddities
-    from fidgpt.sweep.report.report import aligned, leaders_table
+    from rich.console import Console  # late: --help needs none of it
+
+    from fidgpt.sweep.report import read_report, write_report
+    from fidgpt.sweep.report.document import leaders_table
+    from fidgpt.sweep.report.statistics import warnings_of
+    from fidgpt.sweep.tables import table
     from fidgpt.train import RunError
 
-    report = read_report(
-        _directory(arguments),
-        objective=FLAGS.objective,
-        repeats=FLAGS.repeats,
-    )
-    for line in oddities(report.directory):
+    report = read_report(_directory(arguments), objective=FLAGS.objective, repeats=FLAGS.repeats)
+    for line in warnings_of(report.directory):
         print(f"warning: {line}", file=sys.stderr)
     try:
         written = write_report(report, _out(), with_page=FLAGS.page, allowed=FLAGS.allow)
@@ -64,8 +60,9 @@ def main(arguments: list[str]) -> None:
     print("\nThe best point again:", *written.command.splitlines(), sep="\n  ", end="\n\n")
     if written.repeat is not None:
         print(f"The two best with other seeds:\n  {written.repeat}\n")
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
     for label in report.leaders:
-        print(f"{aligned(*leaders_table(report, label))}\n")
+        console.print(table(*leaders_table(report, label)), end="\n\n")
     print(f"Written: {', '.join(map(str, written.paths))}")
 
 
@@ -78,8 +75,8 @@ def _directory(arguments: list[str]) -> Path:
         case ["report", *_]:
             raise ConfigError(f"name one sweep: {_USAGE}")
         case _:
-            said = f"{arguments[0]} is no command. " if arguments else ""
-            raise ConfigError(f"{said}Write {_USAGE}")
+            problem = f"{arguments[0]} is not a command. " if arguments else ""
+            raise ConfigError(f"{problem}Write {_USAGE}")
 
 
 def _out() -> Path | None:

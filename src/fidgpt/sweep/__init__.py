@@ -1,15 +1,15 @@
-"""Sweeps: many configs as one set, which is said, looked at, run and read back.
+"""Sweeps: many configs as one set, composed, shown, run and read back.
 
 sweep = Sweep("config:base", axis("tag:LearningRate=log(1e-4,1e-2,5)"), repeat("seed:3"))
 sweep.run(jobs=2).best()
 """
 
+from fidgpt.sweep.axes import Axis, Choice, ablation, axis, axis_values, pairs, repeat
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.runners.attempt import Ending, Events, Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.running import Sweep
 from fidgpt.sweep.tables import Results, read_results
-from fidgpt.sweep.values import Axis, Choice, ablation, axis, axis_values, pairs, repeat
 
 __all__ = [
     "Axis",

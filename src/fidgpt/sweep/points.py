@@ -1,9 +1,11 @@
-"""Points of a sweep."""
+"""Points of a sweep: composed, checked, named, and compared with what their axes chose."""
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 import torch
@@ -12,22 +14,24 @@ from fidgpt.collection import gc_paused
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.directives import composed
 from fidgpt.compose.runs import CONSTRAINTS, build_trainer
+from fidgpt.compose.spelling import is_base
 from fidgpt.compose.trial import try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
-from fidgpt.graph import ConfigError, check_and_bind
+from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
+from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.storage.bound import BoundGraph
+from fidgpt.graph.walk import is_node
 from fidgpt.model import StartError
-from fidgpt.sweep.moves import Names, moves, overwritten, samples_of, vain
-from fidgpt.sweep.values import Axis, Choice, Item
+from fidgpt.sweep.axes import NUMBERS, Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.facts import measured_flops
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a point asks of a machine.
+    """The cost of a point.
 
     Attributes:
       parameters: of the model.
@@ -41,78 +45,16 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class _Known:
-    model: Any
-    parameters: int
-    flops_per_token: int
-
-
-class DryRuns:
-    """One point after another; the model that several of them have in common is built once."""
-
-    def __init__(self) -> None:
-        self._models: dict[tuple[str, int], _Known] = {}
-
-    def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
-        """The fingerprint of a point that can be trained, what it costs, and its bound graph.
-
-        Raises:
-          ConfigError, StartError: it cannot; the message says why.
-        """
-        identity, graph = self._checked(cfg)
-        bound = graph.root
-        model, seq_len = getattr(bound, "model", None), getattr(bound, "seq_len", None)
-        if isinstance(model, fdl.Buildable) and isinstance(seq_len, int):
-            tried = self._known(cfg, (graph.digest[id(model)], seq_len))
-            trainer = _around(tried.model, bound) or build_trainer(cfg)
-        else:
-            trainer = build_trainer(cfg)
-            tried = _counted(trainer)
-        flops = tried.flops_per_token * trainer.num_steps * trainer.batch_size * trainer.seq_len
-        cost = Cost(tried.parameters, flops, trainer.num_steps)
-        return identity, cost, bound
-
-    def _checked(self, cfg: fdl.Config) -> tuple[str, BoundGraph]:
-        """The fingerprint of a graph without errors short of its constructors, and the graph."""
-        graph = BoundGraph(check_and_bind(cfg, constraints=CONSTRAINTS, construct=False))
-        return graph.fingerprint(), graph
-
-    def _known(self, cfg: fdl.Config, key: tuple[str, int]) -> _Known:
-        if key not in self._models:
-            self._models[key] = _counted(build_trainer(cfg))
-        return self._models[key]
-
-
-def _counted(trainer: Trainer) -> _Known:
-    model, seq_len = trainer.model, trainer.seq_len
-    measured = measured_flops(model, seq_len=seq_len) or {}
-    forward = flops_per_token(model, seq_len=seq_len) + sum(measured.values())
-    return _Known(model, count_parameters(model).total, TRAINING_PASSES * forward)
-
-
-def _around(model: Any, bound: fdl.Config) -> Trainer | None:
-    """The rest of a trainer built around a model that is known; None where that fails."""
-    rest = copy_part(bound, {**raw_arguments(bound), "model": model})
-    try:
-        with torch.device("meta"):
-            trainer = fdl.build(rest)
-        try_optimizer(trainer)
-    except Exception:  # building all of it tells what is wrong and where
-        return None
-    return trainer if isinstance(trainer, Trainer) else None
-
-
-@dataclass(frozen=True)
 class Point:
     """One config of a sweep.
 
     Attributes:
-      directives: all that makes the config, in order.
+      directives: all directives of the config, in order.
       varied: those that the axes chose.
       fingerprint: its identity; two points with one fingerprint are the same run.
       name: what varies, in short.
+      cost: parameters, FLOPs and steps.
       values: what each axis chose, by the name of the axis.
-      cost: what it asks of a machine.
     """
 
     directives: tuple[str, ...]
@@ -124,120 +66,110 @@ class Point:
 
     @property
     def short(self) -> str:
-        """The first digits of the fingerprint, which name its run directory."""
+        """The first digits of the fingerprint, which name the run directory."""
         return self.fingerprint[:12]
 
 
-@dataclass(frozen=True)
-class Draft:
-    """The graph after some directives, and what was wrong with them.
+class DryRuns:
+    """Builds points without training them; builds a model once for all points that share it."""
 
-    Attributes:
-      root: the graph; None where it cannot even begin.
-      mistakes: a message for each directive that is wrong.
-    """
+    def __init__(self) -> None:
+        self._models: dict[Any, tuple[Any, int, int]] = {}
 
-    root: fdl.Config | None
-    mistakes: tuple[str, ...] = ()
+    def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
+        """Return the fingerprint, cost and bound graph of a point that can be trained.
+
+        Raises:
+          ConfigError, StartError: it cannot be trained.
+        """
+        graph = BoundGraph(check_and_bind(cfg, constraints=CONSTRAINTS, construct=False))
+        bound, identity = graph.root, graph.fingerprint()
+        model = getattr(bound, "model", None)
+        key = (graph.digest.get(id(model), id(model)), getattr(bound, "seq_len", None))
+        known = self._models.get(key)
+        trainer = (known and _with_model(known[0], bound)) or build_trainer(cfg)
+        seq_len = trainer.seq_len
+        if known is None:
+            undeclared = measured_flops(trainer.model, seq_len=seq_len) or {}
+            forward = flops_per_token(trainer.model, seq_len=seq_len) + sum(undeclared.values())
+            parameters = count_parameters(trainer.model).total
+            known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
+        flops = known[2] * trainer.num_steps * trainer.batch_size * seq_len
+        return identity, Cost(known[1], flops, trainer.num_steps), bound
 
 
-class Composer:
-    """Makes the graphs of points; fast where each is asked for beside those that resemble it."""
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-        self._way: list[tuple[str, Draft]] = []
-
-    def compose(self, directives: Sequence[str]) -> Draft:
-        """The graph of some directives, not to be changed; all that is wrong with them is told."""
-        known = 0
-        for (directive, _), asked in zip(self._way, directives, strict=False):
-            if directive != asked:
-                break
-            known += 1
-        del self._way[known:]
-        draft = self._way[-1][1] if self._way else None
-        for number, directive in enumerate(directives[known:], start=known + 1):
-            draft = self._next(draft, number, directive)
-            self._way.append((directive, draft))
-        return draft or self._begun([])
-
-    def _next(self, draft: Draft | None, number: int, directive: str) -> Draft:
-        if draft is None:
-            return self._begun([directive])
-        if draft.root is None:  # all that follows would fail for this reason alone
-            return draft
-        try:
-            made = composed([directive], self._catalogue, base=draft.root, first=number)
-        except ConfigError as error:
-            return Draft(draft.root, (*draft.mistakes, str(error)))
-        return Draft(made.root, draft.mistakes)
-
-    def _begun(self, directives: list[str]) -> Draft:
-        """The graph of a first directive; where that alone is wrong, the base it was said of."""
-        try:
-            return Draft(composed(directives, self._catalogue).root)
-        except ConfigError as error:
-            if not directives:
-                return Draft(None, (str(error),))
-            kind = directives[0].partition(":")[0].strip()
-            base = None if kind.startswith("config") else self._begun([]).root
-            return Draft(base, (str(error),))
+def _with_model(model: Any, bound: fdl.Config) -> Trainer | None:
+    """Build the rest of a trainer around a model; None if that fails."""
+    rest = copy_part(bound, {**raw_arguments(bound), "model": model})
+    try:
+        with torch.device("meta"):
+            trainer = fdl.build(rest)
+        try_optimizer(trainer)
+    except Exception:  # building all of it reports what is wrong and where
+        return None
+    return trainer if isinstance(trainer, Trainer) else None
 
 
 class Maker:
-    """Makes the points of some axes; fast where each is asked for beside those that resemble it.
+    """Makes the points of some axes; fast for points in the order of their axes.
 
     Args:
-      items: directives, and axes in the places where theirs belong among them.
+      items: directives, and axes in their places among them.
       catalogue: what has a name.
 
     Attributes:
-      items: as they were given.
-      axes: those among them.
-      labels: the names of the axes.
+      items: as given.
+      axes: the axes among them.
+      labels: names of the axes.
     """
 
     def __init__(self, items: Sequence[Item], catalogue: Catalogue) -> None:
         self.items = items
         self.axes = [item for item in items if isinstance(item, Axis)]
         self._names = Names(self.axes)
-        self.labels = self._names.labels
-        self._composer = Composer(catalogue)
+        self.labels = list(itertools.chain(*self._names.labels))
+        self._catalogue = catalogue
+        self._compose = functools.lru_cache(64)(self._composed)
         self._dry_runs = DryRuns()
 
-    def draft(self, chosen: Sequence[Choice]) -> Draft:
-        """The graph of a choice of each axis, not to be changed, and all that is wrong with it."""
-        return self._composer.compose(self._directives(chosen))
+    def _composed(self, directives: tuple[str, ...]) -> fdl.Config:
+        *others, last = directives or ("",)
+        if not directives or (not others and is_base(last)):
+            return composed(directives, self._catalogue).root
+        base = self._compose(tuple(others))
+        return composed([last], self._catalogue, base=base, first=len(directives)).root
+
+    def graph(self, chosen: Sequence[Choice]) -> fdl.Config:
+        """Return the graph of a choice of each axis, which must not be changed.
+
+        Raises:
+          ConfigErrors: directives are wrong; all are named.
+        """
+        directives = self._directives(chosen)
+        try:
+            return self._compose(directives)
+        except ConfigError:
+            return composed(directives, self._catalogue).root
 
     def point(self, chosen: Sequence[Choice], graph: fdl.Config) -> Point:
-        """The point of a choice of each axis, whose graph is this one.
+        """Return the point of a choice of each axis and its graph.
 
         Raises:
           ConfigError, StartError: it cannot be trained.
         """
         identity, cost, bound = self._dry_runs.of(graph)
-        return Point(
-            self._directives(chosen),
-            varied(chosen),
-            identity,
-            self._names.name(chosen, bound),
-            cost,
-            self._names.values(chosen, bound),
-        )
+        values = self._names.values(chosen, bound)
+        name, varied = self._names.name(chosen, values), _varied(chosen)
+        return Point(self._directives(chosen), varied, identity, name, cost, values)
 
     def _directives(self, chosen: Sequence[Choice]) -> tuple[str, ...]:
         choices = iter(chosen)
-        return tuple(
-            directive
-            for item in self.items
-            for directive in (next(choices).directives if isinstance(item, Axis) else (item,))
-        )
+        given = (next(choices).directives if isinstance(i, Axis) else (i,) for i in self.items)
+        return tuple(itertools.chain(*given))
 
 
-def varied(chosen: Sequence[Choice]) -> tuple[str, ...]:
-    """The directives that axes chose."""
-    return tuple(directive for choice in chosen for directive in choice.directives)
+def _varied(chosen: Sequence[Choice]) -> tuple[str, ...]:
+    return tuple(itertools.chain(*(choice.directives for choice in chosen)))
 
 
 @dataclass(frozen=True)
@@ -246,9 +178,9 @@ class Plan:
 
     Attributes:
       points: each fingerprint once.
-      labels: the names of the axes.
+      labels: names of the axes.
       num_folded: combinations that make the same run as an earlier one.
-      moves: a line for each directive that varies: how many parameters it moves.
+      moves: a line for each directive that varies: how many parameters it changes.
     """
 
     points: list[Point]
@@ -258,10 +190,10 @@ class Plan:
 
 
 def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
-    """The points of a sweep.
+    """Return the points of a sweep.
 
     Args:
-      items: directives, and axes in the places where theirs belong among them; axes multiply.
+      items: directives, and axes in their places among them; axes multiply.
       allowed: packages of the user's own whose callables a config may name.
 
     Raises:
@@ -269,46 +201,186 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
         or a directive overwrites what one chose.
     """
     with gc_paused():
-        return _Planning(items, allowed).plan()
+        maker = Maker(items, own_catalogue(allowed))
+        points: dict[str, Point] = {}
+        identities: dict[tuple[int, ...], str] = {}
+        # By message, the points that it is about; none if it names a directive itself.
+        mistakes: dict[str, list[str]] = {}
+        for numbers in itertools.product(*(range(len(axis.choices)) for axis in maker.axes)):
+            chosen = [axis.choices[i] for axis, i in zip(maker.axes, numbers, strict=True)]
+            try:
+                graph = maker.graph(chosen)
+            except ConfigError as error:
+                mistakes.setdefault(str(error), [])
+                continue
+            try:
+                point = maker.point(chosen, graph)
+            except (ConfigError, StartError) as error:
+                mistakes.setdefault(str(error), []).append(" ".join(_varied(chosen)))
+                continue
+            identities[numbers] = point.fingerprint
+            points.setdefault(point.fingerprint, point)
+        raise_all([_message(text, names) for text, names in mistakes.items()])
+        samples = list(samples_of(items, own_catalogue(allowed)))
+        raise_all(overwritten(samples) or _without_effect(maker.axes, identities))
+        folded = len(identities) - len(points)
+        return Plan(list(points.values()), maker.labels, folded, moves(samples, maker.axes))
 
 
-class _Planning:
-    """The work of planning, as far as it is."""
+def _message(text: str, points: list[str]) -> str:
+    """Return a mistake below all the points that it is about."""
+    indented = text.replace("\n", "\n  ")
+    return "".join(f"{point}:\n" for point in points) + (f"  {indented}" if points else text)
 
-    def __init__(self, items: Sequence[Item], allowed: tuple[str, ...]) -> None:
-        self._catalogue = own_catalogue(allowed)
-        self._maker = Maker(items, self._catalogue)
-        self._points: dict[str, Point] = {}
-        self._identities: dict[tuple[int, ...], str] = {}
-        # By message, the points that it holds for; none where it names a directive itself.
-        self._mistakes: dict[str, list[str]] = {}
 
-    def plan(self) -> Plan:
-        items, axes = self._maker.items, self._maker.axes
-        for numbers in itertools.product(*(range(len(axis.choices)) for axis in axes)):
-            self._add(numbers, [axis.choices[i] for axis, i in zip(axes, numbers, strict=True)])
-        raise_all([_told(message, points) for message, points in self._mistakes.items()])
-        samples = list(samples_of(items, self._catalogue))
-        raise_all(overwritten(samples) or vain(axes, self._identities))  # one may come of the other
-        points = list(self._points.values())
-        folded = len(self._identities) - len(points)
-        return Plan(points, self._maker.labels, folded, moves(samples, axes))
+def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], str]) -> list[str]:
+    """Return a message for each axis whose values all make the same runs.
 
-    def _add(self, numbers: tuple[int, ...], chosen: Sequence[Choice]) -> None:
-        draft = self._maker.draft(chosen)
-        if draft.mistakes or draft.root is None:
-            self._mistakes.setdefault("\n\n".join(draft.mistakes), [])
-            return
+    Args:
+      axes: all of them.
+      identities: the fingerprint of each point, by the indices of its choices.
+    """
+    mistakes: list[str] = []
+    for i, axis in enumerate(axes):
+        found: dict[tuple[int, ...], list[str]] = {}
+        for numbers, identity in identities.items():
+            found.setdefault((*numbers[:i], *numbers[i + 1 :]), []).append(identity)
+        if all(len(same) > 1 and len(set(same)) == 1 for same in found.values()):
+            mistakes.append(
+                f"{axis.text} changes nothing: all its values make the same run, because the "
+                "config has that value already, or a later directive overrides it."
+            )
+    return mistakes
+
+
+class Loss(NamedTuple):
+    """What a directive overwrites of what an axis had set.
+
+    Attributes:
+      axis: the axis.
+      path: the first overwritten parameter.
+      is_whole: whether nothing is left of the axis's directive.
+    """
+
+    axis: Axis
+    path: str
+    is_whole: bool
+
+
+class Sample:
+    """One point, composed with what each of its directives changed.
+
+    Attributes:
+      directives: each with the axis that it belongs to; None for one outside of the axes.
+    """
+
+    def __init__(self, directives: list[tuple[str, Axis | None]], catalogue: Catalogue) -> None:
+        self.directives = directives
+        made = composed([directive for directive, _ in directives], catalogue)
+        self._root = made.root
+        self._effects = {one.number: one for one in made.effects}
+
+    def moved(self, number: int) -> int:
+        """Return how many parameters a directive changes, inheriting ones included."""
+        inherited = Counter(one.binding.path for one in resolve(self._root))
+        return sum(1 + inherited[edit.path] for edit in self._edits(number))
+
+    def losses(self, number: int) -> Iterator[Loss]:
+        """Return what a directive overwrites of what earlier ones of axes had set."""
+        mine = [edit.path for edit in self._edits(number)]
+        for earlier, (_, axis) in enumerate(self.directives[: number - 1], start=1):
+            theirs = self._edits(earlier) if axis and mine else []
+            gone = [edit.path for edit in theirs if self._is_gone(edit, mine)]
+            if axis and gone:
+                yield Loss(axis, gone[0], is_whole=len(gone) == len(theirs))
+
+    def _is_gone(self, edit: Edit, later: Sequence[str]) -> bool:
+        """Return whether an edit is undone at one of the later paths."""
+        if edit.path in later:
+            return True
+        if not any(edit.path.startswith((f"{path}.", f"{path}[")) for path in later):
+            return False
         try:
-            point = self._maker.point(chosen, draft.root)
-        except (ConfigError, StartError) as error:
-            self._mistakes.setdefault(str(error), []).append(" ".join(varied(chosen)))
-            return
-        self._identities[numbers] = point.fingerprint
-        self._points.setdefault(point.fingerprint, point)
+            value = find_parameters(self._root, edit.path)[0].value
+        except ConfigError:
+            return True
+        return not is_node(value) and value != edit.after
+
+    def _edits(self, number: int) -> list[Edit]:
+        try:
+            return self._effects[number].edits if number in self._effects else []
+        except ConfigError:  # a graph need not be valid between two directives
+            return []
 
 
-def _told(message: str, points: list[str]) -> str:
-    """A mistake, below all the points that make it."""
-    indented = message.replace("\n", "\n  ")
-    return "".join(f"{point}:\n" for point in points) + (f"  {indented}" if points else message)
+def samples_of(items: Sequence[Item], catalogue: Catalogue) -> Iterator[Sample]:
+    """Return a point for each choice that may change other parameters, all else at its first."""
+    seen: set[tuple[str, ...]] = set()
+    for varying in [one for one in items if isinstance(one, Axis)] or [None]:
+        for i in range(_num_different(varying) if varying else 1):
+            directives: list[tuple[str, Axis | None]] = []
+            for item in items:
+                if isinstance(item, Axis):
+                    chosen = item.choices[i if item is varying else 0]
+                    directives += [(one, item) for one in chosen.directives]
+                else:
+                    directives.append((item, None))
+            if (key := tuple(one for one, _ in directives)) not in seen:
+                seen.add(key)
+                yield Sample(directives, catalogue)
+
+
+def _num_different(axis: Axis) -> int:
+    """Return how many choices to sample: two if they differ only in a number."""
+    kinds = {parsed(one).kind for choice in axis.choices for one in choice.directives}
+    return min(2, len(axis.choices)) if kinds <= set(NUMBERS) else len(axis.choices)
+
+
+def moves(samples: Sequence[Sample], axes: Sequence[Axis]) -> list[str]:
+    """Return a line for each thing that varies: how many parameters it changes at most."""
+    chosen = [one for axis in axes for choice in axis.choices for one in choice.directives]
+    counts = {_subject(one): 0 for one in chosen if not is_base(one)}
+    for sample in samples:
+        for number, (directive, axis) in enumerate(sample.directives, start=1):
+            if axis is not None and (subject := _subject(directive)) in counts:
+                counts[subject] = max(counts[subject], sample.moved(number))
+    return [
+        f"{subject} moves {count} parameter{'' if count == 1 else 's'}"
+        for subject, count in counts.items()
+    ]
+
+
+def _subject(directive: str) -> str:
+    kind, name, _, _ = parsed(directive)
+    return f"{kind}:{name}" if name else directive
+
+
+def overwritten(samples: Sequence[Sample]) -> list[str]:
+    """Return a message for each directive that overwrites what an axis chose.
+
+    A directive of another axis may do so if something of the first is left, or if it changes a
+    value relative to what is there.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for sample in samples:
+        for number, (directive, axis) in enumerate(sample.directives, start=1):
+            _, name, sign, _ = parsed(directive)
+            for loss in sample.losses(number):
+                first, path = loss.axis.text, loss.path
+                second = axis.text if axis else directive
+                if axis is None:
+                    message = (
+                        f"{directive} (directive {number}) overwrites what {first} chose of {path}."
+                        "\n  Put it before the axis, or remove one of them."
+                    )
+                elif not loss.is_whole or not name or sign:
+                    continue
+                elif axis is loss.axis:
+                    message = f"{first} sets {path} twice: remove one of them."
+                else:
+                    message = (
+                        f"{first} sets {path} in vain, as {second} sets it again: remove one of "
+                        "them."
+                    )
+                found.setdefault((second, first), message)
+    return list(found.values())

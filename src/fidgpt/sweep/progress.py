@@ -13,124 +13,109 @@ from rich.live import Live
 from rich.text import Text
 
 from fidgpt.graph import suggest
-from fidgpt.sweep.objective import Objective, described, enter, keep, neighbours, usual
-from fidgpt.sweep.results import ResultsTable, changed_code
+from fidgpt.sweep import results
+from fidgpt.sweep.axes import Item
+from fidgpt.sweep.objective import Objective, usual, write_objective
+from fidgpt.sweep.results import Result, ResultsTable
 from fidgpt.sweep.runners.attempt import Ending, Job
-from fidgpt.sweep.tables import TO_COME, best, duration, running_table, tally
-from fidgpt.sweep.values import Item
+from fidgpt.sweep.tables import TO_COME, best, running_table, tally
 from fidgpt.train import RunError
+from fidgpt.train.summary_text import duration
+
+_BETWEEN_LINES = 15.0  # seconds
 
 
 @dataclass
 class _Run:
-    """One run that goes: when it was started, and between which steps and times it was seen."""
+    """The times of one run, and its first and last step, each with its time."""
 
-    begun: float
+    flops_per_step: float
+    started: float
     step: int
     first: tuple[float, int] | None = None
     last: tuple[float, int] | None = None
+    ended: float | None = None
 
     @property
     def stepping(self) -> tuple[float, int]:
-        """Seconds between its first step and its last one, and how many it made in them."""
+        """Seconds between the first step and the last, and the steps in between."""
         if self.first is None or self.last is None:
             return 0.0, 0
         return self.last[0] - self.first[0], self.last[1] - self.first[1]
 
 
 class Pace:
-    """Steps against the clock, of every run that was seen running.
+    """Estimates how long runs still take.
 
-    What a run takes to begin and to end is known apart from its steps: of short runs it is most of
-    the time, and larger ones take no more of it.
+    The time that a run takes to start and to finish is measured apart from its steps: it is most
+    of the time of short runs, and does not grow with their size.
     """
 
     def __init__(self) -> None:
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._runs: dict[str, _Run] = {}
-        self._steps_seconds, self._steps_flops = 0.0, 0.0  # of runs that are over
-        self._besides: list[float] = []  # seconds of those, less their steps
-        self._all_seconds = 0.0
+        self._over: list[_Run] = []
 
     def started(self, job: Job, step: int) -> None:
-        """A run begins, or goes on after `step` steps."""
-        self._runs[job.point.fingerprint] = _Run(time.monotonic(), step)
+        """Record the start of a run, or its continuation after `step` steps."""
+        cost = job.point.cost
+        run = _Run(cost.flops / cost.num_steps, time.monotonic(), step)
+        self._runs[job.point.fingerprint] = run
 
     def progressed(self, job: Job, step: int) -> None:
-        """A step is done."""
+        """Record a step."""
         run = self._runs[job.point.fingerprint]
-        if step > run.step:  # not one of before the run went on
+        if step > run.step:  # not one from before the run was continued
             run.step = step
             run.last = (time.monotonic(), step)
             run.first = run.first or run.last
 
     def ended(self, job: Job) -> None:
-        """A run is over."""
-        run = self._runs.pop(job.point.fingerprint, None)
-        if run is None:
-            return
-        seconds, steps = run.stepping
-        whole = time.monotonic() - run.begun
-        self._steps_seconds += seconds
-        self._steps_flops += steps * _flops(job)
-        self._besides.append(whole - seconds)
-        self._all_seconds += whole
+        """Record the end of a run."""
+        if run := self._runs.pop(job.point.fingerprint, None):
+            run.ended = time.monotonic()
+            self._over.append(run)
 
     def left(self, job: Job) -> float | None:
-        """Seconds that a run still takes for its steps; None while nobody knows."""
+        """Return the seconds left of a run's steps; None if unknown."""
         run = self._runs.get(job.point.fingerprint)
-        if run is None or run.first is None:
+        done = run.step - run.first[1] if run and run.first else 0
+        if not run or not run.first or not done:
             return None
-        done = run.step - run.first[1]
         passed = time.monotonic() - run.first[0]
-        return passed / done * (job.point.cost.num_steps - run.step) if done else None
+        return passed / done * (job.point.cost.num_steps - run.step)
 
     def left_of_all(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
-        """Seconds that all runs still take, each given with its last step; None as above."""
-        seconds, flops, left, besides = self._steps_seconds, self._steps_flops, 0.0, 0.0
+        """Return the seconds left of all runs, each given with its last step; None if unknown."""
+        now, runs = time.monotonic(), [*self._over, *self._runs.values()]
+        flops = sum(run.flops_per_step * run.stepping[1] for run in runs)
+        if not flops:
+            return None
+        # Seconds besides the steps: of finished runs, or of those that have started.
+        besides = [(run.ended or now) - run.started - run.stepping[0] for run in self._over]
+        besides = besides or [run.first[0] - run.started for run in runs if run.first]
+        usual_besides = sum(besides) / len(besides) if besides else 0.0
+        flops_left, seconds = 0.0, 0.0
         for job, step in jobs:
-            left += _flops(job) * (job.point.cost.num_steps - step)
-            run = self._runs.get(job.point.fingerprint)
-            if run is None or run.first is None:
-                besides += self._usual_besides()
-            else:
-                more, steps = run.stepping
-                seconds, flops = seconds + more, flops + steps * _flops(job)
-        return (seconds / flops * left + besides) / self._side_by_side() if flops else None
-
-    def _usual_besides(self) -> float:
-        """Seconds that a run takes without its steps: of those that are over, or that began."""
-        began = [run.first[0] - run.begun for run in self._runs.values() if run.first is not None]
-        known = self._besides or began
-        return sum(known) / len(known) if known else 0.0
-
-    def _side_by_side(self) -> float:
-        """How many runs went at a time so far."""
-        now = time.monotonic()
-        running = sum(now - run.begun for run in self._runs.values())
-        return max(1.0, (self._all_seconds + running) / max(now - self._begun, 1e-9))
-
-
-def _flops(job: Job) -> float:
-    """Of a step."""
-    return job.point.cost.flops / job.point.cost.num_steps
-
-
-_BETWEEN_LINES = 15.0  # seconds
-_WIDTH_WITHOUT_A_TERMINAL = 1000  # nothing is there to be filled
+            cost, run = job.point.cost, self._runs.get(job.point.fingerprint)
+            flops_left += cost.flops / cost.num_steps * (cost.num_steps - step)
+            seconds += 0.0 if run and run.first else usual_besides
+        seconds += sum(run.stepping[0] for run in runs) / flops * flops_left
+        passed = sum((run.ended or now) - run.started for run in runs)
+        return seconds / max(1.0, passed / max(now - self._started, 1e-9))  # run side by side
 
 
 class Screen:
-    """What a person sees of a sweep while it runs; also what keeps its book.
+    """Shows a sweep while it runs, and keeps its table.
 
     Args:
       book: the results.
-      console: where to write; standard output unless said.
-      num_jobs: how many jobs there will be, where the book does not know them all yet.
-      objective: the number that points are compared by; the held-out loss unless said.
+      console: where to write; defaults to standard output.
+      num_jobs: the number of jobs, if the table does not have all of them yet.
+      objective: what points are compared by; defaults to the held-out loss.
 
     Attributes:
-      book: as it was given.
+      book: as given.
     """
 
     def __init__(
@@ -144,18 +129,22 @@ class Screen:
         self.book = book
         self._num_jobs = num_jobs or len(book.jobs)
         self._objective = objective
-        self._console = console or _plain()
+        # A notebook's kernel claims to be a terminal.
+        self._console = console or Console(
+            highlight=False, force_jupyter=False, force_terminal=sys.stdout.isatty()
+        )
         if not self._console.is_terminal:
-            self._console.width = _WIDTH_WITHOUT_A_TERMINAL
+            self._console.width = 1000
         self._pace = Pace()
-        self._told: dict[str, float] = {}
+        self._shown: dict[str, float] = {}
         self._trouble: str | None = None
         self._has_warned = False
         self._live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def __enter__(self) -> "Screen":
-        if self.book.num_damaged:
-            self.say(f"warning: {_no_rows(self.book.num_damaged)}: they are made anew.")
+        if count := self.book.num_damaged:
+            rows = "1 row" if count == 1 else f"{count} rows"
+            self.say(f"warning: {rows} of the table could not be read and will be rewritten.")
         self.book.write()
         return self
 
@@ -166,121 +155,97 @@ class Screen:
             raise RunError(f"{self.book.trouble} Then give the same command again.")
 
     def started(self, job: Job) -> None:
-        """Says that a process of the job was started."""
+        """Show that a process of the job was started."""
         self.book.started(job)
-        self._pace.started(job, self.book.row(job)["step"])
-        self._told[job.point.fingerprint] = time.monotonic()
+        step = self.book.row(job)["step"]
+        self._pace.started(job, step)
+        self._shown[job.point.fingerprint] = time.monotonic()
         if self._console.is_terminal:
             self._live.start()  # not before there is something to see
         else:
-            step = self.book.row(job)["step"]
-            self.say(f"{self._count(job)} {job.point.name}: " + _begins(step))
+            self._say_of(job, f"goes on, it was at step {step:,}" if step else "begins")
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
-        """Takes down a row of metrics."""
+        """Record a row of metrics, and show one now and then."""
         self.book.progressed(job, row)
         self._pace.progressed(job, row["step"])
         now = time.monotonic()
-        if self._console.is_terminal or now - self._told[job.point.fingerprint] < _BETWEEN_LINES:
+        if self._console.is_terminal or now - self._shown[job.point.fingerprint] < _BETWEEN_LINES:
             return
-        self._told[job.point.fingerprint] = now
+        self._shown[job.point.fingerprint] = now
         left = self._pace.left(job)
-        self.say(f"{self._count(job)} {job.point.name}: {self._numbers(job)}{_left(left)}")
+        self._say_of(job, self._numbers(job) + ("" if left is None else f", {duration(left)} left"))
 
     def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
-        """Says how a process of the job ended."""
+        """Show how a process of the job ended."""
         self.book.ended(job, ending)
         self._pace.ended(job)
-        text = f"{self._count(job)} {job.point.name}: {ending.status}"
+        text = ending.status
         if ending.last_words:
             text += f": {ending.last_words}"
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
-        self.say(f"{text.rstrip('.')}. It is tried again." if again else text)
-        if ending.status == "finished":
-            self._warn_of_unmeasured(job)
+        self._say_of(job, f"{text.rstrip('.')}. It is tried again." if again else text)
+        metrics, by = self.book.row(job)["metrics"], self._objective
+        is_unmeasured = by is not None and by.name not in metrics and ending.status == "finished"
+        if by is not None and is_unmeasured and not self._has_warned:
+            self._has_warned = True
+            there = [name for name in metrics if name != "step"]
+            self.say(f"warning: no run reports {by.name}. {suggest(by.name, there)}")
 
     def waits(self, job: Job) -> None:
-        """Says that another process runs the job."""
-        self.say(f"{self._count(job)} {job.point.name}: another process runs it; waiting for it.")
+        """Show that another process runs the job."""
+        self._say_of(job, "another process runs it; waiting for it.")
 
     def stops(self) -> None:
-        """Says that the end was asked for."""
+        """Show that a signal asked for the end."""
         self.say("Stopping: each run saves where it is. Once more ends them at once.")
 
     def more(self) -> None:
-        """There is a job more than was thought."""
+        """Count one more job than expected."""
         self._num_jobs += 1
 
     def tick(self) -> None:
-        """Writes the book now and then; says so where that fails, and goes on."""
+        """Write the table now and then; warn if that fails, and continue."""
         self.book.tick()
         if self.book.trouble not in (None, self._trouble):
             self.say(f"warning: {self.book.trouble} It is tried again.")
         self._trouble = self.book.trouble
 
     def say(self, text: str) -> None:
-        """Writes a line for a person."""
+        """Write a line for the user."""
         self._console.print(text, soft_wrap=True, markup=False, emoji=False)
 
-    def _warn_of_unmeasured(self, job: Job) -> None:
-        """Says, once, that a run which came to its end has not measured what counts."""
-        by, metrics = self._objective, self.book.row(job)["metrics"]
-        if by is not None and by.name not in metrics and not self._has_warned:
-            self._has_warned = True
-            there = [name for name in metrics if name != "step"]
-            self.say(f"warning: no run reports {by.name}. {suggest(by.name, there)}")
-
-    def _count(self, job: Job) -> str:
-        return f"[{self.book.jobs.index(job) + 1}/{self._num_jobs}]"
+    def _say_of(self, job: Job, text: str) -> None:
+        count = f"[{self.book.jobs.index(job) + 1}/{self._num_jobs}]"
+        self.say(f"{count} {job.point.name}: {text}")
 
     def _numbers(self, job: Job) -> str:
         row = self.book.row(job)
-        names = dict.fromkeys(["loss", self._by(row).name])
+        names = dict.fromkeys(["loss", (self._objective or usual([row])).name])
         numbers = [f"{name} {row['metrics'][name]:.4f}" for name in names if name in row["metrics"]]
         return ", ".join([f"step {row['step']:,}/{row['num_steps']:,}", *numbers])
 
     def _best(self, job: Job | None = None) -> str:
-        """Which point is best so far; of a job that has just ended, whether it is."""
+        """Return which point is best so far; of a job that has just ended, whether it is."""
         rows = [row for row in self.book if row["status"] == "finished"]
-        by = self._by(*rows)
+        by = self._objective or usual(rows)
         row = best(rows, by)
         if row is not None and job is not None and row["fingerprint"] == job.point.fingerprint:
             return "; the best so far"
         return f"; best so far {row['name']} with {row['metrics'][by.name]:.4f}" if row else ""
 
-    def _by(self, *rows: Mapping[str, Any]) -> Objective:
-        return self._objective or usual(rows)
-
     def _view(self) -> Group:
-        """The live table, and a line of what there is in all."""
+        """Return the live table, and a line about all points."""
+        every = zip(self.book.jobs, self.book, strict=True)
+        todo = [(job, row) for job, row in every if row["status"] in TO_COME]
+        left = self._pace.left_of_all((job, row["step"]) for job, row in todo)
         text = tally(self.book, self._num_jobs)
-        todo = [job for job in self.book.jobs if self.book.row(job)["status"] in TO_COME]
-        left = self._pace.left_of_all((job, self.book.row(job)["step"]) for job in todo)
         text += f", about {duration(left)} left" if left is not None else ""
-        running = [job for job in todo if self.book.row(job)["status"] == "running"]
-        going = ((self.book.row(job), self._pace.left(job)) for job in running)
-        table = running_table(going, self._objective)
-        return Group(table, Text(text + self._best()))
-
-
-def _no_rows(count: int) -> str:
-    what = "1 line is no row" if count == 1 else f"{count} lines are no rows"
-    return f"{what} of the table"
-
-
-def _plain() -> Console:
-    """Standard output: alive on a terminal only, which a notebook's kernel claims to be."""
-    is_terminal = sys.stdout.isatty()
-    return Console(highlight=False, force_jupyter=False, force_terminal=is_terminal)
-
-
-def _begins(step: int) -> str:
-    return f"goes on, it was at step {step:,}" if step else "begins"
-
-
-def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f", {duration(seconds)} left"
+        running: list[tuple[Result, float | None]] = [
+            (row, self._pace.left(job)) for job, row in todo if row["status"] == "running"
+        ]
+        return Group(running_table(running, self._objective), Text(text + self._best()))
 
 
 @contextlib.contextmanager
@@ -293,23 +258,23 @@ def opened(
     console: Console | None,
     num_jobs: int | None = None,
 ) -> Iterator[Screen]:
-    """The screen of a sweep, with its book.
+    """Open the screen of a sweep, with its table.
 
     Args:
       directory: of the sweep.
       jobs: those that are known.
-      items: the directives, with what varies in its places.
-      objective: what points are compared by, which the directory keeps; the held-out loss unless
-        said.
-      console: where to write; standard output unless said.
-      num_jobs: how many jobs there will be, where not all are known.
+      items: the directives, with axes in their places.
+      objective: what points are compared by, which the directory records; defaults to the held-out
+        loss.
+      console: where to write; defaults to standard output.
+      num_jobs: the number of jobs, if not all are known.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if objective is not None:
-        keep(objective, directory)
-    sweep, book = described(items), ResultsTable(directory, jobs)
-    warnings = [*changed_code(book.rows.values(), directory), *neighbours(directory, sweep)]
-    enter(directory, sweep)
+        write_objective(objective, directory)
+    book = ResultsTable(directory, jobs)
+    warnings = [*results.changed_code(book, directory), *results.unrelated_sweeps(directory, items)]
+    results.record_sweep(directory, items)
     with Screen(book, console=console, num_jobs=num_jobs, objective=objective) as screen:
         for line in warnings:
             screen.say(f"warning: {line}")

@@ -1,22 +1,26 @@
-"""The results of a sweep: read, written and locked."""
+"""The files in the directory of a sweep: read, written and locked."""
 
 import contextlib
 import csv
 import functools
 import hashlib
 import io
+import itertools
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import fidgpt
+from fidgpt.compose.spelling import DEFAULT_CONFIG
 from fidgpt.files import wait_for_lock, write_whole
+from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.runners.attempt import Ending, Job
 
 Result = dict[str, Any]
-TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
+TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
 _TYPES = {
@@ -26,61 +30,27 @@ _TYPES = {
     "directives": list,
     "seconds": int | float,
 }
+_SECONDS = 2.0  # between two writes while nothing ends
+# What an earlier process recorded of a point.
+_KEPT = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status")
 
 
 def read_table(directory: Path) -> list[Result]:
-    """The rows of a sweep's results; none where nothing was run yet.
-
-    A line that is no row, as where somebody cut the file, is passed over.
-    """
-    rows = (_row(line) for line in _lines(directory))
-    return [row for row in rows if row is not None]
+    """Return the valid rows of a sweep's results; none before anything was run."""
+    return [row for row in _rows(directory) if row is not None]
 
 
 def num_damaged(directory: Path) -> int:
-    """How many lines of a sweep's results are no rows."""
-    return sum(_row(line) is None for line in _lines(directory))
+    """Return the number of invalid rows in a sweep's results."""
+    return _rows(directory).count(None)
 
 
-def write_table(directory: Path, rows: Sequence[Result]) -> None:
-    """Writes `table.jsonl`, and the same for a spreadsheet; the caller is `alone`."""
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_whole(directory / TABLE, lines)
-    write_whole(directory / SHEET, sheet(rows))
-
-
-@contextlib.contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """While entered, no other process writes the results of a sweep."""
-    with (directory / LOCK).open("ab") as file:
-        wait_for_lock(file)
-        yield
-
-
-def sheet(rows: Sequence[Result]) -> str:
-    """Rows as a table for a spreadsheet: a column for each axis, and for each metric."""
-    axes = list(dict.fromkeys(label for row in rows for label in row["values"]))
-    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_FIRST, *axes, *metrics, *_LAST])
-    for row in rows:
-        plain = row | {"directives": " ".join(row["directives"])}
-        writer.writerow(
-            [plain[key] for key in _FIRST]
-            + [row["values"].get(label, "") for label in axes]
-            + [row["metrics"].get(name, "") for name in metrics]
-            + [plain[key] for key in _LAST]
-        )
-    return text.getvalue()
-
-
-def _lines(directory: Path) -> list[str]:
+def _rows(directory: Path) -> list[Result | None]:
     try:
         text = (directory / TABLE).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
-    return [line for line in text.split("\n") if line]
+    return [_row(line) for line in text.split("\n") if line]
 
 
 def _row(line: str) -> Result | None:
@@ -88,15 +58,32 @@ def _row(line: str) -> Result | None:
         row = json.loads(line)
     except ValueError:
         return None
-    is_row = isinstance(row, dict) and all(
-        isinstance(row.get(key), kind) for key, kind in _TYPES.items()
-    )
-    return row if is_row else None
+    is_dict = isinstance(row, dict)
+    is_valid = is_dict and all(isinstance(row.get(key), kind) for key, kind in _TYPES.items())
+    return row if is_valid else None
+
+
+def write_table(directory: Path, rows: Sequence[Result]) -> None:
+    """Write `table.jsonl`, and the same as a spreadsheet; the caller holds the lock."""
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_whole(directory / TABLE, lines)
+    axes = list(dict.fromkeys(label for row in rows for label in row["values"]))
+    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_FIRST, *axes, *metrics, *_LAST])
+    for row in rows:
+        cells = [row[key] for key in _FIRST]
+        cells += [row["values"].get(label, "") for label in axes]
+        cells += [row["metrics"].get(name, "") for name in metrics]
+        cells += [row[key] for key in _LAST[:-1]]
+        writer.writerow([*cells, " ".join(row["directives"])])
+    write_whole(directory / SHEET, text.getvalue())
 
 
 @functools.cache
 def code_version() -> str:
-    """A hash of fidgpt's own sources, 12 hexadecimal digits: the same for the same code."""
+    """Return a hash of fidgpt's own sources, 12 hexadecimal digits."""
     folder = Path(fidgpt.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -105,158 +92,8 @@ def code_version() -> str:
     return digest.hexdigest()[:12]
 
 
-def changed_code(rows: Iterable[Mapping[str, Any]], sweep: Path) -> list[str]:
-    """A line for each other version of the code that points were run by, with its commit.
-
-    Args:
-      rows: the results of the points that were run before.
-      sweep: the directory of the sweep.
-    """
-    others: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row.get("code") not in (None, code_version()):
-            others.setdefault(row["code"], []).append(row)
-    return [
-        f"{_counted(len(made))} run by another version of the code ({_commit(sweep, made[0])}): "
-        f"{', '.join(row['name'] for row in made[:3])}{', ...' if len(made) > 3 else ''}. "
-        "What is done is not done again; name another --run_dir to begin anew."
-        for made in others.values()
-    ]
-
-
-def _counted(count: int) -> str:
-    return "1 point was" if count == 1 else f"{count} points were"
-
-
-def _commit(sweep: Path, row: Mapping[str, Any]) -> str:
-    """The commit that the run of a row keeps, with whether more was changed."""
-    try:
-        kept = json.loads((sweep / row["directory"] / "environment.json").read_text())["git"]
-        return f"{kept['commit'][:10]}{', with changes' if kept['changes'] else ''}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"sources {row['code']}"
-
-
-_SECONDS = 2.0  # between two writings, while nothing ends
-# What an earlier process knew of a point.
-_KEPT = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status")
-
-
-class ResultsTable:
-    """Keeps `table.jsonl` and `results.csv`: every point's directives, fingerprint and numbers.
-
-    Rows of points that are not among the jobs, as of a sweep that had other values once, stay. Of
-    several processes each writes the rows in which something has happened to it, and takes over
-    the others.
-
-    Attributes:
-      jobs: the points that run now.
-      rows: by fingerprint, those of the jobs first.
-      trouble: why the files could not be written when that was tried last; None if they were.
-      num_damaged: lines of the table that were no rows, and are made anew.
-    """
-
-    def __init__(self, directory: Path, jobs: Sequence[Job]) -> None:
-        self._directory = directory
-        self._begun: dict[str, float] = {}
-        self._written = 0.0
-        self.trouble: str | None = None
-        self.num_damaged = num_damaged(directory)
-        old = {row["fingerprint"]: row for row in read_table(directory)}
-        self.jobs = list(jobs)
-        self.rows = {job.point.fingerprint: _table_row(job, old) for job in jobs}
-        self._touched = {key for key, row in self.rows.items() if row != old.get(key)}
-        self.rows |= {key: row for key, row in old.items() if key not in self.rows}
-
-    def add(self, job: Job) -> None:
-        """Takes in a job that nobody knew of before."""
-        self.jobs.append(job)
-        self.rows[job.point.fingerprint] = _table_row(job, self.rows)
-        self._touched.add(job.point.fingerprint)
-
-    def __iter__(self) -> Iterator[Result]:
-        return map(self.row, self.jobs)
-
-    def row(self, job: Job) -> Result:
-        """The row of a job."""
-        return self.rows[job.point.fingerprint]
-
-    def started(self, job: Job) -> None:
-        """A process of the job was started."""
-        row = self.row(job)
-        row |= {"status": "running", "last_words": "", "code": code_version()}
-        row["attempts"] += 1
-        self._begun[job.point.fingerprint] = time.monotonic()
-        self._touched.add(job.point.fingerprint)
-        self.write()
-
-    def progressed(self, job: Job, metrics: Mapping[str, Any]) -> None:
-        """A row of metrics was read; what is not measured at every step stays from before."""
-        row = self.row(job)
-        row["metrics"] = {**row["metrics"], **metrics}
-        row["step"] = metrics["step"]
-
-    def ended(self, job: Job, ending: Ending) -> None:
-        """A process of the job ended."""
-        row = self.row(job)
-        row |= {"status": ending.status, "last_words": ending.last_words}
-        begun = self._begun.pop(job.point.fingerprint, None)
-        row["seconds"] += 0.0 if begun is None else round(time.monotonic() - begun, 1)
-        if ending.status == "finished":
-            row["metrics"] = {**row["metrics"], **job.result()}
-            row["step"] = job.point.cost.num_steps
-        self._touched.add(job.point.fingerprint)
-        self.write()
-
-    def tick(self) -> None:
-        """Writes now and then."""
-        if time.monotonic() - self._written > _SECONDS:
-            self.write()
-
-    def write(self) -> None:
-        """Writes both files, each whole or not at all, with what others wrote there.
-
-        Where that cannot be done, as on a full disk, `trouble` says why, and the next time is
-        as good.
-        """
-        self._written = time.monotonic()
-        try:
-            with alone(self._directory):
-                there = {row["fingerprint"]: row for row in read_table(self._directory)}
-                done = {row["fingerprint"] for row in self if row["status"] == "finished"}
-                kept = self._touched | done
-                self.rows |= {key: row for key, row in there.items() if key not in kept}
-                write_table(self._directory, list(self.rows.values()))
-        except OSError as error:
-            self.trouble = f"the results in {self._directory} cannot be written: {error.strerror}."
-            return
-        self.trouble = None
-        self._touched = set(self._begun)
-
-
-def _table_row(job: Job, old: Mapping[str, Result]) -> Result:
-    """The row of a job before it is started, with what is known from before."""
-    known = old.get(job.point.fingerprint, {})
-    row = _fresh(job) | {key: known[key] for key in _KEPT if key in known} | _named(job, known)
-    if job.is_done:
-        metrics = {**row["metrics"], **job.result()}
-        done = {"status": "finished", "step": job.point.cost.num_steps, "last_words": ""}
-        return row | done | {"metrics": metrics}
-    if row["status"] in ("running", "finished", "waiting"):  # as somebody wrote who was killed
-        row["status"] = "stopped" if job.is_begun else "waiting"
-    return row
-
-
-def _named(job: Job, known: Mapping[str, Any]) -> Result:
-    """What a point is called, and what it has on each axis, those of earlier sweeps included."""
-    name, values, before = job.point.name, job.point.values, known.get("values", {})
-    if values.keys() < before.keys():
-        name = known["name"]
-    return {"name": name, "values": {**before, **values}}
-
-
-def _fresh(job: Job) -> Result:
-    """The row of a job of which nothing is known."""
+def new_row(job: Job) -> Result:
+    """Return the row of a point that has not run."""
     point = job.point
     return {
         "name": point.name,
@@ -274,3 +111,192 @@ def _fresh(job: Job) -> Result:
         "last_words": "",
         "code": None,
     }
+
+
+def _resumed_row(job: Job, old: Mapping[str, Result]) -> Result:
+    """Return the row of a job before it starts, with what earlier processes recorded."""
+    known = old.get(job.point.fingerprint, {})
+    row = new_row(job) | {key: known[key] for key in _KEPT if key in known}
+    before = known.get("values", {})
+    if row["values"].keys() < before.keys():  # an earlier sweep had more axes
+        row["name"] = known["name"]
+    row["values"] = {**before, **row["values"]}
+    if job.is_done:
+        metrics = {**row["metrics"], **job.result()}
+        done = {"status": "finished", "step": job.point.cost.num_steps, "last_words": ""}
+        return row | done | {"metrics": metrics}
+    if row["status"] in ("running", "finished", "waiting"):  # as left by a process that was killed
+        row["status"] = "stopped" if job.is_begun else "waiting"
+    return row
+
+
+class ResultsTable:
+    """Keeps `table.jsonl` and `results.csv`: directives, fingerprint and metrics of every point.
+
+    Rows of points that are not among the jobs, such as those of other values, stay. Each of several
+    processes writes the rows of its own jobs, and takes over the others.
+
+    Attributes:
+      jobs: the points that run now.
+      rows: by fingerprint, those of the jobs first.
+      trouble: why the files could not be written last time; None if they were.
+      num_damaged: invalid rows of the table, which are rewritten.
+    """
+
+    def __init__(self, directory: Path, jobs: Sequence[Job]) -> None:
+        self._directory = directory
+        self._started: dict[str, float] = {}
+        self._written = 0.0
+        self.trouble: str | None = None
+        self.num_damaged = num_damaged(directory)
+        old = {row["fingerprint"]: row for row in read_table(directory)}
+        self.jobs = list(jobs)
+        self.rows = {job.point.fingerprint: _resumed_row(job, old) for job in jobs}
+        self._touched = {key for key, row in self.rows.items() if row != old.get(key)}
+        self.rows = {**self.rows, **{key: old[key] for key in old if key not in self.rows}}
+
+    def add(self, job: Job) -> None:
+        """Add a job."""
+        self.jobs.append(job)
+        self.rows[job.point.fingerprint] = _resumed_row(job, self.rows)
+        self._touched.add(job.point.fingerprint)
+
+    def __iter__(self) -> Iterator[Result]:
+        return map(self.row, self.jobs)
+
+    def row(self, job: Job) -> Result:
+        """Return the row of a job."""
+        return self.rows[job.point.fingerprint]
+
+    def started(self, job: Job) -> None:
+        """Record the start of a process."""
+        row = self.row(job)
+        row |= {"status": "running", "last_words": "", "code": code_version()}
+        row["attempts"] += 1
+        self._started[job.point.fingerprint] = time.monotonic()
+        self._touched.add(job.point.fingerprint)
+        self.write()
+
+    def progressed(self, job: Job, metrics: Mapping[str, Any]) -> None:
+        """Record a row of metrics; what is not measured at every step keeps its last value."""
+        self.row(job).update(metrics={**self.row(job)["metrics"], **metrics}, step=metrics["step"])
+
+    def ended(self, job: Job, ending: Ending) -> None:
+        """Record the end of a process."""
+        row = self.row(job)
+        row |= {"status": ending.status, "last_words": ending.last_words}
+        if (started := self._started.pop(job.point.fingerprint, None)) is not None:
+            row["seconds"] += round(time.monotonic() - started, 1)
+        if ending.status == "finished":
+            self.progressed(job, {**job.result(), "step": job.point.cost.num_steps})
+        self._touched.add(job.point.fingerprint)
+        self.write()
+
+    def tick(self) -> None:
+        """Write now and then."""
+        if time.monotonic() - self._written > _SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write both files atomically, merged with the rows of other processes.
+
+        If that fails, as on a full disk, `trouble` holds the reason until the next write.
+        """
+        self._written = time.monotonic()
+        try:
+            with (self._directory / LOCK).open("ab") as file:
+                wait_for_lock(file)
+                there = {row["fingerprint"]: row for row in read_table(self._directory)}
+                done = {row["fingerprint"] for row in self if row["status"] == "finished"}
+                kept = self._touched | done
+                self.rows |= {key: row for key, row in there.items() if key not in kept}
+                write_table(self._directory, list(self.rows.values()))
+        except OSError as error:
+            self.trouble = f"the results in {self._directory} cannot be written: {error.strerror}."
+            return
+        self.trouble = None
+        self._touched = set(self._started)
+
+
+def changed_code(table: ResultsTable, directory: Path) -> list[str]:
+    """Return a warning for each other version of the code that points of a sweep were run by."""
+    others: dict[str, list[Result]] = {}
+    for row in table.rows.values():
+        if row.get("code") not in (None, code_version()):
+            others.setdefault(row["code"], []).append(row)
+    lines = []
+    for version, rows in others.items():
+        try:
+            environment = directory / rows[0]["directory"] / "environment.json"
+            git = json.loads(environment.read_text())["git"]
+            version = f"{git['commit'][:10]}{', with changes' if git['changes'] else ''}"
+        except (OSError, ValueError, KeyError, TypeError):
+            version = f"sources {version}"
+        count = "1 point was" if len(rows) == 1 else f"{len(rows)} points were"
+        names = ", ".join(row["name"] for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
+        lines.append(
+            f"{count} run by another version of the code ({version}): {names}. Finished points "
+            "are not run again; name another --run_dir to start over."
+        )
+    return lines
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a sweep varies, whatever the values and however often it repeats them.
+
+    Attributes:
+      directives: those outside of the axes.
+      axes: names of what varies.
+    """
+
+    directives: Sequence[str]
+    axes: Sequence[str]
+
+    def __str__(self) -> str:
+        base = " ".join(self.directives) or f"config:{DEFAULT_CONFIG}"
+        return f"{base} over {', '.join(self.axes) or 'nothing'}"
+
+    def is_unrelated(self, other: "Description") -> bool:
+        """Return whether neither of the two only varies more of the same config."""
+        mine, theirs = {*self.axes}, {*other.axes}
+        return self.directives != other.directives or not (mine <= theirs or theirs <= mine)
+
+
+def described(items: Sequence[Item]) -> Description:
+    """Return the description of directives and axes."""
+    axes = [item for item in items if isinstance(item, Axis) and not item.is_repeat]
+    names = [name for axis in axes for name in axis.names]
+    return Description([item for item in items if isinstance(item, str)], names)
+
+
+def record_sweep(directory: Path, items: Sequence[Item]) -> None:
+    """Record in a directory that a sweep runs there, once."""
+    known, sweep = _recorded(directory), described(items)
+    if sweep not in known:
+        rows = (json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in (*known, sweep))
+        write_whole(directory / SWEEPS, "".join(rows))
+
+
+def unrelated_sweeps(directory: Path, items: Sequence[Item]) -> list[str]:
+    """Return a warning for each other sweep in a directory."""
+    return [
+        f"{directory} holds points of another sweep too, {one}: a report compares all of "
+        "them. Name another --run_dir to keep them apart."
+        for one in _recorded(directory)
+        if one.is_unrelated(described(items))
+    ]
+
+
+def recorded_sweeps(directory: Path) -> list[str]:
+    """Return descriptions of the sweeps in a directory if some are unrelated; else none."""
+    known = _recorded(directory)
+    is_mixed = any(one.is_unrelated(other) for one, other in itertools.combinations(known, 2))
+    return [str(one) for one in known] if is_mixed else []
+
+
+def _recorded(directory: Path) -> list[Description]:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it only serves warnings
+        lines = (directory / SWEEPS).read_text(encoding="utf-8").splitlines()
+        return [Description(row["directives"], row["axes"]) for row in map(json.loads, lines)]
+    return []

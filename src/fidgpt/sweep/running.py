@@ -1,4 +1,4 @@
-"""A sweep: many configs as one set, made, looked at, run and read back."""
+"""A sweep: many configs as one set, composed, shown, run and read back."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,47 +10,39 @@ import torch
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.compose.runs import allow_flags, name_of_base
-from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError, dump, fingerprint
-from fidgpt.sweep.moves import axis_names
-from fidgpt.sweep.objective import (
-    Objective,
-    described,
-    kept,
-    neighbours,
-    objective_of,
-    refuse_unreportable,
-)
+from fidgpt.sweep import tables
+from fidgpt.sweep.axes import Axis, Item
+from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import opened
-from fidgpt.sweep.report.commands import points_html
-from fidgpt.sweep.results import read_table
+from fidgpt.sweep.results import new_row, read_table, unrelated_sweeps
 from fidgpt.sweep.runners.attempt import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
-from fidgpt.sweep.tables import Results, points_table, read_results, summary_lines
-from fidgpt.sweep.values import Axis, Item
+from fidgpt.sweep.tables import Results
 from fidgpt.train.device import peak_flops
 from fidgpt.train.summary_text import UTILISATION
 
 
 class Sweep:
-    """A set of points: directives, with axes in the places where theirs belong among them.
+    """A set of points: directives, with axes in their places among them.
 
-    Nothing runs before `run` is called, and no point is run that is done in the directory.
+    Nothing runs before `run` is called, and a point that is finished in the directory is not run
+    again.
 
     Args:
       items: directives such as `config:base`, and axes, which multiply. A graph may be the first
         of them: it is written into the directory, and `config_file:` begins with it.
-      directory: where the runs and their results lie; `runs/sweep-...` of these axes unless said.
-      objective: what points are compared by, such as `loss`, or `max:tasks/arc_easy/acc`, of which
-        more is better; the held-out loss unless said.
+      directory: of the runs and their results; defaults to `runs/sweep-...` of these axes.
+      objective: what points are compared by, such as `loss`, or `max:tasks/arc_easy/acc` if larger
+        is better; defaults to the held-out loss.
       allowed: packages of the user's own whose callables a config may name.
 
     Raises:
-      ConfigError: a graph is not the first item, or the objective says not which way is better.
+      ConfigError: a graph is not the first item, or the objective lacks a direction.
     """
 
     def __init__(
@@ -62,16 +54,18 @@ class Sweep:
     ) -> None:
         self.allowed = tuple(allowed)
         self.objective = None if objective is None else objective_of(objective)
-        base, said = _apart(items)
-        self._said = said if base is None else [fingerprint(base), *said]
-        self.directory = Path(directory or Path("runs") / default_name(self._said))
-        self.items = said if base is None else [self._begun_with(base), *said]
-
-    def _begun_with(self, base: fdl.Config) -> str:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / f"base-{fingerprint(base)[:12]}.json"
-        path.write_text(dump(base), encoding="utf-8")
-        return f"config_file:{path}"
+        graphs = [item for item in items if isinstance(item, fdl.Config)]
+        rest = [item for item in items if not isinstance(item, fdl.Config)]
+        if graphs[1:] or (graphs and items[0] is not graphs[0]):
+            raise ConfigError("a graph must be the first item: give one, before all directives.")
+        self._given: list[Item] = [*map(fingerprint, graphs), *rest]
+        self.directory = Path(directory or Path("runs") / default_name(self._given))
+        self.items = self._given
+        if graphs:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            path = self.directory / f"base-{fingerprint(graphs[0])[:12]}.json"
+            path.write_text(dump(graphs[0]), encoding="utf-8")
+            self.items = [f"config_file:{path}", *rest]
 
     @cached_property
     def plan(self) -> Plan:
@@ -83,14 +77,14 @@ class Sweep:
         """
         made = plan(self.items, allowed=self.allowed)
         if self.objective is not None:
-            said = made.points[0].directives
-            refuse_unreportable(self.objective, compose(said, own_catalogue(self.allowed)))
+            cfg = compose(made.points[0].directives, own_catalogue(self.allowed))
+            refuse_unreportable(self.objective, cfg)
         return made
 
     @property
     def compared_by(self) -> Objective | None:
-        """The objective, as said now or when it was run before; None for the held-out loss."""
-        return self.objective or kept(self.directory)
+        """The objective as given or recorded; None for the held-out loss."""
+        return self.objective or read_objective(self.directory)
 
     @property
     def points(self) -> list[Point]:
@@ -103,8 +97,8 @@ class Sweep:
 
     @property
     def jobs(self) -> list[Job]:
-        """The points as work: command lines and directories, for any engine."""
-        return jobs_of(self.points, self.directory, allow_flags(self.allowed))
+        """The points as command lines and directories, for any runner."""
+        return jobs_of(self.points, self.directory, runs.allow_flags(self.allowed))
 
     def run(
         self,
@@ -114,23 +108,23 @@ class Sweep:
         runner: Runner | None = None,
         console: Console | None = None,
     ) -> Results:
-        """Trains every point that is not done yet; one that fails keeps no other from it.
+        """Train every point that is not finished yet; one that fails does not stop the others.
 
         Args:
           jobs: processes at a time.
-          retries: how often a point that failed is tried again.
-          runner: what runs the points; processes on this machine unless said.
-          console: where to tell of it; standard output unless said.
+          retries: how often a point that failed is retried.
+          runner: what runs the points; defaults to processes on this machine.
+          console: where to write; defaults to standard output.
 
         Returns:
-          What came of every point, those that were stopped by a signal included.
+          The results of every point, including those that were stopped by a signal.
 
         Raises:
           ConfigErrors: some points are wrong; none was started then.
         """
-        every = self.jobs
+        every, by = self.jobs, self.compared_by
         with opened(
-            self.directory, every, items=self._said, objective=self.compared_by, console=console
+            self.directory, every, items=self._given, objective=by, console=console
         ) as screen:
             todo = [job for job in every if screen.book.row(job)["status"] != "finished"]
             if len(todo) < len(every):
@@ -139,60 +133,49 @@ class Sweep:
         return Results(list(screen.book), self.compared_by)
 
     def results(self) -> Results:
-        """What came of the points so far, read from the directory."""
-        return read_results(self.directory)
+        """Return the results of the points so far, read from the directory."""
+        return tables.read_results(self.directory)
 
     def __rich__(self) -> RenderableType:
-        speed, lines = self._summary()
-        return Group(points_table(self.plan, flops_per_second=speed), *map(Text, lines))
-
-    def _summary(self) -> tuple[float, list[str]]:
-        """Operations per second, and what stands below a table of the points."""
         speed, basis = self._speed()
         done = {job.point.fingerprint for job in self.jobs if job.is_done}
-        lines = summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done)
-        others = neighbours(self.directory, described(self._said))
-        return speed, [*lines, f"in {self.directory}", *(f"warning: {one}" for one in others)]
+        lines = [
+            *tables.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
+            f"in {self.directory}",
+            *(f"warning: {one}" for one in unrelated_sweeps(self.directory, self._given)),
+        ]
+        return Group(tables.points_table(self.plan, flops_per_second=speed), *map(Text, lines))
 
     def _speed(self) -> tuple[float, str]:
-        """Operations per second of the points that are done here, or what this machine may do."""
+        """Return FLOPs per second of the points that ran here, or of this machine."""
         rows = [one for one in read_table(self.directory) if one["status"] == "finished"]
-        done = {one["fingerprint"]: one["seconds"] for one in rows}
-        known = [(one.cost.flops, done.get(one.fingerprint, 0.0)) for one in self.points]
-        known = [(flops, seconds) for flops, seconds in known if seconds]
+        seconds = {one["fingerprint"]: one["seconds"] for one in rows}
+        known = [one for one in self.points if seconds.get(one.fingerprint)]
         if known:
-            flops, seconds = map(sum, zip(*known, strict=True))
-            return flops / seconds, f"as the {len(known)} that ran so far"
+            total = sum(seconds[one.fingerprint] for one in known)
+            flops = sum(one.cost.flops for one in known)
+            return flops / total, f"as the {len(known)} that ran so far"
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
-        return UTILISATION * peak, f"{basis}, besides what each takes to begin"
+        return UTILISATION * peak, f"{basis}, besides the time to start each"
 
     def _repr_html_(self) -> str:
-        rows, lines = read_table(self.directory), self._summary()[1]
-        return points_html(self.points, rows, lines, objective=self.compared_by)
-
-
-def _apart(items: Sequence[Item | fdl.Config]) -> tuple[fdl.Config | None, list[Item]]:
-    """The graph that a sweep begins with, if any, and the rest."""
-    said = [item for item in items if not isinstance(item, fdl.Config)]
-    if len(said) == len(items):
-        return None, said
-    if not isinstance(items[0], fdl.Config) or len(said) < len(items) - 1:
-        raise ConfigError("a graph is where a sweep begins: give one, before all directives.")
-    return items[0], said
+        known = {row["fingerprint"]: row for row in read_table(self.directory)}
+        rows = [known.get(job.point.fingerprint, new_row(job)) for job in self.jobs]
+        states = Group(Results(rows, self.compared_by), Text(tables.tally(rows, len(rows))))
+        return tables.as_html(Group(self, states))
 
 
 def default_name(items: Sequence[Item]) -> str:
-    """The directory of a sweep in `runs`: the same for the same axes, whatever their values.
+    """Return the name of a sweep's directory: the same for the same axes, whatever their values.
 
-    So the same command goes on where it was stopped, and one with more values, or one that repeats
-    the same runs, adds to it.
+    So the same command continues where it was stopped, and one with more values, or one that
+    repeats the same runs, adds to it.
     """
     items = [item for item in items if isinstance(item, str) or not item.is_repeat]
     fixed = [item for item in items if isinstance(item, str)]
-    names = [axis_names(item) if isinstance(item, Axis) else [item] for item in items]
-    said = [one for pieces in names for one in pieces]
-    begins = fixed[:1] if fixed and split_directive(fixed[0])[0].startswith("config") else []
-    digest = hashlib.sha256(repr(said).encode()).hexdigest()[:8]
-    return f"sweep-{name_of_base(begins)}-{digest}"
+    names = [item.names if isinstance(item, Axis) else [item] for item in items]
+    digest = hashlib.sha256(repr([one for name in names for one in name]).encode()).hexdigest()
+    base = runs.name_of_base(fixed[:1])
+    return f"sweep-{base}-{digest[:8]}"

@@ -12,14 +12,12 @@ from optuna import distributions, pruners, samplers
 from optuna.trial import FrozenTrial
 
 from fidgpt.compose.catalogue import Catalogue
-from fidgpt.compose.directives import assignment
 from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.formulas import split_at_commas
-from fidgpt.sweep.moves import moves, overwritten, samples_of
-from fidgpt.sweep.points import Maker, Point
-from fidgpt.sweep.values import ASSIGNED, NUMBERS, Axis, Choice, axis_values
+from fidgpt.sweep.axes import NUMBERS, Axis, Choice, axis_values, split_value
+from fidgpt.sweep.points import Maker, Point, moves, overwritten, samples_of
 from fidgpt.train.device import derive_seed
 
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
@@ -92,21 +90,19 @@ def space(text: str) -> Space:
     """
     kind, rest = split_directive(text)
     if kind in NUMBERS and "=" in rest:
-        right = assignment(rest, text)[2]
+        prefix, right = split_value(text)
         values = split_at_commas(right)
         match = _RANGE.fullmatch(values[0]) if len(values) == 1 else None
         found = None if match is None else _range(match[1], match[2], text)
         if found is not None:
-            return Space(text, f"{kind}:{rest.removesuffix(right)}", found)
+            return Space(text, prefix.lstrip(), found)
     directives = axis_values(text, flag="--space")
     if len(set(directives)) < 2:
         raise ConfigError(
             f"--space={text} has a single value: write log(1e-5,1e-1), lin(0,0.2), "
             "range(64,513,64) or several values separated by commas."
         )
-    kind, rest = split_directive(directives[0])
-    value = assignment(rest, text)[2] if kind in ASSIGNED else rest
-    prefix = directives[0].removesuffix(value.strip())
+    prefix = split_value(directives[0])[0]
     choices = tuple(one.removeprefix(prefix) for one in directives)
     return Space(text, prefix, distributions.CategoricalDistribution(choices))
 
@@ -198,9 +194,7 @@ class Points:
         return [axis.choices[end] for axis in self._maker.axes]
 
     def _graph(self, chosen: Sequence[Choice]) -> fdl.Config:
-        draft = self._maker.draft(chosen)
-        raise_all(list(draft.mistakes))
-        return cast("fdl.Config", draft.root)
+        return self._maker.graph(chosen)
 
 
 MakeSampler = Callable[[int], samplers.BaseSampler]

@@ -1,4 +1,4 @@
-"""Results as tables."""
+"""Points and results as tables, on a terminal and in notebooks."""
 
 import io
 from collections.abc import Collection, Iterable, Sequence
@@ -10,108 +10,105 @@ from rich.table import Table
 from rich.text import Text
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.objective import USUAL, Objective, kept, objective_of, usual
+from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.points import Plan
 from fidgpt.sweep.results import Result, read_table
-from fidgpt.train.summary_text import magnitude
+from fidgpt.train.summary_text import counted, duration, magnitude
 
 FAILED = ("failed", "diverged")
 TO_COME = ("waiting", "running", "stopped")
 _FLOPS = ["", "k", "M", "G", "T", "P", "E", "Z"]
-_MARKS = {"failed": "red", "diverged": "red", "finished": "green", "running": "bold"}
+_STYLES = {"failed": "red", "diverged": "red", "finished": "green", "running": "bold"}
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, numbers: Collection[str] = ()
+) -> Table:
+    """Return a table whose columns of numbers are aligned to the right."""
+    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in head:
+        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return made
 
 
 def points_table(plan: Plan, *, flops_per_second: float) -> Table:
-    """The points of a sweep: name, fingerprint, size, operations, and how long each may take."""
-    table = _table("point", "fingerprint")
-    for column in ("parameters", "FLOPs", "about"):
-        table.add_column(column, justify="right")
-    for point in plan.points:
-        table.add_row(
-            Text(point.name),
-            point.short,
-            f"{point.cost.parameters:,}",
+    """Return the points of a sweep with their size, FLOPs and approximate time."""
+    rows = [
+        (
+            *(point.name, point.short, f"{point.cost.parameters:,}"),
             magnitude(point.cost.flops, _FLOPS),
             duration(point.cost.flops / flops_per_second),
         )
-    return table
+        for point in plan.points
+    ]
+    numbers = ("parameters", "FLOPs", "about")
+    return table(("point", "fingerprint", *numbers), rows, numbers=numbers)
 
 
 def summary_lines(
     plan: Plan, *, flops_per_second: float, basis: str, done: Collection[str] = ()
 ) -> list[str]:
-    """What stands below the points: how many there are, their time, and what each axis moves.
+    """Return what follows a table of points: their number and time, and what each axis moves.
 
     Args:
       plan: the points.
-      flops_per_second: how fast the machine is.
+      flops_per_second: the speed of the machine.
       basis: how that is known.
-      done: fingerprints of points that were trained.
+      done: fingerprints of finished points.
     """
     left = [point for point in plan.points if point.fingerprint not in done]
-    count, num_done = len(plan.points), len(plan.points) - len(left)
-    told = f"{count} point{'' if count == 1 else 's'}"
-    told += f", {num_done} of them done" if num_done else ""
+    num_done = len(plan.points) - len(left)
+    text = counted(len(plan.points), "point") + (f", {num_done} of them done" if num_done else "")
     if left:
         seconds = sum(point.cost.flops for point in left) / flops_per_second
-        told += f", about {duration(seconds)} {'for the rest, ' if num_done else ''}"
-        told += f"one after the other, {basis}"
-    lines = [told]
-    if plan.num_folded:
-        lines.append(f"{plan.num_folded} more are the same runs as some of these")
-    return lines + plan.moves
+        rest = "for the rest, " if num_done else ""
+        text += f", about {duration(seconds)} {rest}one after the other, {basis}"
+    folded = [f"{plan.num_folded} more are the same runs as some of these"] * bool(plan.num_folded)
+    return [text, *folded, *plan.moves]
 
 
-def results_table(rows: Iterable[dict[str, Any]], objective: Objective | None = None) -> Table:
-    """What came of each point; where some failed, with their last words.
-
-    Args:
-      rows: the points.
-      objective: what they are compared by, where it was said.
-    """
+def results_table(rows: Iterable[Result], objective: Objective | None = None) -> Table:
+    """Return the results of points, with the last words of those that failed."""
     rows = list(rows)
-    table = _table("point", "fingerprint", "status")
     shown = [one for one in _metrics(objective) if any(one in row["metrics"] for row in rows)]
-    for column in ("step", *shown):
-        table.add_column(column, justify="right")
-    words = any(row["last_words"] for row in rows)
-    if words:
-        table.add_column("last words", overflow="fold")
+    words = ["last words"] if any(row["last_words"] for row in rows) else []
+    lines: list[list[str | Text]] = []
     for row in rows:
-        numbers = [_number(row["metrics"].get(name)) for name in shown]
-        step = f"{row['step']:,}/{row['num_steps']:,}"
-        cells = [Text(row["name"]), row["fingerprint"][:12], status(row), step, *numbers]
-        table.add_row(*cells, *([Text(row["last_words"])] if words else []))
-    return table
+        count = f" ({row['attempts']} attempts)" if row["attempts"] > 1 else ""
+        status = Text(row["status"] + count, style=_STYLES.get(row["status"], ""))
+        cells = [row["name"], row["fingerprint"][:12], status, *_progress(row, shown)]
+        lines.append(cells + ([row["last_words"]] if words else []))
+    numbers = ("step", *shown)
+    return table(("point", "fingerprint", "status", *numbers, *words), lines, numbers=numbers)
 
 
 def running_table(
-    rows: Iterable[tuple[dict[str, Any], float | None]], objective: Objective | None = None
+    rows: Iterable[tuple[Result, float | None]], objective: Objective | None = None
 ) -> Table:
-    """What runs now: each row with the seconds that are left of it."""
-    table, shown = _table("point"), _metrics(objective)
-    for column in ("step", *shown, "left"):
-        table.add_column(column, justify="right")
-    for row, left in rows:
-        numbers = [_number(row["metrics"].get(name)) for name in shown]
-        step = f"{row['step']:,}/{row['num_steps']:,}"
-        table.add_row(Text(row["name"]), step, *numbers, "-" if left is None else duration(left))
-    return table
+    """Return the points that run, each given with the seconds left of it."""
+    numbers = ("step", *_metrics(objective), "left")
+    lines = [
+        (row["name"], *_progress(row, numbers[1:-1]), "-" if left is None else duration(left))
+        for row, left in rows
+    ]
+    return table(("point", *numbers), lines, numbers=numbers)
 
 
-def status(row: dict[str, Any]) -> Text:
-    """How a point is doing; of one that needed several attempts, how many."""
-    count = f" ({row['attempts']} attempts)" if row["attempts"] > 1 else ""
-    return Text(row["status"] + count, style=_MARKS.get(row["status"], ""))
+def _metrics(objective: Objective | None) -> list[str]:
+    """Return what tables show: the losses, and what is compared."""
+    return list(dict.fromkeys((*reversed(USUAL), *([objective.name] if objective else []))))
 
 
-def best(
-    rows: Iterable[dict[str, Any]], objective: Objective | None = None
-) -> dict[str, Any] | None:
-    """The row that is best by the objective among those that are done; None without any.
+def _progress(row: Result, metrics: Sequence[str]) -> list[str]:
+    values = [row["metrics"].get(name) for name in metrics]
+    cells = [f"{one:.4f}" if isinstance(one, int | float) else "-" for one in values]
+    return [f"{row['step']:,}/{row['num_steps']:,}", *cells]
 
-    While none is, among those that go on: where they are now, they can hardly be compared.
-    """
+
+def best(rows: Iterable[Result], objective: Objective | None = None) -> Result | None:
+    """Return the best finished row, or the best of those that still run if none is finished."""
     rows = [row for row in rows if row["status"] not in FAILED]
     by = objective or usual(rows)
     rows = [row for row in rows if by.name in row["metrics"]]
@@ -119,53 +116,23 @@ def best(
     return min(rows, key=lambda row: by.sorted_by(row["metrics"][by.name]), default=None)
 
 
-def tally(rows: Iterable[dict[str, Any]], count: int) -> str:
-    """How many of so many points are done, and how many failed."""
+def tally(rows: Iterable[Result], count: int) -> str:
+    """Return how many of so many points are done, and how many failed."""
     statuses = [row["status"] for row in rows]
     num_failed = sum(one in FAILED for one in statuses)
-    told = f"{statuses.count('finished')} of {count} done"
-    return told + (f", {num_failed} failed" if num_failed else "")
-
-
-def duration(seconds: float) -> str:
-    """A time with two units at most: `45 s`, `3 min 20 s`, `2 h 5 min`."""
-    units: Sequence[tuple[str, int]] = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    left = round(seconds)
-    if left < 1:
-        return f"{seconds:.1g} s"
-    first = next(i for i, (_, size) in enumerate(units) if left >= size)
-    texts = []
-    for unit, size in units[first : first + 2]:
-        count, left = divmod(left, size)
-        texts += [f"{count:,} {unit}"] if count else []
-    return " ".join(texts)
-
-
-def _metrics(objective: Objective | None) -> list[str]:
-    """What tables show of points: the losses, and what is compared."""
-    return list(dict.fromkeys((*reversed(USUAL), *([objective.name] if objective else []))))
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else "-"
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+    failed = f", {num_failed} failed" if num_failed else ""
+    return f"{statuses.count('finished')} of {count} done{failed}"
 
 
 class Results(Sequence[Result]):
-    """The rows of a sweep, one a point; shows itself in a notebook.
+    """The rows of a sweep, one for each point; displays itself in a notebook.
 
     Each is a dict with name, fingerprint, status, values (by axis), directives, metrics (the last
     of each), step, attempts, seconds and last_words.
 
     Args:
       rows: the rows.
-      objective: what they are compared by; the held-out loss unless said.
+      objective: what they are compared by; defaults to the held-out loss.
     """
 
     def __init__(self, rows: Sequence[Result], objective: Objective | None = None) -> None:
@@ -179,24 +146,24 @@ class Results(Sequence[Result]):
         return len(self._rows)
 
     def best(self, name: str | None = None) -> Result | None:
-        """The best row by a metric, such as `max:tasks/arc_easy/acc`; None without any.
+        """Return the best row by a metric, such as `max:tasks/arc_easy/acc`; None without any.
 
         Raises:
-          ConfigError: the metric says not which way is better.
+          ConfigError: the metric lacks a direction.
         """
         return best(self._rows, objective_of(name) if name else self._objective)
 
     def __rich__(self) -> RenderableType:
         row, name = self.best(), (self._objective or usual(self._rows)).name
-        told = f"best: {row['name']}, {name} {row['metrics'][name]:.4f}" if row else "no result yet"
-        return Group(results_table(self._rows, self._objective), Text(told))
+        text = f"best: {row['name']}, {name} {row['metrics'][name]:.4f}" if row else "no result yet"
+        return Group(results_table(self._rows, self._objective), Text(text))
 
     def _repr_html_(self) -> str:
         return as_html(self)
 
 
 def read_results(directory: str | Path) -> Results:
-    """What came of the points of a sweep, from its directory alone.
+    """Return the results of a sweep, from its directory alone.
 
     Raises:
       ConfigError: no sweep has run there.
@@ -204,11 +171,11 @@ def read_results(directory: str | Path) -> Results:
     rows = read_table(Path(directory))
     if not rows:
         raise ConfigError(f"{directory} holds no sweep: there is no table.jsonl with rows in it.")
-    return Results(rows, kept(Path(directory)))
+    return Results(rows, read_objective(Path(directory)))
 
 
 def as_html(shown: Any) -> str:
-    """Something that rich can show, as a piece of HTML."""
+    """Return what rich can show as HTML."""
     console = Console(file=io.StringIO(), record=True, width=160, highlight=False)
     console.print(shown)
     return console.export_html(

@@ -68,7 +68,7 @@ const drawAxes = () => {
       traces: axisTraces(axis),
       look: {
         showlegend: otherOf(axis) !== null, legend: { orientation: "h", y: -0.4, yanchor: "top" }, // for the lines
-        xaxis: { title: { text: axis.label + (axis.log ? " (log)" : "") }, ...ticks(axis) }, yaxis: { title: { text: data.objective } },
+        xaxis: { title: { text: axis.label + (axis.is_log ? " (log)" : "") }, ...ticks(axis) }, yaxis: { title: { text: data.objective } },
       },
     }));
   }
@@ -84,7 +84,7 @@ const drawEffects = () => {
       x: data.effects.flatMap(({ all }) => all), y: data.effects.flatMap(({ all }, at) => all.map(() => labels[at])), mode: "markers", hoverinfo: "x",
       marker: { size: 7, color: colour("faint") },
     }, {
-      x: data.effects.map(({ difference }) => difference), y: labels, mode: "markers+text", text: data.effects.map((one) => one.told), textposition: "top center", hoverinfo: "text", cliponaxis: false,
+      x: data.effects.map(({ difference }) => difference), y: labels, mode: "markers+text", text: data.effects.map((one) => one.text), textposition: "top center", hoverinfo: "text", cliponaxis: false,
       marker: { size: 11, symbol: "diamond", color: colour("accent") },
       error_x: { type: "data", array: data.effects.map((one) => one.spread ?? 0), color: colour("accent"), thickness: 2 },
     }],

@@ -30,7 +30,7 @@ const fewCurves = () => data.order.map((at) => {
 const manyCurves = () => {
   const axis = axes.find((one) => one.label === curveLook.by);
   const value = (at) => axis ? place(axis, points[at]) : points[at].final;
-  const raised = (one) => axis?.log && one !== null ? Math.log10(one) : one;
+  const raised = (one) => axis?.is_log && one !== null ? Math.log10(one) : one;
   const known = points.map((_, at) => raised(value(at))).filter((one) => one !== null);
   const low = Math.min(...known), high = Math.max(...known);
   const shade = (at) => {
@@ -39,7 +39,7 @@ const manyCurves = () => {
   };
   const special = [...new Set([data.best, ...chosen.pair])];
   const plain = [...data.order].reverse().filter((at) => !special.includes(at));
-  const tick = axis && (axis.log || !axis.numbers) && axis.texts.length <= 15;
+  const tick = axis && (axis.is_log || !axis.numbers) && axis.texts.length <= 15;
   const bar = {
     x: [null], y: [null], mode: "markers", hoverinfo: "skip", showlegend: false,
     marker: { color: [low, high], cmin: low, cmax: high, colorscale: SCALE, reversescale: isReversed(), showscale: true, colorbar: {

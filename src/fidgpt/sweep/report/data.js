@@ -2,8 +2,8 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const { points, axes, groups } = data;
-const choices = axes.some((axis) => !axis.repeat) ? axes.filter((axis) => !axis.repeat) : axes;
-const hasRepeats = axes.some((axis) => axis.repeat);
+const choices = axes.some((axis) => !axis.is_repeat) ? axes.filter((axis) => !axis.is_repeat) : axes;
+const hasRepeats = axes.some((axis) => axis.is_repeat);
 const groupOf = [];
 groups.forEach((group, at) => group.members.forEach((member) => { groupOf[member] = at; }));
 

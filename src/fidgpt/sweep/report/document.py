@@ -1,53 +1,241 @@
-"""The report as text and as a page."""
+"""The report of a sweep as CSV, Markdown and an HTML page, with the commands that it suggests."""
 
 import base64
+import csv
 import hashlib
 import html
 import importlib.util
+import io
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fidgpt.compose import runs
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.reproduction import command_for
 from fidgpt.files import write_whole
-from fidgpt.graph import ConfigError
-from fidgpt.sweep.report.analysis import METHOD
-from fidgpt.sweep.report.commands import best_commands, repeat_command
-from fidgpt.sweep.report.records import Record, Said, differing
-from fidgpt.sweep.report.report import (
-    Report,
-    by_rank,
-    csv_text,
-    deviation,
-    leaders_table,
-    markdown_text,
-    percent,
-)
+from fidgpt.graph import ConfigError, outlines
+from fidgpt.sweep.axes import split_value
+from fidgpt.sweep.report.statistics import METHOD, Effect, Group, Record, Report, number
+from fidgpt.train import RunError
 
+_SEEDS = "--repeat=seed:3"
 _CURVES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
 _NUMBERS = 40_000  # in all curves of a metric together, which a browser draws at once
 _FEWEST, _MOST = 60, 600  # in one of them
-_DIGITS = 5
+_SCRIPTS = (  # each uses those before it
+    *("data", "dom", "chosen", "plots", "curves", "axes", "importance", "map"),
+    *("parallel", "points", "difference", "main"),
+)
+
+
+def csv_text(report: Report) -> str:
+    """Return a row for each point, in the order of the sweep."""
+    name, labels = report.objective.name, [column.label for column in report.columns]
+    of_run = ("step", "num_steps", "parameters", "seconds", "attempts", "last_words")
+    head = ["rank", "name", "status", "fingerprint", *labels, f"final {name}", f"best {name}"]
+    head += ["best at step", "mean over repeats", "spread over repeats", "repeats"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*head, *of_run, "directives"])
+    for at, record in enumerate(report.records):
+        row, group, best = record.row, report.group(at), record.best(report.objective)
+        cells = [_rank(report, group), row["name"], row["status"], row["fingerprint"]]
+        cells += [record.values.get(label) for label in labels]
+        cells += [report.finals[at], *(best or (None, None))]
+        cells += [group.mean, group.spread, len(group.finals), *(row[key] for key in of_run)]
+        writer.writerow([*cells, " ".join(row["directives"])])
+    return text.getvalue()
+
+
+def markdown_text(report: Report, command: str, repeat: str | None = None) -> str:
+    """Return the winner, its command, the ranked points, effects and importances.
+
+    Args:
+      report: the report.
+      command: runs the best point again.
+      repeat: runs the two best with other seeds.
+    """
+    pieces = [f"# {report.directory.resolve().name}", "\n".join(report.verdict)]
+    commands = {"the best point again": command.strip(), "the two best with other seeds": repeat}
+    pieces += [f"To run {what}:\n\n```\n{one}\n```" for what, one in commands.items() if one]
+    for label in report.leaders:
+        pieces.append(f"## Best at each {label}\n\n{_markdown(*leaders_table(report, label))}")
+    pieces.append(f"## Points\n\n{_markdown(*_points_table(report))}")
+    if report.effects:
+        head = ["", "where", report.objective.name, "difference to all"]
+        rows = [[one.label, one.rest, number(one.mean), _change(one)] for one in report.effects]
+        pieces.append(f"## What was left out\n\n{_markdown(head, rows)}")
+    if len(report.columns) > 1:
+        shares = [[column.label, _percent(share)] for column, share in report.importances]
+        table = _markdown(["axis", "share"], shares)
+        pieces.append(f"## Importance\n\n{METHOD}\n\n{table}")
+    return "\n\n".join(pieces) + "\n"
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    cells = [[" ".join(str(one).replace("|", "\\|").split()) for one in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def leaders_table(report: Report, label: str) -> tuple[list[str], list[list[str]]]:
+    """Return what won at each value of an axis, by how much, and whether that may be noise."""
+    head = [label, "best", report.objective.name, "ahead of the next by"]
+    rows = []
+    for one in report.leaders[label]:
+        lead = "-" if one.lead is None else f"{one.lead:.3g}"
+        mean = _mean(one.group) if report.repeats else number(one.group.mean)
+        rows.append([one.text, one.others, mean, lead])
+        if report.repeats:
+            rows[-1].append({True: "yes", False: "no", None: "unknown"}[one.is_beyond_noise])
+    return head + (["more than noise"] if report.repeats else []), rows
+
+
+def _points_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    has_words = any(record.row["last_words"] for record in report.records)
+    head = ["", "point", "fingerprint", "status", f"final {report.objective.name}", "best"]
+    head += ["mean ± spread over repeats"] * bool(report.repeats) + ["last words"] * has_words
+    rows = []
+    for at in report.order:
+        record, group = report.records[at], report.group(at)
+        row, best = record.row, record.best(report.objective)
+        progress = f"{row['status']} at {row['step']:,}/{row['num_steps']:,}"
+        rank, is_finished = _rank(report, group), row["status"] == "finished"
+        cells = ["" if rank is None else str(rank), record.name, f"`{row['fingerprint'][:12]}`"]
+        cells += [row["status"] if is_finished else progress, number(report.finals[at])]
+        cells += ["-" if best is None else f"{number(best.value)} at step {best.step:,}"]
+        cells += [_mean(group)] * bool(report.repeats) + [row["last_words"]] * has_words
+        rows.append(cells)
+    return head, rows
+
+
+def _rank(report: Report, group: Group) -> int | None:
+    return report.ranking.index(group) + 1 if group in report.ranking else None
+
+
+def _mean(group: Group) -> str:
+    spread = f" ± {group.spread:.2g}" if group.spread is not None else ""
+    return f"{number(group.mean)}{spread} ({len(group.finals)})"
+
+
+def _percent(share: float | None) -> str:
+    return "too few points" if share is None else f"{share:.0%}"
+
+
+def _change(effect: Effect) -> str:
+    pairs = f"over {len(effect.differences)} pairs"
+    spread = f" ± {effect.spread:.2g} {pairs}" if effect.spread is not None else ""
+    return f"{effect.difference:+.4g}{spread}"
+
+
+def best_commands(report: Report, *, allowed: Sequence[str] = ()) -> list[str]:
+    """Return the command of the best point; for a population, of each stretch on its way.
+
+    Raises:
+      ConfigError: it is a population, and Ray is not installed.
+    """
+    record = report.best
+    if not report.is_population:
+        return [shortest_command(record, allowed=allowed).strip()]
+    try:
+        from fidgpt.sweep.tune.member import Lineage, schedule  # late: needs Ray
+    except ImportError as error:
+        raise ConfigError(
+            "the report of a population needs what it was searched with. Install it with: "
+            'pip install "fidgpt[search,ray]"'
+        ) from error
+    line = Lineage(report.directory).ancestors(record.row["fingerprint"])
+    return schedule(line, run_dir="runs/best", flags=runs.allow_flags(allowed))
+
+
+def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
+    """Return a command for a point's config, or with its directives if that cannot be read."""
+    given = record.row["directives"]
+    try:
+        cfg = runs.load_run(record.directory, allowed=tuple(allowed))
+        return command_for(cfg, own_catalogue(tuple(allowed)), directives=given, allowed=allowed)
+    except (ConfigError, RunError):
+        return runs.train_command(given, allowed=allowed)
+
+
+def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
+    """Return a command that runs the two best points with other seeds, into the same directory.
+
+    None if both were repeated, if points differ in more than the values of directives, or for a
+    population, whose values changed on their way.
+    """
+    two = report.ranking[:2]
+    if report.is_population or len(two) < 2 or all(len(group.finals) > 1 for group in two):
+        return None
+    seeds = tuple(f"{label}+=" for label in report.repeats)
+    every = [[split_value(one) for one in record.row["directives"]] for record in report.records]
+    every = [[one for one in given if not (seeds and one[0].endswith(seeds))] for given in every]
+    if len({*map(len, every)}) > 1:
+        return None
+    first, second = (every[group.members[0]] for group in two)
+    # All that varies between any of the points varies here, so that the two keep their names.
+    varying = [i for i, column in enumerate(zip(*every, strict=True)) if len({*column}) > 1]
+    begin, end = varying[0], varying[-1] + 1
+    if end - begin > len(varying) or any(first[i][0] != second[i][0] for i in varying):
+        return None
+    axes = [f"{first[i][0]}{first[i][1]},{second[i][1]}" for i in varying]
+    axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
+    flags = [f"--config={prefix}{value}" for prefix, value in first]
+    words = [*runs.allow_flags(allowed), *flags[:begin], axis, *flags[end:], _SEEDS]
+    return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
+
+
+def differing(
+    records: Sequence[Record], *, allowed: Sequence[str] = ()
+) -> list[dict[str, str] | None]:
+    """Return the values of each config, by path, in which not all configs agree.
+
+    Inherited values are left out, as they follow from others.
+
+    Args:
+      records: the points; None stands for one without a readable config.
+      allowed: packages of the user's own that configs may name.
+    """
+    configs = [_values(record, tuple(allowed)) for record in records]
+    known = [one for one in configs if one is not None]
+    counts = Counter(item for one in known for item in one.items())
+    common = {item for item, count in counts.items() if count == len(known)}
+    return [one and dict(item for item in one.items() if item not in common) for one in configs]
+
+
+def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
+    try:
+        lines = list(outlines.rows(runs.load_run(record.directory, allowed=allowed), defaults=True))
+    except (ConfigError, RunError):
+        return None
+    own = [one for one in lines if one.path and one.text and one.kind != "inherited"]
+    return {one.path: one.text for one in own}
 
 
 def document(
     report: Report, command: str, *, repeat: str | None = None, allowed: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """A report as plain data.
+    """Return all that the page shows as plain data.
 
     Args:
-      report: what is told.
-      command: the best point's.
-      repeat: what runs the two best with other seeds.
+      report: the report.
+      command: runs the best point again.
+      repeat: runs the two best with other seeds.
       allowed: packages of the user's own that configs may name.
     """
-    said = differing(report.records, allowed=allowed)
+    name = report.objective.name
+    configs = differing(report.records, allowed=allowed)
+    unfinished = [group for group in report.groups if not group.finals]
     return {
         "title": report.directory.resolve().name,
-        "objective": report.objective.name,
+        "objective": name,
         "larger": report.objective.is_larger_better,
         "verdict": report.verdict,
         "command": command.strip(),
@@ -55,137 +243,66 @@ def document(
         "leaders": {label: leaders_table(report, label) for label in report.leaders},
         "method": METHOD,
         "best": report.records.index(report.best),
-        "points": [_point(report, at, config) for at, config in enumerate(said)],
-        "order": by_rank(report),
-        "axes": _axes(report),
-        "groups": _groups(report),
-        "effects": _effects(report),
+        "points": [
+            {key: value for key, value in record.row.items() if key != "metrics"}
+            | {
+                "final": final,
+                "last": (record.last(name) or (None,))[0],
+                "best": record.best(report.objective),
+            }
+            | {"config": config}
+            for record, final, config in zip(report.records, report.finals, configs, strict=True)
+        ],
+        "order": report.order,
+        "axes": [
+            {**asdict(column), "share": share, "share_text": _percent(share)}
+            for column, share in report.importances
+        ],
+        "groups": [
+            {"name": report.name_of(one), "members": one.members, "count": len(one.finals)}
+            | {"mean": one.mean, "spread": one.spread}
+            for one in [*report.ranking, *unfinished]
+        ],
+        "effects": [
+            {"label": f"{one.label} {one.rest}".strip(), "mean": one.mean, "text": _change(one)}
+            | {"difference": one.difference, "spread": one.spread, "all": one.differences}
+            for one in report.effects
+        ],
         "curves": _curves(report),
     }
 
 
-def _point(report: Report, at: int, config: Said | None) -> dict[str, Any]:
-    record = report.records[at]
-    row, best, last = record.row, record.best(report.objective), record.last(report.objective.name)
-    return {
-        "name": record.name,
-        "short": row["fingerprint"][:12],
-        "status": record.status,
-        "values": dict(record.values),
-        "final": record.final(report.objective.name),
-        "last": None if last is None else last.value,
-        "best": None if best is None else [best.value, best.step],
-        "step": row["step"],
-        "steps": row["num_steps"],
-        "parameters": row["parameters"],
-        "seconds": row["seconds"],
-        "words": row["last_words"],
-        "directives": row["directives"],
-        "config": config,
-    }
-
-
-def _axes(report: Report) -> list[dict[str, Any]]:
-    """The axes, the most important first."""
-    return [
-        {
-            "label": column.label,
-            "texts": column.texts,
-            "numbers": column.numbers,
-            "log": column.is_log,
-            "repeat": column.is_repeat,
-            "share": share,
-            "told": percent(share),
-        }
-        for column, share in report.importances
-    ]
-
-
-def _groups(report: Report) -> list[dict[str, Any]]:
-    """The groups, the best first, then those of which no point is finished."""
-    rest = [group for group in report.groups if not group.finals]
-    return [
-        {
-            "name": report.name_of(group),
-            "members": group.members,
-            "count": len(group.finals),
-            "mean": group.mean,
-            "spread": group.spread,
-        }
-        for group in [*report.ranking, *rest]
-    ]
-
-
-def _effects(report: Report) -> list[dict[str, Any]]:
-    return [
-        {
-            "label": " ".join(filter(None, (effect.label, effect.rest))),
-            "mean": effect.mean,
-            "difference": effect.difference,
-            "spread": effect.spread,
-            "all": effect.differences,
-            "told": deviation(effect),
-        }
-        for effect in report.effects
-    ]
-
-
-def _curves(report: Report) -> dict[str, list[list[list[float]]]]:
-    """Steps and numbers of each point, by metric; what nobody measured is left out."""
-    metrics = dict.fromkeys((report.objective.name, *_CURVES))
+def _curves(report: Report) -> dict[str, Any]:
+    """Return the steps and numbers of each point by metric, averaged where they are too many."""
     most = max(_FEWEST, min(_MOST, _NUMBERS // len(report.records)))
-    drawn = {
-        metric: [_curve(record, metric, most) for record in report.records] for metric in metrics
-    }
-    return {metric: curves for metric, curves in drawn.items() if any(x for x, _ in curves)}
-
-
-def _curve(record: Record, metric: str, most: int) -> list[list[float]]:
-    """Steps and numbers, no more than `most`: of neighbours that are too many, their mean."""
-    measured = record.series(metric)
-    width = math.ceil(len(measured) / most) or 1
-    buckets = [measured[at : at + width] for at in range(0, len(measured), width)]
-    return [
-        [bucket[-1].step for bucket in buckets],
-        [_rounded(sum(one.value for one in bucket) / len(bucket)) for bucket in buckets],
-    ]
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
-
-
-# In the order in which they use each other.
-_SCRIPTS = (
-    "data",
-    "dom",
-    "chosen",
-    "plots",
-    "curves",
-    "axes",
-    "importance",
-    "map",
-    "parallel",
-    "points",
-    "difference",
-    "main",
-)
+    found: dict[str, list[Any]] = {}
+    for metric in dict.fromkeys((report.objective.name, *_CURVES)):
+        found[metric] = []
+        for record in report.records:
+            series = record.series(metric)
+            width = math.ceil(len(series) / most) or 1
+            parts = [series[at : at + width] for at in range(0, len(series), width)]
+            means = [sum(one.value for one in part) / len(part) for part in parts]
+            steps = [part[-1].step for part in parts]
+            found[metric].append([steps, [float(f"{one:.5g}") for one in means]])
+    return {metric: curves for metric, curves in found.items() if any(x for x, _ in curves)}
 
 
 def page(document: dict[str, Any]) -> str:
-    """A report as an HTML page that needs nothing but itself, to be opened from a file.
-
-    Args:
-      document: all that it shows, as `document` makes it.
-    """
+    """Return a report, as `document` makes it, as an HTML page that needs no other file."""
     from plotly.offline import get_plotlyjs  # late: an extra
 
     library = get_plotlyjs()
     script = "\n".join(["'use strict';", *(_read(f"{name}.js") for name in _SCRIPTS)])
+    digests = [hashlib.sha256(one.encode()).digest() for one in (library, script)]
+    sources = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in digests)
     data = json.dumps(document, separators=(",", ":"), allow_nan=False)
     parts = {
         "title": html.escape(document["title"]),
-        "policy": _policy(library, script),
+        # Nothing from outside and no other script: whatever a sweep holds cannot run. Plotly
+        # writes styles of its own, draws pictures, and makes functions for the graphics card.
+        "policy": "default-src 'none'; form-action 'none'; base-uri 'none'; style-src "
+        f"'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {sources}",
         "style": _read("style.css"),
         "data": data.replace("<", "\\u003c"),  # no text in a config may end the script
         "library": library,
@@ -195,35 +312,18 @@ def page(document: dict[str, Any]) -> str:
     return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
 
-def _policy(*scripts: str) -> str:
-    """Nothing from outside, and no script but these: whatever a sweep holds, it cannot run.
-
-    Plotly writes styles of its own, draws pictures, and makes functions for the graphics card.
-    """
-    sources = " ".join(map(_digest, scripts))
-    return (
-        "default-src 'none'; form-action 'none'; base-uri 'none'; style-src 'unsafe-inline'; "
-        f"img-src data: blob:; script-src 'unsafe-eval' {sources}"
-    )
-
-
-def _digest(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
 def _read(name: str) -> str:
     return resources.files("fidgpt.sweep.report").joinpath(name).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a report was written to, and the commands in it.
+    """The files of a report, and the commands in it.
 
     Attributes:
       paths: the files.
-      command: what runs the best point again; of a population, a line for each stretch.
-      repeat: what runs the two best with other seeds; None where they were, or cannot be.
+      command: runs the best point again; for a population, a line for each stretch.
+      repeat: runs the two best with other seeds; None where there is no such command.
     """
 
     paths: Sequence[Path]
@@ -238,11 +338,11 @@ def write_report(
     with_page: bool = True,
     allowed: Sequence[str] = (),
 ) -> Written:
-    """Writes `NAME.csv`, `NAME.md` and `NAME.html` for `out=NAME`.
+    """Write `NAME.csv`, `NAME.md` and `NAME.html` for `out=NAME`.
 
     Args:
-      report: what is told.
-      out: where to; `report` in the directory of the sweep unless said.
+      report: the report.
+      out: where to; defaults to `report` in the directory of the sweep.
       with_page: whether to write the page, which Plotly draws.
       allowed: packages of the user's own that configs may name.
 

@@ -9,13 +9,13 @@ const canDraw = () => {
 };
 
 const dimension = (axis) => {
-  const raised = (one) => axis.log ? Math.log10(one) : one;
+  const raised = (one) => axis.is_log ? Math.log10(one) : one;
   const all = axis.numbers ?? axis.texts.map((_, at) => at);
   const few = axis.texts.length <= 12;
   const apart = few ? APART * (raised(all[all.length - 1]) - raised(all[0])) : 0;
   const values = finished.map((at) => place(axis, points[at]))
     .map((one, nth) => raised(one ?? all[0]) + apart * (nth / finished.length - 0.5));
-  const shown = few ? all.map((one, at) => [raised(one), short(axis.texts[at])]) : axis.log ? decades(all) : null;
+  const shown = few ? all.map((one, at) => [raised(one), short(axis.texts[at])]) : axis.is_log ? decades(all) : null;
   return { label: axis.label, values, ...(shown ? { tickvals: shown.map(([one]) => one), ticktext: shown.map(([, text]) => text) } : {}) };
 };
 

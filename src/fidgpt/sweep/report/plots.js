@@ -23,7 +23,7 @@ const scaleOf = (log) => ({ type: log ? "log" : "linear" });
 const ticks = (axis) => {
   if (!axis.numbers) return { tickvals: axis.texts.map((_, at) => at), ticktext: axis.texts.map((text) => short(text)), automargin: true };
   const few = axis.texts.length <= 6;
-  return { ...scaleOf(axis.log), ...(few ? { tickvals: axis.numbers, ticktext: axis.texts.map((text) => short(text)), tickangle: "auto" } : axis.log ? { dtick: "D2", exponentformat: "e" } : {}) };
+  return { ...scaleOf(axis.is_log), ...(few ? { tickvals: axis.numbers, ticktext: axis.texts.map((text) => short(text)), tickangle: "auto" } : axis.is_log ? { dtick: "D2", exponentformat: "e" } : {}) };
 };
 
 // Plotly reads some tags in its texts: those of a sweep are none.

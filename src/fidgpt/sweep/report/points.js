@@ -1,12 +1,12 @@
 // The table of points: sorted by any column, filtered by words and by what the coordinates keep.
 
 const SIGNS = { finished: "✓", running: "▶", waiting: "…", stopped: "‖", "stopped early": "‖", failed: "✕", diverged: "✕" };
-const hasWords = points.some(({ words }) => words);
+const hasWords = points.some(({ last_words }) => last_words);
 
 const COLUMNS = [
   ["", (at) => rankOf[at], (at) => chosen.pair.includes(at) ? mark(chosen.pair.indexOf(at)) : points[at].final === null ? "" : String(groupOf[at] + 1), "number"],
   ["point", (at) => points[at].name],
-  ["status", (at) => points[at].status, (at) => `${SIGNS[points[at].status] ?? ""} ${points[at].status}${points[at].final === null && points[at].step ? ` at ${whole(points[at].step)}/${whole(points[at].steps)}` : ""}`],
+  ["status", (at) => points[at].status, (at) => `${SIGNS[points[at].status] ?? ""} ${points[at].status}${points[at].final === null && points[at].step ? ` at ${whole(points[at].step)}/${whole(points[at].num_steps)}` : ""}`],
   [`final ${data.objective}`, (at) => points[at].final, (at) => number(points[at].final), "number"],
   ["best", (at) => points[at].best?.[0], (at) => points[at].best ? `${number(points[at].best[0])} at ${whole(points[at].best[1])}` : "–", "number"],
   ...(hasRepeats ? [["mean ± spread", (at) => groups[groupOf[at]].mean, (at) => {
@@ -15,8 +15,8 @@ const COLUMNS = [
   }, "number"]] : []),
   ["parameters", (at) => points[at].parameters, (at) => whole(points[at].parameters), "number"],
   ["seconds", (at) => points[at].seconds, (at) => points[at].seconds.toFixed(0), "number"],
-  ["fingerprint", (at) => points[at].short],
-  ...(hasWords ? [["last words", (at) => points[at].words, undefined, "words"]] : []),
+  ["fingerprint", (at) => points[at].fingerprint.slice(0, 12)],
+  ...(hasWords ? [["last words", (at) => points[at].last_words, undefined, "words"]] : []),
 ];
 const order = { column: 0, down: false };
 
@@ -31,7 +31,7 @@ const compared = (one, other) => {
 const fillPoints = () => {
   const words = $("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (at) => {
-    const text = `${points[at].name} ${points[at].status} ${points[at].short}`.toLowerCase();
+    const text = `${points[at].name} ${points[at].status} ${points[at].fingerprint.slice(0, 12)}`.toLowerCase();
     return words.every((word) => text.includes(word)) && (!kept.at || kept.at.has(at));
   };
   const shown = points.map((_, at) => at).filter(fits).sort(compared);

@@ -21,6 +21,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.formulas import Call, parse_call
 from fidgpt.graph.permissions import allowed_changes
+from fidgpt.sweep.axes import NUMBERS
 from fidgpt.sweep.objective import Objective, objective_of, refuse_unreportable, refuse_unreported
 from fidgpt.sweep.points import Cost, Point
 from fidgpt.sweep.progress import Screen, opened
@@ -41,7 +42,6 @@ from fidgpt.sweep.tune.fitting import (
 )
 from fidgpt.sweep.tune.member import PINS, Descent, Lineage, Plan, member_of, schedule
 from fidgpt.sweep.tune.trial import refuse_unmeasured, unmeasured
-from fidgpt.sweep.values import NUMBERS
 from fidgpt.train.device import derive_seed
 
 _LOOKS = 10  # at a population, unless said: a tenth of the run between two

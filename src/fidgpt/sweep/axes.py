@@ -1,0 +1,312 @@
+"""Axes of a sweep: their values, and the names of what varies."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fidgpt.compose.directives import assignment
+from fidgpt.compose.spelling import KINDS, split_directive
+from fidgpt.graph import ConfigError, find_parameters
+from fidgpt.graph.errors import at
+from fidgpt.graph.formulas import compute, split_at_commas
+from fidgpt.graph.outlines import leaf_text
+
+ASSIGNED = ("set", "tag", "use", "tie")  # kinds of directives with a value after a sign
+NUMBERS = ("set", "tag")  # those of which the value may be a number
+_CALL = re.compile(r"\s*(lin|log|range)\((.*)\)\s*", re.DOTALL)
+_FORMS = {
+    "lin": "lin(first, last, count)",
+    "log": "log(first, last, count)",
+    "range": "range(first, end, step)",
+}
+_MOST = 100_000  # values of an axis; more are a typing error
+_REPEAT = "--repeat="
+_LAST = re.compile(r"([A-Za-z_]\w*)\W*$")
+
+
+class Parsed(NamedTuple):
+    """The pieces of a directive.
+
+    Attributes:
+      kind: such as `set`; "" if there is none.
+      name: what is assigned; "" if the directive is not an assignment.
+      sign: of a relative assignment, such as `*`.
+      value: all that follows.
+    """
+
+    kind: str
+    name: str
+    sign: str
+    value: str
+
+    @property
+    def subject(self) -> str:
+        """What the directive is about: what it assigns, or its kind."""
+        return self.name or self.kind
+
+
+def parsed(directive: str) -> Parsed:
+    """Split a directive.
+
+    Raises:
+      ConfigError: an assignment has no `=`.
+    """
+    kind, rest = split_directive(directive)
+    pieces = assignment(rest, directive) if kind in ASSIGNED else ("", "", rest)
+    return Parsed(kind, *pieces)
+
+
+def split_value(directive: str) -> tuple[str, str]:
+    """Split a directive into all before its value, and the value."""
+    value = parsed(directive).value
+    return directive.removesuffix(value), value
+
+
+def expanded(text: str) -> list[str]:
+    """Return the values that a text stands for: many for `lin`, `log` and `range`, else itself.
+
+    `lin(0, 1, 5)` and `log(1e-4, 1e-2, 9)` include both ends; `range(0, 10, 2)` excludes its
+    second number, as Python's does, and its step defaults to 1. Values of `log` are rounded to four
+    digits and those of `lin` to six, except whole numbers.
+
+    Raises:
+      ConfigError: the numbers make no such values.
+    """
+    match = _CALL.fullmatch(text)
+    if match is None:
+        return [text.strip()]
+    text, kind = text.strip(), match[1]
+    with at(text):
+        numbers = [compute(one, {}) for one in match[2].split(",")]
+    if kind == "range" and len(numbers) == 2:
+        numbers.append(1)
+    if len(numbers) != 3:
+        raise ConfigError(f"{text} needs three numbers: {_FORMS[kind]}.")
+    first, last, third = numbers
+    if kind == "range":
+        count = math.ceil(round((last - first) / third, 9)) if third else 0
+        if not 1 <= count <= _MOST:
+            raise ConfigError(
+                f"{text} has no value, or too many: it goes from its first number by steps of its "
+                "third, and ends before its second."
+            )
+        return [_written(first + i * third, 12) for i in range(count)]
+    if third != int(third) or not 1 <= third <= _MOST:
+        raise ConfigError(f"{text} has {third:g} values: count must be a whole number from 1.")
+    if kind == "lin":
+        return [_written(value, 6) for value in np.linspace(first, last, int(third)).tolist()]
+    if not (first > 0 and last > 0):
+        raise ConfigError(f"{text} goes through 0: log needs numbers above it.")
+    return [_written(value, 4) for value in np.geomspace(first, last, int(third)).tolist()]
+
+
+def _written(value: float, digits: int) -> str:
+    """Write a number with some digits; as a whole number if it is one but for rounding."""
+    whole = round(value)
+    if abs(value - whole) <= 1e-9 * abs(value) and abs(whole) < 10**12:
+        return str(whole)
+    return repr(float(f"{value:.{digits}g}"))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of an axis.
+
+    Attributes:
+      directives: what makes it; empty where something is left out.
+      label: its name, if the directives do not show it.
+    """
+
+    directives: tuple[str, ...]
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that varies, in the place of its directives among the others.
+
+    Attributes:
+      text: the flag, for messages.
+      choices: its values.
+    """
+
+    text: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether it repeats runs with other seeds."""
+        return self.text.startswith(_REPEAT)
+
+    @property
+    def names(self) -> list[str]:
+        """The full names of what it changes."""
+        first = self.choices[0]
+        if first.label is not None:
+            return [self.text.removeprefix("--").partition("=")[0]]
+        return [parsed(directive).subject for directive in first.directives]
+
+
+Item = str | Axis  # a directive, or what varies in its place
+
+
+def axis(text: str, values: Iterable[object] | None = None) -> Axis:
+    """Return an axis of one directive: `tag:LearningRate=1e-4,3e-4`, `fiddler:use_rope,use_alibi`.
+
+    Args:
+      text: the directive with its values, or without them: `tag:LearningRate`.
+      values: the values, if the text has none.
+
+    Raises:
+      ConfigError: the axis has no values.
+    """
+    if values is not None:
+        separator = "=" if split_directive(text)[0] in ASSIGNED else ":"
+        text += ("" if text.endswith((":", "=")) else separator) + ",".join(map(str, values))
+    return Axis(f"--sweep={text}", tuple(Choice((one,)) for one in axis_values(text)))
+
+
+def pairs(text: str) -> Axis:
+    """Return directives that change together: `set:a=1,2;tag:B=3,4` is (1, 3) and (2, 4).
+
+    Raises:
+      ConfigError: one of them has no values, or not as many as the others.
+    """
+    columns = {one: axis_values(one, flag="--zip") for one in _pieces(text)}
+    if len(columns) < 2:
+        raise ConfigError(f"--zip={text} pairs nothing: put a ; between two axes, and quote them.")
+    if len({len(column) for column in columns.values()}) > 1:
+        counts = "\n".join(f"  {len(values)} values: {one}" for one, values in columns.items())
+        raise ConfigError(f"--zip pairs axes of one length, and these differ:\n{counts}")
+    rows = zip(*columns.values(), strict=True)
+    return Axis(f"--zip={text}", tuple(Choice(row) for row in rows))
+
+
+def repeat(text: str) -> Axis:
+    """Return the same run with other seeds: `seed:3` is the config's seed, and the next two.
+
+    Raises:
+      ConfigError: there is no count.
+    """
+    what, _, count = text.rpartition(":")
+    if not what or not count.strip().isdecimal() or int(count) < 1:
+        raise ConfigError(f"--repeat={text} lacks a name or a count: write --repeat=seed:3.")
+    directive = what if split_directive(what)[0] else f"set:{what}"
+    choices = tuple(Choice((f"{directive}+={i}",)) for i in range(int(count)))
+    return Axis(f"{_REPEAT}{text}", choices)
+
+
+def ablation(text: str) -> Axis:
+    """Return all of some directives, then all but one of them, for each: `fiddler:use_gqa,use_moe`.
+
+    A `;` separates directives of several kinds. A run with none of them is not among the values:
+    an ablation measures what each one adds to the others.
+
+    Raises:
+      ConfigError: there is nothing to leave out.
+    """
+    every = tuple(one for piece in _pieces(text) for one in axis_values(piece, flag="--ablate"))
+    if not every:
+        raise ConfigError(f"--ablate={text} leaves nothing out: write --ablate=fiddler:A,B.")
+    if len(set(every)) < len(every):
+        raise ConfigError(f"--ablate={text} names one directive twice.")
+    without = [
+        Choice(every[:i] + every[i + 1 :], f"without {split_directive(one)[1].strip()}")
+        for i, one in enumerate(every)
+    ]
+    return Axis(f"--ablate={text}", (Choice(every, "all"), *without))
+
+
+def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
+    """Return the directives of an axis of one directive: one for each of its values.
+
+    Raises:
+      ConfigError: the axis has no values.
+    """
+    kind = split_directive(text)[0]
+    if kind not in KINDS:
+        raise ConfigError(
+            f"{flag}={text} lacks the kind of directive: write, for example, "
+            "tag:LearningRate=1e-3,3e-3 or fiddler:use_rope,use_alibi."
+        )
+    try:
+        prefix, right = split_value(text)
+    except ConfigError:
+        right = prefix = ""
+    values = [value.strip() for value in split_at_commas(right)]
+    if not values:
+        raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
+    if kind in NUMBERS:
+        values = [one for value in values for one in expanded(value)]
+    return [prefix.lstrip() + value for value in values]
+
+
+def _pieces(text: str) -> list[str]:
+    """Split at semicolons outside of brackets and quotes."""
+    swap = str.maketrans(",;", ";,")
+    return [piece.translate(swap).strip() for piece in split_at_commas(text.translate(swap))]
+
+
+class Names:
+    """Labels of the axes of a sweep, and the values and names of its points.
+
+    Args:
+      axes: all of them.
+
+    Attributes:
+      labels: of each axis, the short names of what it changes; several for a zipped one.
+    """
+
+    def __init__(self, axes: Sequence[Axis]) -> None:
+        columns = [axis.names for axis in axes]
+        every = {name for column in columns for name in column}
+        count = Counter(map(_last, every))
+        short = {name: _last(name) if count[_last(name)] == 1 else name for name in every}
+        seen: Counter[str] = Counter()
+        self.labels: list[list[str]] = []
+        for column in columns:
+            self.labels.append([])
+            for name in map(short.__getitem__, column):
+                seen[name] += 1
+                self.labels[-1].append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        varies = [len(axis.choices) > 1 for axis in axes]
+        self._varies = varies if any(varies) else [True] * len(axes)
+
+    def values(self, choices: Sequence[Choice], bound: Any) -> dict[str, str]:
+        """Return the value of a point on each axis, by its label; `bound` is its graph."""
+        found: dict[str, str] = {}
+        for labels, choice in zip(self.labels, choices, strict=True):
+            label = choice.label
+            texts = [_value(one, bound) for one in choice.directives] if label is None else [label]
+            found |= dict(zip(labels, texts, strict=True))
+        return found
+
+    def name(self, choices: Sequence[Choice], values: dict[str, str]) -> str:
+        """Return the name of a point: `LearningRate=1e-3 use_alibi seed=0`."""
+        words = []
+        for labels, choice, varies in zip(self.labels, choices, self._varies, strict=True):
+            is_plain = choice.label is not None or not parsed(choice.directives[0]).name
+            if varies:
+                words += [values[one] if is_plain else f"{one}={values[one]}" for one in labels]
+        return " ".join(words) or "base"
+
+
+def _last(name: str) -> str:
+    match = _LAST.search(name)
+    return match[1] if match else name
+
+
+def _value(directive: str, bound: Any) -> str:
+    """Return the value of a directive; of a relative one, what it results in."""
+    kind, name, sign, value = parsed(directive)
+    if not sign:
+        return value.strip()
+    try:
+        return leaf_text(find_parameters(bound, f"@{name}" if kind == "tag" else name)[0].value)
+    except ConfigError:
+        return f"{sign}{value.strip()}"
