@@ -59,7 +59,7 @@ class TestSet:
         set_text(cfg, "child[*].depth", "{width} // 2")
         assert bind(cfg).child[2].depth.values == {"width": 8}
         message = refused(cfg, set_text, "width", "{width} * 2")
-        assert message.endswith("change what it is now, write for example width*=2.")
+        assert message.endswith("change its present value, write for example width*=2.")
 
     def test_a_quantity_by_its_tag(self) -> None:
         cfg = graph()

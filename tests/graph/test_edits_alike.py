@@ -6,8 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph.edits import set_text
-from fidgpt.graph.swap import use
+from fidgpt.graph.edits import set_text, use
 
 from .edited import PARTS, graph
 from .parts import Outer, Part, Square, Width

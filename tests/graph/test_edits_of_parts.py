@@ -7,8 +7,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import ConfigError, build
-from fidgpt.graph.edits import set_text, tie, untie
-from fidgpt.graph.swap import use
+from fidgpt.graph.edits import set_text, tie, untie, use
 
 from .edited import PARTS, graph, refused, takes_function
 from .parts import (

@@ -8,7 +8,7 @@ import pytest
 from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
 from fidgpt.graph.cloning import clone_part
 from fidgpt.graph.edits import set_text
-from fidgpt.graph.formulas import formula, make_formula, says_formula
+from fidgpt.graph.formulas import formula, make_formula, means_formula
 
 from .parts import Depth, Outer, Part, Rate, Width, annotated, double, keywords, pair, scaled
 
@@ -204,7 +204,7 @@ def test_what_is_no_formula(text: str, message: str) -> None:
     ],
 )
 def test_which_texts_are_formulas(text: str, hint: Any, is_one: bool) -> None:
-    assert says_formula(text, hint) is is_one
+    assert means_formula(text, hint) is is_one
 
 
 def test_a_formula_is_a_plain_function() -> None:

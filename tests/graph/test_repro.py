@@ -11,10 +11,9 @@ from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, optim, tags, train
 from fidgpt.graph import ConfigError, clone, fingerprint
-from fidgpt.graph.edits import change_by, delete, set_text, tie, untie
+from fidgpt.graph.edits import change_by, delete, set_text, tie, untie, use
 from fidgpt.graph.reproduce import Repro, nearest, repro
 from fidgpt.graph.spelling import spell
-from fidgpt.graph.swap import use
 from fidgpt.late import exports
 
 from .parts import Color, Outer, Part, Width

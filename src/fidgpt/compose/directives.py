@@ -26,12 +26,11 @@ from fidgpt.graph import (
     parts,
     suggest,
 )
-from fidgpt.graph.edits import Edit, change_by, delete, set_text, tie, untie
+from fidgpt.graph.edits import Edit, change_by, delete, set_text, tie, untie, use
 from fidgpt.graph.errors import MissingEntry
 from fidgpt.graph.formulas import parse_call
 from fidgpt.graph.paths import key_at
 from fidgpt.graph.provenance import attributed_to
-from fidgpt.graph.swap import use
 from fidgpt.graph.walk import join
 
 

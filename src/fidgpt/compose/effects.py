@@ -14,7 +14,7 @@ from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.walk import join
 
 if TYPE_CHECKING:
-    from fidgpt.graph import Side
+    from fidgpt.graph.difference.changes import Side
 
 
 Rerun = Callable[[Callable[[Any], Any]], Any]

@@ -1,49 +1,62 @@
-"""Edits of a graph: set, change, delete, tie and untie the parameters that a selector matches."""
+"""Edits of a graph: set, change, delete, replace, tie and untie what a selector matches."""
 
 import contextlib
+import dataclasses
 import functools
+import inspect
 import operator
+import re
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.graph import formulas
+from fidgpt.graph.assignments import keep_assignments
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
 from fidgpt.graph.cloning import clone_part, own_value
-from fidgpt.graph.errors import ConfigError, at, listed
+from fidgpt.graph.errors import ConfigError, at, listed, nearest, suggest
 from fidgpt.graph.fiddle import (
+    VARIADIC,
     Key,
+    all_arguments,
+    assign,
     default_container_of,
     default_of,
     kind_of,
     nonempty_tags,
+    parameter_names,
+    parameters_of,
     set_arguments,
 )
-from fidgpt.graph.formulas import (
-    UNREADABLE,
-    calculate,
-    compute,
-    formula,
-    is_formula,
-    make_formula,
-    names_in,
-    says_formula,
+from fidgpt.graph.hints import (
+    can_be_typed,
+    element_hint,
+    fits,
+    hints_of,
+    is_protocol,
+    is_quantity,
+    is_unknown,
+    members_of,
+    name_of,
 )
-from fidgpt.graph.hints import fits, is_quantity, members_of, name_of
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
-from fidgpt.graph.replacements import Parts, can_be_extended, extended, read
-from fidgpt.graph.selectors import find_parameters
-from fidgpt.graph.values import as_asked
-from fidgpt.graph.walk import children, is_node, nodes, parts, title
+from fidgpt.graph.selectors import find, find_parameters
+from fidgpt.graph.values import as_asked, entries_in, items_in, read_key, read_value
+from fidgpt.graph.walk import children, is_node, nodes, title
+from fidgpt.graph.walk import parts as parts_of
 
+B = TypeVar("B", bound=fdl.Buildable)
 Selector = str | type[fdl.Tag]
+Parts = Mapping[str, Callable[..., Any]]  # constructors and functions that a text may name
 Planned = tuple[ParameterRef, Any]  # a parameter and its new value; fdl.NO_VALUE to remove it
 Same = Callable[[Any, Any], bool]
-NO_PARTS: Mapping[str, Any] = MappingProxyType({})
-SIGNS = {"*": operator.mul, "+": operator.add, "-": operator.sub}
+NO_PARTS: Parts = MappingProxyType({})
+_SIGNS = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PART
     Args:
       root: the graph.
       selector: a path, a selector of many parameters, or a tag.
-      text: a value, a formula with names in braces, or a part such as `RoPE(theta=5e5)`.
+      text: a value, a formula with names in braces, or a node such as `RoPE(theta=5e5)`.
       parts: constructors that the text may name.
 
     Returns:
@@ -77,8 +90,8 @@ def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PART
       ConfigError: the selector matches nothing, or the text means nothing that fits one of its
         parameters; the graph is as it was.
     """
-    planned = [(ref, read(root, ref, text, parts)) for ref in find_parameters(root, selector)]
-    return carry_out(planned, same=builds_same(root, keeps_sharing=False))
+    planned = [(ref, _read(root, ref, text, parts)) for ref in find_parameters(root, selector)]
+    return carry_out(planned, same=_builds_same(root, keeps_sharing=False))
 
 
 def set_value(root: Any, selector: Selector, value: Any) -> list[Edit]:
@@ -193,65 +206,97 @@ def untie(root: Any, selector: str) -> list[Edit]:
     )
 
 
-def _part_at(ref: ParameterRef) -> fdl.Buildable:
-    value = ref.value
-    if isinstance(value, fdl.Buildable) and not isinstance(value, TaggedValueCls):
-        return value
-    state = "not set" if value is fdl.NO_VALUE else describe(value)
-    raise ConfigError(f"{ref.path} is {state}, and only a part can be shared.")
+def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
+    """Replace each node that a selector matches by one that `text` names.
 
-
-def is_same(before: Any, after: Any) -> bool:
-    """Whether two values are one node, or equal plain values: 1 is not 1.0, nor 0.0 -0.0."""
-    if before is after:
-        return True
-    if type(before) is not type(after) or (is_node(before) and (parts(before) or parts(after))):
-        return False
-    return repr(before) == repr(after)
-
-
-def builds_same(root: Any, *, keeps_sharing: bool) -> Same:
-    """Return whether a new value builds what one in the graph does, and is shared as that is.
+    The new node keeps the values, tags and inner nodes of the parameters that both have, and then
+    takes the arguments in the text. A shared node stays one node: all parameters that hold it hold
+    the new one, whichever of them are matched. Parameters that are unset or None get a new node.
 
     Args:
-      root: the graph, as it is before.
-      keeps_sharing: whether all parameters that hold a node will hold the new one.
+      root: the graph.
+      selector: a path or a selector of many parameters.
+      text: a name, or a call such as `RoPE(theta=5e5)`.
+      parts: the constructors that may be named.
+
+    Returns:
+      What changed: each parameter that holds another node now.
+
+    Raises:
+      ConfigError: there is no such part or argument, a parameter holds a plain value, or the new
+        node does not fit there; the graph is as it was.
     """
-
-    @functools.cache
-    def shared() -> set[int]:
-        return {id(node.value) for node in nodes(root) if len(node.parents) > 1}
-
-    def same(before: Any, after: Any, *, may_share: bool = keeps_sharing) -> bool:
-        if is_same(before, after):
-            return True
-        if not (
-            kind_of(before) is kind_of(after) and is_node(before) and _calls_same(before, after)
-        ):
-            return False
-        if not may_share and id(before) in shared():
-            return False
-        old, new = dict(children(before)), dict(children(after))
-        return old.keys() == new.keys() and all(
-            same(one, new[step], may_share=False) for step, one in old.items()
-        )
-
-    return same
-
-
-def _calls_same(before: Any, after: Any) -> bool:
-    return not isinstance(before, fdl.Buildable) or (
-        fdl.get_callable(before) is fdl.get_callable(after)
-        and nonempty_tags(before) == nonempty_tags(after)
-    )
+    call = formulas.parse_call(text)
+    function = None
+    with contextlib.suppress(ConfigError):  # of a path or a module, reported below
+        function = _part_named(call.name, find_parameters(root, selector)[0].hint, parts)
+    if function is None and call.name in parts:
+        function = parts[call.name]
+    if function is None:
+        raise ConfigError(_no_part(root, selector, text, parts))
+    planned: list[Planned] = []
+    olds: dict[int, ParameterRef] = {}
+    for ref in find_parameters(root, selector):
+        if _is_part(ref.value):
+            olds.setdefault(id(ref.value), ref)
+        else:
+            planned.append((ref, _first_part(root, ref, text, parts)))
+    news: dict[int, fdl.Buildable] = {}
+    for key, ref in olds.items():
+        with at(call.name):
+            news[key] = _with_arguments(root, ref, swapped(ref.value, function), call, parts)
+    same = _builds_same(root, keeps_sharing=True)
+    return carry_out([*planned, *_replacements(root, news)], same=same)
 
 
-def carry_out(planned: Iterable[Planned], *, same: Same = is_same) -> list[Edit]:
+def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None) -> B:
+    """Return a node that calls `function`, with the arguments that both take.
+
+    Values and tags of a parameter are kept, so that an inherited value stays inherited; inner
+    nodes are the same. Arguments that `function` does not take are dropped.
+
+    Args:
+      part: the node to replace; it is not changed.
+      function: what the new one calls.
+      renamed: the names of parameters in `function`, where they differ.
+    """
+    new = type(part)(function)
+    known, names = set_arguments(part), renamed or {}
+    for key in all_arguments(part):
+        own = names.get(key, key) if isinstance(key, str) else key
+        if own not in parameter_names(new):
+            continue
+        for tag in fdl.get_tags(part, key):
+            fdl.add_tag(new, own, tag)
+        if key in known:
+            assign(new, own, known[key])
+        keep_assignments(new, part, key, known_as=own)
+    return new
+
+
+def swap_all(root: Any, *functions: Any, by: Any) -> list[fdl.Buildable]:
+    """Replace every node that calls one of `functions` by `swapped(node, by)`.
+
+    All parameters that held a node hold the new one. A node that calls `by` already stays.
+
+    Returns:
+      The nodes that call `by` now.
+
+    Raises:
+      ConfigError: there is none to replace.
+    """
+    found = find(root, *functions)
+    news = {id(part): swapped(part, by) for part in found if fdl.get_callable(part) is not by}
+    carry_out(_replacements(root, news))
+    return [news.get(id(part), part) for part in found]
+
+
+def carry_out(planned: Iterable[Planned], *, same: Same | None = None) -> list[Edit]:
     """Set every parameter to its new value; return where that changed something.
 
     Args:
       planned: the parameters and their values.
-      same: whether a new value is no change.
+      same: whether a new value is no change; `is_same` if None.
 
     Raises:
       ConfigError: a value may not be set, and none was.
@@ -266,7 +311,7 @@ def carry_out(planned: Iterable[Planned], *, same: Same = is_same) -> list[Edit]
                 f"set {ref.above.path if ref.above else ''} whole."
             )
     edits = [Edit(ref.path, ref.value, value) for ref, value in planned]
-    edits = [edit for edit in edits if not same(edit.before, edit.after)]
+    edits = [edit for edit in edits if not (same or is_same)(edit.before, edit.after)]
     for ref, value in planned:
         if value is fdl.NO_VALUE:
             ref.unset()
@@ -275,32 +320,115 @@ def carry_out(planned: Iterable[Planned], *, same: Same = is_same) -> list[Edit]
     return edits
 
 
+def is_same(before: Any, after: Any) -> bool:
+    """Whether two values are one node, or equal plain values: 1 is not 1.0, nor 0.0 -0.0."""
+    if before is after:
+        return True
+    if type(before) is not type(after):
+        return False
+    has_parts = is_node(before) and (parts_of(before) or parts_of(after))
+    return not has_parts and repr(before) == repr(after)
+
+
+def _builds_same(root: Any, *, keeps_sharing: bool) -> Same:
+    """Return whether a new value builds what one in the graph does, and is shared as that is.
+
+    Args:
+      root: the graph, as it is before.
+      keeps_sharing: whether all parameters that hold a node will hold the new one.
+    """
+
+    @functools.cache
+    def shared() -> set[int]:
+        return {id(node.value) for node in nodes(root) if len(node.parents) > 1}
+
+    def same(before: Any, after: Any, *, may_share: bool = keeps_sharing) -> bool:
+        if is_same(before, after):
+            return True
+        if kind_of(before) is not kind_of(after) or not is_node(before):
+            return False
+        if isinstance(before, fdl.Buildable) and (
+            fdl.get_callable(before) is not fdl.get_callable(after)
+            or nonempty_tags(before) != nonempty_tags(after)
+        ):
+            return False
+        if not may_share and id(before) in shared():
+            return False
+        old, new = dict(children(before)), dict(children(after))
+        return old.keys() == new.keys() and all(
+            same(one, new[step], may_share=False) for step, one in old.items()
+        )
+
+    return same
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, fdl.Buildable) and not isinstance(value, TaggedValueCls)
+
+
+def _part_at(ref: ParameterRef) -> fdl.Buildable:
+    if _is_part(ref.value):
+        return ref.value
+    state = "not set" if ref.value is fdl.NO_VALUE else describe(ref.value)
+    raise ConfigError(f"{ref.path} is {state}, and only a part can be shared.")
+
+
+def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Planned]:
+    """Yield every parameter that holds a node to be replaced, with the new node.
+
+    Inside another replaced node it is the parameter of the new one, if that holds the same.
+
+    Args:
+      root: the graph.
+      news: the new nodes, by the identities of the old ones.
+    """
+    for node in nodes(root) if news else ():
+        if (new := news.get(id(node.value))) is None:
+            continue
+        if not node.parents:
+            raise ConfigError("nothing holds the root of the graph: begin with another config.")
+        for ref in (find_parameter(root, path) for path in node.paths):
+            outer = news.get(id(ref.container))
+            if outer is None:
+                yield ref, new
+            elif set_arguments(outer).get(ref.key) is node.value:
+                yield dataclasses.replace(ref, container=outer), new
+
+
+# Numbers and items that are changed.
+
+
 def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -> Any:
     now = ref.value
-    if now is fdl.NO_VALUE and isinstance(ref.container, fdl.Buildable):
+    is_argument = isinstance(ref.container, fdl.Buildable)
+    if now is fdl.NO_VALUE and is_argument:
         made = default_container_of(ref.container, ref.key)
         now = default_of(ref.container, ref.key) if made is None else made
-    if sign == "+" and can_be_extended(now):
-        return extended(root, ref, now, text, parts)
+    if sign == "+" and type(now) in _ITEMS:
+        return _extended(root, ref, now, text, parts)
     with at(f"{ref.path}{sign}={text}"):
         if isinstance(now, fdl.Buildable):
-            return _computed(root, ref, now, sign, text)
-        is_part = isinstance(ref.container, fdl.Buildable)
-        if ref.value is fdl.NO_VALUE and is_part and inherits(root, ref.container, ref.key):
+            if not is_quantity(now) or not fits(now, int | float):
+                raise ConfigError(f"it is {describe(now)}, not a number.")
+            if not formulas.is_formula(now):
+                return _formula(root, ref, "{before}", {"before": now}, sign, text)
+            own = set_arguments(clone_part(now))
+            return _formula(root, ref, f"({own['text']})", own.get("values") or {}, sign, text)
+        if ref.value is fdl.NO_VALUE and is_argument and inherits(root, ref.container, ref.key):
             tags = sorted(fdl.get_tags(ref.container, ref.key), key=str)
             name = f"@{tags[0].__name__}"
             return _formula(root, ref, f"{{{name}}}", {name: TaggedValue(tags=tags)}, sign, text)
         if isinstance(now, bool) or not isinstance(now, int | float):
-            raise ConfigError(_no_number(ref, now, sign))
-        if says_formula(text, ref.hint):
-            return make_formula(root, f"{now!r} {sign} ({text})", place=ref)
+            raise ConfigError(_not_a_number(ref, now, sign))
+        if formulas.means_formula(text, ref.hint):
+            return formulas.make_formula(root, f"{now!r} {sign} ({text})", ref=ref)
         return _number(ref, now, sign, text)
 
 
-def _no_number(ref: ParameterRef, now: Any, sign: str) -> str:
+def _not_a_number(ref: ParameterRef, now: Any, sign: str) -> str:
     if now is fdl.NO_VALUE:
         return "it has no value that could be changed."
-    if can_be_extended(now):
+    if type(now) in _ITEMS:
         return (
             f"it is {describe(now)}, and {sign}= is for numbers. += adds items to it, and "
             f"set:{ref.path}=... sets it whole."
@@ -312,8 +440,8 @@ def _no_number(ref: ParameterRef, now: Any, sign: str) -> str:
 
 def _number(ref: ParameterRef, now: int | float, sign: str, text: str) -> Any:
     try:
-        result = calculate(SIGNS[sign], now, compute(text, {}))
-    except UNREADABLE as error:
+        result = formulas.calculate(_SIGNS[sign], now, formulas.compute(text, {}))
+    except formulas.UNREADABLE as error:
         if isinstance(error, ConfigError):
             raise
         size = "small" if isinstance(error, FloatingPointError) else "large"
@@ -328,23 +456,12 @@ def _number(ref: ParameterRef, now: int | float, sign: str, text: str) -> Any:
     return asked
 
 
-def _computed(
-    root: Any, ref: ParameterRef, now: fdl.Buildable, sign: str, text: str
-) -> fdl.Config[Any]:
-    if not is_quantity(now) or not fits(now, int | float):
-        raise ConfigError(f"it is {describe(now)}, not a number.")
-    if is_formula(now):
-        own = set_arguments(clone_part(now))
-        return _formula(root, ref, f"({own['text']})", own.get("values") or {}, sign, text)
-    return _formula(root, ref, "{before}", {"before": now}, sign, text)
-
-
 def _formula(
     root: Any, ref: ParameterRef, now: str, values: dict[str, Any], sign: str, text: str
 ) -> fdl.Config[Any]:
-    amount = make_formula(root, text, place=ref)
+    amount = formulas.make_formula(root, text, ref=ref)
     is_single = text.replace(".", "").replace("_", "").isalnum()
-    made = fdl.Config(formula, text=f"{now} {sign} {text if is_single else f'({text})'}")
+    made = fdl.Config(formulas.formula, text=f"{now} {sign} {text if is_single else f'({text})'}")
     made.values = {**values, **(set_arguments(amount).get("values") or {})}
     return made
 
@@ -358,23 +475,303 @@ def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:
     with contextlib.suppress(ConfigError):  # a conflict is for `bind` to report
         for one in inherit_all(nodes(root), is_whole=False):
             sources[id(one.part), one.key] = (id(one.binding.node.value), one.binding.key)
+
+    def inputs(value: Any) -> Iterator[tuple[int, Key] | None]:
+        """Yield the parameters from which a computed value is computed."""
+        for node in parts_of(value) if is_quantity(value) else ():
+            for key in unset_parameters(node.value):
+                yield sources.get((id(node.value), key))
+            names = (
+                formulas.names_in(set_arguments(node.value)["text"])
+                if formulas.is_formula(node.value)
+                else ()
+            )
+            for name in names:
+                with contextlib.suppress(ConfigError):  # a tag, or a path that leads nowhere yet
+                    ref = find_parameter(root, name)
+                    yield id(ref.container), ref.key
+
     return [
         ref
         for ref in found
         if sources.get((id(ref.container), ref.key)) not in selected
-        and selected.isdisjoint(_inputs(root, ref.value, sources))
+        and selected.isdisjoint(inputs(ref.value))
     ]
 
 
-def _inputs(
-    root: Any, value: Any, sources: Mapping[tuple[int, Key], tuple[int, Key]]
-) -> Iterator[tuple[int, Key]]:
-    """Yield the parameters from which a computed value is computed."""
-    for node in parts(value) if is_quantity(value) else ():
-        for key in unset_parameters(node.value):
-            if source := sources.get((id(node.value), key)):
-                yield source
-        for name in names_in(set_arguments(node.value)["text"]) if is_formula(node.value) else ():
-            with contextlib.suppress(ConfigError):  # a tag, or a path that leads nowhere yet
-                ref = find_parameter(root, name)
-                yield id(ref.container), ref.key
+_ITEMS = {list: "[...]", tuple: "(..., ...)", dict: "{name: ...}"}  # as they are written
+
+
+def _extended(root: Any, ref: ParameterRef, now: Any, text: str, parts: Parts) -> Any:
+    """Return the present items and those of a text; the same object if the text has none.
+
+    Raises:
+      ConfigError: the text has no form of items, an item does not fit, or an entry exists already.
+    """
+    if text in ("[]", "()", "{}"):
+        return now
+    is_dict = isinstance(now, dict)
+    with at(f"{ref.path}+={text}"):
+        texts = _item_texts(text, ref.hint)
+        if not texts or is_dict == bool(items_in(text, ref.hint)):
+            raise ConfigError(
+                f"it is {describe(now)}, to which += adds items: write +={_ITEMS[type(now)]}."
+            )
+        if present := [key for key in texts if is_dict and key in now]:
+            raise ConfigError(
+                f"there is an entry {present[0]!r} already: set:{ref.path}[{present[0]!r}]=... "
+                "sets it."
+            )
+    if not is_dict:
+        texts = dict[Key, str](enumerate(texts.values(), len(now)))
+    added = _read_items(root, ref, texts, parts)
+    for key, value in added.items():
+        ParameterRef({key: None}, key, ref).check(value)
+    return {**now, **added} if is_dict else type(now)([*now, *added.values()])
+
+
+# New values and nodes, read from a text.
+
+
+def _read(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
+    """Return what a text means for a parameter: a plain value, a formula or a new node.
+
+    Raises:
+      ConfigError: nothing that fits there.
+    """
+    try:
+        return _read_unnamed(root, ref, text, parts)
+    except ConfigError as error:
+        if error.place.startswith((f"{ref.path}[", f"{ref.path}.")):  # has the path of an inner one
+            raise
+        raise ConfigError(f"{ref.path}: {error}", place=ref.path) from error
+
+
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
+_PLAIN = (int, float, bool, str, type(None))
+
+
+def _read_unnamed(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
+    hint, call = ref.hint, _CALL.fullmatch(text)
+    if formulas.means_formula(text, hint) and not (call and call[2] and call[1] in parts):
+        return formulas.make_formula(root, text, ref=ref)
+    takes_part = bool(parts) and any(one not in _PLAIN for one in members_of(hint))
+    if takes_part and call and _names_part(call, hint, parts):
+        part = _read_part(root, ref, text, parts)
+        if part is not fdl.NO_VALUE:
+            return part
+    try:
+        return read_value(text, hint)
+    except ConfigError:
+        if not takes_part:
+            raise
+        if texts := _item_texts(text, hint):
+            items = _read_items(root, ref, texts, parts)
+            kind = tuple if text.lstrip()[:1] == "(" else list
+            return as_asked(kind(items.values()) if items_in(text, hint) else items, hint)
+        if can_be_typed(hint):
+            raise
+        raise ConfigError(
+            f"{text!r:.60} is not a {name_of(hint)}. {_which_fit(ref, parts)}"
+        ) from None
+
+
+def _names_part(call: re.Match[str], hint: Any, parts: Parts) -> bool:
+    """Whether a text is the name or the call of a known part, rather than anything else.
+
+    Raises:
+      ConfigError: it is a call, and no part has that name.
+    """
+    is_text, is_bare = str in members_of(hint), call[2] is None
+    if is_bare and (is_text or ("." in call[1] and any(map(is_unknown, members_of(hint))))):
+        return False  # a word, which is as good a text as a name
+    try:
+        if _part_named(call[1], hint, parts) is not None:
+            return True
+    except ConfigError:
+        if is_bare and can_be_typed(hint):
+            return False  # a value whose name has dots, such as torch.float32
+        raise
+    if is_bare or is_text:
+        return False
+    raise ConfigError(f"there is no part {call[1]!r}. {suggest(call[1], parts)}")
+
+
+def _read_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
+    """Return the node, or function, that a text names; `fdl.NO_VALUE` if none of it fits.
+
+    Raises:
+      ConfigError: an argument does not fit.
+    """
+    call = formulas.parse_call(text)
+    function = _part_named(call.name, ref.hint, parts)
+    assert function is not None  # the caller has checked
+    # A class is called first where a Protocol is asked: its instances may do what that asks.
+    is_answer = isinstance(function, type) and any(map(is_protocol, members_of(ref.hint)))
+    is_bare = "(" not in text and not is_answer
+    if is_bare and _takes_function(ref) and fits(function, ref.hint):
+        return function
+    for kind in sorted(_kinds(ref), key=lambda kind: is_answer and kind is fdl.Partial):
+        part = kind(function)
+        if fits(part, ref.hint):
+            return _with_arguments(root, ref, part, call, parts)
+    return fdl.NO_VALUE
+
+
+def _with_arguments(
+    root: Any, ref: ParameterRef, part: fdl.Buildable, call: formulas.Call, parts: Parts
+) -> fdl.Buildable:
+    """Set the arguments of a call on a node that is about to replace the value of `ref`.
+
+    Required parameters without a value get the tags of the parameters of that name, to inherit.
+
+    Raises:
+      ConfigError: an argument is unknown, given twice, or does not fit.
+    """
+    for name, text in _argument_texts(part, call).items():
+        argument = ParameterRef(part, name, ref)
+        argument.set(_read(root, argument, text, parts))
+    for key, value in all_arguments(part).items():
+        if value is not fdl.NO_VALUE or not isinstance(key, str) or fdl.get_tags(part, key):
+            continue
+        if isinstance(ref.value, fdl.Buildable) and key in all_arguments(ref.value):
+            carried = {fdl.get_tags(ref.value, key)}
+        else:  # those of all parameters of that name, if they are the same
+            tagged = (nonempty_tags(node.value).get(key) for node in parts_of(root))
+            carried = {tags for tags in tagged if tags}
+        for tag in carried.pop() if len(carried) == 1 else ():
+            fdl.add_tag(part, key, tag)
+    return part
+
+
+def _argument_texts(part: fdl.Buildable, call: formulas.Call) -> dict[str, str]:
+    """Return the texts of a call's arguments by parameter."""
+    parameters = parameters_of(part)
+    names = [name for name, one in parameters.items() if one.kind not in VARIADIC]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    positional = [name for name in names if parameters[name].kind is not KEYWORD_ONLY]
+    if len(call.positional) > len(positional):
+        raise ConfigError(
+            f"{call.name} takes {len(positional)} arguments without their names, and is given "
+            f"{len(call.positional)}. {suggest('', names)}"
+        )
+    texts = dict(zip(positional, call.positional, strict=False))
+    for name, text in call.named.items():
+        if name not in names and not takes_any:
+            raise ConfigError(f"{call.name} has no argument {name!r}. {suggest(name, names)}")
+        if name in texts:
+            raise ConfigError(f"{call.name} is given {name} twice.")
+        texts[name] = text
+    return texts
+
+
+def _item_texts(text: str, hint: Any) -> dict[Key, str]:
+    """Return the texts of the items of a list, tuple or dict by key; empty for other texts."""
+    if items := items_in(text, hint):
+        return dict(enumerate(items))
+    return {read_key(key, hint): one for key, one in entries_in(text, hint).items()}
+
+
+def _read_items(
+    root: Any, ref: ParameterRef, texts: Mapping[Key, str], parts: Parts
+) -> dict[Key, Any]:
+    """Return what the texts of items mean, each by its own annotation."""
+    refs = {key: ParameterRef({key: None}, key, ref) for key in texts}
+    return {key: _read(root, refs[key], text, parts) for key, text in texts.items()}
+
+
+def _first_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
+    """Return a node for a parameter that holds none, or one that computes the number it takes."""
+    is_empty = ref.value is None or ref.value is fdl.NO_VALUE
+    if is_empty or not is_unknown(ref.hint):
+        with at(ref.path):
+            part = _read_part(root, ref, text, parts)
+        if part is not fdl.NO_VALUE:
+            return part
+    if is_empty:
+        return _read(root, ref, text, parts)
+    raise ConfigError(
+        f"{ref.path} is {describe(ref.value)}, not a part: set:{ref.path}=... sets a value."
+    )
+
+
+def _no_part(root: Any, selector: str, text: str, parts: Parts) -> str:
+    """Return why a text names no part, and what to write in place of it."""
+    name, is_value, likely = formulas.parse_call(text).name, False, ""
+    with contextlib.suppress(ConfigError):  # what means nothing anywhere
+        is_value = not isinstance(read_value(text, Any), str)
+    with contextlib.suppress(ConfigError):  # there is no such parameter either
+        if not nearest(name, parts):
+            likely = _which_fit(find_parameters(root, selector)[0], parts)
+    likely = likely or suggest(name, parts)
+    if not is_value:
+        return f"there is no part {name!r}. {likely}"
+    ref = find_parameters(root, selector)[0]
+    with contextlib.suppress(ConfigError):  # a value that does not fit
+        _read(root, ref, text, parts)
+        likely = f"set:{selector}={text.strip()} sets it."
+    return f"{text.strip():.60} is a value, not a part. {likely}"
+
+
+def _which_fit(ref: ParameterRef, parts: Parts) -> str:
+    """Return a sentence with parts that fit, those like the present one first."""
+    hint = ref.hint
+    for empty, key in (([], 0), ({}, "")):
+        takes_items = any(fits(empty, one) for one in members_of(hint))
+        if takes_items and not can_be_typed(element_hint(hint, key)):
+            inner = _which_fit(ParameterRef({key: None}, key, ref), parts)
+            return f"Write {_ITEMS[type(empty)]}. {inner}"
+    now = set(all_arguments(ref.value)) if isinstance(ref.value, fdl.Buildable) else set()
+    kind = _kinds(ref)[0]
+    fitting: list[tuple[int, str]] = []
+    for name, function in (_classes_in(hint) | dict(parts)).items():
+        part = kind(function)
+        made = function if isinstance(function, type) else hints_of(function).get("return", Any)
+        if is_unknown(made) or is_protocol(made):
+            continue
+        if _takes_function(ref):
+            is_fitting = fits(function, hint)
+        else:
+            is_made = isinstance(made, type) and made is not type(None)
+            is_fitting = is_made and fits(part if kind is fdl.Partial else kind(made), hint)
+        if is_fitting:
+            fitting.append((-len(now & set(all_arguments(part))), name))
+    if not fitting:
+        return "It takes a part, and none that has a name fits: use a fiddler to set it."
+    return f"Name a part that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
+
+
+def _part_named(name: str, hint: Any, parts: Parts) -> Callable[..., Any] | None:
+    """Return what a name stands for where `hint` applies: a class of the hint, or a known part."""
+    classes = _classes_in(hint)
+    return parts[name] if name not in classes and name in parts else classes.get(name)
+
+
+def _classes_in(hint: Any) -> dict[str, Callable[..., Any]]:
+    """Return the classes in a hint that can be constructed, by name."""
+    classes = [one for one in members_of(hint) if inspect.isclass(one) and not is_protocol(one)]
+    made = [one for one in classes if not (inspect.isabstract(one) or can_be_typed(one))]
+    others = ("builtins", "torch")  # whose classes are known, or are no parts
+    return {one.__name__: one for one in made if one.__module__.partition(".")[0] not in others}
+
+
+def _takes_function(ref: ParameterRef) -> bool:
+    """Whether a parameter holds a function itself, rather than what one returns."""
+    now = ref.value
+    if now is fdl.NO_VALUE and isinstance(ref.container, fdl.Buildable):
+        now = default_of(ref.container, ref.key)
+    return inspect.isroutine(now)
+
+
+def _kinds(ref: ParameterRef) -> list[Any]:
+    """Return the kinds of node that a parameter may hold, the likeliest first.
+
+    A new node is of the same kind as the one it replaces. In a factory it is created for each
+    call, so that nothing is shared by mistake.
+    """
+    holder = ref.owner[0] if ref.owner else None
+    made = fdl.ArgFactory if isinstance(holder, fdl.Partial | fdl.ArgFactory) else fdl.Config
+    is_callable = any(typing.get_origin(one) is Callable for one in members_of(ref.hint))
+    kinds = [fdl.Partial, made] if is_callable or _takes_function(ref) else [made, fdl.Partial]
+    return [type(ref.value), *kinds] if isinstance(ref.value, fdl.Buildable) else kinds

@@ -292,7 +292,7 @@ def is_formula(part: Any) -> bool:
     return isinstance(part, fdl.Buildable) and fdl.get_callable(part) is formula
 
 
-def says_formula(text: str, hint: Any) -> bool:
+def means_formula(text: str, hint: Any) -> bool:
     """Whether a text means a formula where `hint` is asked, rather than a text or a dict."""
     if "{" not in text:
         return False
@@ -301,7 +301,7 @@ def says_formula(text: str, hint: Any) -> bool:
     return takes_numbers and _REFERENCE.search(text) is not None
 
 
-def make_formula(root: Any, text: str, *, place: ParameterRef | None = None) -> fdl.Config[Any]:
+def make_formula(root: Any, text: str, *, ref: ParameterRef | None = None) -> fdl.Config[Any]:
     """A formula that stands somewhere under `root`.
 
     Raises:
@@ -313,10 +313,10 @@ def make_formula(root: Any, text: str, *, place: ParameterRef | None = None) -> 
         keys = None if tag else parse_path(name)
         if tag is not None:
             tags[name] = TaggedValue(tags=[tag])
-        if place is not None and _is_itself(root, place, keys, tag):
+        if ref is not None and _is_itself(root, ref, keys, tag):
             raise ConfigError(
-                "it cannot be computed from itself. To change what it is now, write "
-                f"for example {place.path}*=2."
+                "it cannot be computed from itself. To change its present value, write "
+                f"for example {ref.path}*=2."
             )
     with at(text):
         _refuse_unreadable(text)
