@@ -60,7 +60,7 @@ class Family:
       defaults: what keys of config.json mean where it is silent, beside what Llama's do; for
         `layer_types`, a pattern that repeats over the depth.
       readings: where in a model a setting is found, by our name, for those that are this family's
-        own; see interop/hugging_face/readings.py for all others.
+        own; see interop/hugging_face/compare.py for all others.
       says: keys that are written with these values and not read, because they are for training.
       spare: patterns of names of further tensors that files may hold, and that are not read.
     """

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, load_hf, save_hf
-from fidgpt.interop.hugging_face.families import FAMILIES
+from fidgpt.interop.hugging_face.settings import FAMILIES
 from fidgpt.model import AttentionContext, LanguageModel, padded
 from fidgpt.model.generation import sampling, write
 

@@ -1,6 +1,7 @@
 """Which family of the hub a model is of, found by what it computes."""
 
 import functools
+from typing import Any
 
 import fiddle as fdl
 import pytest
@@ -17,9 +18,8 @@ from fidgpt.fiddlers import (
     use_squared_relu,
 )
 from fidgpt.graph import ConfigError, bind, build, find
-from fidgpt.interop.hugging_face.config import differences
-from fidgpt.interop.hugging_face.load import Fitting, fitting_family
-from fidgpt.interop.hugging_face.settings import config_of
+from fidgpt.interop.hugging_face.compare import differences
+from fidgpt.interop.hugging_face.hub import Member, fitting_member
 from fidgpt.model import (
     Attention,
     AttentionContext,
@@ -37,8 +37,13 @@ def modelled(cfg: fdl.Config) -> LanguageModel:
         return build(bind(cfg).model)
 
 
-def fitting(cfg: fdl.Config) -> Fitting:
-    return fitting_family(modelled(cfg), seq_len=cfg.seq_len)
+def fitting(cfg: fdl.Config) -> tuple[Member, dict[str, Any]]:
+    """The member of a family that the model of a config is, and its config.json."""
+    return fitting_member(modelled(cfg), seq_len=cfg.seq_len)
+
+
+def family(cfg: fdl.Config) -> str:
+    return fitting(cfg)[0].family.model_type
 
 
 def misfit(cfg: fdl.Config) -> list[str]:
@@ -72,23 +77,23 @@ def test_a_part_of_ones_own_is_told_by_its_place_in_the_family_around_it():
 @pytest.mark.parametrize("name", configs.__all__)
 def test_every_named_config_can_be_written_for_transformers(name: str):
     cfg = getattr(configs, name)()
-    family, settings, said = fitting(cfg)
-    assert not differences(modelled(cfg), modelled(config_of(family, settings)))
-    assert settings["hidden_dim"] in said.values()
+    member, keys = fitting(cfg)
+    assert not differences(modelled(cfg), member.built())
+    assert member.settings["hidden_dim"] in keys.values()
 
 
 @pytest.mark.parametrize("change", [unroll, use_gqa, use_lora], ids=lambda one: one.__name__)
 def test_how_a_graph_is_written_does_not_matter(change):
     cfg = configs.base()
     change(cfg)
-    assert fitting(cfg).family.model_type == "llama"
+    assert family(cfg) == "llama"
 
 
 @pytest.mark.parametrize("change", [use_expert_capacity, use_lora], ids=lambda one: one.__name__)
 def test_how_experts_are_trained_does_not_matter(change):
     cfg = configs.mixtral_8x7b()
     change(cfg)
-    assert fitting(cfg).family.model_type == "mixtral"
+    assert family(cfg) == "mixtral"
 
 
 def test_what_is_for_training_alone_does_not_matter():
@@ -97,7 +102,7 @@ def test_what_is_for_training_alone_does_not_matter():
     for attention in find(cfg.model, Attention):
         attention.kernel = sdpa
     cfg.model.blocks[0].attention.init.std = 0.5
-    assert fitting(cfg).family.model_type == "llama"
+    assert family(cfg) == "llama"
 
 
 def test_what_config_json_cannot_say_is_named():
@@ -131,14 +136,14 @@ def test_parts_of_no_family_are_refused(change):
 def test_a_width_of_no_whole_heads_is_written_for_a_class_that_takes_it():
     cfg = configs.base()
     cfg.model.blocks[0].attention.num_heads = 3
-    assert fitting(cfg).family.model_type == "mistral"
+    assert family(cfg) == "mistral"
 
 
 def test_a_width_of_no_whole_heads_is_told_where_no_class_takes_it():
     cfg = configs.gemma2_2b()
     for attention in find(cfg.model, Attention):
         attention.num_heads = 20
-    with pytest.raises(ConfigError, match="width=2304 is no whole number of heads=20"):
+    with pytest.raises(ConfigError, match="width=2304 is not a multiple of heads=20"):
         fitting(cfg)
 
 
@@ -159,9 +164,9 @@ def test_scaling_is_compared_by_what_it_holds():
     cfg = configs.base()
     rope = cfg.model.blocks[0].attention.rope
     rope.scaling = fdl.Config(LinearScaling, factor=2.0)
-    assert fitting(cfg).said["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
+    assert fitting(cfg)[1]["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
     rope.scaling = fdl.Config(NTKScaling, factor=2.0)
-    with pytest.raises(ConfigError, match="no word for the RoPE scaling NTKScaling"):
+    with pytest.raises(ConfigError, match="no form for the RoPE scaling NTKScaling"):
         fitting(cfg)
 
 

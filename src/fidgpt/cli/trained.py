@@ -132,9 +132,9 @@ def _precision_of_hub(path: Path) -> "Precision":
 
     Weights in float16 are computed with in bfloat16 as well.
     """
-    from fidgpt.interop.hugging_face.settings import read_said
+    from fidgpt.interop.hugging_face.settings import read_config
     from fidgpt.train import BFloat16, Float32
 
-    said = read_said(path)
-    is_narrow = said.get("dtype", said.get("torch_dtype")) in ("bfloat16", "float16")
+    config = read_config(path)
+    is_narrow = config.get("dtype", config.get("torch_dtype")) in ("bfloat16", "float16")
     return BFloat16() if is_narrow else Float32()

@@ -1,6 +1,5 @@
-"""Models of Hugging Face's hub, in and out: a config, its weights, and a directory of our own."""
+"""Models of the Hugging Face hub: their configs and weights, read and written."""
 
-from fidgpt.interop.hugging_face.load import from_hf, load_hf
-from fidgpt.interop.hugging_face.save import save_hf
+from fidgpt.interop.hugging_face.hub import from_hf, load_hf, save_hf
 
 __all__ = ["from_hf", "load_hf", "save_hf"]

@@ -1,421 +1,299 @@
-"""Settings of a hub config."""
+"""A family's settings, to and from the keys of config.json."""
 
 import inspect
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_origin
 
 import fiddle as fdl
 
 from fidgpt.configs.hub import Family
-from fidgpt.configs.windows import SLIDING
-from fidgpt.graph import ConfigError
-from fidgpt.graph.hints import hints_of, members_of
+from fidgpt.configs.windows import FULL, SLIDING
+from fidgpt.graph import ConfigError, suggest
+from fidgpt.graph.hints import fits, hints_of, members_of, name_of
+from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json
 from fidgpt.interop.hugging_face.tensors import unknown_codes
 from fidgpt.model import LinearScaling, Llama3Scaling, RoPEScaling, YaRN
 
-Said = dict[str, Any]
+HubConfig = dict[str, Any]  # the content of config.json
+Settings = dict[str, Any]  # arguments of a family's config
 
-_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
-_LENGTH = "original_max_position_embeddings"
-_OF_TWO_ROPES = "gemma3_text"
+# The modules in configs/ whose HUB describes a family, in the order in which `save_hf` tries them.
+_MODULES = (
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
+    *("deepseek_v2", "deepseek_v3", "olmo2", "smollm", "gpt_oss", "gpt2"),
+)
+FAMILIES: tuple[Family, ...] = tuple(import_module(f"fidgpt.configs.{one}").HUB for one in _MODULES)
+
+_GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
+_LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
+# The scaling of each rope_type, and the key of each of its arguments.
+_SCALINGS: Mapping[str, tuple[type[RoPEScaling], Mapping[str, str]]] = {
+    "linear": (LinearScaling, {"factor": "factor"}),
+    "llama3": (
+        Llama3Scaling,
+        {
+            "factor": "factor",
+            "original_seq_len": _LENGTH,
+            "low_freq_factor": "low_freq_factor",
+            "high_freq_factor": "high_freq_factor",
+        },
+    ),
+    "yarn": (
+        YaRN,
+        {
+            "factor": "factor",
+            "original_seq_len": _LENGTH,
+            "beta_fast": "beta_fast",
+            "beta_slow": "beta_slow",
+            "truncate": "truncate",
+        },
+    ),
+}
+_OPTIONAL = ("beta_fast", "beta_slow", "truncate")
+_AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
+_MAY_BE_ZERO = {"eps", "route_scale", "first_dense", "num_full", "mscale", _SHARPNESS}
+_PER_LAYER = ("layer_types", "roped")
+_FIXED = {"partial_rotary_factor": (None, 1.0)}  # of every family
 
 
-def read_said(directory: Path) -> Said:
-    """The keys of a directory's config.json in the form that hub files had before transformers 5.
-
-    RoPE is `rope_theta` and `rope_scaling`, a mapping with a `rope_type`, or None where nothing is
-    said; where layers with a window turn otherwise, `rope_local_base_freq` is their theta. What
-    stands in `text_config` stands at the top. `layer_types` is there where the file says it in any
-    way.
+def family_of(model_type: str) -> Family:
+    """Return the family that config.json names.
 
     Raises:
-      ConfigError: there is no such file, or it is no config.
+      ConfigError: it is unknown.
+    """
+    known = {family.model_type: family for family in FAMILIES}
+    if model_type not in known:
+        raise ConfigError(f"{model_type=} is not supported. {suggest(model_type, known)}")
+    return known[model_type]
+
+
+def read_config(directory: Path) -> HubConfig:
+    """Return a directory's config.json in the form that hub files had before transformers 5.
+
+    RoPE is `rope_theta` and `rope_scaling`, a mapping with a `rope_type`, or None if unset; where
+    layers with a window have another RoPE, `rope_local_base_freq` is its theta. The content of
+    `text_config` is at the top. `layer_types` is there if the file has it in any form.
+
+    Raises:
+      ConfigError: there is no such file, or it is not a config.
     """
     path = directory / CONFIG
-    said = read_json(path)
-    text = said.pop("text_config", None)
+    found = read_json(path)
+    text = found.pop("text_config", None)
     if isinstance(text, dict):
-        said |= text
-    if not isinstance(said.get("model_type"), str):
-        raise ConfigError(f"{path} cannot be used: it says no model_type.")
-    return said | _rope(said, path) | _layer_types(said) | _experts(said)
+        found |= text
+    if not isinstance(found.get("model_type"), str):
+        raise ConfigError(f"{path} cannot be used: it has no model_type.")
+    try:
+        found |= _rope(found)
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from None
+    every = found.get("sliding_window_pattern") or found.get("_sliding_window_pattern")
+    if found["model_type"] == _GEMMA3 and isinstance(every, int) and not found.get("layer_types"):
+        layers = found.get("num_hidden_layers")
+        count = layers if isinstance(layers, int) else every
+        found["layer_types"] = [SLIDING if (i + 1) % every else FULL for i in range(count)]
+    keys = ("num_experts", "num_local_experts")  # of the hub, and of transformers 5
+    experts = [found[key] for key in keys if key in found]
+    return {key: experts[0] for key in keys if experts} | found
 
 
-def nested(said: Mapping[str, Any], key: str) -> tuple[bool, Any]:
-    """Whether something is said at `a` or `a.b`, and what."""
-    value: Any = said
-    for step in key.split("."):
-        if not isinstance(value, dict) or step not in value:
-            return False, None
-        value = value[step]
-    return True, value
-
-
-def say(said: Said, key: str, value: Any) -> None:
-    """Says something at `a` or `a.b`; inside of a mapping that is not there, nothing."""
-    holder, _, last = key.rpartition(".")
-    inside = nested(said, holder)[1] if holder else said
-    if isinstance(inside, dict):
-        inside[last] = value
-
-
-def _rope(said: Said, path: Path) -> Said:
-    scaling, rope = (said.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+def _rope(found: HubConfig) -> HubConfig:
+    scaling, rope = (found.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
     if wrong := [one for one in (scaling, rope) if not isinstance(one, dict)]:
-        raise ConfigError(f"{path} cannot be used: its RoPE is {wrong[0]!r:.60}, and no mapping.")
-    found: Said = {"rope_scaling": None}
-    if _GLOBAL in rope or _LOCAL in rope:
-        local, rope = (rope.get(kind) or {} for kind in (_LOCAL, _GLOBAL))
-        scaling, found = rope | scaling, _local_rope(local, path)
-    elif rope and said["model_type"] == _OF_TWO_ROPES:
-        raise ConfigError(
-            f"{path} cannot be used: rope_parameters says nothing of {_GLOBAL} or {_LOCAL}."
-        )
+        raise ConfigError(f"its RoPE is {wrong[0]!r:.60}, but must be a mapping.")
+    result: HubConfig = {"rope_scaling": None}
+    if FULL in rope or SLIDING in rope:
+        local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
+        if _rope_type(local) != "default":
+            raise ConfigError(
+                f"layers with a window have RoPE of the type {_rope_type(local)!r}, and fidgpt "
+                "does not scale it there."
+            )
+        scaling = rope | scaling
+        if "rope_theta" in local:
+            result["rope_local_base_freq"] = local["rope_theta"]
+    elif rope and found["model_type"] == _GEMMA3:
+        raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
     if "rope_theta" in rope:
-        found["rope_theta"] = rope["rope_theta"]
-    if rope or said.get("rope_parameters") == {}:
+        result["rope_theta"] = rope["rope_theta"]
+    if rope or found.get("rope_parameters") == {}:
         rest = {key: value for key, value in rope.items() if key not in ("rope_theta", "type")}
-        lengths = {_LENGTH: said[_LENGTH]} if _LENGTH in said else {}
-        found["rope_scaling"] = rest | lengths | {"rope_type": _kind(rope)}
-    return found
+        length = {_LENGTH: found[_LENGTH]} if _LENGTH in found else {}
+        result["rope_scaling"] = rest | length | {"rope_type": _rope_type(rope)}
+    return result
 
 
-def _local_rope(rope: Mapping[str, Any], path: Path) -> Said:
-    """What the RoPE of layers with a window says."""
-    if _kind(rope) != "default":
-        raise ConfigError(
-            f"{path} cannot be used: layers with a window have RoPE of the type "
-            f"{_kind(rope)!r}, and fidgpt knows it without scaling there."
-        )
-    return {"rope_local_base_freq": rope["rope_theta"]} if "rope_theta" in rope else {}
-
-
-def _kind(rope: Mapping[str, Any]) -> str:
+def _rope_type(rope: Mapping[str, Any]) -> str:
     return rope.get("rope_type") or rope.get("type") or "default"
 
 
-def _experts(said: Said) -> Said:
-    """Of mixtures whose files on the hub and those of transformers 5 have different words."""
-    words = ("num_experts", "num_local_experts")
-    known = [said[word] for word in words if word in said]
-    return {word: known[0] for word in words if known and word not in said}
+def settings_of(family: Family, found: HubConfig) -> Settings:
+    """Return the arguments of the family's config, as far as a config.json sets them.
+
+    Raises:
+      ConfigError: something is missing, or cannot be computed; a line for each.
+    """
+    wrong = [*_other_values(family, found), *unknown_codes(found)]
+    settings: Settings = {}
+    for name, key in family.settings.items():
+        try:
+            settings |= _setting(family, found, name, key)
+            layers = settings.get("num_layers", 0)
+            if name in _PER_LAYER and name in settings and len(settings[name]) < layers:
+                raise ConfigError(f"{key} has {len(settings[name])} layers, not {layers}")
+        except ConfigError as error:
+            wrong.append(str(error))
+    if wrong := wrong or [*_contradictions(family, settings)]:
+        raise ConfigError("\n  ".join(wrong))
+    return settings
 
 
-def _layer_types(said: Said) -> Said:
-    """Of Gemma 3 before transformers 5: every so-many-th layer has no window."""
-    every = said.get("sliding_window_pattern") or said.get("_sliding_window_pattern")
-    is_said = said.get("layer_types") is not None
-    if not isinstance(every, int) or is_said or said["model_type"] != _OF_TWO_ROPES:
+def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
+    """Return one setting by its name; nothing where the family's default holds."""
+    if name == "scaling":
+        rope = found.get("rope_scaling") or family.defaults.get("rope_scaling")
+        return {name: _scaling(rope, seq_len=found.get("max_position_embeddings"))}
+    value = family.defaults.get(key, inspect.Parameter.empty)
+    if key in found:
+        value = found[key]
+    if key in family.switches and not found.get(family.switches[key]):
+        value = None
+    hint = hints_of(family.config)[name]
+    is_list = any(get_origin(one) for one in members_of(hint))
+    default = inspect.signature(family.config).parameters[name].default
+    if value is inspect.Parameter.empty or (value is None and is_list):
+        if default is inspect.Parameter.empty:
+            raise ConfigError(f"{key} is missing, and has no default")
         return {}
-    layers = said.get("num_hidden_layers")
-    count = layers if isinstance(layers, int) else every
-    return {"layer_types": [_LOCAL if (i + 1) % every else _GLOBAL for i in range(count)]}
+    return {name: _checked(key, value, hint, may_be_zero=name in _MAY_BE_ZERO)}
 
 
-_SCALED_LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
-_LLAMA3 = {
-    "factor": "factor",
-    "original_seq_len": _SCALED_LENGTH,
-    "low_freq_factor": "low_freq_factor",
-    "high_freq_factor": "high_freq_factor",
-}
-_YARN = {
-    "factor": "factor",
-    "original_seq_len": _SCALED_LENGTH,
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "truncate": "truncate",
-}
-_FACTORS = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
-_NUMBERS = (*_FACTORS, "attention_factor", "mscale", _SHARPNESS)
-_ABOVE_0 = (*_FACTORS, "attention_factor", _SCALED_LENGTH)
+def _checked(key: str, value: Any, hint: Any, *, may_be_zero: bool = False) -> Any:
+    """Return a value of config.json, converted as an annotation requires.
+
+    Raises:
+      ConfigError: it does not fit, or is negative, infinite or zero.
+    """
+    value = as_asked(value, hint)
+    is_number = type(value) in (int, float)
+    if is_number and not (0 < value < math.inf or (value == 0 and may_be_zero)):
+        least = "at least 0" if may_be_zero else "above 0"
+        raise ConfigError(f"{key}={value!r} must be finite and {least}")
+    if not fits(value, hint):
+        raise ConfigError(f"{key}={value!r:.60} must be {name_of(hint)}")
+    return value
 
 
-def part_of(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Config | None:
-    """The part that a mapping of config.json describes; None for none. Null says nothing in it.
+def _other_values(family: Family, found: HubConfig) -> Iterator[str]:
+    for key, allowed in (_FIXED | dict(family.fixed)).items():
+        if key in found and found[key] not in allowed:
+            ours = " or ".join(repr(one) for one in allowed)
+            yield f"{key} is {found[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"
+
+
+def _contradictions(family: Family, settings: Settings) -> Iterator[str]:
+    keys = family.settings
+    width, heads = settings.get("hidden_dim"), settings.get("num_heads")
+    if width and heads and settings.get("head_dim") is None and width % heads:
+        yield f"{keys['hidden_dim']}={width} must be a multiple of {keys['num_heads']}={heads}"
+    if SLIDING in settings.get("layer_types", ()):
+        default = inspect.signature(family.config).parameters["window"].default
+        if settings.get("window", default) is None:
+            switch = family.switches.get(keys["window"])
+            also = f", or {switch} is not true" if switch else ""
+            yield f"layer_types has {SLIDING}, but {keys['window']} is unset{also}"
+
+
+def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Config | None:
+    """Return the part that a mapping of config.json describes; null in it means unset.
 
     Args:
       rope: with a `rope_type`.
-      seq_len: stands for the old length where the mapping does not say it.
+      seq_len: the old length if the mapping has none.
 
     Raises:
-      ConfigError: it is of a type that we do not know, says too little, or what is no number.
+      ConfigError: its type is unknown, or a number is missing or wrong.
     """
-    kind = None if rope is None else rope.get("rope_type")
+    kind = "default" if rope is None else rope["rope_type"]
     if rope is None or kind == "default":
         return None
-    rope = {key: value for key, value in rope.items() if value is not None}
-    rope.setdefault(_SCALED_LENGTH, seq_len)
-    rope |= {key: float(rope[key]) for key in _NUMBERS if type(rope.get(key)) is int}
-    _require_numbers(rope)
-    if kind != "yarn" and rope.get(_SHARPNESS):
-        raise ConfigError(f"rope_scaling of type {kind!r} says {_SHARPNESS}, which is YaRN's alone")
-    try:
-        if kind == "linear":
-            return fdl.Config(LinearScaling, factor=rope["factor"])
-        if kind == "llama3":
-            return fdl.Config(Llama3Scaling, **_arguments(_LLAMA3, rope, needed=_LLAMA3))
-        if kind == "yarn":
-            known = _arguments(_YARN, rope, needed=("factor", "original_seq_len"))
-            sharpness = rope.get(_SHARPNESS, 0.0)
-            return fdl.Config(YaRN, **known, amplitude=_amplitude(rope), sharpness=sharpness)
-    except KeyError as error:
-        raise ConfigError(f"rope_scaling of type {kind!r} does not say {error}") from None
-    raise ConfigError(f"rope_scaling is of type {kind!r}, and fidgpt knows linear, llama3 and yarn")
-
-
-def mapping_of(scaling: RoPEScaling | None) -> dict[str, Any] | None:
-    """What config.json says of a built part.
-
-    Raises:
-      ConfigError: there is no word for it.
-    """
-    if scaling is None:
-        return None
-    if type(scaling) is LinearScaling:
-        return {"rope_type": "linear", "factor": scaling.factor}
-    if type(scaling) is Llama3Scaling:
-        said = {theirs: getattr(scaling, ours) for ours, theirs in _LLAMA3.items()}
-        return {"rope_type": "llama3", **said}
-    if type(scaling) is YaRN:
-        said = {theirs: getattr(scaling, ours) for ours, theirs in _YARN.items()}
-        return {
-            "rope_type": "yarn",
-            **said,
-            "attention_factor": scaling.amplitude,
-            **_sharpenings(scaling),
-        }
-    raise ConfigError(f"config.json has no word for the RoPE scaling {type(scaling).__name__}")
-
-
-def _arguments(
-    names: Mapping[str, str], rope: Mapping[str, Any], *, needed: Container[str]
-) -> dict[str, Any]:
-    """By our names."""
-    return {
-        ours: rope[theirs] for ours, theirs in names.items() if theirs in rope or ours in needed
-    }
-
-
-def _require_numbers(rope: Mapping[str, Any]) -> None:
-    """Raises ConfigError where a number is none, or none that waves can have."""
-    for key in (*_NUMBERS, _SCALED_LENGTH):
-        value = rope.get(key)
-        is_number = type(value) is (int if key == _SCALED_LENGTH else float) and math.isfinite(
-            value
+    if kind not in _SCALINGS:
+        raise ConfigError(
+            f"rope_scaling is of type {kind!r}, and fidgpt knows linear, llama3, yarn"
         )
-        if value is not None and not (is_number and (value > 0 or key not in _ABOVE_0)):
-            kind = "a whole number" if key == _SCALED_LENGTH else "a finite number"
-            least = " above 0" if key in _ABOVE_0 else ""
-            raise ConfigError(
-                f"{key} of rope_scaling is {value!r:.60}, and has to be {kind}{least}"
-            )
-    if type(rope.get("truncate", True)) is not bool:
-        raise ConfigError(f"truncate of rope_scaling is {rope['truncate']!r:.60}, and no bool")
-    if rope.get("low_freq_factor", 0.0) == rope.get("high_freq_factor"):
+    rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
+    scaling, keys = _SCALINGS[kind]
+    arguments: dict[str, Any] = {}
+    for name, key in keys.items():
+        if rope.get(key) is not None:
+            arguments[name] = _checked(f"rope_scaling.{key}", rope[key], hints_of(scaling)[name])
+        elif name not in _OPTIONAL:
+            raise ConfigError(f"rope_scaling of type {kind!r} lacks {key!r}")
+    if kind == "yarn":
+        arguments["amplitude"], arguments["sharpness"] = _amplitude(rope)
+    elif rope.get(_SHARPNESS):
+        raise ConfigError(f"rope_scaling of type {kind!r} has {_SHARPNESS}, which only YaRN has")
+    if arguments.get("low_freq_factor", 0.0) == arguments.get("high_freq_factor"):
         raise ConfigError("low_freq_factor and high_freq_factor of rope_scaling are the same")
+    return fdl.Config(scaling, **arguments)
 
 
-def _amplitude(rope: Mapping[str, Any]) -> float | None:
-    """As transformers reads it: said, or the ratio of two sharpenings; None by YaRN's formula."""
-    if rope.get("attention_factor") is not None:
-        return rope["attention_factor"]
-    over, under = rope.get("mscale"), rope.get(_SHARPNESS)
-    if not over or not under:
-        return None
-    growth = _growth(rope["factor"])
-    return (over * growth + 1) / (under * growth + 1)
+def _amplitude(rope: Mapping[str, Any]) -> tuple[float | None, float]:
+    """Return YaRN's amplitude, None for that of its formula, and its sharpness.
 
-
-def _sharpenings(scaling: YaRN) -> dict[str, float]:
-    """Those of which DeepSeek's own code makes the amplitude, where there are any."""
-    growth = _growth(scaling.factor)
-    if not scaling.sharpness or not growth:
-        return {}
-    over = (scaling.amplitude * (scaling.sharpness * growth + 1) - 1) / growth
-    return {"mscale": round(over, 12), _SHARPNESS: scaling.sharpness}
+    As transformers does: the amplitude is set, or the ratio of two sharpenings.
+    """
+    amplitude, over, under = (
+        _checked(
+            f"rope_scaling.{key}", rope.get(key), float | None, may_be_zero=key in _MAY_BE_ZERO
+        )
+        for key in _AMPLITUDES
+    )
+    if amplitude is None and over and under:
+        growth = _growth(rope["factor"])
+        amplitude = (over * growth + 1) / (under * growth + 1)
+    return amplitude, under or 0.0
 
 
 def _growth(factor: float) -> float:
     return 0.1 * math.log(factor) if factor > 1 else 0.0
 
 
-Settings = dict[str, Any]
-
-_PLAIN = {bool, int, float, str, type(None)}
-# What no family computes in another way.
-_FIXED = {"partial_rotary_factor": (None, 1.0)}
-_SIZES = {
-    *("hidden_dim", "num_layers", "num_heads", "num_kv_heads", "head_dim", "ffn_dim"),
-    *("vocab_size", "seq_len", "every", "nope_every", "window", "query_scalar"),
-    *("num_experts", "num_shared", "top_k", "expert_ffn_dim", "num_groups", "top_groups"),
-    *("kv_rank", "query_rank", "rope_head_dim", "value_head_dim"),
-}
-_POSITIVE_SETTINGS = {"theta", "local_theta", "score_cap", "logit_cap", "limit"}
-# Lists that say something of every layer.
-_BY_LAYER = {"layer_types", "roped"}
-
-
-def settings_of(family: Family, said: Said) -> Settings:
-    """The arguments of the family's config, as far as a config.json says them.
+def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
+    """Return the keys of config.json for some settings, of which `scaling` is built.
 
     Raises:
-      ConfigError: something is missing or is nothing that we compute; a line for each.
+      ConfigError: config.json has no form for the scaling.
     """
-    reader = _Reader(family, said)
-    settings = reader.read()
-    wrong = [*_not_fixed(family, said), *unknown_codes(said), *reader.wrong]
-    if not wrong:
-        wrong = [*_uneven_heads(family, settings), *_without_window(family, settings)]
-    if wrong:
-        raise ConfigError("\n  ".join(wrong))
-    return settings
+    found: HubConfig = {key: allowed[0] for key, allowed in family.fixed.items()}
+    found |= dict(family.says) | {family.settings[name]: one for name, one in settings.items()}
+    if "scaling" in settings:
+        found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+    return found | {on: found.get(key) is not None for key, on in family.switches.items()}
 
 
-def config_of(family: Family, settings: Settings) -> fdl.Config:
-    """The config of the member that has some settings.
-
-    Raises:
-      ConfigError: the family has no such member.
-    """
-    try:
-        return family.config(**settings)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{family.model_type}: {error}") from error
-
-
-def said_of(family: Family, settings: Mapping[str, Any]) -> Said:
-    """What a config.json says of some settings.
-
-    Raises:
-      ConfigError: there is no word for one of them.
-    """
-    said: Said = {key: allowed[0] for key, allowed in family.fixed.items()} | dict(family.says)
-    for name, key in sorted(family.settings.items(), key=lambda item: "." in item[1]):
-        if name in settings:
-            value = settings[name]
-            say(said, key, _scaling_said(family, value) if name == "scaling" else value)
-    return said | {on: said.get(key) is not None for key, on in family.switches.items()}
+def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
+    if scaling is None:  # null means a default scaling if the family has one
+        return {"rope_type": "default"} if "rope_scaling" in family.defaults else None
+    for kind, (function, keys) in _SCALINGS.items():
+        if type(scaling) is function:
+            found = {"rope_type": kind}
+            found |= {key: getattr(scaling, name) for name, key in keys.items()}
+            return found | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
+    raise ConfigError(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
 
 
-def _scaling_said(family: Family, scaling: Any) -> dict[str, Any] | None:
-    """Null says that there is none, unless it means a usual one."""
-    is_usual = scaling is None and "rope_scaling" in family.defaults
-    return {"rope_type": "default"} if is_usual else mapping_of(scaling)
-
-
-class _Reader:
-    """Goes through the settings of a family, and keeps a line for each that does not fit."""
-
-    def __init__(self, family: Family, said: Said) -> None:
-        self._family = family
-        self._said = said
-        self._hints = hints_of(family.config)
-        self._parameters = inspect.signature(family.config).parameters
-        self._settings: Settings = {}
-        self.wrong: list[str] = []
-
-    def read(self) -> Settings:
-        for name, key in self._family.settings.items():
-            if name == "scaling":
-                self._read_scaling()
-            else:
-                self._read(name, key)
-        return self._settings
-
-    def _read_scaling(self) -> None:
-        said = self._said.get("rope_scaling")
-        rope = self._family.defaults.get("rope_scaling") if said is None else said
-        try:
-            scaling = part_of(rope, seq_len=self._said.get("max_position_embeddings"))
-        except ConfigError as error:
-            self.wrong.append(str(error))
-        else:
-            self._settings["scaling"] = scaling
-
-    def _read(self, name: str, key: str) -> None:
-        is_said, value = nested(self._said, key)
-        switch = self._family.switches.get(key)
-        if switch is not None and not self._said.get(switch):
-            is_said, value = True, None
-        if not is_said and key in self._family.defaults:
-            is_said, value = True, self._family.defaults[key]
-        has_default = self._parameters[name].default is not inspect.Parameter.empty
-        if not is_said and has_default:
-            return
-        if value is None and not is_said:
-            self.wrong.append(f"{key} is not said, and has no usual value")
-        else:
-            self._keep(name, key, value)
-
-    def _keep(self, name: str, key: str, value: Any) -> None:
-        kinds = self._kinds(name)
-        if float in kinds and type(value) is int:
-            value = float(value)
-        is_size = name in _SIZES and not (value is None and type(None) in kinds)
-        if is_size and (type(value) is not int or value < 1):
-            self.wrong.append(f"{key} is {value!r:.60}, and has to be a whole number above 0")
-        elif kinds <= _PLAIN and type(value) not in kinds:
-            wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
-            self.wrong.append(f"{key} is {value!r:.60}, and has to be of type {wanted}")
-        elif type(value) is float and not _is_meant(name, value):
-            least = "above 0" if name in _POSITIVE_SETTINGS else "of at least 0"
-            self.wrong.append(f"{key} is {value!r}, and has to be a finite number {least}")
-        elif not kinds <= _PLAIN:
-            self._keep_list(name, key, value)
-        else:
-            self._settings[name] = value
-
-    def _keep_list(self, name: str, key: str, value: Any) -> None:
-        """Null means what silence does."""
-        kinds = {kind for one in self._kinds(name) for kind in get_args(one)}
-        num_layers = self._settings.get("num_layers", 0)
-        if value is not None and not isinstance(value, list):
-            self.wrong.append(f"{key} is {value!r:.60}, and has to be a list")
-        elif value is not None and name in _BY_LAYER and len(value) < num_layers:
-            self.wrong.append(f"{key} tells of {len(value)} layers, and there are {num_layers}")
-        elif value is not None and (strange := [one for one in value if type(one) not in kinds]):
-            wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
-            self.wrong.append(f"{key} has {strange[0]!r:.60}, and all of it has to be {wanted}")
-        elif value is not None:
-            self._settings[name] = value
-
-    def _kinds(self, name: str) -> set[Any]:
-        return {type(None) if one is None else one for one in members_of(self._hints[name])}
-
-
-def _is_meant(name: str, value: float) -> bool:
-    return math.isfinite(value) and (value > 0 or (value == 0 and name not in _POSITIVE_SETTINGS))
-
-
-def _not_fixed(family: Family, said: Said) -> Iterator[str]:
-    for key, allowed in (_FIXED | dict(family.fixed)).items():
-        is_said, value = nested(said, key)
-        if is_said and value not in allowed:
-            ours = " or ".join(repr(one) for one in allowed)
-            yield f"{key} is {value!r:.60}, and fidgpt's {family.model_type} computes {ours}"
-
-
-def _uneven_heads(family: Family, settings: Settings) -> Iterator[str]:
-    width, heads = settings.get("hidden_dim"), settings.get("num_heads")
-    if width and heads and settings.get("head_dim") is None and width % heads:
-        keys = family.settings
-        yield (
-            f"{keys['hidden_dim']}={width} is no whole number of {keys['num_heads']}={heads} heads"
-        )
-
-
-def _without_window(family: Family, settings: Settings) -> Iterator[str]:
-    """Layers that are to slide, and no window: which of the two is meant, nobody knows."""
-    if SLIDING not in settings.get("layer_types", ()):
-        return
-    key = family.settings["window"]
-    usual = inspect.signature(family.config).parameters["window"].default
-    if settings.get("window", usual) is None:
-        switch = family.switches.get(key)
-        also = f", or {switch} is not true" if switch else ""
-        yield f"layer_types has {SLIDING}, and {key} says no window{also}"
+def _sharpness_keys(scaling: YaRN) -> dict[str, float]:
+    """Return the amplitude, and the sharpenings from which DeepSeek's own code computes it."""
+    found, growth = {"attention_factor": scaling.amplitude}, _growth(scaling.factor)
+    if scaling.sharpness and growth:
+        over = (scaling.amplitude * (scaling.sharpness * growth + 1) - 1) / growth
+        found |= {"mscale": round(over, 12), _SHARPNESS: scaling.sharpness}
+    return found

@@ -2,6 +2,7 @@
 
 import fnmatch
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,19 +16,19 @@ from fidgpt.configs.hub import Family, Form, Piece, Same, Tensors
 from fidgpt.graph import ConfigError
 from fidgpt.model import LoRALinear, StackedExperts, is_adapter
 
-# Buffers of old files that follow from config.json.
+# Buffers in old files that config.json determines.
 _SPARE = ("*.rotary_emb.inv_freq",)
 
 
 @dataclass
 class Layout:
-    """Where a model's parameters and buffers lie in files.
+    """Which tensors in files hold a model's parameters and buffers.
 
     Attributes:
       pieces: by the name of each tensor in the files.
-      paths: of our parameter, or of one of those that lie in the tensor.
-      tied: names under which a tied table might be saved once more, with that of the first.
-      spare: patterns of names that say nothing.
+      paths: of our parameter, or of one of those that are in the tensor.
+      tied: further names of a tied table that may be saved twice, with that of the first.
+      spare: patterns of names that are not needed.
     """
 
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
@@ -36,38 +37,55 @@ class Layout:
     spare: tuple[str, ...] = _SPARE
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor in the files."""
+        """Return the shape of a tensor in the files."""
         return self.pieces[name][0].shape
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a tensor in the files."""
+        return math.prod(self.shape(name)) * self.pieces[name][0].ours.element_size()
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor as it is in the files, on the CPU."""
+        pieces = self.pieces[name]
+        tensor = torch.empty(self.shape(name), dtype=pieces[0].ours.dtype, device="cpu")
+        for piece in pieces:
+            piece.theirs(tensor).copy_(piece.ours)
+        return tensor
 
     def knows(self, name: str) -> bool:
         """Whether files may hold a tensor of this name."""
         return name in self.pieces or name in self.tied or self.is_spare(name)
 
     def is_spare(self, name: str) -> bool:
-        """Whether files may hold a tensor of this name, and nothing is lost without it."""
+        """Whether a tensor of this name is not needed."""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.spare)
 
 
 def layout_of(
     family: Family, model: nn.Module, settings: Mapping[str, Any], *, merge: bool = False
 ) -> Layout:
-    """The layout of a model that is built as the family is.
+    """Return the layout of a model that is built as the family is.
 
     Args:
-      family: knows the names.
+      family: has the names.
       model: with memory or without.
-      settings: of the member, for forms that know sizes.
-      merge: whether low-rank adapters are added to the weights beside them, in copies of these.
+      settings: of the member, for forms that depend on sizes.
+      merge: whether low-rank adapters are added to copies of their weights.
 
     Raises:
       ConfigError: the family has no name for a parameter or buffer.
     """
-    tensors = _tensors(family, settings)
+    tensors = family.tensors
+    if callable(tensors):
+        parameters = inspect.signature(family.config).parameters
+        tensors = tensors({name: one.default for name, one in parameters.items()} | dict(settings))
     layout = Layout(spare=(*_SPARE, *family.spare))
     nameless: list[str] = []
     first: dict[int, str] = {}
-    ours = list(_ours(model, merge=merge))
-    for path, tensor in ours:
+    saved = tensors_of(model)
+    if merge:
+        saved = {path: _merged(model, path, tensor) for path, tensor in saved.items()}
+    for path, tensor in saved.items():
         pieces = list(_pieces(tensors, path, tensor))
         if not pieces:
             nameless.append(path)
@@ -85,27 +103,16 @@ def layout_of(
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """What is saved of a model, by path, a tied table under each of its paths; no adapters."""
+    """Return what is saved of a model, by path, a tied table under each of its paths."""
     saved = model.state_dict(keep_vars=True)
     adapters = {path for path, one in model.named_parameters() if is_adapter(path, one)}
     return {path: tensor for path, tensor in saved.items() if path not in adapters}
 
 
-def _tensors(family: Family, settings: Mapping[str, Any]) -> Tensors:
-    if not callable(family.tensors):
-        return family.tensors
-    parameters = inspect.signature(family.config).parameters
-    return family.tensors({name: one.default for name, one in parameters.items()} | dict(settings))
-
-
-def _ours(model: nn.Module, *, merge: bool) -> Iterator[tuple[str, Tensor]]:
-    for path, tensor in tensors_of(model).items():
-        holder, _, name = path.rpartition(".")
-        yield path, _merged(model.get_submodule(holder), name, tensor) if merge else tensor
-
-
-def _merged(holder: nn.Module, name: str, tensor: Tensor) -> Tensor:
-    """What a part holds under a name, with what an adapter adds to it."""
+def _merged(model: nn.Module, path: str, tensor: Tensor) -> Tensor:
+    """Return a parameter with what its adapter adds to it."""
+    holder_path, _, name = path.rpartition(".")
+    holder = model.get_submodule(holder_path)
     if isinstance(holder, LoRALinear) and name == "weight":
         return holder.merged_weight().detach()
     if isinstance(holder, StackedExperts) and name in holder.adapters:
@@ -114,7 +121,7 @@ def _merged(holder: nn.Module, name: str, tensor: Tensor) -> Tensor:
 
 
 def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
-    """Those of one parameter, by the longest name that leads to it."""
+    """Yield the pieces of one parameter, by the longest known part of its path."""
     layer = next(iter(re.findall(r"(?<=\.)\d+(?=\.)", path)), "")
     holder, rest = re.sub(r"\.\d+\.", ".*.", path, count=1), ""
     while holder and holder not in tensors:
@@ -122,16 +129,16 @@ def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
         rest = f".{last}{rest}"
     if not holder:
         return
-    said = tensors[holder]
-    form: Form = Same(said) if isinstance(said, str) else said
+    found = tensors[holder]
+    form: Form = Same(found) if isinstance(found, str) else found
     for piece in form.pieces(tensor.detach()):
         yield piece._replace(name=f"{piece.name.replace('*', layer)}{rest}")
 
 
 _BLOCK = 128
-_CODES = "_blocks"  # what names of codes in four bits end with
-_GROUP = 32  # numbers that share a scale; two lie in a byte, the first in its lower half
-# What four bits mean: a sign, two bits of an exponent and one of a fraction.
+_CODES = "_blocks"  # ends the names of codes in four bits
+_GROUP = 32  # numbers that share a scale; a byte holds two, the first in its lower half
+# The values of four bits: a sign, two bits of exponent and one of fraction.
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 Shape = tuple[int, ...]
@@ -142,9 +149,9 @@ class Coded(NamedTuple):
 
     Attributes:
       codes: the name of the tensor of codes.
-      scales: that of the tensor of scales.
-      shape: of what they stand for.
-      decode: makes it of both, in float32.
+      scales: the name of the tensor of scales.
+      shape: of the decoded weight.
+      decode: computes it from both, in float32.
     """
 
     codes: str
@@ -154,7 +161,7 @@ class Coded(NamedTuple):
 
 
 def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> dict[str, Coded]:
-    """The weights that stand in a file as codes for which it has scales that fit, by name."""
+    """Return the weights that a file holds as codes with scales of the right shape, by name."""
     found: dict[str, Coded] = {}
     for name, shape in shapes.items():
         whole = name.removesuffix(_CODES)
@@ -175,7 +182,7 @@ def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> di
 def from_eight_bits(
     codes: Float[Tensor, "rows columns"], scales: Float[Tensor, "row_blocks column_blocks"]
 ) -> Float[Tensor, "rows columns"]:
-    """Each number times the scale of its block of 128 by 128, in float32.
+    """Multiply each number with the scale of its block of 128 by 128, in float32.
 
     (DeepSeek-V3, 2024, arXiv:2412.19437, section 3.3.2.)
     """
@@ -187,10 +194,10 @@ def from_eight_bits(
 def from_four_bits(
     codes: UInt8[Tensor, "experts rows groups half"], scales: UInt8[Tensor, "experts rows groups"]
 ) -> Float[Tensor, "experts columns rows"]:
-    """Each number times two to the power of its group's scale, less 127, in float32.
+    """Multiply each number with 2 ** (its group's scale - 127), in float32.
 
-    (MXFP4 of the OCP Microscaling Formats, version 1.0, 2023, sections 5.3.3 and 5.4.1; of the
-    matrices that it holds, gpt-oss' files hold the transposed ones elsewhere.)
+    (MXFP4 of the OCP Microscaling Formats, version 1.0, 2023, sections 5.3.3 and 5.4.1; gpt-oss
+    holds its matrices transposed in files without codes.)
     """
     experts, rows, groups, half = codes.shape
     numbers = torch.tensor([sign * one for sign in (1.0, -1.0) for one in _MAGNITUDES])
@@ -202,14 +209,12 @@ def from_four_bits(
     return found
 
 
-def unknown_codes(said: Mapping[str, Any]) -> Iterator[str]:
-    """A line where a config.json says that weights are codes of another kind."""
-    how = said.get("quantization_config")
-    if how is None:
-        return
-    said = how if isinstance(how, dict) else {}
-    kind = (said.get("quant_method"), said.get("weight_block_size"))
-    if kind not in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK])):
+def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an error if a config.json declares weights in codes of another kind."""
+    how = found.get("quantization_config")
+    known = how if isinstance(how, dict) else {}
+    kind = (known.get("quant_method"), known.get("weight_block_size"))
+    if how is not None and kind not in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK])):
         yield (
             f"quantization_config is {how!r:.60}, and fidgpt reads weights in plain numbers, in "
             f"mxfp4, or in fp8 with scales for blocks of {_BLOCK} by {_BLOCK}: load the model with "

@@ -1,0 +1,323 @@
+"""Models of the Hugging Face hub, read and written."""
+
+import fnmatch
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fiddle as fdl
+import torch
+
+from fidgpt.configs.hub import Family
+from fidgpt.data import Tokenizer, TokenizerFile
+from fidgpt.graph import ConfigError, bind, build
+from fidgpt.interop.hugging_face import files
+from fidgpt.interop.hugging_face.compare import differences, read_settings
+from fidgpt.interop.hugging_face.files import CONFIG, TensorFiles
+from fidgpt.interop.hugging_face.settings import (
+    FAMILIES,
+    HubConfig,
+    Settings,
+    config_keys,
+    family_of,
+    read_config,
+    settings_of,
+)
+from fidgpt.interop.hugging_face.tensors import Layout, layout_of
+from fidgpt.model import LanguageModel
+from fidgpt.train import Trainer
+
+_MAX_LISTED = 12  # lines in a message
+_MAX_ALLOWED = 4  # paths that a message suggests for may_differ
+_MAX_DIFFERENCES = 6  # from the nearest family
+_FORMATS = ("BF16", "F16", "F32", "F64")
+_TOKENIZER = "tokenizer.json"
+_BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models without a head
+_TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
+
+
+class Member(NamedTuple):
+    """A model as a member of a family.
+
+    Attributes:
+      family: its names of settings and tensors.
+      settings: arguments of the family's config.
+      config: the config that they make.
+    """
+
+    family: Family
+    settings: Settings
+    config: fdl.Config[Trainer]
+
+    def built(self) -> LanguageModel:
+        """Return the model, on the meta device."""
+        with torch.device("meta"):
+            return build(bind(self.config).model)
+
+
+def _member(family: Family, found: HubConfig) -> Member:
+    """Return the member of a family that a config.json describes.
+
+    Raises:
+      ConfigError: the family has no such member.
+    """
+    settings = settings_of(family, found)
+    try:
+        return Member(family, settings, family.config(**settings))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{family.model_type}: {error}") from error
+
+
+def _member_in(directory: Path) -> Member:
+    found = read_config(directory)
+    try:
+        return _member(family_of(found["model_type"]), found)
+    except ConfigError as error:
+        raise ConfigError(f"{directory / CONFIG} cannot be used:\n  {error}") from error
+
+
+def from_hf(directory: str) -> fdl.Config[Trainer]:
+    """The model of a Hugging Face directory, with its tokenizer and weights where it has them.
+
+    What config.json has about training, such as dropout, is ignored. Where there are weights and
+    no tokenizer.json, the config can be built, and needs a tokenizer before it runs.
+
+    Raises:
+      ConfigError: the directory holds no config.json, or not that of a model that fidgpt can
+        compute, for reasons that are all listed; or it has weights that are not safetensors, or
+        that no index names.
+    """
+    path = Path(directory).expanduser()
+    cfg = _member_in(path).config
+    path = path.resolve()
+    is_trained = files.has_weights(path)
+    # Weights fit the numbers of one tokenizer: where it is missing, a run has to set another.
+    if is_trained or (path / _TOKENIZER).exists():
+        cfg.data.corpus.tokenizer = fdl.Config(TokenizerFile, path=str(path / _TOKENIZER))
+    if is_trained:
+        cfg.weights = fdl.Partial(load_hf, directory=str(path))
+    return cfg
+
+
+@torch.no_grad()
+def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence[str] = ()) -> None:
+    """Copy the weights of a Hugging Face directory into a model that computes the same.
+
+    Reads model.safetensors, or the shards that its index names. The model is left as it was unless
+    every tensor fits. Low-rank adapters stay as they are.
+
+    Args:
+      model: with memory, in any number format.
+      directory: holds config.json and the weights.
+      may_differ: paths in the model, with `*` for any letters, where it may differ from
+        config.json, such as `blocks.*.attention.rope.scaling`; parameters there that the files do
+        not have stay as they are.
+
+    Raises:
+      ConfigError: the directory cannot be read or is of an unknown family; the model computes
+        something else or is on the meta device; or tensors are missing, unknown, of another shape
+        or quantized, all of which are listed.
+    """
+    directory = Path(directory).expanduser()
+    member = _member_in(directory)
+    _require_same(model, member, may_differ, directory / CONFIG)
+    _require_memory(model)
+    layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
+    ours_of = {name: _known_name(name, layout.knows) for name in tensors.shapes}
+    theirs_of = {ours: theirs for theirs, ours in ours_of.items() if not layout.is_spare(ours)}
+    _require_fit(layout, theirs_of, tensors, may_differ, directory)
+    for theirs, tensor in tensors.each(theirs_of.values()):
+        for piece in layout.pieces.get(ours_of[theirs], ()):
+            piece.ours.copy_(piece.theirs(tensor))
+
+
+def _require_memory(model: LanguageModel) -> None:
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ConfigError("the model has no memory yet: materialize it first.")
+
+
+def _known_name(name: str, is_known: Callable[[str], bool]) -> str:
+    """Return the known name of a tensor saved from a bare model or from one of text and images.
+
+    A name that is known, or not known in any form, stays as it is.
+    """
+    candidates = [prefix + name for prefix in _BARE_PREFIXES]
+    candidates += [name.replace(old, new, 1) for old, new in _TEXT_PREFIXES if name.startswith(old)]
+    return next((one for one in [name, *candidates] if is_known(one)), name)
+
+
+def _require_same(
+    model: LanguageModel, member: Member, may_differ: Sequence[str], path: Path
+) -> None:
+    """Reject a model that computes something else, even where the shapes agree."""
+    expected = member.built()
+    wrong = [one for one in differences(model, expected) if not _matches(one.path, may_differ)]
+    lines = [] if may_differ or not wrong else _differing_keys(model, expected, member.family)
+    lines = lines or [f"{one.path} is {one.theirs}, in the model {one.ours}" for one in wrong]
+    paths = [one.path for one in wrong]
+    remedy = f"To allow it: may_differ={paths}" if len(paths) <= _MAX_ALLOWED else ""
+    _require(f"{path} is of another model", lines, remedy)
+
+
+def _differing_keys(model: LanguageModel, expected: LanguageModel, family: Family) -> list[str]:
+    """Describe a difference by the keys of config.json, if these can describe the model."""
+    try:
+        ours, theirs = (
+            config_keys(family, read_settings(family, one, seq_len=None))
+            for one in (model, expected)
+        )
+    except ConfigError:
+        return []
+    keys = [key for key in ours if ours[key] != theirs[key]]
+    return [f"{key} is {theirs[key]}, in the model {ours[key]}" for key in keys]
+
+
+def _require_fit(
+    layout: Layout,
+    theirs_of: dict[str, str],
+    tensors: TensorFiles,
+    may_differ: Sequence[str],
+    directory: Path,
+) -> None:
+    """Reject tensors that are missing, unknown, of another shape or coded, or that are torn."""
+    wanted = {name: layout.shape(name) for name in layout.pieces}
+    found = {name: tensors.shapes[theirs] for name, theirs in theirs_of.items()}
+    wrong: list[str] = []
+    for name in sorted(wanted.keys() | found.keys()):
+        is_tied = name in layout.tied and name in found
+        is_free = name not in found and _matches(layout.paths[name], may_differ)
+        if wanted.get(name) != found.get(name) and not is_tied and not is_free:
+            there, ours = (
+                "absent" if shape is None else list(shape)
+                for shape in (found.get(name), wanted.get(name))
+            )
+            wrong.append(f"{name}: {there} there, {ours} in the model")
+    for name, theirs in sorted(theirs_of.items()):
+        if (form := tensors.formats[theirs]) not in _FORMATS:
+            wrong.append(f"{name}: numbers of type {form} there, not {', '.join(_FORMATS)}")
+    for name, first in layout.tied.items():  # of which both may be saved
+        both = [theirs_of[one] for one in (name, first) if one in theirs_of]
+        if len(both) == 2 and not torch.equal(*map(tensors.__getitem__, both)):
+            wrong.append(f"{both[0]} differs from {both[1]}, although {CONFIG} ties them")
+    _require(f"the tensors of {directory} do not fit the model", wrong)
+
+
+def _matches(path: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _require(message: str, wrong: list[str], remedy: str = "", most: int = _MAX_LISTED) -> None:
+    if wrong:
+        more = [f"and {len(wrong) - most} more"] if len(wrong) > most else []
+        lines = [f"{message}:", *wrong[:most], *more, *([remedy] if remedy else [])]
+        raise ConfigError("\n  ".join(lines))
+
+
+@torch.no_grad()
+def save_hf(
+    model: LanguageModel,
+    directory: str | Path,
+    *,
+    seq_len: int,
+    tokenizer: Tokenizer | None = None,
+    max_shard_size: int = 5_000_000_000,
+) -> str:
+    """Write config.json, the weights and the tokenizer as transformers would.
+
+    The family is found by what the model computes, and low-rank adapters are added to their
+    weights. Needs memory for one shard more, and for copies of what has adapters. Returns the name
+    of transformers' class.
+
+    Args:
+      model: with memory.
+      directory: created if missing.
+      seq_len: the longest sequence that the model is for, in tokens.
+      tokenizer: its files are written too, and its end of text is named.
+      max_shard_size: bytes; of one shard there is one file, of more an index too.
+
+    Raises:
+      ConfigError: the model is on the meta device, or no known family of the hub computes what it
+        does: then the nearest one and the differences are named. Or the directory has a
+        config.json of something else, such as a run's, which stays as it is.
+    """
+    _require_memory(model)
+    directory = Path(directory).expanduser()
+    path = directory / CONFIG
+    if path.exists() and not files.is_hub_directory(directory):
+        raise ConfigError(
+            f"{path} is not the config of a model on the hub, and would be lost; a run needs its "
+            "own to resume: name another directory, such as one that does not exist yet."
+        )
+    member, found = fitting_member(model, seq_len=seq_len)
+    family = member.family
+    layout = layout_of(family, model, member.settings, merge=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    files.write_weights(layout, directory, max_shard_size=max_shard_size)
+    if tokenizer is not None:
+        _write_tokenizer(tokenizer, directory, seq_len=seq_len)
+    about = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "bos_token_id": None,
+        "eos_token_id": None if tokenizer is None else tokenizer.end_of_text,
+        "pad_token_id": None,
+    }
+    files.write_json(path, about | found)
+    return family.architecture
+
+
+def fitting_member(model: LanguageModel, *, seq_len: int) -> tuple[Member, HubConfig]:
+    """Return the first family of which the member in a config.json is the same model.
+
+    The member is built from the keys, so that what these cannot hold shows as a difference.
+
+    Raises:
+      ConfigError: there is none; the nearest one is named, and in what it differs.
+    """
+    misfits: list[tuple[bool, int, Family, list[str]]] = []
+    for family in FAMILIES:
+        is_far, wrong = True, []  # far: the keys of the family cannot describe it
+        try:
+            settings = read_settings(family, model, seq_len=seq_len)
+            is_far = False
+            found = config_keys(family, settings)
+            is_far = True
+            member = _member(family, found)
+            is_far = False
+            wrong = [
+                f"{one.path} is {one.ours}, there {one.theirs}"
+                for one in differences(model, member.built())
+            ]
+            width, heads = settings["hidden_dim"], settings["num_heads"]
+            if family.whole_heads and width % heads:  # which transformers' class would reject
+                wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
+            if not wrong:
+                return member, found
+        except ConfigError as error:
+            wrong = str(error).splitlines()
+        misfits.append((is_far, len(wrong), family, wrong))
+    *_, family, wrong = min(misfits, key=lambda one: one[:2])
+    message = (
+        "no family of the hub that fidgpt knows computes what this model computes. Nearest is "
+        f"{family.architecture}"
+    )
+    _require(message, wrong, most=_MAX_DIFFERENCES)
+    raise AssertionError("a misfit has differences")
+
+
+def _write_tokenizer(tokenizer: Tokenizer, directory: Path, *, seq_len: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json, from which AutoTokenizer makes one."""
+    path = directory / _TOKENIZER
+    tokenizer.save(path)
+    content: Any = json.loads(path.read_text(encoding="utf-8"))
+    texts = {number: text for text, number in content["model"].get("vocab", {}).items()}
+    texts |= {one["id"]: one["content"] for one in content.get("added_tokens", ())}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": seq_len,
+        "eos_token": texts.get(tokenizer.end_of_text),
+        "clean_up_tokenization_spaces": False,
+    }
+    files.write_json(directory / "tokenizer_config.json", settings)
