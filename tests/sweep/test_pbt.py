@@ -1,4 +1,4 @@
-"""Populations by Ray Tune: cloned, told, gone on with, and the same numbers as by hand."""
+"""Populations by Ray Tune: cloned, continued, and with the numbers of commands by hand."""
 
 import io
 import json
@@ -17,14 +17,11 @@ pytest.importorskip("optuna")
 from rich.console import Console
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep import Job, read_results
-from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import ResultsTable
-from fidgpt.sweep.runners.attempt import Ending, jobs_of
+from fidgpt.sweep import Job, member, read_results
+from fidgpt.sweep.evolution import evolve
+from fidgpt.sweep.population import Population, read_pbt
 from fidgpt.sweep.runners.ray_cluster import RayRunner
-from fidgpt.sweep.search import space
-from fidgpt.sweep.tune import Evolved, Population, evolve, read_pbt
-from fidgpt.sweep.tune.member import schedule
+from fidgpt.sweep.search import Found, space
 from fidgpt.train.trackers.trackers import reproducible
 
 from .on_ray import ray_here  # noqa: F401
@@ -37,13 +34,13 @@ QUICK = ["config:debug", f"fiddler:smoke_test({NUM_STEPS})", "set:samples=None"]
 OFTEN = [*QUICK, "set:evaluators.validation.every=3"]
 RATE = space("tag:LearningRate=log(1e-4,1e-2)")
 DECAY = space("tag:WeightDecay=0,0.1,0.2")
-# Toy: its loss comes down by its learning rate at each step; its state is the loss alone. One that
-# has a rate above 0.005 diverges where a file says so.
+# Decreases its loss by its learning rate at each step; its state is the loss alone. With a file
+# named diverges, a rate above 0.005 does.
 _SCRIPT = """
 import json, pathlib, signal, sys, time
-said = [one.partition("=")[::2] for one in sys.argv[1:]]
-flags = dict(said)
-rates = [text for name, text in said if name == "--config" and "LearningRate" in text]
+pairs = [one.partition("=")[::2] for one in sys.argv[1:]]
+flags = dict(pairs)
+rates = [text for name, text in pairs if name == "--config" and "LearningRate" in text]
 folder, stopped = pathlib.Path(flags.get("--run_dir") or flags["--resume"]), []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
 folder.mkdir(exist_ok=True)
@@ -75,16 +72,16 @@ sys.exit(143 if stopped else 0)
 
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Toys in place of runs."""
+    """The script in place of runs."""
     monkeypatch.setattr(Job, "program", [sys.executable, "-I", "-c", _SCRIPT])
 
 
-def population(directory: Path, **rest: Any) -> Population:
+def population(directory: Path, *items: Any, **rest: Any) -> Population:
     made = {"size": 4, "every": 3, "objective": "loss", "directory": directory} | rest
-    return Population(*QUICK, RATE, **made)
+    return Population(*(items or (*QUICK, RATE)), **made)
 
 
-def run(made: Population) -> tuple[Evolved, str]:
+def run(made: Population) -> tuple[Found, str]:
     text = io.StringIO()
     console = Console(file=text, width=1000)
     return evolve(made, RayRunner(), console=console), text.getvalue()
@@ -96,11 +93,11 @@ def rows_of(directory: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_the_worse_go_on_as_clones_of_the_better(toys: None, tmp_path: Path) -> None:
+def test_the_worst_continue_as_clones_of_the_best(toys: None, tmp_path: Path) -> None:
     found, text = run(population(tmp_path))
     assert found.is_whole and found.best is not None
-    lineage = {one.fingerprint: one for one in found.lineage}
-    clones = [one for one in lineage.values() if one.parent is not None]
+    lineages = member.read_lineages(tmp_path)
+    clones = [one for one in lineages.values() if one.parent is not None]
     assert [one.step for one in clones] == [3, 6]  # a quarter of four, at each look
     finished = [row for row in read_results(tmp_path) if row["status"] == "finished"]
     replaced = [row for row in read_results(tmp_path) if row["status"] == "stopped early"]
@@ -108,75 +105,75 @@ def test_the_worse_go_on_as_clones_of_the_better(toys: None, tmp_path: Path) -> 
     for row in read_results(tmp_path):
         rows = rows_of(tmp_path, row)
         assert [one["step"] for one in rows] == list(range(1, len(rows) + 1))
-        line = found.lineage.ancestors(row["fingerprint"])
+        line = member.ancestors(lineages, row["fingerprint"])
         ends = [one.step for one in line[1:]] + [len(rows)]
         rates = [
             value
             for one, begin, end in zip(line, [0, *ends], ends, strict=False)
             for value in [one.values["tag:LearningRate"]] * (end - begin)
         ]
-        assert [one["rate"] for one in rows] == rates  # each stretch by what the lineage says
+        assert [one["rate"] for one in rows] == rates  # each stretch with the values of its lineage
     for one in clones:
         at_look = {
             row["fingerprint"]: next(
                 (each["loss"] for each in rows_of(tmp_path, row) if each["step"] == one.step), None
             )
             for row in read_results(tmp_path)
-            if lineage[row["fingerprint"]].step < one.step
+            if lineages[row["fingerprint"]].step < one.step
         }
         best = min(value for value in at_look.values() if value is not None)
         assert at_look[one.parent or ""] == best
-        assert f"member {one.member} goes on from" in text
-    assert len(found.schedule) == len(found.lineage.ancestors(found.best["fingerprint"]))
-    told = (tmp_path / "lineage.jsonl").read_text().splitlines()
-    assert [json.loads(line)["parent"] for line in told[:4]] == [None] * 4
+        assert f"member {one.member} continues from" in text
+    line = member.ancestors(lineages, found.best["fingerprint"])
+    assert len(found.commands(found.best)) == len(line)
     again, _ = run(population(tmp_path))
     assert again.best == found.best and len(again.results) == len(found.results)
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_a_stopped_population_goes_on_with_the_same_clones(toys: None, tmp_path: Path) -> None:
-    whole, _ = run(population(tmp_path / "whole"))
+def test_a_stopped_population_continues_with_the_same_clones(toys: None, tmp_path: Path) -> None:
+    run(population(tmp_path / "whole"))
     part = tmp_path / "part"
     part.mkdir()
     (part / "slow").write_text("0.2")
-    thread = interrupt_when(lambda: len(list(part.glob(".pins/*/step_00000003"))) >= 3)
+    thread = interrupt_when(lambda: len(list(part.glob(f"{member.SNAPSHOTS}/*/00000003"))) >= 3)
     stopped, text = run(population(part))
     thread.join()
     assert not stopped.is_whole and "Stopping" in text
     (part / "slow").unlink()
     found, _ = run(population(part))
     assert found.is_whole
-    assert {one.fingerprint for one in found.lineage} == {one.fingerprint for one in whole.lineage}
+    assert member.read_lineages(part) == member.read_lineages(tmp_path / "whole")
     for row in found.results:
         assert rows_of(part, row) == rows_of(tmp_path / "whole", row)
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_one_that_diverges_is_cloned_over(toys: None, tmp_path: Path) -> None:
+def test_a_member_that_diverges_is_replaced(toys: None, tmp_path: Path) -> None:
     (tmp_path / "diverges").touch()
-    found, _ = run(population(tmp_path, seed=4))
-    lineage = list(found.lineage)
-    bad = [one for one in lineage if one.values["tag:LearningRate"] > 0.005]
-    assert bad
-    assert {row["status"] for row in found.results} == {"finished", "stopped early"}
-    clones = [one for one in lineage if one.parent is not None]
+    high = space("tag:LearningRate=log(4e-3,6e-3)")
+    found, _ = run(population(tmp_path, *QUICK, high))
+    lineages = list(member.read_lineages(tmp_path).values())
+    bad = [one for one in lineages if one.values["tag:LearningRate"] > 0.005]
+    assert 0 < len(bad) < len(lineages)
+    assert {row["status"] for row in found.results} >= {"finished", "diverged"}
+    clones = [one for one in lineages if one.parent is not None]
     assert {one.member for one in bad} & {one.member for one in clones}
     assert found.best is not None and float(found.best["values"]["LearningRate"]) <= 0.005
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_a_clone_has_the_numbers_that_one_gets_by_hand(tmp_path: Path) -> None:
+def test_a_clone_has_the_numbers_of_its_schedule(tmp_path: Path) -> None:
     items = ["config:debug", "fiddler:smoke_test(6)", "set:samples=None", RATE]
-    made = Population(*items, size=2, every=3, objective="loss", directory=tmp_path / "sweep")
-    found, _ = run(made)
-    (clone,) = [one for one in found.lineage if one.parent is not None]
+    found, _ = run(population(tmp_path / "sweep", *items, size=2))
+    lineages = member.read_lineages(tmp_path / "sweep")
+    (clone,) = [one for one in lineages.values() if one.parent is not None]
     (row,) = [one for one in found.results if one["fingerprint"] == clone.fingerprint]
     by_hand = tmp_path / "by_hand"
-    first, second = schedule(found.lineage.ancestors(clone.fingerprint), run_dir=str(by_hand))
-    assert (
-        "--until_step=3" in first and f"LearningRate={clone.values['tag:LearningRate']}" in second
-    )
+    line = member.ancestors(lineages, clone.fingerprint)
+    first, second = member.schedule(line, run_dir=str(by_hand))
+    rate = clone.values["tag:LearningRate"]
+    assert "--until_step=3" in first and f"LearningRate={rate}" in second
     for command in (first, second):
         words = shlex.split(command)[2:]
         environment = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
@@ -191,99 +188,83 @@ def test_a_clone_has_the_numbers_that_one_gets_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_a_number_that_the_first_look_does_not_show_ends_it(toys: None, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no run reports --objective=moe/nonsense. There are"):
-        run(population(tmp_path, objective="moe/nonsense"))
-    assert not (tmp_path / ".stretches").exists()
+def test_errors_end_a_population(toys: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run reports moe/nonsense, but step, loss"):
+        run(population(tmp_path / "unmeasured", objective="moe/nonsense"))
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "logs").touch()  # where a folder belongs
+    with pytest.raises(ConfigError, match="cannot continue: FileExistsError: (.*)logs"):
+        run(population(broken))
+    with pytest.raises(ConfigError, match="processes=2: a member of a population is one process"):
+        evolve(population(tmp_path), RayRunner(processes=2, cpus=0.5))
 
 
 @pytest.mark.usefixtures("ray_here")
-def test_where_all_fail_there_is_nothing_to_clone_and_it_ends(toys: None, tmp_path: Path) -> None:
+def test_a_population_of_which_all_fail_ends(toys: None, tmp_path: Path) -> None:
     (tmp_path / "diverges").touch()
     high = space("tag:LearningRate=log(6e-3,1e-2)")
-    found, _ = run(Population(*QUICK, high, size=2, every=3, objective="loss", directory=tmp_path))
+    found, _ = run(population(tmp_path, *QUICK, high, size=2))
     assert found.is_whole and found.best is None
     assert [row["status"] for row in found.results] == ["diverged"] * 2
-    assert all(one.parent is None for one in found.lineage)
+    assert all(one.parent is None for one in member.read_lineages(tmp_path).values())
 
 
-@pytest.mark.usefixtures("ray_here")
-def test_what_a_members_code_raises_ends_it_with_its_words(toys: None, tmp_path: Path) -> None:
-    (tmp_path / "logs").touch()  # where a folder belongs
-    with pytest.raises(ConfigError, match="cannot go on: FileExistsError: (.*)logs"):
-        run(population(tmp_path))
-
-
-def test_another_population_in_a_directory_is_refused_by_what_differs(tmp_path: Path) -> None:
-    population(tmp_path).keep()
+def test_another_population_in_a_directory_is_refused(tmp_path: Path) -> None:
+    population(tmp_path).claim_directory()
     population(tmp_path).refuse_other()
-    with pytest.raises(ConfigError, match="with size=4 where this one has size=5: name another"):
+    with pytest.raises(ConfigError, match="with size=4 where this one has 5: name another"):
         population(tmp_path, size=5).refuse_other()
-    other = Population(*QUICK, DECAY, size=4, every=3, objective="loss", directory=tmp_path)
-    words = "with tag:LearningRate=log(.*) where this one has tag:WeightDecay="
-    with pytest.raises(ConfigError, match=words):
+    other = population(tmp_path, *QUICK, DECAY)
+    message = "with items=(.*)LearningRate(.*) where this one has (.*)tag:WeightDecay="
+    with pytest.raises(ConfigError, match=message):
         Console(file=io.StringIO()).print(other)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=message):
         run(other)
+
+
+VALIDATION = {"objective": "validation/loss", "every": 2}
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Population(*QUICK, size=4, objective="loss"), "a population needs a space"),
-        (lambda: Population(*QUICK, RATE, size=1, objective="loss"), "two runs at least"),
+        (lambda path: population(path, *QUICK), "a population needs a space"),
+        (lambda path: population(path, size=1), "at least two runs"),
         (
-            lambda: (
-                Population(*QUICK, space("tag:HiddenDim=32,64"), size=2, objective="loss").points
-            ),
-            "goes on with other values:(.|\n)*hidden_dim may not change while a run goes on",
+            lambda path: population(path, *QUICK, space("tag:HiddenDim=32,64")).points,
+            "resumes runs with other values:(.|\n)*hidden_dim may not change",
         ),
         (
-            lambda: (
-                Population(
-                    *QUICK, space("fiddler:use_rope,use_alibi"), size=2, objective="loss"
-                ).points
-            ),
-            "what is said by tag: or set: and a plain =",
+            lambda path: population(path, *QUICK, space("fiddler:use_rope,use_alibi")).points,
+            "set by tag: or set: and a plain =",
+        ),
+        (lambda path: population(path, every=9).every, "a run has 9 steps, and must be compared"),
+        (
+            lambda path: population(path, **VALIDATION).every,
+            "validation/loss is measured after the last step, and must be measured every 2 steps",
         ),
         (
-            lambda: Population(*QUICK, RATE, size=2, every=9, objective="loss").every,
-            "a run has 9 steps, and is to be looked at on its way",
+            lambda path: population(path, *OFTEN, RATE, **VALIDATION).every,
+            "validation/loss is measured after steps 3, 6, ..., and must be measured every 2",
         ),
         (
-            lambda: Population(*QUICK, RATE, size=2, every=2, objective="validation/loss").every,
-            "validation/loss is not measured after step 2. It is measured after the last step only",
-        ),
-        (
-            lambda: Population(*OFTEN, RATE, size=2, every=2, objective="validation/loss").every,
-            "not measured after step 2. It is measured every 3 steps: say every=3",
-        ),
-        (
-            lambda: Population(*QUICK, RATE, size=2, objective="nonsense").every,
+            lambda path: population(path, objective="nonsense").every,
             "no run reports --objective=nonsense. There are (.*)loss",
         ),
-        (lambda: read_pbt("pbt"), "write --search=pbt:8"),
-        (lambda: read_pbt("pbt(populatio=2)"), "no argument 'populatio'. Did you mean population?"),
-        (lambda: read_pbt("pbt(every=2)"), "pbt needs population"),
+        (lambda path: read_pbt("pbt"), "write --search=pbt:8"),
+        (lambda path: read_pbt("pbt(populatio=2)"), "no argument 'populatio'. Did you mean pop"),
+        (lambda path: read_pbt("pbt(every=2)"), "pbt needs population"),
     ],
 )
-def test_a_population_that_cannot_be_says_why(make: Callable[[], Any], message: str) -> None:
+def test_invalid_populations_are_refused(
+    make: Callable[[Path], Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        make()
+        make(tmp_path)
 
 
-def test_how_a_population_is_said() -> None:
+def test_population_texts() -> None:
     assert read_pbt("pbt:8") == (8, None)
     assert read_pbt("pbt(population=8, every=100)") == (8, 100)
     assert read_pbt("pbt(8,every=100)") == (8, 100)
-
-
-@pytest.mark.parametrize("words", ["its node is gone", "its node is gone."])
-def test_what_is_tried_again_is_told_in_two_sentences(words: str, tmp_path: Path) -> None:
-    point = population(tmp_path).points.of({RATE.name: 1e-3})
-    (job,) = jobs_of([point], tmp_path, [])
-    text = io.StringIO()
-    with Screen(ResultsTable(tmp_path, [job]), console=Console(file=text, width=1000)) as screen:
-        screen.started(job)
-        screen.ended(job, Ending("failed", words), again=True)
-    assert "failed: its node is gone. It is tried again." in text.getvalue()

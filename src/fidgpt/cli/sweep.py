@@ -151,7 +151,7 @@ def _check_flags() -> None:
         "bisect": ("config", "search", "search_seed", "stop", *_HELP),
     }[mode]
     is_population = mode == "search" and FLAGS.search.strip().startswith("pbt")
-    for name in (*unused, *(("stop", "jobs") if is_population else ())):
+    for name in (*unused, *(("stop", "jobs", "retries") if is_population else ())):
         if FLAGS[name].present:
             what = f"--{mode}" if mode else "a sweep"
             raise ConfigError(f"--{name} has no effect with {what}: remove one of them.")
@@ -268,7 +268,7 @@ def _search(console: "Console") -> int | None:
     settings = {"seed": FLAGS.search_seed, **_settings()}
     runner = _runner()
     if FLAGS.search.strip().startswith("pbt"):
-        from fidgpt.sweep.tune import Population, evolve, read_pbt
+        from fidgpt.sweep.population import Population, read_pbt
 
         if not isinstance(runner, RayRunner):
             raise ConfigError(
@@ -277,6 +277,10 @@ def _search(console: "Console") -> int | None:
             )
         size, every = read_pbt(FLAGS.search)
         search: Any = Population(*_items("space"), size=size, every=every, **settings)
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError('--search=pbt needs Ray. Install it with: pip install "fidgpt[ray]"')
+        from fidgpt.sweep.evolution import evolve
+
         start = functools.partial(evolve, search, runner)
     else:
         stop = FLAGS.stop[-1] if FLAGS.stop else None

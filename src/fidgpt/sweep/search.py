@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -168,19 +168,6 @@ class Study:
         return trial.should_prune()
 
 
-@dataclass
-class Counts:
-    """Trials that trained no point of their own.
-
-    Attributes:
-      refused: those that failed the checks.
-      known: those whose point another trial had trained.
-    """
-
-    refused: int = 0
-    known: int = 0
-
-
 class Driver:
     """Turns trials into jobs as slots free up, and reports their results to the study.
 
@@ -195,7 +182,8 @@ class Driver:
     def __init__(
         self, search: "Search", study: Study, screen: Screen, runner: Runner, *, is_alone: bool
     ) -> None:
-        self.counts = Counts()
+        self.num_refused = 0  # trials that failed their checks
+        self.num_known = 0  # trials whose point another trial had trained
         self._search = search
         self._study = study
         self._screen = screen
@@ -246,13 +234,13 @@ class Driver:
         try:
             job = self._search.job(trial.params)
         except (ConfigError, StartError) as error:
-            self.counts.refused += 1
+            self.num_refused += 1
             self._study.close(trial, TrialState.PRUNED)
             line = " ".join(str(error).split())[:300]
             self._screen.say(f"trial {trial.number + 1} is not run: {line}")
             return None
         if (open_trials := self._open.get(job.point.fingerprint)) is not None:
-            self.counts.known += 1
+            self.num_known += 1
             open_trials.append(trial)
             return None
         with job.opened_log() as log:
@@ -266,7 +254,7 @@ class Driver:
         status = self._screen.book.row(job)["status"]
         if status != "finished" and status not in _USELESS:
             return job
-        self.counts.known += is_new
+        self.num_known += is_new
         self._close(job, status)
         return None
 
@@ -307,40 +295,34 @@ class Driver:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search.
+    """The result of a search or a population.
 
     Attributes:
       results: the rows of all points in its table.
       objective: what was compared.
-      num_trials: the trials of the study.
-      counts: the trials of this process without a point of their own.
-      is_whole: whether the search finished, rather than being stopped by a signal.
-      allowed: the user's own packages that configs may name.
+      is_whole: whether it finished, rather than being stopped by a signal.
+      summary: how many points there were.
+      commands: returns the commands that repeat the point of a row.
     """
 
     results: Results
     objective: Objective
-    num_trials: int
-    counts: Counts
     is_whole: bool
-    allowed: tuple[str, ...] = ()
+    summary: str
+    commands: Callable[[Result], list[str]]
 
     @property
     def best(self) -> Result | None:
         """The best finished row; None without any."""
-        return self.results.best()
+        row = self.results.best()
+        return row if row is not None and row["status"] == "finished" else None
 
     def __rich__(self) -> RenderableType:
-        lines = [
-            f"{self.num_trials} trials; of those made now, {self.counts.refused} could not be run "
-            f"and {self.counts.known} were known"
-        ]
+        lines = [self.summary]
         if (row := self.best) is not None:
             value = row["metrics"][self.objective.name]
-            lines += [
-                f"best: {row['name']}, {self.objective.name} {value:.4f}",
-                f"  {runs.train_command(row['directives'], allowed=self.allowed)}",
-            ]
+            lines.append(f"best: {row['name']}, {self.objective.name} {value:.4f}")
+            lines += [f"  {command}" for command in self.commands(row)]
         return Group(results_table(self.results, self.objective), *map(Text, lines))
 
 
@@ -468,11 +450,16 @@ class Search:
         ):
             driver = Driver(self, study, screen, runner, is_alone=is_alone)
             is_whole = runner.run(driver.jobs(), driver)
-        if driver.counts.refused and not screen.book.rows:
+        if driver.num_refused and not screen.book.rows:
             raise ConfigError("no point of the search could be run: see the error of each.")
-        results = Results(list(screen.book.rows.values()), self.objective)
-        num_trials = len(study.trials)
-        return Found(results, self.objective, num_trials, driver.counts, is_whole, self.allowed)
+        return Found(
+            Results(list(screen.book.rows.values()), self.objective),
+            self.objective,
+            is_whole,
+            f"{len(study.trials)} trials; of those made now, {driver.num_refused} could not be run "
+            f"and {driver.num_known} were known",
+            lambda row: [runs.train_command(row["directives"], allowed=self.allowed)],
+        )
 
     def __rich__(self) -> RenderableType:
         lines = [

@@ -22,6 +22,7 @@ from fidgpt.compose.reproduction import command_for
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.sweep.axes import split_value
+from fidgpt.sweep.member import ancestors, read_lineages, schedule
 from fidgpt.sweep.report.statistics import METHOD, Effect, Group, Record, Report, number
 from fidgpt.train import RunError
 
@@ -136,22 +137,11 @@ def _change(effect: Effect) -> str:
 
 
 def best_commands(report: Report, *, allowed: Sequence[str] = ()) -> list[str]:
-    """Return the command of the best point; for a population, of each stretch on its way.
-
-    Raises:
-      ConfigError: it is a population, and Ray is not installed.
-    """
+    """Return the command of the best point; for a population, of each stretch on its way."""
     record = report.best
     if not report.is_population:
         return [shortest_command(record, allowed=allowed).strip()]
-    try:
-        from fidgpt.sweep.tune.member import Lineage, schedule  # late: needs Ray
-    except ImportError as error:
-        raise ConfigError(
-            "the report of a population needs what it was searched with. Install it with: "
-            'pip install "fidgpt[search,ray]"'
-        ) from error
-    line = Lineage(report.directory).ancestors(record.row["fingerprint"])
+    line = ancestors(read_lineages(report.directory), record.row["fingerprint"])
     return schedule(line, run_dir="runs/best", flags=runs.allow_flags(allowed))
 
 

@@ -1,0 +1,228 @@
+"""Populations: runs that continue as clones of better ones, with changed values.
+
+evolve(Population("config:base", space("tag:LearningRate=log(1e-5,1e-1)"), size=8,
+                  objective="validation/loss"), RayRunner(gpus=1))
+"""
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import FloatDistribution
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from fidgpt.compose.catalogue import call_with, own_catalogue
+from fidgpt.compose.runs import build_trainer
+from fidgpt.compose.spelling import split_directive
+from fidgpt.graph import ConfigError
+from fidgpt.graph.errors import at, raise_all
+from fidgpt.graph.formulas import Call, parse_call
+from fidgpt.graph.permissions import allowed_changes
+from fidgpt.sweep.axes import NUMBERS
+from fidgpt.sweep.objective import objective_of, refuse_unreportable
+from fidgpt.sweep.search import default_directory
+from fidgpt.sweep.spaces import Points, Space
+from fidgpt.train.device import derive_seed
+
+_LOOKS = 10  # by default
+_FILE = "population.json"  # what the choices of a population depend on
+
+
+def read_pbt(text: str) -> tuple[int, int | None]:
+    """Parse `pbt:8`, or `pbt(population=8,every=100)`: the size, and steps between two looks.
+
+    Raises:
+      ConfigError: the text is neither.
+    """
+    name, colon, size = text.partition(":")
+    call = Call(name.strip(), [size.strip()], {}) if colon and size else parse_call(text)
+    if call.name != "pbt" or not (call.positional or call.named):
+        raise ConfigError(
+            f"--search={text} needs the number of runs: write --search=pbt:8, or "
+            "--search='pbt(population=8,every=100)'."
+        )
+    with at(f"--search={text:.80}"):
+        return call_with(_sizes, call)
+
+
+def _sizes(population: int, every: int | None = None) -> tuple[int, int | None]:
+    return population, every
+
+
+class Population:
+    """A set of runs that are compared every so many steps.
+
+    At each look, the worst quarter continues as clones of the best quarter, from their checkpoints,
+    with values that are somewhat smaller or larger, or drawn again. The result is a schedule of
+    values, and a run that followed it.
+
+    Args:
+      items: directives such as `config:base`, and spaces at their positions among them; a resumed
+        run must be allowed to change what they choose.
+      size: the number of runs.
+      every: steps between two looks; defaults to a tenth of the run, or the next number of steps
+        after which the objective is measured.
+      objective: what to minimize, such as `validation/loss`; `max:NAME` maximizes.
+      seed: of all random choices: the same command makes the same ones.
+      directory: of the population; defaults to `runs/population-...` of these spaces.
+      allowed: the user's own packages whose callables a config may name.
+
+    Raises:
+      ConfigError: there is no space, or fewer than two runs.
+    """
+
+    def __init__(
+        self,
+        *items: str | Space,
+        size: int,
+        every: int | None = None,
+        objective: str,
+        seed: int = 0,
+        directory: str | Path | None = None,
+        allowed: Sequence[str] = (),
+    ) -> None:
+        self.items = list(items)
+        self.spaces = [item for item in items if isinstance(item, Space)]
+        self.size = size
+        self.objective = objective_of(objective)
+        self.seed = seed
+        self.allowed = tuple(allowed)
+        self._every = every
+        if not self.spaces:
+            raise ConfigError(
+                "a population needs a space: --space='tag:LearningRate=log(1e-4,1e-2)', in quotes."
+            )
+        if size < 2:
+            raise ConfigError(f"--search=pbt:{size}: a population needs at least two runs.")
+        self._settings = {  # all that its choices depend on
+            "items": [item.text if isinstance(item, Space) else item for item in items],
+            "objective": self.objective.text,
+            "size": size,
+            "every": every,
+            "seed": seed,
+        }
+        content = repr(self._settings)
+        self.directory = Path(directory or default_directory("population", self.items, content))
+
+    @cached_property
+    def points(self) -> Points:
+        """The points, after checking for errors that all of them share.
+
+        Raises:
+          ConfigError: there is such an error, or no run reports the objective, or a resumed run may
+            not change what a space chooses.
+        """
+        made = Points(self.items, own_catalogue(self.allowed))
+        refuse_unreportable(self.objective, made.check())
+        raise_all(
+            [
+                f"--space={one.text}: a population changes values set by tag: or set: and a plain "
+                "=, such as --space='tag:LearningRate=log(1e-4,1e-2)'."
+                for one in self.spaces
+                if split_directive(one.prefix)[0] not in NUMBERS
+                or one.prefix.rstrip("= ").endswith(("*", "+", "-"))
+            ]
+        )
+        try:
+            allowed_changes(*made.ends())
+        except ConfigError as error:
+            raise ConfigError(f"--search=pbt resumes runs with other values:\n{error}") from None
+        return made
+
+    @cached_property
+    def every(self) -> int:
+        """Steps between two looks.
+
+        Raises:
+          ConfigError: the objective is not measured after as many steps.
+        """
+        trainer = build_trainer(self.points.ends()[0])
+        num_steps, name = trainer.num_steps, self.objective.name
+        evaluator = trainer.evaluators.get(name.partition("/")[0])
+
+        def is_measured(step: int) -> bool:
+            return evaluator is None or evaluator.due(step, num_steps=num_steps)
+
+        def is_possible(every: int) -> bool:
+            return all(is_measured(step) for step in range(every, num_steps, every))
+
+        if self._every is not None and not 1 <= self._every < num_steps:
+            raise ConfigError(
+                f"--search=pbt(every={self._every}): a run has {num_steps} steps, and must be "
+                "compared on its way."
+            )
+        first = self._every or math.ceil(num_steps / _LOOKS)
+        choices = [first] if self._every else range(first, num_steps)
+        if (every := next(filter(is_possible, choices), None)) is not None:
+            return every
+        due = [step for step in range(1, num_steps) if is_measured(step)]
+        when = f"after steps {', '.join(map(str, due[:3]))}, ..." if due else "after the last step"
+        raise ConfigError(
+            f"--search=pbt(every={first}): {name} is measured {when}, and must be measured every "
+            f"{first} steps: change every, or evaluate more often."
+        )
+
+    def first_values(self) -> list[dict[str, Any]]:
+        """Return the values that each member begins with."""
+        numbers = random.Random(derive_seed(self.seed, "population"))
+        return [
+            {one.name: rounded(one, draw(one, numbers)) for one in self.spaces}
+            for _ in range(self.size)
+        ]
+
+    def refuse_other(self) -> None:
+        """Refuse a directory of a different population.
+
+        Raises:
+          ConfigError: the directory holds one.
+        """
+        path = self.directory / _FILE
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else self._settings
+        for name, value in self._settings.items():
+            if known.get(name) != value:
+                raise ConfigError(
+                    f"{self.directory} holds another population, with {name}={known.get(name)} "
+                    f"where this one has {value}: name another --run_dir."
+                )
+
+    def claim_directory(self) -> None:
+        """Record in the directory which population it holds.
+
+        Raises:
+          ConfigError: it holds another one.
+        """
+        self.refuse_other()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / _FILE
+        if not path.exists():
+            path.write_text(json.dumps(self._settings) + "\n", encoding="utf-8")
+
+    def __rich__(self) -> RenderableType:
+        self.refuse_other()
+        lines = [
+            f"{self.size} runs, compared every {self.every} steps, so that {self.objective.aim}, "
+            f"in {self.directory}",
+            *self.points.moves(),
+        ]
+        return Group(*map(Text, lines))
+
+
+def draw(space: Space, numbers: random.Random) -> Any:
+    """Draw a value of a space; uniform in its logarithm for `log`."""
+    if space.values is not None:
+        return numbers.choice(space.values)
+    assert isinstance(space.distribution, FloatDistribution)  # or its values were finite
+    low, high = space.distribution.low, space.distribution.high
+    if space.distribution.log:
+        return math.exp(numbers.uniform(math.log(low), math.log(high)))
+    return numbers.uniform(low, high)
+
+
+def rounded(space: Space, value: Any) -> Any:
+    """Return a value as its directive reads, and so inside its range."""
+    return value if space.values is not None else float(space.value_text(value))
