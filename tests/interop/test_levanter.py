@@ -176,13 +176,13 @@ def test_mistakes_are_named_in_one_go() -> None:
             train_seq_len: 1.5
         """)
     for message in (
-        "model.hidden_dim is wide, and a whole number is asked",
-        "model.hidden_dim=4096 is not a whole number of times num_heads=3",
+        "model.hidden_dim is wide, but must be a whole number",
+        "model.hidden_dim=4096 must be a multiple of num_heads=3",
         "optimizer.warmup is 1.5",
-        "optimizer: cycles and cycle_length say the same thing",
-        "optimizer.cycle_length is 1 entry, and a number or a list of steps is asked",
-        "optimizer.learning_rate is true, and a number is asked",
-        "trainer is 5, and a mapping is asked",
+        "optimizer: cycles and cycle_length set the same thing",
+        "optimizer.cycle_length is 1 entry, but must be a number or a list of steps",
+        "optimizer.learning_rate is true, but must be a number",
+        "trainer is 5, but must be a mapping",
         "train_seq_len is 1.5",
     ):
         assert message in str(error.value)
@@ -191,10 +191,13 @@ def test_mistakes_are_named_in_one_go() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {type: qwen4}", "model.type is qwen4, which fidgpt cannot be. Did you mean"),
-        ("- 1", "is no mapping"),
+        (
+            "model: {type: qwen4}",
+            "model.type is qwen4, but must be a model that fidgpt has. Did you mean",
+        ),
+        ("- 1", "is not a mapping"),
         ("model: !!python/object:os.system {}", "is refused"),
-        ("model: {type: [1]}", "a text is asked"),
+        ("model: {type: [1]}", "must be a text"),
     ],
 )
 def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:

@@ -86,7 +86,9 @@ def test_yarn_is_that_of_its_paper_and_this_is_told() -> None:
     assert kind is YaRN and arguments["original_seq_len"] == 2048
     assert arguments["amplitude"] == pytest.approx((1 + 0.2 * 1.3862944) ** 0.5)
     assert listed(mapped) == ["model.rope.type"]
-    with pytest.raises(ConfigErrors, match=r"model\.rope\.factor is 0\.0, and a number above 0"):
+    with pytest.raises(
+        ConfigErrors, match=r"model\.rope\.factor is 0\.0, but must be a number above 0"
+    ):
         read("model: {rope: {type: yarn, factor: 0}}")
 
 

@@ -114,5 +114,7 @@ def test_what_there_is_nothing_for_is_listed(text: str, path: str) -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ConfigErrors, match=r"trainer\.model_averaging\.beta is much, and a number"):
+    with pytest.raises(
+        ConfigErrors, match=r"trainer\.model_averaging\.beta is much, but must be a number"
+    ):
         read("trainer: {model_averaging: {type: ema, beta: much}}")

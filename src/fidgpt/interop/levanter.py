@@ -1,0 +1,486 @@
+"""A Levanter training file as directives."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fidgpt.graph import ConfigError
+from fidgpt.graph.errors import at, raise_all
+from fidgpt.graph.yaml import read_yaml
+from fidgpt.interop.directives_from import bring_about
+from fidgpt.interop.levanter_model import map_model
+from fidgpt.interop.levanter_section import Plan, Section
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """What a file of another system becomes here.
+
+    Attributes:
+      directives: a named config, and what changes it; `compose.directives.compose` makes the graph.
+      unmapped: `path: value (why)` for each entry of the file without an equivalent. Defaults of
+        the other system that matter and have no equivalent are among them.
+    """
+
+    directives: list[str]
+    unmapped: list[str]
+
+
+# Entries that change nothing at these values; null never does.
+_TOP_OFF: dict[str, Any] = dict.fromkeys(
+    ("initialize_from_hf", "use_hf_model_config", "log_entropy", "epoch"), 0
+)
+_TRAINER_OFF: dict[str, Any] = {
+    **dict.fromkeys(("crash_on_nan", "crash_on_inf"), True),
+    **dict.fromkeys(("allow_nondivisible_batch_size", "allow_partial_checkpoint"), False),
+    **dict.fromkeys(("shutdown_at_exit", "profiler_perfetto_link"), False),
+    **dict.fromkeys(("per_device_parallelism", "per_device_eval_parallelism"), -1),
+    **dict.fromkeys(("model_axis_size", "replica_ici_axis_size", "replica_dcn_axis_size"), 1),
+    **{"axis_resources": {}, "parameter_axis_resources": {}},
+}
+_OPTIMIZER_OFF = {"nesterov": False, "adamc_weight_decay": False}
+_DATA_OFF = {"shuffle": True, "enforce_eos": True, "stream": True, "stop_strategy": "restart"}
+_WANDB_OFF = {"resume": "allow", "save_code": True, "save_xla_dumps": False}
+
+
+def read_levanter(text: str) -> Mapped:
+    """Return the directives for a Levanter training file, and what of it they leave out.
+
+    Where the file sets nothing, Levanter's own defaults are meant, as of 2025. What no entry of
+    such a file sets stays as it is in `base` or `gpt2_124m`: the text, the tokenizer trained on
+    it, how weights are initialized beyond their standard deviation, what is printed.
+
+    Raises:
+      ConfigErrors: entries that make no sense, all at once.
+      ConfigError: the text is not YAML of plain data.
+    """
+    plan = Plan()
+    with at("the Levanter file"):
+        document = read_yaml(text, schema="omegaconf", foreign=("!include",))
+    if not isinstance(document, dict):
+        raise ConfigError(
+            "the Levanter file is not a mapping with model:, optimizer: and trainer:."
+        )
+    top = Section(plan, "", document)
+    num_steps = _map_trainer(top.section("trainer"))
+    _map_optimizer(top.section("optimizer"), num_steps)
+    map_model(top.section("model"), top.take("train_seq_len", None, int))
+    _map_data(top.section("data"))
+    if weight := top.take("z_loss_weight", 0.0, float):
+        top.change("fiddler:use_z_loss", weight=weight)
+    top.neutral(_TOP_OFF)
+    top.close()
+    raise_all(plan.errors)
+    directives = bring_about([plan.config, *plan.changes], [*plan.wanted.items()])
+    return Mapped([*directives, *plan.last], plan.unmapped)
+
+
+def _map_trainer(section: Section) -> int:
+    """Map `trainer:`; return the steps of the run."""
+    plan = section.plan
+    num_steps = plan.wanted["num_steps"] = section.take("num_train_steps", 400_000, int)
+    if section.takes("train_batch_size", list, dict):
+        section.drop(["train_batch_size"], "one size for all")
+    elif section.left.get("train_batch_size") == -1:
+        section.drop(["train_batch_size"], "devices decide")
+    else:
+        section.want(("train_batch_size", 512, int, "batch_size"))
+    section.want(("seed", 0, int, "seed"))
+    section.neutral(_TRAINER_OFF)
+    if section.left.get("per_device_parallelism") is not None:
+        section.want(("per_device_parallelism", -1, int, "micro_batch_size"))
+    section.want(
+        ("steps_per_eval", 1000, int, "evaluators.validation.every"),
+        ("max_eval_batches", None, int, "evaluators.validation.data.num_batches"),
+    )
+    _map_precision(section)
+    section.drop(["batch_axis"])
+    if section.left.get("model_axis_size") is None:
+        section.drop(["tensor_parallel_axes"])  # there is no device to shard them over
+    if section.left.pop("fsdp_axis", None) is not None:
+        section.change("fiddler:use_fsdp")
+    begin = section.take("profiler_start_step", 5, int)
+    profiled = section.take("profiler_num_steps", 100, int)
+    if section.take("profiler", False, bool):
+        section.change("fiddler:use_profiler", begin=begin, num_steps=profiled)
+    _map_trackers(section)
+    _map_checkpoints(section.section("checkpointer"), num_steps)
+    _map_average(section.section("model_averaging"))
+    section.close()
+    return num_steps
+
+
+_PRECISIONS = {
+    **dict.fromkeys(("f32", "float32", "full"), "use:precision=Float32"),
+    **dict.fromkeys(("bf16", "bfloat16"), "use:precision=BFloat16"),
+    **dict.fromkeys(("f16", "float16", "half"), "fiddler:use_float16"),
+}
+
+
+def _map_precision(section: Section) -> None:
+    """Map `mp:`, a policy of jmp, such as `p=f32,c=bfloat16`."""
+    text = section.take("mp", "f32", str)
+    parts = [part.partition("=") for part in text.replace(" ", "").lower().split(",")]
+    if len(parts) == 1 and not parts[0][1]:
+        parts = [("params", "=", parts[0][0])]
+    formats = {name[:1]: value for name, _, value in parts}
+    names = {name for name, _, _ in parts}
+    params, compute = formats.get("p"), formats.get("c", formats.get("p", ""))
+    is_policy = names <= {"p", "params", "c", "compute", "o", "output"}
+    is_full = _PRECISIONS.get(params or "") == "use:precision=Float32"
+    if not is_policy or not is_full or compute not in _PRECISIONS:
+        section.unmap("mp", text, "weights are float32, and computed with as the machine can")
+        return
+    section.change(_PRECISIONS[compute])
+    if formats.get("o", compute) != compute:
+        section.unmap("mp", text, "logits are in the format of the computation")
+
+
+# The fiddler of each type of tracker, and its argument for each of Levanter's.
+_TRACKERS: dict[str, tuple[str, dict[str, str]]] = {
+    "wandb": ("fiddler:use_wandb", {"project": "project", "entity": "entity", "mode": "mode"}),
+    "trackio": ("fiddler:use_trackio", {"project": "project", "space_id": "space"}),
+    "tensorboard": ("fiddler:use_tensorboard", {}),
+}
+
+
+def _map_trackers(section: Section) -> None:
+    """Map `tracker:`, and `wandb:`, an older name of one tracker."""
+    written = section.left.pop("tracker", None)
+    is_list = isinstance(written, list)
+    trackers = [
+        section.inside(f"tracker[{i}]" if is_list else "tracker", one)
+        for i, one in enumerate(written if is_list else [written])
+    ]
+    for tracker in [*trackers, section.section("wandb")]:
+        kind = tracker.take("type", "wandb", str) if tracker.left else "noop"
+        if tracker.left.get("mode") == "disabled":
+            continue
+        if kind in _TRACKERS:
+            fiddler, names = _TRACKERS[kind]
+            values = {ours: tracker.take(theirs, None, str) for theirs, ours in names.items()}
+            tracker.change(
+                fiddler, **{k: value for k, value in values.items() if value is not None}
+            )
+            tracker.neutral(_WANDB_OFF if kind == "wandb" else {})
+        elif kind not in ("noop", "json_logger"):
+            tracker.unmap("type", kind, "fidgpt has no such tracker")
+        tracker.close()
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SPAN = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+
+
+def _map_checkpoints(section: Section, num_steps: int) -> None:
+    """Map permanent checkpoints by the step, and temporary ones by the clock."""
+    interval = section.left.pop("save_interval", "15m")
+    seconds = 0.0
+    if isinstance(interval, str) and _SPAN.fullmatch(interval.replace(" ", "")):
+        spans = re.findall(r"([\d.]+)([smhd])", interval)
+        seconds = sum(float(count) * _SECONDS[unit] for count, unit in spans)
+    elif type(interval) in (int, float):
+        seconds = float(interval)
+    elif interval is not None:
+        section.unmap("save_interval", interval, "checkpoints are made by steps alone")
+    if seconds > 0:
+        section.change("fiddler:save_by_time", minutes=seconds / 60)
+    keep = section.left.pop("keep", [{"every": 10_000}])
+    if not isinstance(keep, list) or not all(map(_is_interval, keep)):
+        section.unmap("keep", keep, "checkpoints are made every so many steps, all alike")
+    elif len(keep) == 1 and keep[0].get("until") is None:
+        every = section.plan.wanted["checkpoints.every"] = keep[0]["every"]
+        section.plan.wanted["checkpoints.keep_last"] = max(1, -(-num_steps // every))
+    else:
+        section.plan.wanted["checkpoints.every"] = None
+        for one in keep:
+            section.change("fiddler:keep_checkpoints", every=one["every"], until=one.get("until"))
+    section.close()
+
+
+def _is_interval(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and one.keys() <= {"every", "until"}
+        and type(one.get("every")) is int
+        and one["every"] > 0
+        and type(one.get("until")) in (int, type(None))
+    )
+
+
+def _map_average(section: Section) -> None:
+    if not section.left:
+        return
+    kind, beta = section.take("type", "", str), section.take("beta", 0.999, float)
+    if kind in ("ema", "ema_decay_sqrt"):
+        section.change(f"fiddler:use_{kind}", beta=beta)
+    else:
+        section.unmap("type", kind or None, "weights are not averaged")
+    if kind == "ema_decay_sqrt":
+        section.want(
+            ("switch_step", 100_000, int, "average.switch_step"),
+            ("decay_steps", 100_000, int, "average.decay_steps"),
+        )
+    section.close()
+
+
+def _map_optimizer(section: Section, num_steps: int) -> None:
+    """Map AdamW, Muon or Lion, and the learning rate.
+
+    Of any other optimizer AdamW takes the learning rate and the decay alone.
+    """
+    plan = section.plan
+    kind = section.take("type", "adam", str)
+    rate = section.take("learning_rate", 6e-4, float)
+    if kind == "muon":
+        rate = _map_muon(section, rate)
+    elif kind == "lion":
+        section.change("fiddler:use_lion")
+        section.drop(["epsilon"])  # Lion has none
+    elif kind != "adam":
+        section.unmap("type", kind, "AdamW stays")
+    plan.wanted["optimizer.lr"] = rate
+    decay = 0.0 if kind == "muon" else 0.1
+    section.want(("weight_decay", decay, float, "optimizer.weight_decay"))
+    norm = section.left.get("max_grad_norm", 1.0)  # null and 0 turn clipping off
+    clipped = section.take("max_grad_norm", 1.0, float)
+    plan.wanted["max_grad_norm"] = None if norm is None else clipped or None
+    if kind in ("adam", "muon", "lion"):
+        betas = section.take("beta1", 0.9, float), section.take("beta2", 0.95, float)
+        plan.wanted["optimizer.betas"] = betas
+    if kind in ("adam", "muon"):
+        section.want(("epsilon", 1e-8, float, "optimizer.eps"))
+    _map_schedule(section, num_steps)
+    _map_skipped_steps(section)
+    mask = section.left.pop("default_weight_decay_mask", None)
+    section.unmap("default_weight_decay_mask", mask, "every matrix decays, the embedding too")
+    section.neutral(_OPTIMIZER_OFF)
+    section.close()
+
+
+def _map_muon(section: Section, rate: float) -> float:
+    """Map Muon for the matrices at `rate`; return AdamW's rate for the rest."""
+    others = section.take("adam_lr", 6e-4, float)
+    is_rescaled = section.take("use_kimi_scaling", False, bool)
+    section.change("fiddler:use_muon", matrix_scale=rate / others if others else 1.0)
+    section.want(
+        ("momentum", 0.95, float, "optimizer.momentum"),
+        ("nesterov", True, bool, "optimizer.nesterov"),
+        ("backend_steps", 5, int, "optimizer.ns_steps"),
+    )
+    rule = "match_rms_adamw" if is_rescaled else "original"
+    section.plan.wanted["optimizer.adjust_lr_fn"] = rule
+    return others
+
+
+def _map_skipped_steps(section: Section) -> None:
+    """Map `skip_bad_steps`: true, a window, or both settings."""
+    written = section.left.pop("skip_bad_steps", None)
+    deviations = 6.0
+    if isinstance(written, dict):
+        settings = section.inside("skip_bad_steps", written)
+        window = settings.take("rolling_interval_length", 128, int)
+        deviations = settings.take("sigma_factor", deviations, float)
+        settings.close()
+    elif isinstance(written, bool | int | None):
+        window = 128 if written is True else written or 0
+    else:
+        section.unmap("skip_bad_steps", written, "no step is skipped")
+        return
+    if window:
+        section.change("fiddler:use_skip_step", window=window, num_deviations=deviations)
+
+
+# The fiddler of each shape of decay.
+_SHAPES = {
+    "constant": "use_constant",
+    "cosine": "use_cosine",
+    "linear": "use_linear",
+    "inv": "use_inverse",
+    "inv_sqrt": "use_inverse_sqrt",
+}
+
+
+def _map_schedule(section: Section, num_steps: int) -> None:
+    """Map the schedule; one cycle of a usual shape becomes the schedule of that name."""
+    wanted = section.plan.wanted
+    warmup = _length(section, "warmup", section.take("warmup", 0.01, float))
+    decay = section.take("decay", None, float)
+    decay = None if decay is None else _length(section, "decay", decay)
+    rewarmup = _length(section, "rewarmup", section.take("rewarmup", 0.0, float))
+    floor = section.take("min_lr_ratio", 0.1, float)
+    kind, arguments = _shape(section)
+    cycles = _cycles(section)
+    warmup_steps = _steps(warmup, num_steps)
+    decay_steps = num_steps - warmup_steps if decay is None else _steps(decay, num_steps)
+    is_full = warmup_steps + decay_steps == num_steps
+    if cycles or kind.startswith("inv") or (kind == "cosine" and not is_full):
+        arguments |= {} if kind == "constant" else {"min_lr_ratio": floor}
+        section.change(f"fiddler:{_SHAPES[kind]}", **arguments)
+        if decay is not None:
+            wanted["schedule.decay"] = decay
+        section.plan.changes.append(f"fiddler:set_warmup({warmup})")
+        if cycles:
+            section.change("fiddler:use_cycles", **cycles, rewarmup=rewarmup)
+        return
+    wanted["schedule.warmup_steps"] = warmup_steps
+    if kind == "constant":
+        section.change("use:schedule=optim.Constant")
+        return
+    wanted["schedule.min_ratio"] = floor
+    if kind == "linear":
+        section.change("use:schedule=WarmupStableDecay", decay_steps=decay_steps)
+
+
+def _shape(section: Section) -> tuple[str, dict[str, Any]]:
+    """Return the shape of the decay, and the arguments of its fiddler."""
+    timescale = 10_000.0
+    if section.takes("lr_schedule", dict):
+        inner = section.section("lr_schedule")
+        kind = inner.take("type", "cosine", str)
+        if kind == "inv_sqrt":
+            timescale = inner.take("timescale", timescale, float)
+        inner.neutral({"exponent": 1.0} if kind == "cosine" else {})
+        inner.close()
+    else:
+        kind = section.take("lr_schedule", "cosine", str)
+    if kind not in _SHAPES:
+        section.unmap("lr_schedule", kind, "a cosine stays")
+        return "cosine", {}
+    return kind, {"timescale": int(timescale)} if kind == "inv_sqrt" else {}
+
+
+def _cycles(section: Section) -> dict[str, Any]:
+    """Return the arguments of `use_cycles`; nothing for a run of one cycle."""
+    keys = [key for key in ("cycles", "cycle_length", "haps") if section.left.get(key) is not None]
+    if len(keys) > 1:
+        section.plan.errors.append(
+            f"{section.path}: {' and '.join(keys)} set the same thing: keep one of them."
+        )
+    found: dict[str, Any] = {}
+    for key in keys:
+        value: Any = section.left.pop(key)
+        name = "cycles" if key == "haps" else key
+        is_list = isinstance(value, list) and value and all(type(one) is int for one in value)
+        if key == "cycle_length" and isinstance(value, int | float):
+            found[name] = _length(section, key, float(value))
+        elif is_list or (key == "cycles" and type(value) is int):
+            found[name] = value
+        else:
+            section.error(key, value, "a number or a list of steps")
+    return found
+
+
+def _length(section: Section, key: str, value: float) -> int | float:
+    """Return a share, up to 1, or a number of steps; Levanter tells them apart by size alone."""
+    if value < 0 or (value > 1 and not value.is_integer()):
+        section.error(key, value, "a share from 0 to 1 or a whole number of steps")
+        return 0.0
+    return value if value <= 1 else int(value)
+
+
+def _steps(length: int | float, num_steps: int) -> int:
+    return length if isinstance(length, int) else int(length * num_steps)
+
+
+_PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
+_OWN = "own"  # the name in `use_mixture` of the text that a config already has
+
+
+class _Text(NamedTuple):
+    """A text on this machine or on the hub, and its field."""
+
+    path: str
+    field: str
+    is_on_hub: bool
+    name: str | None
+
+
+def _map_data(section: Section) -> None:
+    """Map texts: files and folders on this machine, or a dataset of the hub, first in a mixture."""
+    if "configs" in section.left:
+        _map_mixture(section)
+    elif text := _text(section):
+        _use_text(section, text)
+    section.neutral(_DATA_OFF)
+    section.close()
+
+
+def _map_mixture(section: Section) -> None:
+    configs = section.left["configs"]
+    stages = _stages(section.left.get("train_weights"))
+    names = [name for name in stages[0] if any(one.get(name) for one in stages.values())]
+    if not isinstance(configs, dict) or not names or not set(names) <= configs.keys():
+        return
+    parts = {name: section.inside(f"configs.{name}", configs[name]) for name in names}
+    texts = [text for text in map(_text, parts.values()) if text is not None]
+    is_one_field = len({text.field for text in texts}) == 1
+    if len(texts) < len(names) or any(text.is_on_hub for text in texts[1:]) or not is_one_field:
+        section.drop(
+            ("configs", "train_weights"), "the texts of a mixture must be files on this machine"
+        )
+        return
+    del section.left["configs"], section.left["train_weights"]
+    _use_text(section, texts[0])
+    ours = [_OWN, *(f"{name}_" if name == _OWN else name for name in names[1:])]
+    shares = {
+        begin: {our: float(one.get(name, 0.0)) for our, name in zip(ours, names, strict=True)}
+        for begin, one in stages.items()
+    }
+    arguments = {
+        "texts": {our: text.path for our, text in zip(ours[1:], texts[1:], strict=True)},
+        "weights": shares.pop(0),
+        "stages": shares,
+        "text_field": texts[0].field,
+    }
+    if len(names) > 1:
+        section.change("fiddler:use_mixture", **{k: one for k, one in arguments.items() if one})
+    for part in parts.values():
+        part.neutral(_DATA_OFF)
+        part.close()
+    for name in configs.keys() - parts.keys():
+        section.unmap(f"configs.{name}", configs[name], "it has no share in training")
+
+
+def _stages(weights: Any) -> dict[int, dict[str, float]]:
+    """Return the shares by the step at which they begin; nothing in them if they make no sense."""
+    pairs = [[0, weights]] if isinstance(weights, dict) else weights
+    if not isinstance(pairs, list) or not all(map(_is_stage, pairs)):
+        return {0: {}}
+    stages = {begin: {str(name): share for name, share in one.items()} for begin, one in pairs}
+    names = {name: 0.0 for one in stages.values() for name in one}
+    found = {begin: names | one for begin, one in sorted(stages.items())}
+    return found if 0 in found else {0: {}}
+
+
+def _is_stage(pair: Any) -> bool:
+    is_pair = isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int
+    if not is_pair or pair[0] < 0 or not isinstance(pair[1], dict):
+        return False
+    return all(type(share) in (int, float) and share >= 0 for share in pair[1].values())
+
+
+def _text(section: Section) -> _Text | None:
+    """Take the text out of a source; None if there is none that fidgpt can read."""
+    urls, hub = section.left.get("train_urls"), section.left.get("id")
+    url = urls[0] if isinstance(urls, list) and len(urls) == 1 else None
+    here = url if isinstance(url, str) and _PLAIN_PATH.fullmatch(url) else None
+    path = here or (hub if isinstance(hub, str) and urls is None else None)
+    form = section.left.get("format")
+    if path is None or (isinstance(form, dict) and form.get("type", "text") != "text"):
+        return None
+    section.drop(("train_urls", "id"))
+    name = section.take("name", None, str) if here is None else None
+    holder = section.section("format") if isinstance(form, dict) else section
+    field = holder.take("text_key", "text", str)
+    if holder is not section:
+        holder.neutral({"type": "text"})
+        holder.close()
+    return _Text(path, field, here is None, name)
+
+
+def _use_text(section: Section, text: _Text) -> None:
+    arguments = {"path": text.path, "name": text.name}
+    arguments["text_field"] = None if text.field == "text" else text.field
+    fiddler = "use_hub_text" if text.is_on_hub else "use_text"
+    section.change(f"fiddler:{fiddler}", **{key: one for key, one in arguments.items() if one})

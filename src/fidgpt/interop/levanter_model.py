@@ -1,0 +1,258 @@
+"""The model of a Levanter file."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fidgpt.graph import suggest
+from fidgpt.interop.levanter_section import Section
+
+BLOCK = "model.blocks[0]"  # what all layers are like
+_SCALING = f"{BLOCK}.attention.rope.scaling"
+_LENGTH = "original_max_position_embeddings"
+
+# Levanter's own defaults.
+_GPT2: dict[str, Any] = {"seq_len": 1024, "hidden_dim": 768, "num_layers": 12, "num_heads": 12}
+_LLAMA: dict[str, Any] = {
+    "seq_len": 2048,
+    "hidden_dim": 4096,
+    "intermediate_dim": 11008,
+    "num_layers": 32,
+    "num_heads": 32,
+    "num_kv_heads": 32,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": False,
+    "activation_function": "silu",
+}
+_MISTRAL = _LLAMA | {
+    "seq_len": 8192,
+    "intermediate_dim": 14336,
+    "num_kv_heads": 8,
+    "layer_norm_epsilon": 1e-6,
+}
+_GEMMA = _LLAMA | {
+    "seq_len": 8192,
+    "hidden_dim": 2048,
+    "intermediate_dim": 16384,
+    "num_layers": 18,
+    "num_heads": 8,
+    "head_dim": 256,
+    "num_kv_heads": 1,
+    "tie_word_embeddings": True,
+    "activation_function": "gelu_new",
+}
+# Entries that change nothing at these values; null never does.
+_OFF = {"scan_layers": True, "gradient_checkpointing": False, "upcast_attn": False}
+
+
+def _map_experts(section: Section, ffn_dim: int) -> None:
+    """Levanter divides the weight of the balancing loss by the experts of a token."""
+    count = section.take("n_routed_experts", 8, int)
+    chosen = section.take("num_experts_per_tok", 2, int)
+    section.change("fiddler:use_moe", num_experts=count, top_k=chosen, ffn_dim=ffn_dim)
+    if shared := section.take("n_shared_experts", 0, int):
+        section.change("fiddler:use_shared_expert", ffn_dim=shared * ffn_dim)
+    for i, (key, default, divisor) in enumerate(
+        [("lbl_coef", 0.01, max(chosen, 1)), ("rzl_coef", 0.001, 1)]
+    ):
+        default = 0.0 if key in section.left and section.left[key] is None else default
+        weight = section.take(key, default, float) / divisor
+        section.plan.wanted[f"{BLOCK}.mlp.balancing[{i}].weight"] = weight
+
+
+def _map_window(section: Section) -> None:
+    """A window that no training sequence fills is not used."""
+    window = section.take("sliding_window", 4096, int)
+    if window < section.plan.wanted.get("seq_len", 0):
+        section.change("fiddler:use_sliding_window", window=window, every=0)
+
+
+def _map_switched_window(section: Section) -> None:
+    if not section.left.get("use_sliding_window"):
+        section.drop(("use_sliding_window", "sliding_window", "max_window_layers"))
+
+
+class _Kind(NamedTuple):
+    """What Levanter means by one value of `type`.
+
+    Attributes:
+      defaults: of its entries.
+      norm: the fiddler of its norms.
+      further_norms: fiddlers of norms beside them.
+      changes: directives that it always needs.
+      wanted: values that it always has.
+      is_mixture: whether its MLPs are experts.
+      map_window: maps its sliding window, if it may have one.
+    """
+
+    defaults: dict[str, Any]
+    norm: str = "use_rms_norm"
+    further_norms: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    wanted: tuple[tuple[str, Any], ...] = ()
+    is_mixture: bool = False
+    map_window: Callable[[Section], None] | None = None
+
+
+_KINDS = {
+    "llama": _Kind(_LLAMA),
+    "mistral": _Kind(_MISTRAL, map_window=_map_window),
+    "mixtral": _Kind(_MISTRAL, is_mixture=True),
+    "gemma": _Kind(
+        _GEMMA, norm="use_offset_norm", changes=("use:model.embedding.scale=root_of_width",)
+    ),
+    "qwen": _Kind(
+        _LLAMA,
+        wanted=((f"{BLOCK}.attention.bias", True), (f"{BLOCK}.attention.out_bias", False)),
+        map_window=_map_switched_window,
+    ),
+    "qwen3": _Kind(_LLAMA, further_norms=("use_qk_norm",), map_window=_map_switched_window),
+    "gpt2": _Kind(_GPT2),
+}
+
+
+def map_model(section: Section, seq_len: int | None) -> None:
+    """Plan what turns the named config's model into that of a section.
+
+    Args:
+      section: `model:`.
+      seq_len: length of the training sequences, if the file sets it elsewhere.
+    """
+    name = section.take("type", "llama", str)
+    if name not in _KINDS:
+        section.error("type", name, f"a model that fidgpt has. {suggest(name, _KINDS)}"[:-1])
+        return
+    kind = _KINDS[name]
+    _map_sizes(section, kind.defaults, seq_len)
+    _map_gpt2(section) if name == "gpt2" else _map_gated(section, kind)
+    section.want(("initializer_range", 0.02, float, "model.embedding.weight.init.std"))
+    if section.left.get("gradient_checkpointing") in (True, "full", "recompute"):
+        del section.left["gradient_checkpointing"]
+        section.plan.last.append("fiddler:use_recompute")
+    section.neutral(_OFF)
+    kernels = ("use_flash_attention", "attn_backend", "flash_attention_block_size")
+    section.drop(kernels, "how a device computes it is not set here")
+    section.close()
+
+
+def _map_sizes(section: Section, defaults: dict[str, Any], seq_len: int | None) -> None:
+    plan = section.plan
+    length = section.take("max_seq_len" if "max_seq_len" in section.left else "seq_len", None, int)
+    width = section.take("hidden_dim", defaults["hidden_dim"], int)
+    heads = section.take("num_heads", defaults["num_heads"], int)
+    head_dim = section.take("head_dim", defaults.get("head_dim"), int)
+    if head_dim is None:
+        if heads < 1 or width % heads:
+            plan.errors.append(
+                f"model.hidden_dim={width} must be a multiple of num_heads={heads}: change one of "
+                "them, or set head_dim."
+            )
+            return
+        head_dim = width // heads
+    plan.wanted["seq_len"] = seq_len or length or defaults["seq_len"]
+    plan.wanted["model.hidden_dim"] = width
+    section.want(("num_layers", defaults["num_layers"], int, "model.num_layers"))
+    plan.wanted[f"{BLOCK}.attention.head_dim"] = head_dim
+    if heads * head_dim != width:
+        plan.wanted[f"{BLOCK}.attention.num_heads"] = heads
+    kv_heads = section.take("num_kv_heads", defaults.get("num_kv_heads", heads), int)
+    if kv_heads != heads:
+        section.change("fiddler:use_gqa", num_kv_heads=kv_heads)
+
+
+def _map_gated(section: Section, kind: _Kind) -> None:
+    """Map models with RoPE, RMSNorm and gated MLPs."""
+    plan, defaults = section.plan, kind.defaults
+    if not section.take("tie_word_embeddings", defaults["tie_word_embeddings"], bool):
+        section.change("fiddler:untie_embeddings")
+    activation = section.take("activation_function", defaults["activation_function"], str)
+    if activation == "gelu_new":
+        section.change("fiddler:use_geglu")
+    elif activation not in ("silu", "swish"):
+        section.unmap("activation_function", activation, "MLPs stay gated by a SiLU")
+    eps = section.take("layer_norm_epsilon", defaults["layer_norm_epsilon"], float)
+    has_weights = section.take("use_layer_norm_weight", True, bool)
+    norm = kind.norm if has_weights else "use_weightless_norm"
+    if norm != "use_rms_norm" or eps != 1e-5:
+        section.change(f"fiddler:{norm}", eps=eps)
+    if section.take("hybrid_norm", False, bool):
+        section.change("fiddler:use_sandwich_norm")
+    for one in kind.further_norms:
+        section.change(f"fiddler:{one}", eps=eps)
+    ffn_dim = section.take("intermediate_dim", defaults["intermediate_dim"], int)
+    if kind.is_mixture:
+        _map_experts(section, ffn_dim)
+    else:
+        plan.wanted[f"{BLOCK}.mlp.ffn_dim"] = ffn_dim
+    plan.changes += kind.changes
+    plan.wanted.update(kind.wanted)
+    if kind.map_window:
+        kind.map_window(section)
+    section.neutral({"use_bias": False, "input_embedding_norm": False})
+    _map_rope(section.section("rope"))
+
+
+def _map_rope(rope: Section) -> None:
+    kind = rope.take("type", "default", str)
+    theta = 500_000.0 if kind == "llama3" else 10_000.0
+    rope.want(("theta", theta, float, f"{BLOCK}.attention.rope.theta"))
+    if kind in ("default", "linear"):
+        factor = rope.take("factor", 1.0, float)
+        if factor != 1.0:
+            rope.change(f"use:{_SCALING}=LinearScaling", factor=factor)
+    elif kind == "llama3":
+        rope.change(
+            f"use:{_SCALING}=Llama3Scaling",
+            factor=rope.take("factor", 8.0, float),
+            original_seq_len=rope.take(_LENGTH, 8192, int),
+            low_freq_factor=rope.take("low_freq_factor", 1.0, float),
+            high_freq_factor=rope.take("high_freq_factor", 4.0, float),
+        )
+    elif kind == "yarn":
+        _map_yarn(rope)
+    else:
+        rope.unmap("type", kind, "positions are rotated by theta alone")
+    rope.close()
+
+
+def _map_yarn(rope: Section) -> None:
+    """Map YaRN of the paper, from which Levanter's differs unless the factor is 1."""
+    factor, over = rope.take("factor", 1.0, float), rope.take("mscale", 1.0, float)
+    arguments = {
+        "original_seq_len": rope.take(_LENGTH, 2048, int),
+        "beta_fast": rope.take("beta_fast", 32.0, float),
+        "beta_slow": rope.take("beta_slow", 1.0, float),
+    }
+    if factor <= 0:
+        rope.error("factor", factor, "a number above 0")
+    elif factor != 1.0:
+        amplitude = 1.0 if factor < 1 else math.sqrt(0.1 * over * math.log(factor) + 1)
+        rope.change(f"use:{_SCALING}=YaRN", factor=factor, **arguments, amplitude=amplitude)
+        rope.unmap("type", "yarn", "waves are stretched as in its paper, in Levanter further")
+
+
+def _map_gpt2(section: Section) -> None:
+    """Map GPT-2: learned positions, LayerNorm, GELU and biases."""
+    plan = section.plan
+    plan.config = "config:gpt2_124m"
+    scale = section.take("mlp_scale", 4, int)
+    if scale != 4:
+        plan.wanted[f"{BLOCK}.mlp.ffn_dim"] = scale * plan.wanted.get("model.hidden_dim", 0)
+    eps = section.take("layer_norm_epsilon", 1e-5, float)
+    if eps != 1e-5:
+        section.change("fiddler:use_layer_norm", eps=eps)
+    if not section.take("use_bias", True, bool):
+        for name in ("attention_norm", "attention", "mlp_norm", "mlp"):
+            plan.wanted[f"{BLOCK}.{name}.bias"] = False
+        plan.wanted["model.norm.bias"] = False
+    section.want(
+        ("embed_pdrop", 0.0, float, "model.dropout"),
+        ("resid_pdrop", 0.0, float, f"{BLOCK}.dropout"),
+        ("attn_pdrop", 0.0, float, f"{BLOCK}.attention.dropout"),
+    )
+    section.neutral({"activation_function": "gelu_new"})
+    if section.take("scale_attn_by_inverse_layer_idx", False, bool):
+        scale = plan.wanted.get(f"{BLOCK}.attention.head_dim", 1) ** -0.5
+        layers = range(plan.wanted.get("model.num_layers", 0))
+        plan.last.append("fiddler:unroll")
+        plan.last += [f"set:model.blocks[{i}].attention.scale={scale / (i + 1)!r}" for i in layers]
