@@ -6,7 +6,7 @@ import pytest
 
 from fidgpt.compose.catalogue import call_with
 from fidgpt.graph import ConfigError
-from fidgpt.graph.formulas import Call, parse_call, split_at_commas
+from fidgpt.graph.expressions import Call, parse_call, split_at_commas
 
 
 @pytest.mark.parametrize(

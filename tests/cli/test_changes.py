@@ -161,7 +161,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("set:**.dropuot=0.1", "**.dropuot selects nothing: nothing there has a parameter"),
         ("set:@LerningRate=1", "@LerningRate selects nothing: "),
         ("set:num_steps={num_stps}*2", "") ,
-        ("set:num_steps*=fast", "num_steps*=fast: it is no arithmetic"),
+        ("set:num_steps*=fast", "num_steps*=fast: it is not arithmetic"),
         ("tag:LearningRate=*0.5", "optimizer.lr: '*0.5' is not a float. To change what is there, "
          "write tag:LearningRate*=0.5."),
         ("set:optimizer.lr=*=2", "optimizer.lr: '*=2' is not a float. To change what is there, "

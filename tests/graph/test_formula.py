@@ -133,8 +133,8 @@ def test_a_result_of_a_result_is_checked_too() -> None:
     ("text", "message"),
     [
         ("{widht}", "child.width is {widht}: Outer has no parameter 'widht'. Did you mean width?"),
-        ("{child}", "child.width is {child}: child is the part Part, and no number."),
-        ("{other}", "child.width is {other}: other is 'x' (str), and no number."),
+        ("{child}", "child.width is {child}: child is the part Part, not a number."),
+        ("{other}", "child.width is {other}: other is 'x' (str), not a number."),
     ],
 )
 def test_a_name_that_leads_nowhere(text: str, message: str) -> None:
@@ -151,7 +151,7 @@ def test_what_is_computed_from_itself_is_refused() -> None:
         bind(cfg)
     assert str(caught.value) == (
         "depth is {child.width} + 1, and child.width is {depth}: "
-        "no number can be computed from itself."
+        "a number cannot be computed from itself."
     )
 
 
@@ -167,21 +167,21 @@ def test_nor_through_another_part() -> None:
     ("text", "message"),
     [
         ("{@Wdth} * 2", "no parameter carries the tag Wdth. Did you mean Width?"),
-        ("{width} *", "{width} *: it is no arithmetic that a config can do: invalid syntax."),
-        ("{width}()", "{width}(): it is no arithmetic that a config can do: "),
+        ("{width} *", "{width} *: it is not arithmetic that a config can do: invalid syntax."),
+        ("{width}()", "{width}(): it is not arithmetic that a config can do: "),
         ("open({width})", "there is no open(), only min, max, round, int."),
-        ("{width}.real", "it is no arithmetic"),
-        ("{width} if 1 else 2", "it is no arithmetic"),
+        ("{width}.real", "it is not arithmetic"),
+        ("{width} if 1 else 2", "it is not arithmetic"),
         ("min({width})", "min() takes 2 numbers or more, and is given 1."),
         ("max()*{width}", "max() takes 2 numbers or more, and is given 0."),
         ("round({width}, 1, 2)", "round() takes 1 or 2 numbers, and is given 3."),
         ("int({width}, 16)", "int() takes 1 number, and is given 2."),
         ("{width} * 1e-400", "it is too small a number: as a float it would be 0.0."),
-        ("{width}{depth}", "it is no arithmetic"),
-        ("{width} + 'a'", "'a' is no number."),
+        ("{width}{depth}", "it is not arithmetic"),
+        ("{width} + 'a'", "'a' is not a number."),
         ("{wi dth}", "'wi dth' is not a path: it goes wrong at ' dth'."),
-        ("__import__('os').system({width})", "it is no arithmetic"),
-        ("(" * 5000 + "{width}" + ")" * 5000, "it is no arithmetic"),
+        ("__import__('os').system({width})", "it is not arithmetic"),
+        ("(" * 5000 + "{width}" + ")" * 5000, "it is not arithmetic"),
     ],
 )
 def test_what_is_no_formula(text: str, message: str) -> None:
@@ -229,7 +229,7 @@ def test_a_computed_part_can_be_named() -> None:
 
 
 def test_a_name_is_told_as_it_was_written() -> None:
-    with pytest.raises(ConfigError, match=r"\{width\}\.real is no number"):
+    with pytest.raises(ConfigError, match=r"\{width\}\.real is not a number"):
         make_formula(fdl.Config(Outer, width=3), "{width}.real + {depth}")
 
 

@@ -205,7 +205,7 @@ def read_runner(text: str, *, jobs: int, retries: int) -> "Runner":
     from fidgpt.compose.catalogue import call_with
     from fidgpt.graph import ConfigError, suggest
     from fidgpt.graph.errors import at
-    from fidgpt.graph.formulas import parse_call
+    from fidgpt.graph.expressions import parse_call
 
     with at(f"--runner={text:.80}"):
         call = parse_call(text)

@@ -17,8 +17,8 @@ import fiddle as fdl
 from fidgpt.compose.projects import find_dotted, installed_projects, module_in, offered
 from fidgpt.graph import ConfigError, read_value, suggest
 from fidgpt.graph.errors import at
+from fidgpt.graph.expressions import Call
 from fidgpt.graph.fiddle import VARIADIC
-from fidgpt.graph.formulas import Call
 from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.graph.storage.codec import TORCH_MODULES, find_name, is_tag
 from fidgpt.late import exports

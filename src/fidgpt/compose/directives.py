@@ -28,7 +28,7 @@ from fidgpt.graph import (
 )
 from fidgpt.graph.edits import Edit, change_by, delete, set_text, tie, untie, use
 from fidgpt.graph.errors import MissingEntry
-from fidgpt.graph.formulas import parse_call
+from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.paths import key_at
 from fidgpt.graph.provenance import attributed_to
 from fidgpt.graph.walk import join

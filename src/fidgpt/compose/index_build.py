@@ -23,8 +23,8 @@ from fidgpt.compose.spelling import KINDS, split_directive
 from fidgpt.files import atomic_path
 from fidgpt.graph import ConfigError, nodes, parts, resolve, title
 from fidgpt.graph.docs import doc_of, first_sentence
+from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.fiddle import VARIADIC, all_arguments, argument_tags, set_arguments
-from fidgpt.graph.formulas import parse_call
 from fidgpt.graph.hints import (
     element_hint,
     fits,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import formulas
+from fidgpt.graph import expressions, formulas
 from fidgpt.graph.assignments import keep_assignments
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
 from fidgpt.graph.cloning import clone_part, own_value
@@ -226,7 +226,7 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
       ConfigError: there is no such part or argument, a parameter holds a plain value, or the new
         node does not fit there; the graph is as it was.
     """
-    call = formulas.parse_call(text)
+    call = expressions.parse_call(text)
     function = None
     with contextlib.suppress(ConfigError):  # of a path or a module, reported below
         function = _part_named(call.name, find_parameters(root, selector)[0].hint, parts)
@@ -440,8 +440,8 @@ def _not_a_number(ref: ParameterRef, now: Any, sign: str) -> str:
 
 def _number(ref: ParameterRef, now: int | float, sign: str, text: str) -> Any:
     try:
-        result = formulas.calculate(_SIGNS[sign], now, formulas.compute(text, {}))
-    except formulas.UNREADABLE as error:
+        result = expressions.calculate(_SIGNS[sign], now, expressions.compute(text, {}))
+    except expressions.UNREADABLE as error:
         if isinstance(error, ConfigError):
             raise
         size = "small" if isinstance(error, FloatingPointError) else "large"
@@ -604,7 +604,7 @@ def _read_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
     Raises:
       ConfigError: an argument does not fit.
     """
-    call = formulas.parse_call(text)
+    call = expressions.parse_call(text)
     function = _part_named(call.name, ref.hint, parts)
     assert function is not None  # the caller has checked
     # A class is called first where a Protocol is asked: its instances may do what that asks.
@@ -620,7 +620,7 @@ def _read_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
 
 
 def _with_arguments(
-    root: Any, ref: ParameterRef, part: fdl.Buildable, call: formulas.Call, parts: Parts
+    root: Any, ref: ParameterRef, part: fdl.Buildable, call: expressions.Call, parts: Parts
 ) -> fdl.Buildable:
     """Set the arguments of a call on a node that is about to replace the value of `ref`.
 
@@ -645,7 +645,7 @@ def _with_arguments(
     return part
 
 
-def _argument_texts(part: fdl.Buildable, call: formulas.Call) -> dict[str, str]:
+def _argument_texts(part: fdl.Buildable, call: expressions.Call) -> dict[str, str]:
     """Return the texts of a call's arguments by parameter."""
     parameters = parameters_of(part)
     names = [name for name, one in parameters.items() if one.kind not in VARIADIC]
@@ -698,7 +698,7 @@ def _first_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
 
 def _no_part(root: Any, selector: str, text: str, parts: Parts) -> str:
     """Return why a text names no part, and what to write in place of it."""
-    name, is_value, likely = formulas.parse_call(text).name, False, ""
+    name, is_value, likely = expressions.parse_call(text).name, False, ""
     with contextlib.suppress(ConfigError):  # what means nothing anywhere
         is_value = not isinstance(read_value(text, Any), str)
     with contextlib.suppress(ConfigError):  # there is no such parameter either

@@ -1,25 +1,14 @@
 """Values from text, read by the annotation of the parameter."""
 
-import ast
 import enum
 import inspect
-import operator
 import pathlib
-import re
 import sys
 import typing
 from typing import Any
 
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.formulas import (
-    OPERATORS,
-    UNREADABLE,
-    calculate,
-    finite,
-    is_whole,
-    parsed,
-    split_at_commas,
-)
+from fidgpt.graph.expressions import UNREADABLE, evaluate, is_whole, parsed, split_at_commas
 from fidgpt.graph.hints import (
     can_be_typed,
     element_hint,
@@ -76,33 +65,6 @@ def _stripped(text: str) -> list[str]:
     return [piece.strip() for piece in split_at_commas(text)]
 
 
-NOT_USUAL = object()
-_BOOLS = {"true": True, "True": True, "false": False, "False": False}
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?(e-?[0-9]{1,2})?")
-
-
-def read_usual(text: str, hint: Any) -> Any:
-    """What `read_value` makes of a text where a plain number, bool or text is asked.
-
-    Returns:
-      The value; `NOT_USUAL` where it takes a closer look to know what the text means, if anything.
-    """
-    word = text.strip()
-    if hint is str:
-        return NOT_USUAL if word[:1] in ("'", '"') else text
-    if hint is bool:
-        return _BOOLS.get(word, NOT_USUAL)
-    if hint is int and _WHOLE.fullmatch(word):
-        return int(word)
-    if hint is float and _DECIMAL.fullmatch(word):
-        return float(int(word)) if _WHOLE.fullmatch(word) else float(word)  # -0 has no sign
-    return NOT_USUAL
-
-
-_WORDS = {"true": True, "false": False, "none": None, "null": None}
-
-
 def read_value(text: str, hint: Any) -> Any:
     """The value that `text` means where `hint` is asked.
 
@@ -114,8 +76,6 @@ def read_value(text: str, hint: Any) -> Any:
     Raises:
       ConfigError: the text means nothing that fits.
     """
-    if (usual := read_usual(text, hint)) is not NOT_USUAL:
-        return usual
     try:
         for reading in _readings(text, hint):
             value = as_asked(reading, hint)
@@ -152,7 +112,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
         return [float(word), text]
     try:
         # Python ends a quoted text at the end of a line; on a command line it may have several.
-        value = _evaluate(parsed(word.replace("\n", "\\n") if is_quoted else word))
+        value = evaluate(parsed(word.replace("\n", "\\n") if is_quoted else word))
     except UNREADABLE as error:
         is_out_of_range = isinstance(error, OverflowError | FloatingPointError)
         if is_out_of_range and str not in members:
@@ -193,23 +153,6 @@ def read_key(text: str, hint: Any) -> Any:
     asked, key = key_hint(hint), read_value(text, Any)
     key = as_asked(key, asked)
     return read_value(text, asked) if isinstance(key, str) and not fits(key, asked) else key
-
-
-def _evaluate(node: ast.expr) -> Any:
-    """Literals and arithmetic on numbers; anything else is a ValueError."""
-    if isinstance(node, ast.BinOp):
-        return calculate(OPERATORS[type(node.op)], _evaluate(node.left), _evaluate(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return calculate(operator.mul, -1, _evaluate(node.operand))
-    if isinstance(node, ast.List | ast.Tuple):
-        items = [_evaluate(item) for item in node.elts]
-        return items if isinstance(node, ast.List) else tuple(items)
-    if isinstance(node, ast.Dict) and None not in node.keys:
-        keys = [_evaluate(key) for key in node.keys if key is not None]
-        return dict(zip(keys, (_evaluate(value) for value in node.values), strict=True))
-    if isinstance(node, ast.Name):
-        return _WORDS.get(node.id.lower(), node.id)
-    return finite(ast.literal_eval(node))
 
 
 def as_asked(value: Any, hint: Any) -> Any:

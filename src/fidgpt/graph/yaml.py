@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import yaml
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.formulas import read_float
+from fidgpt.graph.expressions import read_float
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser if installed
 _TAG = "tag:yaml.org,2002:"

@@ -13,7 +13,7 @@ from fidgpt.compose.directives import assignment
 from fidgpt.compose.spelling import KINDS, split_directive
 from fidgpt.graph import ConfigError, find_parameters
 from fidgpt.graph.errors import at
-from fidgpt.graph.formulas import compute, split_at_commas
+from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
 
 ASSIGNED = ("set", "tag", "use", "tie")  # kinds of directives with a value after a sign

@@ -21,7 +21,7 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at, raise_all
-from fidgpt.graph.formulas import Call, parse_call
+from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.sweep.axes import NUMBERS
 from fidgpt.sweep.objective import objective_of, refuse_unreportable

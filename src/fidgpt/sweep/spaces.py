@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.formulas import split_at_commas
+from fidgpt.graph.expressions import split_at_commas
 from fidgpt.sweep.axes import NUMBERS, Axis, Choice, axis_values, split_value
 from fidgpt.sweep.points import Maker, Point, moves, overwritten, samples_of
 from fidgpt.train.device import derive_seed

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.formulas import read_float
+from fidgpt.graph.expressions import read_float
 
 _MOST = 96  # characters of a list or dict that stays on one line
 _SECTIONS = 3  # how deep in a document the sections of a node lie

@@ -1,0 +1,251 @@
+"""Texts of directives: literals, arithmetic, calls, and lists with commas."""
+
+import ast
+import math
+import operator
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fidgpt.graph.errors import ConfigError
+
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    ArithmeticError,
+    KeyError,
+    MemoryError,
+    RecursionError,
+)
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS = {  # with how many numbers each takes, at least and at most, and in words
+    "min": (min, 2, math.inf, "2 numbers or more"),
+    "max": (max, 2, math.inf, "2 numbers or more"),
+    "round": (round, 1, 2, "1 or 2 numbers"),
+    "int": (int, 1, 1, "1 number"),
+}
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+_NEVER_ZERO = (operator.mul, operator.truediv, operator.pow)  # of what is not zero itself
+_MOST_BITS = 1024  # of a power: 9**9**9 would keep the machine busy for hours
+_EXACT = 2**53  # below it, a whole float is the number that was written
+_NUMERAL = re.compile(r"[0-9]+(\.[0-9]+)?")
+_ZERO = re.compile(r"[0_.]*(e.*)?", re.IGNORECASE)
+_VANISHED = "it is too small a number: as a float it would be 0.0"
+
+
+def parsed(text: str) -> ast.expr:
+    """Return the syntax tree of an expression.
+
+    Raises:
+      SyntaxError, ValueError, MemoryError, RecursionError: it is none.
+      FloatingPointError: a number in it is so small that only 0.0 is left of it.
+    """
+    if _NUMERAL.fullmatch(text):  # most are, and there is nothing to warn of
+        return ast.parse(text, mode="eval").body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whoever typed "\\d" knows that it is no escape
+        expression = ast.parse(text, mode="eval").body
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Constant) and type(node.value) is float and not node.value:
+            written = ast.get_source_segment(text, node)
+            if not _ZERO.fullmatch(written or "0"):  # such as 1e-400
+                raise FloatingPointError(_VANISHED)
+    return expression
+
+
+def evaluate(node: ast.expr, numbers: Mapping[str, Any] | None = None) -> Any:
+    """Return the value of an expression.
+
+    Args:
+      node: the expression.
+      numbers: those that names stand for, which allows arithmetic only; None for a literal, in
+        which names are words.
+
+    Raises:
+      ValueError, TypeError, KeyError, ArithmeticError: it has none.
+    """
+    is_literal = numbers is None
+    match node:
+        case ast.BinOp(left, op, right):
+            if type(op) not in _OPERATORS or (is_literal and isinstance(op, ast.Mod)):
+                raise ValueError(f"there is no {type(op).__name__}")
+            sides = evaluate(left, numbers), evaluate(right, numbers)
+            return calculate(_OPERATORS[type(op)], *sides)
+        case ast.UnaryOp(ast.USub() | ast.UAdd() as sign, operand):
+            factor = -1 if isinstance(sign, ast.USub) else 1
+            return calculate(operator.mul, factor, evaluate(operand, numbers))
+        case ast.List(items) | ast.Tuple(items) if is_literal:
+            values = [evaluate(item) for item in items]
+            return values if isinstance(node, ast.List) else tuple(values)
+        case ast.Dict(keys, values) if is_literal and None not in keys:
+            return {evaluate(k): evaluate(v) for k, v in zip(keys, values, strict=True) if k}
+        case ast.Name(name) if is_literal:
+            return _WORDS.get(name.lower(), name)
+        case ast.Name(name) if numbers and name in numbers:
+            return calculate(operator.mul, 1, numbers[name])
+        case ast.Call(ast.Name(name), arguments, []) if not is_literal:
+            return _called(name, [evaluate(one, numbers) for one in arguments])
+        case ast.Constant(value) if is_literal or type(value) in (int, float):
+            return finite(value)
+    if is_literal:
+        return finite(ast.literal_eval(node))
+    raise ValueError(f"{ast.unparse(node):.40} is not a number")
+
+
+def _called(name: str, numbers: list[Any]) -> int | float:
+    if name not in _FUNCTIONS:
+        raise ValueError(f"there is no {name}(), only {', '.join(_FUNCTIONS)}")
+    function, fewest, most, takes = _FUNCTIONS[name]
+    if not fewest <= len(numbers) <= most:
+        raise ValueError(f"{name}() takes {takes}, and is given {len(numbers)}")
+    return finite(function(*numbers))
+
+
+def compute(text: str, numbers: Mapping[str, Any]) -> int | float:
+    """Return the result of arithmetic, with `numbers` for the names in it.
+
+    Raises:
+      ConfigError: it is not arithmetic, divides by zero, or gives too large a number.
+    """
+    try:
+        return evaluate(parsed(text.strip()), numbers)
+    except ZeroDivisionError as error:
+        raise ConfigError("it divides by zero.") from error
+    except OverflowError as error:
+        raise ConfigError("it is too large a number.") from error
+    except FloatingPointError as error:
+        raise ConfigError(f"{error}.") from error
+    except UNREADABLE as error:
+        reason = error.msg if isinstance(error, SyntaxError) else f"{error!s:.100}"
+        reason = reason or "it is too deep"
+        raise ConfigError(f"it is not arithmetic that a config can do: {reason}.") from error
+
+
+def calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Apply an operation to two numbers.
+
+    Raises:
+      ValueError: one of them is not a number, or the result is not.
+      OverflowError: the result is too large.
+      FloatingPointError: the result is so small that only 0.0 is left of it.
+      ZeroDivisionError: it divides by zero.
+    """
+    if not all(isinstance(side, int | float) for side in (left, right)):
+        raise ValueError("arithmetic is for numbers")
+    is_power = operation is operator.pow and type(left) is type(right) is int
+    if is_power and left.bit_length() * abs(right) > _MOST_BITS:
+        raise FloatingPointError(_VANISHED) if right < 0 else OverflowError("it is too large")
+    result = finite(operation(left, right))
+    is_by_zero = operation is operator.mul and not right
+    if result == 0 and left and operation in _NEVER_ZERO and not is_by_zero:
+        raise FloatingPointError(_VANISHED)
+    return result
+
+
+def finite(value: Any) -> Any:
+    """Return the value itself.
+
+    Raises:
+      ValueError, OverflowError: it is infinite, a complex number or `...`.
+    """
+    if value is ... or isinstance(value, complex):
+        raise ValueError("nothing that a config holds")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OverflowError("no float is as large")
+    return value
+
+
+def read_float(text: str) -> float:
+    """Return the float of a numeral.
+
+    Raises:
+      ConfigError: it is too large or too small for a float.
+    """
+    value = float(text)
+    if math.isinf(value):
+        raise ConfigError(f"{text:.40} is too large a number.")
+    if not value and not _ZERO.fullmatch(text.lstrip("+-")):
+        raise ConfigError(f"{text:.40} is too small a number: as a float it would be 0.0.")
+    return value
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a float is exactly a whole number."""
+    return isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+
+
+@dataclass(frozen=True)
+class Call:
+    """A name and the texts of its arguments."""
+
+    name: str
+    positional: list[str]
+    named: dict[str, str]
+
+
+def parse_call(text: str) -> Call:
+    """Split a call into its texts; values are read later, by the function's annotations.
+
+    Raises:
+      ConfigError: the parentheses or the commas are wrong.
+    """
+    name, parenthesis, rest = text.partition("(")
+    if not parenthesis:
+        return Call(text.strip(), [], {})
+    if not rest.rstrip().endswith(")"):
+        raise ConfigError(f"{text!r:.80} opens a parenthesis and does not end with its other half.")
+    positional: list[str] = []
+    named: dict[str, str] = {}
+    for argument in split_at_commas(rest.rstrip()[:-1]):
+        key, equals, value = argument.partition("=")
+        if equals and key.strip().isidentifier():
+            if key.strip() in named:
+                raise ConfigError(f"{name.strip()} is given {key.strip()} twice.")
+            named[key.strip()] = value.strip()
+        elif named:
+            raise ConfigError(f"{argument.strip()!r} has no name and follows one that has.")
+        else:
+            positional.append(argument.strip())
+    return Call(name.strip(), positional, named)
+
+
+def split_at_commas(text: str, *, quotes: str = "'\"") -> list[str]:
+    """Return the pieces between commas that are outside brackets and quotes.
+
+    A quote that is not closed is an apostrophe. A comma may stand at the end.
+
+    Raises:
+      ConfigError: there is nothing between two commas.
+    """
+    pieces, depth, quote, start = [], 0, "", 0
+    for i, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in quotes:
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            pieces.append(text[start:i])
+            start = i + 1
+    if quote:
+        return split_at_commas(text, quotes=quotes.replace(quote, ""))
+    pieces.append(text[start:])
+    if not pieces[-1].strip():
+        pieces.pop()
+    if not all(piece.strip() for piece in pieces):
+        raise ConfigError(f"{text!r:.80} has a comma with nothing before it.")
+    return pieces
