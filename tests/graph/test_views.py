@@ -15,7 +15,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, clone, find_parameter, fingerprint, nodes, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.difference.comparison import since
-from fidgpt.graph.outlines import Code, bracketed, flat, lines, quoted, set_lines
+from fidgpt.graph.outlines import flat, set_lines
 
 from .parts import (
     Extra,
@@ -219,20 +219,3 @@ class TestPython:
         assert re.search(
             r"^def narrow\(\) -> ", python(clone(configs.debug()), name="narrow"), re.M
         )
-
-
-class TestLayout:
-    """Brackets break where they must."""
-
-    def test_short_is_one_line(self) -> None:
-        code = bracketed("f(", [("", Code("1")), ("b=", Code("2"))], ")")
-        assert list(lines(code)) == ["f(1, b=2)"]
-
-    def test_long_has_a_line_for_each_item(self) -> None:
-        code = bracketed("f(", [("a=", quoted("x" * 60)), ("b=", quoted("y" * 60))], ")")
-        assert list(lines(code, before="z = ", indent=1)) == [
-            "    z = f(",
-            f'        a="{"x" * 60}",',
-            f'        b="{"y" * 60}",',
-            "    )",
-        ]
