@@ -29,7 +29,6 @@ HIDDEN = {  # modules hidden by a function of their name; delete an entry with i
     "fidgpt.configs.base",
     "fidgpt.configs.debug",
     "fidgpt.configs.deepseek_v3",
-    "fidgpt.graph.page.page",
 }
 
 

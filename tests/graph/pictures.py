@@ -1,18 +1,6 @@
 """How the tests of `draw` look at a picture before it is drawn."""
 
-from typing import Any
-
-from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.drawing import Box, Difference, Mark, Overlay, Picture, Row, sketch
-from fidgpt.graph.storage.bound import BoundGraph
-
-
-def picture_of(cfg: Any, *, since: Any = None, depth: int | None = None) -> Picture:
-    if since is None:
-        bound = BoundGraph(cfg)
-        return sketch(bound, bound.root, Overlay(), depth=depth)
-    comparison = Comparison(since, cfg)
-    return sketch(comparison.new, comparison.new.root, Difference(comparison))
+from fidgpt.graph.drawing import Box, Mark, Picture, Row
 
 
 def box(picture: Picture, title: str) -> Box:

@@ -10,19 +10,19 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, draw, fingerprint, outline
-from fidgpt.graph.drawing import Kind
+from fidgpt.graph.drawing import Kind, picture
 
 from .parts import Outer, Part, Square, Wide, Width, pair, scaled
-from .pictures import arrows, box, picture_of, row
+from .pictures import arrows, box, row
 
 
 def test_the_tied_table_and_the_rope_of_base_are_single_boxes() -> None:
-    picture = picture_of(configs.base())
-    counts = Counter(box.title for box in picture.boxes)
+    drawn = picture(configs.base())
+    counts = Counter(box.title for box in drawn.boxes)
     assert counts["token_table"] == counts["RoPE"] == counts["Corpus"] == counts["Normal"] == 1
-    assert box(picture, "token_table").is_shared and box(picture, "RoPE").is_shared
-    assert not box(picture, "Embedding").is_shared
-    into = [(tail, name) for tail, name, head in arrows(picture) if head == "token_table"]
+    assert box(drawn, "token_table").is_shared and box(drawn, "RoPE").is_shared
+    assert not box(drawn, "Embedding").is_shared
+    into = [(tail, name) for tail, name, head in arrows(drawn) if head == "token_table"]
     assert into == [("Embedding", "weight"), ("Unembedding", "weight")]
 
 
@@ -31,12 +31,12 @@ def test_layers_of_an_unrolled_model_lead_to_one_rope() -> None:
     cfg.model.num_layers = 4
     fiddlers.unroll(cfg)
     cfg.model.blocks[1].attention.num_kv_heads = 2
-    picture = picture_of(cfg)
-    into = [tail for tail, _, head in arrows(picture) if head == "RoPE"]
+    drawn = picture(cfg)
+    into = [tail for tail, _, head in arrows(drawn) if head == "RoPE"]
     assert into == ["Attention", "Attention"]
-    blocks = [box for box in picture.boxes if box.title == "Block"]
+    blocks = [box for box in drawn.boxes if box.title == "Block"]
     assert [box.count for box in blocks] == [3, 1]
-    names = [row.name for row in box(picture, "Transformer").rows if "blocks" in row.name]
+    names = [row.name for row in box(drawn, "Transformer").rows if "blocks" in row.name]
     assert names == ["blocks[0, 2-3]", "blocks[1]"]
 
 
@@ -45,42 +45,42 @@ def test_equal_items_are_one_box_only_if_they_hold_the_same() -> None:
     one, other = fdl.Config(Square, 1), fdl.Config(Square, 1)
     held = [fdl.Config(pair, one), fdl.Config(pair, other), fdl.Config(pair, one)]
     cfg = fdl.Config(Outer, child=held, other=[one, other])
-    picture = picture_of(cfg)
-    assert [box.count for box in picture.boxes if box.title == "pair"] == [2, 1]
-    assert len([box for box in picture.boxes if box.title == "Square"]) == 2
+    drawn = picture(cfg)
+    assert [box.count for box in drawn.boxes if box.title == "pair"] == [2, 1]
+    assert len([box for box in drawn.boxes if box.title == "Square"]) == 2
 
 
 def test_rows_are_set_or_inherited() -> None:
     cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, Width.new()))
-    picture = picture_of(cfg)
-    own, inherited = row(box(picture, "Outer"), "width"), row(box(picture, "Part"), "width")
+    drawn = picture(cfg)
+    own, inherited = row(box(drawn, "Outer"), "width"), row(box(drawn, "Part"), "width")
     assert (own.text, own.tags, own.is_inherited) == ("3", ("Width",), False)
     assert (inherited.text, inherited.tags, inherited.is_inherited) == ("3", ("Width",), True)
-    assert [row.name for row in box(picture, "Outer").rows] == ["width", "child"]
+    assert [row.name for row in box(drawn, "Outer").rows] == ["width", "child"]
 
 
 def test_a_computed_value_has_a_box_and_an_arrow_from_each_heir() -> None:
     width = Width.new(fdl.Config(scaled, number=10))
     cfg = fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new()))
-    picture = picture_of(cfg)
-    assert box(picture, "scaled").kind is Kind.QUANTITY
-    assert arrows(picture) == [
+    drawn = picture(cfg)
+    assert box(drawn, "scaled").kind is Kind.QUANTITY
+    assert arrows(drawn) == [
         ("Outer", "width", "scaled"),
         ("Outer", "child", "Part"),
         ("Part", "width", "scaled"),
     ]
-    assert [arrow.is_inherited for arrow in picture.arrows] == [False, False, True]
-    assert box(picture, "scaled").path == "width"
+    assert [arrow.is_inherited for arrow in drawn.arrows] == [False, False, True]
+    assert box(drawn, "scaled").path == "width"
     set_last = fdl.Config(
         Outer, child=fdl.Config(Part, Width.new()), other=Width.new(fdl.Config(scaled, number=10))
     )
-    assert box(picture_of(set_last), "scaled").path == "other"
+    assert box(picture(set_last), "scaled").path == "other"
 
 
 def test_factories_differ_from_objects() -> None:
     inner = fdl.ArgFactory(Wide, 1, child=fdl.Config(Square))
-    picture = picture_of(fdl.Config(Outer, child=fdl.Partial(Part, 1, child=inner)))
-    kinds = {box.title: (box.kind, box.is_shared) for box in picture.boxes}
+    drawn = picture(fdl.Config(Outer, child=fdl.Partial(Part, 1, child=inner)))
+    kinds = {box.title: (box.kind, box.is_shared) for box in drawn.boxes}
     assert kinds == {
         "Outer": (Kind.OBJECT, False),
         "Part": (Kind.FACTORY, False),
@@ -102,13 +102,13 @@ def test_one_part_can_be_drawn_alone_with_inherited_values() -> None:
 
 def test_what_lies_deeper_than_asked_is_only_named() -> None:
     cfg = configs.base()
-    picture = picture_of(cfg, depth=1)
-    titles = {box.title for box in picture.boxes}
+    drawn = picture(cfg, depth=1)
+    titles = {box.title for box in drawn.boxes}
     assert {"Trainer", "Transformer", "TokenStream"} <= titles
     assert not {"Block", "Embedding", "Corpus"} & titles
-    assert row(box(picture, "Transformer"), "embedding").text == "Embedding ..."
-    assert [box.title for box in picture_of(cfg, depth=0).boxes] == ["Trainer"]
-    assert len(picture_of(cfg, depth=20).boxes) == len(picture_of(cfg).boxes)
+    assert row(box(drawn, "Transformer"), "embedding").text == "Embedding ..."
+    assert [box.title for box in picture(cfg, depth=0).boxes] == ["Trainer"]
+    assert len(picture(cfg, depth=20).boxes) == len(picture(cfg).boxes)
     assert "Embedding ..." in draw(cfg, depth=1).svg()
 
 

@@ -11,7 +11,7 @@ import pytest
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigErrors, fingerprint, parts, title
 from fidgpt.graph.page import page
-from fidgpt.graph.page.page import document
+from fidgpt.graph.page.rendering import document
 from fidgpt.graph.provenance import attributed_to
 
 from .pages import Data, Reader, chain, wide
