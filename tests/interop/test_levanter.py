@@ -1,41 +1,27 @@
-"""Levanter's training files become directives, and what they cannot say is listed by its path."""
+"""Levanter's training files become directives, and entries without an equivalent are listed."""
 
+import ast
 import inspect
+import re
 from typing import Any
 
+import fiddle as fdl
 import pytest
 
+from fidgpt import model, optim, parallel, train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
-from fidgpt.configs import base, gpt2_124m
-from fidgpt.graph import ConfigError, bind, check_and_bind
+from fidgpt.graph import ConfigError, bind, build, check_and_bind, find
 from fidgpt.interop import Mapped, read_levanter
-from fidgpt.train import BFloat16, Float32
 
 SMALL_LLAMA = """
     model:
-      type: llama
-      hidden_dim: 512
-      intermediate_dim: 1376
-      num_layers: 6
-      num_heads: 8
-      num_kv_heads: 4
-      seq_len: 256
-      rope: {type: default, theta: 5e5, factor: 1}
-      layer_norm_epsilon: 1e-6
-      tie_word_embeddings: true
-      use_bias: false
+      {type: llama, hidden_dim: 512, intermediate_dim: 1376, num_layers: 6, num_heads: 8,
+       num_kv_heads: 4, seq_len: 256, rope: {type: default, theta: 5e5, factor: 1},
+       layer_norm_epsilon: 1e-6, tie_word_embeddings: true, use_bias: false}
     optimizer:
-      type: adam
-      learning_rate: 3E-4
-      weight_decay: 0.05
-      warmup: 100
-      min_lr_ratio: 0.0
-      lr_schedule: cosine
-      beta1: 0.8
-      beta2: 0.98
-      epsilon: 1e-9
-      max_grad_norm: 0.5
+      {type: adam, learning_rate: 3E-4, weight_decay: 0.05, warmup: 100, min_lr_ratio: 0.0,
+       lr_schedule: cosine, beta1: 0.8, beta2: 0.98, epsilon: 1e-9, max_grad_norm: 0.5}
     trainer:
       mp: p=f32,c=bfloat16
       train_batch_size: 64
@@ -46,6 +32,8 @@ SMALL_LLAMA = """
       max_eval_batches: 5
       checkpointer: {keep: [{every: 500}]}
 """
+SIZES = "hidden_dim: 64, num_heads: 8, num_kv_heads: 2, num_layers: 3, intermediate_dim: 96"
+BLOCK = "model.blocks[0]"
 
 
 def read(text: str) -> Mapped:
@@ -53,98 +41,445 @@ def read(text: str) -> Mapped:
 
 
 def graph_of(mapped: Mapped) -> Any:
-    """The bound graph, in which everything holds that is asked of a graph."""
+    """Return the bound graph, with everything checked."""
     return check_and_bind(compose(mapped.directives, own_catalogue()))
 
 
-def test_a_llama_is_mapped_value_by_value() -> None:
-    mapped = read(SMALL_LLAMA)
+def listed(mapped: Mapped) -> list[str]:
+    """Return the paths without an equivalent, but for the one that every file has."""
+    names = [one.partition(":")[0] for one in mapped.unmapped]
+    return [name for name in names if name != "optimizer.default_weight_decay_mask"]
+
+
+def value_at(root: Any, path: str) -> Any:
+    """Return the value at a path, in which `()` is what a node calls."""
+    for step in re.findall(r"\w+|\[[^\]]*\]|\(\)", path):
+        if step == "()":
+            root = fdl.get_callable(root)
+        else:
+            root = root[ast.literal_eval(step[1:-1])] if step[0] == "[" else getattr(root, step)
+    return root
+
+
+def assert_mapped(text: str, values: dict[str, Any], names: str = "") -> None:
+    mapped = read(text)
     cfg = graph_of(mapped)
-    block = cfg.model.blocks[0]
-    assert (cfg.model.hidden_dim, cfg.model.num_layers, cfg.seq_len) == (512, 6, 256)
-    assert (block.attention.head_dim, block.attention.num_kv_heads) == (64, 4)
-    assert (block.mlp.ffn_dim, block.mlp_norm.eps, cfg.model.norm.eps) == (1376, 1e-6, 1e-6)
-    assert (block.attention.rope.theta, block.attention.rope.head_dim) == (5e5, 64)
-    assert cfg.model.embedding.weight is cfg.model.unembedding.weight
-    optimizer = cfg.optimizer
-    assert (optimizer.lr, optimizer.weight_decay, optimizer.eps) == (3e-4, 0.05, 1e-9)
-    assert (optimizer.betas, cfg.max_grad_norm) == ((0.8, 0.98), 0.5)
-    assert (cfg.schedule.warmup_steps, cfg.schedule.min_ratio) == (100, 0.0)
-    assert (cfg.batch_size, cfg.num_steps, cfg.seed, cfg.micro_batch_size) == (64, 2000, 3, 16)
-    validation = cfg.evaluators["validation"]
-    assert (validation.every, validation.data.num_batches) == (200, 5)
-    assert (cfg.checkpoints.every, cfg.checkpoints.keep_last) == (500, 4)
-    assert cfg.precision.__fn_or_cls__ is BFloat16
-    assert [one.partition(":")[0] for one in mapped.unmapped] == [
-        "optimizer.default_weight_decay_mask"
-    ]
+    assert {path: value_at(cfg, path) for path in values} == values
+    assert listed(mapped) == names.split()
 
 
-def test_no_directive_says_what_is_so_already() -> None:
+def test_a_llama_is_mapped_value_by_value() -> None:
+    assert_mapped(
+        SMALL_LLAMA,
+        {
+            **{"model.hidden_dim": 512, "model.num_layers": 6, "seq_len": 256},
+            **{f"{BLOCK}.attention.head_dim": 64, f"{BLOCK}.attention.num_kv_heads": 4},
+            **{f"{BLOCK}.mlp.ffn_dim": 1376, f"{BLOCK}.mlp_norm.eps": 1e-6, "model.norm.eps": 1e-6},
+            **{f"{BLOCK}.attention.rope.theta": 5e5, f"{BLOCK}.attention.rope.head_dim": 64},
+            **{"optimizer.lr": 3e-4, "optimizer.weight_decay": 0.05, "optimizer.eps": 1e-9},
+            **{"optimizer.betas": (0.8, 0.98), "max_grad_norm": 0.5},
+            **{
+                "schedule.warmup_steps": 100,
+                "schedule.min_ratio": 0.0,
+                "precision()": train.BFloat16,
+            },
+            **{"batch_size": 64, "num_steps": 2000, "seed": 3, "micro_batch_size": 16},
+            **{"evaluators['validation'].every": 200},
+            **{"evaluators['validation'].data.num_batches": 5},
+            **{"checkpoints.every": 500, "checkpoints.keep_last": 4},
+        },
+    )
+
+
+def test_no_directive_repeats_what_holds_already() -> None:
     directives = read(SMALL_LLAMA).directives
+    whole = repr(bind(compose(directives, own_catalogue())))
     for i in range(1, len(directives)):
         if directives[i].startswith("set:"):
             fewer = compose(directives[:i] + directives[i + 1 :], own_catalogue())
-            assert graph_text(fewer) != graph_text(compose(directives, own_catalogue()))
-
-
-def graph_text(root: Any) -> str:
-    return repr(bind(root))
+            assert repr(bind(fewer)) != whole
 
 
 def test_defaults_are_those_of_levanter() -> None:
+    assert_mapped(
+        "{}",
+        {
+            **{"model.hidden_dim": 4096, "model.num_layers": 32, "seq_len": 2048},
+            **{f"{BLOCK}.attention.head_dim": 128, f"{BLOCK}.mlp.ffn_dim": 11008},
+            **{"num_steps": 400_000, "batch_size": 512, "schedule.warmup_steps": 4000},
+            **{"optimizer.lr": 6e-4, "optimizer.weight_decay": 0.1, "max_grad_norm": 1.0},
+            **{"precision()": train.Float32, "checkpoints.temporary.minutes": 15.0},
+        },
+    )
     cfg = graph_of(read("{}"))
-    block = cfg.model.blocks[0]
-    assert (cfg.model.hidden_dim, cfg.model.num_layers, cfg.seq_len) == (4096, 32, 2048)
-    assert (block.attention.head_dim, block.mlp.ffn_dim) == (128, 11008)
-    assert (cfg.num_steps, cfg.batch_size, cfg.schedule.warmup_steps) == (400_000, 512, 4000)
-    assert (cfg.optimizer.lr, cfg.optimizer.weight_decay, cfg.max_grad_norm) == (6e-4, 0.1, 1.0)
-    assert cfg.precision.__fn_or_cls__ is Float32
     assert cfg.model.embedding.weight is not cfg.model.unembedding.weight
+    small = read("model: {type: gpt2}")
+    assert not [one for one in small.directives if one.startswith("set:model")]
 
 
-@pytest.mark.parametrize("nothing", ["null", "0", "0.0"])
-def test_gradients_are_not_clipped_where_levanter_does_not(nothing: str) -> None:
-    assert graph_of(read(f"optimizer: {{max_grad_norm: {nothing}}}")).max_grad_norm is None
+LLAMA3 = {"factor": 32.0, "original_seq_len": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
-def test_gpt2_begins_with_gpt2() -> None:
-    mapped = read("""
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("rope: {type: default, theta: 5e5, factor: 1.0}", {"attention.rope.theta": 5e5}),
+        (
+            "rope: {type: linear, factor: 4}",
+            {
+                "attention.rope.theta": 1e4,
+                "attention.rope.scaling()": model.LinearScaling,
+                "attention.rope.scaling.factor": 4.0,
+            },
+        ),
+        (
+            "rope: {type: llama3, factor: 32}",
+            {
+                "attention.rope.theta": 5e5,
+                "attention.rope.scaling()": model.Llama3Scaling,
+                **{f"attention.rope.scaling.{name}": value for name, value in LLAMA3.items()},
+            },
+        ),
+        (
+            "rope: {type: yarn, original_max_position_embeddings: 256}",
+            {"attention.rope.scaling": None},
+        ),
+        ("type: mistral", {"attention.window": 4096}),
+        ("type: mistral, seq_len: 1024", {"attention.window": None}),
+        ("type: mistral, sliding_window: 512", {"attention.window": 512}),
+        (
+            "type: gemma, head_dim: 16",
+            {"mlp()": model.GeGLU, "mlp_norm()": model.OffsetRMSNorm, "mlp_norm.eps": 1e-5},
+        ),
+        (
+            "type: qwen, use_sliding_window: false, sliding_window: 8",
+            {"attention.bias": True, "attention.out_bias": False},
+        ),
+        ("type: qwen3, layer_norm_epsilon: 1e-6", {"attention.query_norm.eps": 1e-6}),
+        (
+            "type: mixtral, n_routed_experts: 4, n_shared_experts: 2",
+            {
+                **{"mlp()": model.MoE, "mlp.num_experts": 4, "mlp.router.top_k": 2},
+                **{"mlp.experts.ffn_dim": 96, "mlp.shared.ffn_dim": 192},
+                **{"mlp.balancing[0].weight": 0.005, "mlp.balancing[1].weight": 0.001},
+            },
+        ),
+        (
+            "type: mixtral, lbl_coef: 0.1, rzl_coef: null",
+            {"mlp.balancing[0].weight": 0.05, "mlp.balancing[1].weight": 0.0},
+        ),
+        (
+            "use_layer_norm_weight: false, layer_norm_epsilon: 1e-6",
+            {"mlp_norm()": model.WeightlessRMSNorm, "mlp_norm.eps": 1e-6},
+        ),
+        ("hybrid_norm: true", {"()": model.SandwichBlock, "mlp_out_norm()": model.RMSNorm}),
+        ("gradient_checkpointing: true", {"()": model.Recompute, "block.mlp.ffn_dim": 96}),
+        ("gradient_checkpointing: full", {"()": model.Recompute}),
+        ("gradient_checkpointing: false", {"()": model.Block, "mlp.ffn_dim": 96}),
+    ],
+)
+def test_models_are_mapped(text: str, values: dict[str, Any]) -> None:
+    wanted = {f"{BLOCK}.{path}".replace(".()", "()"): value for path, value in values.items()}
+    assert_mapped(f"model: {{{SIZES}, {text}}}", wanted)
+
+
+def test_gemma_scales_and_ties_its_table() -> None:
+    cfg = graph_of(read(f"model: {{type: gemma, {SIZES}, head_dim: 16}}")).model
+    assert fdl.get_callable(cfg.embedding.scale) is model.root_of_width
+    assert cfg.embedding.weight is cfg.unembedding.weight
+    assert [norm.eps for norm in find(cfg, model.OffsetRMSNorm)] == [1e-5] * 3
+
+
+def test_yarn_is_that_of_its_paper_and_the_difference_is_listed() -> None:
+    text = "model: {rope: {type: yarn, factor: 4, mscale: 2}}"
+    rope = f"{BLOCK}.attention.rope.scaling"
+    assert_mapped(
+        text,
+        {
+            **{f"{rope}()": model.YaRN, f"{rope}.original_seq_len": 2048},
+            f"{rope}.amplitude": pytest.approx((1 + 0.2 * 1.3862944) ** 0.5),
+        },
+        "model.rope.type",
+    )
+
+
+def test_gpt2_starts_from_gpt2() -> None:
+    assert_mapped(
+        """
         model: {type: gpt2, hidden_dim: 64, num_heads: 4, num_layers: 2, mlp_scale: 3,
                 embed_pdrop: 0.1, attn_pdrop: 0.2, layer_norm_epsilon: 1e-6, use_bias: false,
                 gradient_checkpointing: nested, upcast_attn: true}
         train_seq_len: 128
-    """)
-    assert mapped.directives[0] == "config:gpt2_124m"
-    cfg = graph_of(mapped)
-    block = cfg.model.blocks[0]
-    assert (block.attention.head_dim, block.mlp.ffn_dim, cfg.seq_len) == (16, 192, 128)
-    assert (cfg.model.dropout, block.dropout, block.attention.dropout) == (0.1, 0.0, 0.2)
-    biases = [block.attention_norm.bias, block.attention.bias, block.mlp.bias, cfg.model.norm.bias]
-    assert biases == [False] * 4 and cfg.model.norm.eps == 1e-6
-    assert_listed(mapped, "model.gradient_checkpointing", "model.upcast_attn")
+        """,
+        {
+            **{f"{BLOCK}.attention.head_dim": 16, f"{BLOCK}.mlp.ffn_dim": 192, "seq_len": 128},
+            **{"model.dropout": 0.1, f"{BLOCK}.dropout": 0.0, f"{BLOCK}.attention.dropout": 0.2},
+            **{f"{BLOCK}.attention_norm.bias": False, f"{BLOCK}.attention.bias": False},
+            **{f"{BLOCK}.mlp.bias": False, "model.norm.bias": False, "model.norm.eps": 1e-6},
+        },
+        "model.gradient_checkpointing model.upcast_attn",
+    )
+    scaled = "scale_attn_by_inverse_layer_idx: true, gradient_checkpointing: true"
+    cfg = graph_of(read(f"model: {{type: gpt2, num_layers: 3, {scaled}}}"))
+    scales = [block.block.attention.scale for block in cfg.model.blocks]
+    assert scales == pytest.approx([1 / 8, 1 / 16, 1 / 24])
 
 
-def test_gpt2_small_needs_no_size() -> None:
-    mapped = read("model: {type: gpt2}")
-    assert not [one for one in mapped.directives if one.startswith("set:model")]
-    assert graph_of(mapped).model.hidden_dim == bind(gpt2_124m()).model.hidden_dim
+@pytest.mark.parametrize(
+    ("policy", "precision", "is_listed"),
+    [
+        ("f32", train.Float32, False),
+        ("p=f32,c=bfloat16", train.BFloat16, False),
+        ("compute=bfloat16,params=float32,output=float32", train.BFloat16, True),
+        ("p=f32, c=F16", train.Float16, False),
+        ("bfloat16", train.native_precision, True),
+        ("p=f32,c=f8", train.native_precision, True),
+        ("p=f32,x=f32", train.native_precision, True),
+    ],
+)
+def test_policies_of_jmp(policy: str, precision: Any, is_listed: bool) -> None:
+    text = f"trainer: {{mp: '{policy}'}}"
+    assert_mapped(text, {"precision()": precision}, "trainer.mp" * is_listed)
 
 
-def assert_listed(mapped: Mapped, *paths: str) -> None:
-    listed = [one.partition(":")[0] for one in mapped.unmapped]
-    assert [path for path in paths if path not in listed] == []
+EMA = {"average()": train.Ema, "average.beta": 0.9}
+SQRT = {"average()": train.EmaDecaySqrt, "average.beta": 0.999, "average.decay_steps": 100_000}
+SHARDED, PLAIN = parallel.FullyShardedDataParallel, parallel.DataParallel
 
 
-def test_whatever_cannot_be_said_is_listed() -> None:
+@pytest.mark.parametrize(
+    ("text", "values", "names"),
+    [
+        ("fsdp_axis: embed, batch_axis: batch", {"parallel()": SHARDED}, ""),
+        ("fsdp_axis: null, tensor_parallel_axes: [mlp, heads]", {"parallel()": PLAIN}, ""),
+        ("axis_resources: {}, model_axis_size: 1", {"parallel()": PLAIN}, ""),
+        ("replica_dcn_axis_size: 2", {"parallel()": PLAIN}, "trainer.replica_dcn_axis_size"),
+        (
+            "train_batch_size: -1, per_device_parallelism: 4",
+            {"micro_batch_size": 4},
+            "trainer.train_batch_size",
+        ),
+        (
+            "profiler: true, profiler_start_step: 3, profiler_num_steps: 4",
+            {
+                **{"observers[0]()": train.Profiler, "observers[0].begin": 3},
+                "observers[0].num_steps": 4,
+            },
+            "",
+        ),
+        ("profiler: false, profiler_start_step: 3", {"observers": ()}, ""),
+        ("model_averaging: {type: ema, beta: 0.9}", EMA, ""),
+        ("model_averaging: {type: ema_decay_sqrt}", SQRT, ""),
+        ("model_averaging: {type: swa}", {"average": None}, "trainer.model_averaging.type"),
+        ("model_averaging: {type: ema, beta: 0.9, x: 1}", EMA, "trainer.model_averaging.x"),
+        ("checkpointer: {save_interval: 90m}", {"checkpoints.temporary.minutes": 90.0}, ""),
+        ("checkpointer: {save_interval: 1h 30m}", {"checkpoints.temporary.minutes": 90.0}, ""),
+        ("checkpointer: {save_interval: null}", {"checkpoints.temporary": None}, ""),
+        ("checkpointer: {save_interval: soon}", {}, "trainer.checkpointer.save_interval"),
+        ("checkpointer: {keep: [{each: 3}]}", {}, "trainer.checkpointer.keep"),
+        (
+            "checkpointer: {keep: [{every: 100, until: 1000}, {every: 500, until: null}]}",
+            {
+                **{"checkpoints.every": None, "checkpoints.keep[0].until": 1000},
+                **{"checkpoints.keep[1].every": 500, "checkpoints.keep[1].until": None},
+            },
+            "",
+        ),
+        ("tracker: {mode: disabled}", {"trackers[1]()": train.JSONLines}, ""),
+        ("wandb: {mode: disabled, tags: []}", {"trackers[1]()": train.JSONLines}, ""),
+        (
+            """tracker: [{project: mine, entity: me, mode: offline, name: null, save_code: true},
+                {type: tensorboard, logdir: logs}, {type: json_logger},
+                {type: trackio, project: theirs, space_id: a/b}]""",
+            {
+                **{"trackers[2]()": train.TensorBoard, "trackers[3]()": train.Trackio},
+                **{"trackers[3].space": "a/b", "trackers[4]()": train.WandB},
+                **{"trackers[4].project": "mine", "trackers[4].mode": "offline"},
+            },
+            "trainer.tracker[1].logdir",
+        ),
+    ],
+)
+def test_trainers_are_mapped(text: str, values: dict[str, Any], names: str) -> None:
+    assert_mapped(f"trainer: {{num_train_steps: 100, {text}}}", values, names)
+
+
+SKIP = {"guard()": train.SkipOutliers, "guard.window": 128, "guard.num_deviations": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "names"),
+    [
+        ("max_grad_norm: null", {"max_grad_norm": None}, ""),
+        ("max_grad_norm: 0", {"max_grad_norm": None}, ""),
+        (
+            "type: lion, learning_rate: 1e-4, beta2: 0.98, epsilon: 1e-8",
+            {"optimizer()": optim.Lion, "optimizer.lr": 1e-4, "optimizer.betas": (0.9, 0.98)},
+            "",
+        ),
+        (
+            "type: sophia-h, learning_rate: 1e-4, beta1: 0.5, epsilon: 1e-3",
+            {"optimizer.lr": 1e-4, "optimizer.betas": (0.9, 0.95)},
+            "optimizer.type optimizer.beta1 optimizer.epsilon",
+        ),
+        (
+            """type: muon, learning_rate: 0.02, adam_lr: 4e-4, momentum: 0.9, nesterov: false,
+               backend_steps: 6, weight_decay: 0.01, beta1: 0.8, lr_schedule: inv""",
+            {
+                **{"optimizer()": optim.Muon, "optimizer.lr": 4e-4, "optimizer.momentum": 0.9},
+                **{"groups.lr_scale": pytest.approx(50.0), "optimizer.nesterov": False},
+                **{"optimizer.ns_steps": 6, "optimizer.betas": (0.8, 0.95)},
+                **{"optimizer.weight_decay": 0.01, "optimizer.adjust_lr_fn": "original"},
+            },
+            "",
+        ),
+        (
+            "type: muon, use_kimi_scaling: true",
+            {"optimizer.adjust_lr_fn": "match_rms_adamw"},
+            "",
+        ),
+        ("skip_bad_steps: true", SKIP, ""),
+        ("skip_bad_steps: {}", SKIP, ""),
+        ("skip_bad_steps: 64", SKIP | {"guard.window": 64}, ""),
+        (
+            "skip_bad_steps: {rolling_interval_length: 32, sigma_factor: 4}",
+            SKIP | {"guard.window": 32, "guard.num_deviations": 4.0},
+            "",
+        ),
+        ("skip_bad_steps: false", {"guard": None, "average": None}, ""),
+        ("skip_bad_steps: 0", {"guard": None}, ""),
+        ("skip_bad_steps: often", {"guard": None}, "optimizer.skip_bad_steps"),
+        ("skip_bad_steps: {x: 1}", SKIP, "optimizer.skip_bad_steps.x"),
+        (
+            "lr_schedule: {type: constant}, warmup: 0.5",
+            {"schedule()": optim.Constant, "schedule.warmup_steps": 50},
+            "",
+        ),
+        (
+            "lr_schedule: linear, decay: 0.2, min_lr_ratio: 0",
+            {
+                **{"schedule()": optim.WarmupStableDecay, "schedule.warmup_steps": 1},
+                **{"schedule.decay_steps": 20, "schedule.min_ratio": 0.0},
+            },
+            "",
+        ),
+        ("lr_schedule: linear, warmup: 10", {"schedule.decay_steps": 90}, ""),
+    ],
+)
+def test_optimizers_are_mapped(text: str, values: dict[str, Any], names: str) -> None:
+    assert_mapped(f"trainer: {{num_train_steps: 100}}\noptimizer: {{{text}}}", values, names)
+
+
+@pytest.mark.parametrize(
+    ("text", "minima", "marks"),
+    [
+        # The last step of each cycle, and values at some steps, counted from 1.
+        (
+            "warmup: 0.0, decay: 0.1, cycles: [30, 70], lr_schedule: cosine",
+            [30, 70, 100],
+            {1: 1.0, 27: 1.0, 30: 0.1, 31: 1.0, 66: 1.0, 68: 0.55, 70: 0.1, 100: 0.1},
+        ),
+        (
+            "warmup: 5, cycles: 2, lr_schedule: linear, min_lr_ratio: 0.2",
+            [50, 100],
+            {1: 0.2, 5: 1.0, 50: 0.2, 75: 0.6, 100: 0.2},
+        ),
+        (
+            "warmup: 0.2, rewarmup: 0.1, cycle_length: 0.5, lr_schedule: linear, min_lr_ratio: 0.2",
+            [50, 100],
+            {10: 1.0, 30: 0.6, 50: 0.2, 53: 0.68, 55: 1.0, 100: 0.2},
+        ),
+        (
+            "warmup: 0, decay: 10, cycle_length: [30, 40], lr_schedule: inv",
+            [30, 70, 100],
+            {20: 1.0, 25: 1 / 5.5, 30: 0.1, 31: 1.0, 70: 0.1, 95: 1 / 5.5},
+        ),
+        ("warmup: 0, haps: [40], lr_schedule: linear", [40, 100], {40: 0.1, 70: 0.55}),
+        ("warmup: 0.1, lr_schedule: inv", [100], {10: 1.0, 55: 1 / 5.5, 100: 0.1}),
+        (
+            "warmup: 0, lr_schedule: {type: inv_sqrt, timescale: 25}",
+            [100],
+            {25: 1.0, 50: 0.5**0.5, 100: 0.5},
+        ),
+        ("warmup: 0.1, lr_schedule: inv_sqrt", [100], {5: 0.5, 10: 1.0, 100: 1.0}),
+        (
+            "warmup: 10, decay: 0.2, lr_schedule: cosine, min_lr_ratio: 0",
+            [100],
+            {10: 1.0, 80: 1.0, 90: 0.5, 100: 0.0},
+        ),
+        ("warmup: 0, rewarmup: 1, cycles: 2, lr_schedule: constant", [50, 100], {1: 1.0, 60: 1.0}),
+    ],
+)
+def test_cycles_and_shapes_are_mapped(
+    text: str, minima: list[int], marks: dict[int, float]
+) -> None:
+    mapped = read(f"trainer: {{num_train_steps: 100}}\noptimizer: {{{text}}}")
+    schedule = build(graph_of(mapped).schedule)
+    assert isinstance(schedule, optim.Phases) and schedule.ends == minima
+    assert {step: schedule(step - 1) for step in marks} == pytest.approx(marks)
+    assert listed(mapped) == []
+
+
+SOURCE = "data.corpus.source"
+TWO = "configs: {a: {train_urls: [a.txt]}, b: {id: b/c}}"
+ONE = "configs: {a: {train_urls: [a.txt]}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "names"),
+    [
+        (
+            "train_urls: ['my data/a, b.jsonl'], text_key: body, tokenizer: gpt2",
+            {f"{SOURCE}.path": "my data/a, b.jsonl", f"{SOURCE}.text_field": "body"},
+            "data.tokenizer",
+        ),
+        ("train_urls: ['gs://a/b.jsonl']", {}, "data.train_urls"),
+        ("train_urls: ['a/*.jsonl']", {}, "data.train_urls"),
+        ("train_urls: [a.jsonl], format: {type: chat}", {}, "data.train_urls data.format"),
+        (
+            "id: a/b, name: small, format: {type: text, text_key: body}",
+            {
+                **{f"{SOURCE}.path": "a/b", f"{SOURCE}.name": "small"},
+                f"{SOURCE}.text_field": "body",
+            },
+            "",
+        ),
+        (
+            """configs: {web: {id: a/b}, own: {train_urls: [code/]}, test: {validation_urls: [c]}},
+               train_weights: [[0, {web: 0.8, own: 0.2}], [100, {own: 1}]],
+               stop_strategy: restart""",
+            {
+                "data.streams['own'].corpus.source.path": "a/b",
+                "data.streams['own_'].corpus.source.path": "code/",
+                "data.weights": {"own": 0.8, "own_": 0.2},
+                "data.stages[0].begin": 100,
+                "data.stages[0].weights": {"own": 0.0, "own_": 1.0},
+            },
+            "data.configs.test",
+        ),
+        (f"{TWO}, train_weights: {{a: 1, b: 1}}", {}, "data.configs data.train_weights"),
+        (f"{ONE}, train_weights: {{a: 1, b: 1}}", {}, "data.configs data.train_weights"),
+        (f"{ONE}, train_weights: [[5, {{a: 1}}]]", {}, "data.configs data.train_weights"),
+        (f"{ONE}, train_weights: {{a: -1}}", {}, "data.configs data.train_weights"),
+        ("configs: 7, train_weights: {a: 1}", {}, "data.configs data.train_weights"),
+    ],
+)
+def test_texts_are_mapped(text: str, values: dict[str, Any], names: str) -> None:
+    assert_mapped(f"data: {{{text}}}", values, names)
+
+
+def test_z_loss() -> None:
+    loss = graph_of(read("z_loss_weight: 1e-4")).loss
+    found = [term for term in loss.terms.values() if fdl.get_callable(term) is train.ZLoss]
+    assert [term.weight for term in found] == [1e-4]
+
+
+def test_entries_without_an_equivalent_are_listed() -> None:
     mapped = read("""
         data: !include data/some.yaml
         model:
-          type: gemma
-          activation_function: quick_gelu
-          rope: {type: longrope, beta_fast: 32}
-          input_embedding_norm: true
-          brand_new: {deep: {deeper: 1}}
+          {type: gemma, activation_function: quick_gelu, rope: {type: longrope, beta_fast: 32},
+           input_embedding_norm: true, brand_new: {deep: {deeper: 1}}}
         optimizer: {type: soap, beta1: 0.9, lr_schedule: power, cooldown: 0.1, nesterov: true}
         trainer:
           mp: bfloat16
@@ -156,21 +491,20 @@ def test_whatever_cannot_be_said_is_listed() -> None:
         eval_harness_steps: 5
     """)
     graph_of(mapped)
-    assert_listed(
-        mapped,
-        *("data", "model.activation_function", "model.rope.type", "model.input_embedding_norm"),
-        *("model.rope.beta_fast", "model.brand_new", "optimizer.type", "optimizer.lr_schedule"),
-        *("optimizer.beta1", "optimizer.cooldown", "optimizer.nesterov", "trainer.mp"),
-        *("trainer.train_batch_size", "trainer.tracker[0].tags", "trainer.tracker[1].type"),
-        *("trainer.checkpointer.base_path", "trainer.model_axis_size"),
-        *("trainer.tensor_parallel_axes", "eval_harness_steps"),
-    )
+    wanted = """data model.activation_function model.rope.type model.input_embedding_norm
+        model.rope.beta_fast model.brand_new optimizer.type optimizer.lr_schedule optimizer.beta1
+        optimizer.cooldown optimizer.nesterov trainer.mp trainer.train_batch_size
+        trainer.tracker[0].tags trainer.tracker[1].type trainer.checkpointer.base_path
+        trainer.model_axis_size trainer.tensor_parallel_axes eval_harness_steps"""
+    assert sorted(listed(mapped)) == sorted(wanted.split())
+    qwen = read("model: {type: qwen3, use_sliding_window: true, sliding_window: 8}")
+    assert listed(qwen) == ["model.use_sliding_window", "model.sliding_window"]
 
 
-def test_mistakes_are_named_in_one_go() -> None:
+def test_errors_are_named_all_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         read("""
-            model: {type: llama, hidden_dim: wide, num_heads: 3}
+            model: {type: llama, hidden_dim: wide, num_heads: 3, rope: {type: yarn, factor: 0}}
             optimizer: {warmup: 1.5, learning_rate: true, cycles: 2, cycle_length: [a]}
             trainer: 5
             train_seq_len: 1.5
@@ -178,6 +512,7 @@ def test_mistakes_are_named_in_one_go() -> None:
     for message in (
         "model.hidden_dim is wide, but must be a whole number",
         "model.hidden_dim=4096 must be a multiple of num_heads=3",
+        "model.rope.factor is 0.0, but must be a number above 0",
         "optimizer.warmup is 1.5",
         "optimizer: cycles and cycle_length set the same thing",
         "optimizer.cycle_length is 1 entry, but must be a number or a list of steps",
@@ -191,25 +526,19 @@ def test_mistakes_are_named_in_one_go() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "model: {type: qwen4}",
-            "model.type is qwen4, but must be a model that fidgpt has. Did you mean",
-        ),
+        ("model: {type: qwen4}", "model.type is qwen4, but must be .* Did you mean"),
         ("- 1", "is not a mapping"),
         ("model: !!python/object:os.system {}", "is refused"),
         ("model: {type: [1]}", "must be a text"),
     ],
 )
 def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=message):
         read(text)
-    assert message in str(error.value)
 
 
-def test_entries_without_end_do_no_harm() -> None:
+def test_huge_entries_are_listed_in_short() -> None:
     rows = ["a0: &a0 [1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(60))]
-    deep = "deep: " + "[" * 5000 + "]" * 5000
-    mapped = read_levanter("\n".join([*rows, deep]))
-    assert_listed(mapped, "a60", "deep")
+    mapped = read_levanter("\n".join([*rows, "deep: " + "[" * 5000 + "]" * 5000]))
+    assert {"a60", "deep"} <= {*listed(mapped)}
     assert sum(map(len, mapped.unmapped)) < 10_000
-    assert mapped.directives[0] == "config:base" and base.__name__ == "base"
