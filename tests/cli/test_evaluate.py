@@ -66,6 +66,7 @@ def test_results_are_written_whole_or_not_at_all(
     asked: list[list[str]] = []
     monkeypatch.setattr(Tasks, "__init__", lambda _, names, **__: asked.append(names))
     monkeypatch.setattr(Tasks, "run", lambda *_, **__: {"task": {"acc": 0.5}})
+    monkeypatch.setattr("fidgpt.train.harness.harness_model", lambda *_, **__: None)
     output = tmp_path / "results.json"
     output.write_text("older")
     with pytest.MonkeyPatch.context() as full:

@@ -1,5 +1,8 @@
-"""The kinds of faults: what strikes where, how the run must end, and how it goes on."""
+"""The kinds of faults of runs, and what all cases share: texts, undisturbed runs, a small disk."""
 
+import json
+import os
+import random
 import re
 import shlex
 import shutil
@@ -7,17 +10,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from faults import acts, damage
-from faults.cases import Case
-from faults.power import Power
-from faults.results import Wrong
+from faults import harm
+from faults.harm import Power
+from faults.moments import Place, Survey
+from faults.processes import AT_END, Process, ask_once, meet_soon, one_thread, warm_up
+from faults.runs import (
+    Case,
+    Counts,
+    Variant,
+    Wrong,
+    refuse_difference,
+    result_of,
+    variants,
+    write_texts,
+)
 
 STEP = "fidgpt.train.trainer:Trainer.update"
 EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
 SAVE = "fidgpt.train.checkpoints.checkpoints:Checkpoints.save"
-WRITE = "fidgpt.train.checkpoints.checkpoints:save_draft"
+WRITE = "fidgpt.train.checkpoints.checkpoints:save_files"
 RETIRE = "fidgpt.train.checkpoints.checkpoints:Checkpoints._retire"
 CREATE = "fidgpt.train.trainer:Trainer._create"
 PREPARE = "fidgpt.train.trainer:Trainer.prepare"
@@ -44,7 +58,7 @@ def killed_preparing(case: Case) -> None:
     """SIGKILL while the text is prepared, which goes on where it was."""
     case.own_cache()
     place = case.place(PREPARE, case.draw.choice(["calls", "disk"]))
-    case.require(case.start(place, acts.kill), KILLED)
+    case.require(case.start(place, harm.kill), KILLED)
     case.finish()
 
 
@@ -54,7 +68,7 @@ def killed_going_on(function: str, unit: str = "calls") -> Kind:
     def kind(case: Case) -> None:
         case.kill(LOOP)
         place = case.place(function, unit)._replace(occurrence=1)
-        case.require(case.start(place, acts.kill), KILLED)
+        case.require(case.start(place, harm.kill), KILLED)
         case.finish()
 
     return kind
@@ -84,7 +98,7 @@ def signalled(*numbers: int) -> Kind:
 
     def kind(case: Case) -> None:
         function = case.draw.choice([STEP, EVALUATION, SAVE, WRITE, LOOP])
-        ended = case.start(case.place(function), acts.told(*numbers))
+        ended = case.start(case.place(function), harm.raising(*numbers))
         # 0: the last step was done; minus the signal: nobody listened yet, or any more.
         case.require(ended, 128 + numbers[-1], 0, -numbers[-1])
         asked = len(numbers) == 1 and ended.status == 128 + numbers[-1]
@@ -96,15 +110,15 @@ def signalled(*numbers: int) -> Kind:
 
 
 def rank_killed(case: Case) -> None:
-    """SIGKILL of one process of two; the other one says so, and both start again."""
+    """SIGKILL of one process of two; the other one reports it, and both start again."""
     rank = case.draw.randrange(2)
-    case.require(case.start(case.place(LOOP), acts.kill, rank=rank), KILLED)
+    case.require(case.start(case.place(LOOP), harm.kill, rank=rank), KILLED)
     case.finish()
 
 
 def rank_signalled(case: Case) -> None:
-    """One process of two is told to stop; both stop after the same step, with one status."""
-    ended = case.start(case.place(STEP), acts.told(signal.SIGTERM), rank=case.draw.randrange(2))
+    """One process of two gets SIGTERM; both stop after the same step, with one status."""
+    ended = case.start(case.place(STEP), harm.raising(signal.SIGTERM), rank=case.draw.randrange(2))
     if set(case.statuses) != {128 + signal.SIGTERM}:
         raise Wrong(f"statuses {case.statuses}:\n{ended.output[-3000:]}")
     case.finish()
@@ -113,35 +127,35 @@ def rank_signalled(case: Case) -> None:
 def disk_full(case: Case) -> None:
     """No room any more, from somewhere on; then there is again."""
     size = 700_000
-    act = acts.filled(case.run.parent, left=case.draw.randrange(size))
+    act = harm.filled(case.run.parent, left=case.draw.randrange(size))
     case.require(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE, CREATE])), act), 0, 2)
-    (case.run.parent / acts.FILLER).unlink(missing_ok=True)
+    (case.run.parent / harm.FILLER).unlink(missing_ok=True)
     case.finish()
 
 
 def disk_limited(case: Case) -> None:
     """Files may not grow, from somewhere on; then they may again."""
-    act = acts.limited(case.draw.randrange(20_000, 350_000))
+    act = harm.limited(case.draw.randrange(20_000, 350_000))
     case.require(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE])), act), 0, 2)
     case.finish()
 
 
 def checkpoints_gone(case: Case) -> None:
-    """Somebody removes all checkpoints, at any moment; more are written, or the run says so."""
+    """All checkpoints are removed, at any moment; more are written, or the run reports it."""
     case.is_damaged = True
     place = case.place(case.draw.choice([LOOP, SAVE, WRITE]), case.draw.choice(["calls", "disk"]))
-    case.require(case.start(place, acts.removed(case.run / "checkpoints")), 0, 2)
+    case.require(case.start(place, harm.removed(case.run / "checkpoints")), 0, 2)
     case.finish()
 
 
 def run_gone(case: Case) -> None:
-    """Somebody removes the whole run in a step; it says so, and can begin again."""
+    """The whole run is removed in a step; it reports that, and can start again."""
     case.is_damaged = True
-    case.require(case.start(case.place(STEP), acts.removed(case.run)), 2)
+    case.require(case.start(case.place(STEP), harm.removed(case.run)), 2)
     case.finish()
 
 
-def damaged(hurt: damage.Hurt) -> Kind:
+def damaged(hurt: harm.Hurt) -> Kind:
     """A file of a checkpoint is not what was written."""
 
     def kind(case: Case) -> None:
@@ -165,7 +179,7 @@ def damaged(hurt: damage.Hurt) -> Kind:
     return kind
 
 
-def damaged_text(hurt: damage.Hurt) -> Kind:
+def damaged_text(hurt: harm.Hurt) -> Kind:
     """A shard of the prepared text is not what was written; then it is again."""
 
     def kind(case: Case) -> None:
@@ -190,7 +204,7 @@ def text_cut_in_a_step(case: Case) -> None:
 
     def cut() -> None:
         shutil.copytree(cache, good)
-        damage.truncate(case.draw.choice(sorted(cache.rglob("*.bin"))), case.draw)
+        harm.truncate(case.draw.choice(sorted(cache.rglob("*.bin"))), case.draw)
 
     ended = case.start(case.place(STEP), cut)
     case.require(ended, 0, 2)
@@ -200,7 +214,7 @@ def text_cut_in_a_step(case: Case) -> None:
     case.finish()
 
 
-def undisturbed_by(act: Callable[[Case], acts.Act]) -> Kind:
+def undisturbed_by(act: Callable[[Case], harm.Act]) -> Kind:
     """What must not matter: the run ends at once, as if it had not been."""
 
     def kind(case: Case) -> None:
@@ -214,7 +228,7 @@ def hung(case: Case) -> None:
     """A step never ends: the watchdog ends the process, with the stacks, to be started again."""
     watched = "--config=fiddler:use_watchdog(seconds=1.5)"
     case.variant = case.variant._replace(arguments=[*case.variant.arguments, watched])
-    ended = case.start(case.place(STEP), acts.hang)
+    ended = case.start(case.place(STEP), harm.hang)
     case.require(ended, 1)
     if "Timeout" not in (case.run / "stacks" / "rank0.txt").read_text():
         raise Wrong("the watchdog left no stacks")
@@ -237,7 +251,7 @@ def real_process_killed(case: Case) -> None:
 
 
 def _take_what_is_offered(case: Case, output: str) -> None:
-    """Does what the message says: goes on from an older checkpoint, or anew where none is left."""
+    """Follow the message: resume from an older checkpoint, or start again if none is left."""
     offer = re.search(r"resume from it with (.*)", output)
     if offer:
         flags = [one for one in shlex.split(offer[1]) if one.startswith("--resume_step")]
@@ -277,16 +291,114 @@ KINDS: dict[str, tuple[Kind, int]] = {
     "files may not grow": (disk_limited, 2),
     "checkpoints removed during the run": (checkpoints_gone, 4),
     "the run's directory removed": (run_gone, 2),
-    "checkpoint cut short": (damaged(damage.truncate), 4),
-    "checkpoint with a bit turned": (damaged(damage.flip), 4),
-    "checkpoint with a hole": (damaged(damage.zero), 3),
-    "checkpoint without a file": (damaged(damage.remove), 2),
-    "shard with a bit turned": (damaged_text(damage.flip), 2),
-    "shard cut short": (damaged_text(damage.truncate), 2),
+    "checkpoint cut short": (damaged(harm.truncate), 4),
+    "checkpoint with a bit turned": (damaged(harm.flip), 4),
+    "checkpoint with a hole": (damaged(harm.zero), 3),
+    "checkpoint without a file": (damaged(harm.remove), 2),
+    "shard with a bit turned": (damaged_text(harm.flip), 2),
+    "shard cut short": (damaged_text(harm.truncate), 2),
     "shard cut short during the run": (text_cut_in_a_step, 2),
-    "a clock that jumps": (undisturbed_by(lambda case: acts.jumping_clock(case.draw)), 3),
-    "asleep and awake": (undisturbed_by(lambda case: acts.sleep_and_wake), 2),
-    "a tracker that breaks": (undisturbed_by(lambda case: acts.broken_tracker), 2),
+    "a clock that jumps": (undisturbed_by(lambda case: harm.jumping_clock(case.draw)), 3),
+    "asleep and awake": (undisturbed_by(lambda case: harm.sleep_and_wake), 2),
+    "a tracker that breaks": (undisturbed_by(lambda case: harm.broken_tracker), 2),
     "a step that hangs": (hung, 1),
 }
 TWO_PROCESSES = frozenset(name for name in KINDS if name.startswith("one of two"))
+
+
+_SMALL_MB = 16
+_ON_SMALL_DISK = "no room on the disk"
+
+
+class World:
+    """Makes cases.
+
+    Args:
+      folder: empty; all lies in it.
+      names: of the variants that are drawn from.
+
+    Attributes:
+      has_small_disk: whether the machine lets one be mounted.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self._folder = folder
+        self._small = folder / "small"
+        self._small.mkdir()
+        self.has_small_disk = harm.mounted(self._small, megabytes=_SMALL_MB)
+        one_thread()
+        ask_once()
+        meet_soon()
+        write_texts(folder / "texts")
+        os.environ["FIDGPT_CACHE"] = str(folder / "cache")
+        known = variants(folder / "texts")
+        warm_up([*known["plain"], f"--run_dir={folder / 'warm'}"])
+        self.variants = {name: self._undisturbed(name, known[name]) for name in names}
+        self._of_two = self._by_two(self.variants[names[0]])
+
+    def case(self, kind: str, number: int, draw: random.Random) -> Case:
+        """The case of that number; a file system is shared, so one after the other."""
+        folder = self._folder / f"case-{number}"
+        if kind in TWO_PROCESSES:
+            return Case(self._of_two, folder, draw, num_processes=2)
+        variant = self.variants[draw.choice(list(self.variants))]
+        small = self._small / f"{number}" / "run" if kind == _ON_SMALL_DISK else None
+        if small is not None:
+            small.parent.mkdir()
+        return Case(variant, folder, draw, run=small)
+
+    def _undisturbed(self, name: str, arguments: list[str]) -> Variant:
+        """Runs it alone, then counted, then counted as it goes on after a kill."""
+        folder = self._folder / "undisturbed" / name.replace(" ", "-")
+        folder.mkdir(parents=True)
+        alone = [*arguments, f"--run_dir={folder / 'alone'}"]
+        self._run(alone, folder, disturbed=None)
+        result = result_of(folder / "alone")
+        counted = _Counted(folder / "counted", folder / "counts.json")
+        cold = {"FIDGPT_CACHE": str(folder / "cache")}
+        self._run([*arguments, f"--run_dir={folder / 'counted'}"], folder, counted, cold)
+        refuse_difference(result_of(folder / "counted"), result)
+        counts = counted.counts()
+        resumed = _Counted(folder / "killed", folder / "counts.json")
+        begin = [*arguments, f"--run_dir={folder / 'killed'}"]
+        place = Place(STEP, 5, "calls", 0)
+        self._run(begin, folder, lambda: place.arm(harm.kill, folder), status=-9)
+        self._run([f"--resume={folder / 'killed'}"], folder, resumed)
+        refuse_difference(result_of(folder / "killed"), result)
+        going_on = {function: resumed.counts()[function] for function in (RESTORE, GO_ON)}
+        return Variant(arguments, result, {**counts, **going_on})
+
+    def _by_two(self, variant: Variant) -> Variant:
+        folder = self._folder / "undisturbed" / "two"
+        case = Case(variant, folder, random.Random(0), num_processes=2)
+        case.require(case.start(), 0)
+        return variant._replace(result=result_of(case.run))
+
+    def _run(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        disturbed: Callable[[], None] | None = None,
+        environment: dict[str, str] | None = None,
+        *,
+        status: int = 0,
+    ) -> None:
+        output = folder / "output"
+        process = Process(arguments, output=output, disturbed=disturbed, environment=environment)
+        if (ended := process.end()).status != status:
+            raise Wrong(f"the undisturbed run ends with {ended.status}:\n{ended.output}")
+
+
+class _Counted:
+    """Surveys a process, whose counts are to be had once it has ended."""
+
+    def __init__(self, run: Path, file: Path) -> None:
+        self._run = run
+        self._file = file
+
+    def __call__(self) -> None:
+        survey = Survey(FUNCTIONS, self._run.parent)
+        AT_END.append(lambda: self._file.write_text(json.dumps(survey.counts)))
+
+    def counts(self) -> Counts:
+        return json.loads(self._file.read_text())

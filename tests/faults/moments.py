@@ -151,13 +151,13 @@ def _counting_disk(folder: Path, at: _At) -> Iterator[None]:
         active.clear()
 
 
-def _hook(folder: Path, tell: Callable[[], Any]) -> Callable[[str, Any], None]:
-    """A hook that hears of changes in a folder; what is deleted as a tree has relative names."""
+def _hook(folder: Path, notify: Callable[[], Any]) -> Callable[[str, Any], None]:
+    """Return a hook for changes in a folder; what is deleted as a tree has relative names."""
 
     def hook(event: str, arguments: Any) -> None:
         if event in _CHANGES:
             path = str(arguments[0])
             if not path.startswith("/") or str(folder) in path:
-                tell()
+                notify()
 
     return hook

@@ -20,7 +20,7 @@ from absl import flags
 from fidgpt.cli import train
 from fidgpt.compose import runs
 from fidgpt.train import device
-from fidgpt.train.checkpoints import peers
+from fidgpt.train.checkpoints import writing
 
 Command = Callable[[], None]
 AT_END: list[Callable[[], object]] = []  # of a forked process that was not killed
@@ -135,7 +135,7 @@ def ask_once() -> None:
 
 def meet_soon() -> None:
     """Lets runs give up a process that dies while they meet after seconds, not a minute."""
-    peers._MEETING = timedelta(seconds=10)
+    writing.MEETING = timedelta(seconds=10)
 
 
 def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], None]) -> NoReturn:

@@ -81,7 +81,7 @@ def everything(model: nn.Module, optimizer: torch.optim.Optimizer, average: Aver
 def outcome_of_a_full_disk(
     checkpoints: Checkpoints, run: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> str:
-    """What this rank is told where rank 1 cannot write its part."""
+    """Return the error of this rank if rank 1 cannot write its part."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Run by each of two processes: parts that look at gradients and weights that are dealt out."""
+"""Run by each of two processes: components that use sharded gradients and weights."""
 
 import sys
 from pathlib import Path
@@ -47,8 +47,8 @@ def numbers(mesh: DeviceMesh | None) -> dict[str, Any]:
     gradient = net.get_parameter("other").grad
     assert gradient is not None
     gradient.fill_(torch.nan)
-    spoilt = GradientNorms(net.parameters()).not_finite()
-    names = [name for name, p in net.named_parameters() if any(p is other for other in spoilt)]
+    not_finite = GradientNorms(net.parameters()).not_finite()
+    names = [name for name, p in net.named_parameters() if any(p is other for other in not_finite)]
     return {
         "measured": measured,
         "total": norms.total,

@@ -1,7 +1,9 @@
-"""Runs that diverge: they go back, end with a report, and save nothing that is spoilt."""
+"""Guards and policies for steps that diverge, alone and in whole runs."""
 
 import math
+import random
 import shutil
+import statistics
 
 import fiddle as fdl
 import pytest
@@ -9,9 +11,103 @@ import torch
 from harmed import NUM_STEPS, Run, goes_back
 
 from fidgpt import fiddlers
-from fidgpt.train import RunError, Samples, Trainer
+from fidgpt.train import (
+    Decision,
+    Guard,
+    RollBack,
+    RunError,
+    Samples,
+    SkipDiverged,
+    SkipOutliers,
+    Stateful,
+    Trainer,
+)
 from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import Row
+
+APPLY, SKIP = Decision.APPLY, Decision.SKIP
+
+
+def numbers(count: int, seed: int = 0) -> list[tuple[float, float]]:
+    """Losses that fall and gradient norms that waver, with a spike here and there."""
+    drawn = random.Random(seed)
+    made = []
+    for step in range(count):
+        spike = 10 if drawn.random() < 0.1 else 0
+        made.append((5 - step / count + drawn.gauss(0, 0.1) + spike, abs(drawn.gauss(1, 0.2))))
+    return made
+
+
+def judged(guard: Guard, seen: list[tuple[float, float]]) -> list[Decision]:
+    return [guard(loss=loss, grad_norm=norm) for loss, norm in seen]
+
+
+@pytest.mark.parametrize(("window", "num_deviations"), [(2, 1.0), (8, 2.0), (16, 6.0)])
+def test_a_step_is_left_out_if_it_exceeds_mean_and_deviations(
+    window: int, num_deviations: float
+) -> None:
+    seen = numbers(200)
+    expected = []
+    for step in range(len(seen)):
+        before = seen[max(0, step - window) : step]
+        outlier = len(before) >= max(2, window // 2) and any(
+            now > statistics.fmean(past) + num_deviations * statistics.stdev(past)
+            for now, past in zip(seen[step], zip(*before, strict=True), strict=True)
+        )
+        expected.append(SKIP if outlier else APPLY)
+    found = judged(SkipOutliers(window=window, num_deviations=num_deviations), seen)
+    assert found == expected
+    assert {*found} == {APPLY, SKIP} or num_deviations == 6
+
+
+@pytest.mark.parametrize("stop", range(0, 40, 7))
+def test_a_window_goes_on_as_if_nobody_had_stopped_it(stop: int) -> None:
+    seen = numbers(40, seed=3)
+    whole = SkipOutliers(window=6, num_deviations=1.5)
+    expected = judged(whole, seen)
+    before, after = (SkipOutliers(window=6, num_deviations=1.5) for _ in range(2))
+    first = judged(before, seen[:stop])
+    assert isinstance(after, Stateful)
+    after.load_state_dict(before.state_dict())
+    assert first + judged(after, seen[stop:]) == expected
+    assert after.state_dict() == whole.state_dict()
+
+
+def test_so_many_in_a_row_are_left_out_and_no_more() -> None:
+    policy = SkipDiverged(most=2)
+    messages = [policy(is_finite=finite) for finite in (True, False, False, True, False, False)]
+    assert messages == [APPLY, SKIP, SKIP, APPLY, SKIP, SKIP]
+    other = SkipDiverged(most=2)
+    other.load_state_dict(policy.state_dict())
+    assert other(is_finite=False) is Decision.ABORT
+
+
+def test_a_run_goes_back_so_often_and_reads_on_after_the_batch_that_did_harm() -> None:
+    policy = RollBack(most=2, skip_batches=5)
+    assert policy(is_finite=True) is APPLY
+    for step, to, shift in [(40, 30, 15), (33, 30, 23)]:
+        harmful = step - 1 + policy.shift
+        assert policy(is_finite=False) is Decision.ROLL_BACK
+        policy.rolled_back(step=step, to=to)
+        assert policy.shift == shift
+        assert to + policy.shift == harmful + 1 + policy.skip_batches  # of step `to` + 1
+    other = RollBack(most=2)
+    other.load_state_dict(policy.state_dict())
+    assert other(is_finite=False) is Decision.ABORT
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    wrong = [
+        (lambda: SkipOutliers(window=1), "window=1"),
+        (lambda: SkipOutliers(window=10**20), "window=1(0+) must be at most 1000000"),
+        (lambda: SkipOutliers(num_deviations=-1.0), "num_deviations=-1"),
+        (lambda: SkipDiverged(most=0), "most=0"),
+        (lambda: RollBack(most=0), "most=0"),
+        (lambda: RollBack(skip_batches=-1), "skip_batches=-1"),
+    ]
+    for make, words in wrong:
+        with pytest.raises(ValueError, match=words):
+            make()
 
 
 def test_a_run_goes_back_and_reads_other_batches(run: Run) -> None:
@@ -68,7 +164,7 @@ def test_a_run_without_a_checkpoint_or_a_try_left_ends_with_a_report(run: Run) -
 
 
 @pytest.mark.parametrize("every", [1, 100])
-def test_weights_that_a_step_spoilt_are_neither_saved_nor_sampled(run: Run, every: int) -> None:
+def test_weights_that_are_not_finite_are_neither_saved_nor_sampled(run: Run, every: int) -> None:
     run.cfg.optimizer.lr, run.cfg.checkpoints.every = 1e38, every
     if every > 1:
         run.cfg.samples = fdl.Config(Samples, prompts=["a"], num_tokens=1, every=1)

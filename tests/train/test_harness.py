@@ -18,8 +18,7 @@ from fidgpt.model import LanguageModel, materialize
 from fidgpt.model.generation import score
 from fidgpt.parallel import DataParallel
 from fidgpt.train import CrossEntropy
-from fidgpt.train.harness import Tasks, harness_model
-from fidgpt.train.tasks import Answers
+from fidgpt.train.harness import Answers, Tasks, harness_model
 
 try:
     import lm_eval  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -57,8 +56,8 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def answers(model: LanguageModel) -> Answers:
-    return Answers(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=4)
+def answers(model: LanguageModel) -> Any:
+    return harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=4)
 
 
 def nats(model: LanguageModel, before: str, after: str) -> float:
@@ -92,12 +91,8 @@ def test_the_harness_reads_the_adapter_as_one_of_its_models(folder, model):
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     results = simple_evaluate(adapter, tasks=["fidgpt_choice"], task_manager=manager)
     assert results is not None
-    ours = Tasks(["fidgpt_choice"], include_path=folder).run(harness_answers(model))
+    ours = Tasks(["fidgpt_choice"], include_path=folder).run(adapter)
     assert results["results"]["fidgpt_choice"]["acc,none"] == ours["fidgpt_choice"]["acc"]
-
-
-def harness_answers(model: LanguageModel) -> Answers:
-    return Answers(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=1)
 
 
 def test_windows_are_those_of_the_harness(model):
@@ -118,33 +113,22 @@ def test_windows_are_those_of_the_harness(model):
     assert answers.loglikelihood_rolling([Request()]) == pytest.approx([total], rel=1e-5)
 
 
-def test_a_task_may_be_run_again_and_in_part(folder, answers, model):
-    tasks = Tasks(["fidgpt_choice"], include_path=folder)
-    assert tasks.run(answers) == tasks.run(answers)
-    limited = Tasks(["fidgpt_text"], include_path=folder, limit=1).run(answers)
-    alone = -nats(model, "", "def run(self):") / math.log(2) / len("def run(self):")
-    assert limited["fidgpt_text"]["bits_per_byte"] == pytest.approx(alone, rel=1e-5)
-    with_errors = Tasks(["fidgpt_choice"], include_path=folder).run(answers, bootstrap_iters=10)
-    assert with_errors["fidgpt_choice"]["acc_stderr"] > 0
+def test_examples_are_shown_before_a_question(folder, answers, monkeypatch):
+    seen, real = [], answers.loglikelihood
 
+    def watched(requests):
+        seen.extend(request.args[0] for request in requests)
+        return real(requests)
 
-def test_examples_are_shown_before_a_question(folder, answers):
-    seen: list[str] = []
-
-    class Watched(Answers):
-        def loglikelihood(self, requests):
-            seen.extend(request.args[0] for request in requests)
-            return super().loglikelihood(requests)
-
-    watched = Watched(answers.model, tokenizer=ByteTokenizer(), context=CONTEXT)
-    Tasks(["fidgpt_choice"], include_path=folder, num_fewshot=1).run(watched)
+    monkeypatch.setattr(answers, "loglikelihood", watched)
+    Tasks(["fidgpt_choice"], include_path=folder, num_fewshot=1).run(answers)
     assert all("\n\n" in text for text in seen)
 
 
-def test_mistakes_are_told(folder):
+def test_mistakes_are_reported(folder):
     with pytest.raises(DataError, match="no task 'fidgpt_chioce'"):
         Tasks(["fidgpt_chioce"], include_path=folder)
-    with pytest.raises(DataError, match="no folder"):
+    with pytest.raises(DataError, match="must be a folder"):
         Tasks(["fidgpt_choice"], include_path=folder / "nowhere")
     broken = folder / "broken.yaml"
     text = (folder / "fidgpt_choice.yaml").read_text(encoding="utf-8")

@@ -1,14 +1,13 @@
-"""The chunked cross-entropy, against torch's on the whole batch."""
+"""The chunked and the fused cross-entropy, against torch's on the whole batch."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt.model import Unembedding, token_table
 from fidgpt.model.reports import collecting
-from fidgpt.train.loss import CrossEntropy, SmoothedLabels, ZLoss
+from fidgpt.train import CrossEntropy, FusedCrossEntropy, SmoothedLabels, ZLoss
 
 ROWS, HIDDEN, VOCAB = 70, 16, 101
 
@@ -72,7 +71,9 @@ TERMS = {"z_loss": ZLoss(weight=0.1), "label_smoothing": SmoothedLabels(amount=0
 
 @pytest.mark.parametrize("chunk_size", [1, 32, 1000])
 @pytest.mark.parametrize("names", [["z_loss"], ["label_smoothing"], ["z_loss", "label_smoothing"]])
-def test_what_is_added_pulls_as_its_formula_says(features, unembedding, targets, names, chunk_size):
+def test_terms_have_the_gradients_of_their_formulas(
+    features, unembedding, targets, names, chunk_size
+):
     inputs, logits = [features, *unembedding.parameters()], unembedding(features)
     expected = plain(features, unembedding, targets)
     whole = F.cross_entropy(
@@ -95,23 +96,6 @@ def test_what_is_added_pulls_as_its_formula_says(features, unembedding, targets,
         _gradients(3 * loss, *inputs), _gradients(3 * whole, *inputs), strict=True
     ):
         torch.testing.assert_close(ours, theirs, rtol=5e-6, atol=2e-7)
-
-
-def test_the_order_in_which_terms_are_named_changes_nothing(features, unembedding, targets):
-    inputs = [features, *unembedding.parameters()]
-    one, other = (
-        _gradients(CrossEntropy(terms=terms)(features, unembedding, targets), *inputs)
-        for terms in (TERMS, dict(reversed(TERMS.items())))
-    )
-    assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
-
-
-def test_evaluation_holds_nothing_of_what_is_added(features, unembedding, targets):
-    plainly, added = (
-        loss.token_losses(features, unembedding, targets)
-        for loss in (CrossEntropy(), CrossEntropy(terms=TERMS))
-    )
-    assert torch.equal(plainly, added)
 
 
 @pytest.mark.parametrize("amount", [-0.1, 1.0])
@@ -200,34 +184,62 @@ def test_only_a_chunk_of_logits_exists_at_once(features, targets):
     assert heights == [32, 32, 6]
 
 
-def test_a_gpu_takes_more_rows_at_once_unless_told_how_many() -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert [CrossEntropy().rows_on(device) for device in (cpu, gpu)] == [1024, 4096]
-    assert [CrossEntropy(chunk_size=7).rows_on(device) for device in (cpu, gpu)] == [7, 7]
+needs_fused = pytest.mark.skipif(
+    not hasattr(F, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy"
+)
 
 
-def test_a_chunk_has_rows():
-    with pytest.raises(ValueError, match="chunk_size=0"):
-        CrossEntropy(chunk_size=0)
+def table_of(*, scale: float = 1.0, softcap: float | None = None) -> Unembedding:
+    torch.manual_seed(2)
+    table = token_table(vocab_size=VOCAB, hidden_dim=HIDDEN)
+    nn.init.normal_(table)
+    return Unembedding(table, scale=scale, softcap=softcap)
 
 
-def test_works_inside_distributed_data_parallel(features, unembedding, targets, tmp_path):
-    unembedding = Unembedding(token_table(vocab_size=VOCAB, hidden_dim=HIDDEN))
+KINDS = {
+    "plain": table_of(),
+    "scaled": table_of(scale=0.3),
+    "softcapped": table_of(softcap=5.0),
+}
 
-    class Step(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unembedding = unembedding
 
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return CrossEntropy(chunk_size=32)(x, self.unembedding, y)
-
-    expected = _gradients(plain(features, unembedding, targets), unembedding.weight)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+@needs_fused
+@pytest.mark.parametrize("chunk_size", [1, 32, 1000])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [1.0, 0.6, 0.0])
+def test_the_fused_loss_is_that_of_torch(features, targets, kind, chunk_size, share):
+    module = KINDS[kind]
+    counted = torch.rand(ROWS, generator=torch.Generator().manual_seed(5)) < share
+    inputs = [features, module.weight]
+    each = F.cross_entropy(module(features), targets, reduction="none")
+    expected = (each * counted).sum() / counted.sum().clamp_min(1)
+    loss = FusedCrossEntropy(chunk_size=chunk_size)(
+        features, module, targets, None if share == 1.0 else counted
     )
-    try:
-        DistributedDataParallel(Step())(features, targets).backward()
-    finally:
-        torch.distributed.destroy_process_group()
-    torch.testing.assert_close([unembedding.weight.grad], expected, rtol=2e-6, atol=6e-8)
+    torch.testing.assert_close(loss, expected, rtol=5e-7, atol=0)
+    for ours, theirs in zip(
+        torch.autograd.grad(3 * loss, inputs),
+        torch.autograd.grad(3 * expected, inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=3e-6, atol=1e-7)
+
+
+@needs_fused
+def test_the_value_has_more_digits_than_bfloat16(features, targets):
+    module = table_of(scale=0.3)
+    expected = F.cross_entropy(module(features), targets)
+    exact = torch.autograd.grad(expected, [features, module.weight])
+    module.bfloat16()
+    inputs = [features.detach().bfloat16().requires_grad_(), module.weight]
+    loss = FusedCrossEntropy(chunk_size=32)(inputs[0], module, targets)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=2e-3, atol=0)
+    for ours, theirs in zip(torch.autograd.grad(loss, inputs), exact, strict=True):
+        assert (ours.float() - theirs).norm() <= 1e-2 * theirs.norm()
+
+
+def test_a_torch_without_the_fused_loss_is_refused(monkeypatch):
+    monkeypatch.delattr(F, "linear_cross_entropy", raising=False)
+    with pytest.raises(ValueError, match="update torch, or use CrossEntropy"):
+        FusedCrossEntropy()

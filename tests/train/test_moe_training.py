@@ -83,20 +83,6 @@ def test_a_resumed_run_equals_the_run_that_never_stopped(mixture, train, tmp_pat
     assert all(torch.equal(again[name], last[name]) for name in last)
 
 
-def test_micro_batches_give_the_load_and_the_bias_of_the_whole_batch(mixture, train, tmp_path):
-    use_float32(mixture)
-    mixture.num_steps = 2
-    at_once = train(mixture, "at once")
-    mixture.micro_batch_size = 1
-    one_by_one = train(mixture, "one by one")
-    for row, other in zip(at_once, one_by_one, strict=True):
-        assert other["moe/load/layers"] == row["moe/load/layers"]
-        assert other["loss"] == pytest.approx(row["loss"], rel=1e-5)
-        assert other["moe/z"] == pytest.approx(row["moe/z"], rel=1e-5)
-    first, second = (checkpoint(tmp_path / name, 2) for name in ("at once", "one by one"))
-    assert torch.equal(first[BIAS], second[BIAS])
-
-
 @pytest.mark.xdist_group("processes")
 def test_two_processes_balance_as_one(mixture, train, tmp_path):
     use_float32(mixture)

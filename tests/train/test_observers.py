@@ -1,19 +1,31 @@
-"""What looks on: traces of steps, a word where no snapshot can be, the end of a run that hangs."""
+"""Observers: determinism, traces, memory snapshots and the watchdog."""
 
 import errno
 import gzip
 import json
 import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any, ClassVar
 
 import fiddle as fdl
 import pytest
+import torch
+from torch import nn
 
 from fidgpt.compose.runs import build_trainer
-from fidgpt.fiddlers import use_memory_snapshot, use_profiler, use_watchdog
+from fidgpt.fiddlers import (
+    use_determinism,
+    use_memory_snapshot,
+    use_moe,
+    use_muon,
+    use_profiler,
+    use_watchdog,
+)
+from fidgpt.parallel import DataParallel
 from fidgpt.train import Profiler, RunDirectory, RunError, Watchdog
 from fidgpt.train.trackers.trackers import read_rows
 
@@ -35,14 +47,7 @@ def test_the_steps_that_were_asked_for_are_traced_and_change_nothing(cfg, train,
     assert "aten::" in (profile / "rank0.txt").read_text()
 
 
-def test_a_run_that_ends_while_it_is_traced_leaves_what_there_is(cfg, train, tmp_path):
-    cfg.num_steps = 3
-    use_profiler(cfg, begin=3, num_steps=100)
-    train(cfg)
-    assert (tmp_path / "run" / "profile" / "rank0.json.gz").stat().st_size > 0
-
-
-def test_a_snapshot_of_memory_needs_cuda_and_says_so_before_there_is_a_run(cfg, train, tmp_path):
+def test_a_memory_snapshot_without_cuda_is_refused_before_the_run_starts(cfg, train, tmp_path):
     use_memory_snapshot(cfg)
     with pytest.raises(RunError, match="use_profiler"):
         train(cfg)
@@ -57,7 +62,9 @@ def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path)
 
 
 @pytest.mark.parametrize("use", [use_profiler, use_watchdog])
-def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(use, cfg, tmp_path, capsys):
+def test_an_observer_that_cannot_write_is_reported_and_the_run_continues(
+    use, cfg, tmp_path, capsys
+):
     use(cfg)
     taken = {"profile": "a file, where a folder should be", "stacks": "and here too"}
     build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts=taken))
@@ -66,7 +73,7 @@ def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(use, cfg, tmp
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "said"),
+    ("what", "error", "printed"),
     [
         ("export_chrome_trace", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
         (
@@ -76,8 +83,8 @@ def test_an_observer_that_cannot_write_says_so_and_the_run_goes_on(use, cfg, tmp
         ),
     ],
 )
-def test_a_trace_that_fails_is_said_and_the_run_goes_on(
-    what, error, said, cfg, train, monkeypatch, capsys
+def test_a_trace_that_fails_is_reported_and_the_run_continues(
+    what, error, printed, cfg, train, monkeypatch, capsys
 ):
     def fail(*_):
         raise error
@@ -85,25 +92,9 @@ def test_a_trace_that_fails_is_said_and_the_run_goes_on(
     monkeypatch.setattr(f"torch.profiler.profile.{what}", fail)
     use_profiler(cfg, begin=1, num_steps=2)
     assert len(train(cfg)) == cfg.num_steps
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("): the run goes on") == 1
-
-
-@pytest.mark.parametrize("use", [use_profiler, use_watchdog])
-def test_a_run_whose_directory_goes_says_so_with_observers_too(
-    use, cfg, train, tmp_path, monkeypatch
-):
-    sync = RunDirectory.sync
-
-    def removed(run: RunDirectory) -> None:
-        shutil.rmtree(run.path)
-        sync(run)
-
-    monkeypatch.setattr(RunDirectory, "sync", removed)
-    use(cfg)
-    with pytest.raises(RunError, match="is gone or cannot be written"):
-        train(cfg)
+    messages = capsys.readouterr().err
+    assert printed in messages
+    assert messages.count("): the run continues") == 1
 
 
 HANGING = """
@@ -125,10 +116,10 @@ with watchdog.observing(run, DataParallel()):
 """
 
 
-def test_a_step_that_hangs_ends_the_process_and_says_where(tmp_path: Path):
+def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path: Path):
     path = tmp_path / "stacks" / "rank0.txt"
-    told = f"{path} says where an earlier process hung, and so was ended by its watchdog.\n"
-    for said in ("", told):  # the second time as after a restart
+    messages = f"{path} shows where the watchdog ended an earlier process that hung.\n"
+    for printed in ("", messages):  # the second time as after a restart
         done = subprocess.run(
             [sys.executable, "-c", HANGING.format(path=str(tmp_path))],
             timeout=100,
@@ -136,7 +127,7 @@ def test_a_step_that_hangs_ends_the_process_and_says_where(tmp_path: Path):
             capture_output=True,
             text=True,
         )
-        assert (done.returncode, done.stderr) == (1, said)
+        assert (done.returncode, done.stderr) == (1, printed)
     stacks = path.read_text()
     assert stacks.count("in step_that_never_ends") == 2
 
@@ -181,3 +172,48 @@ def test_numbers_below_one_are_refused(part):
     key, value = ("num_steps", 0) if part is Profiler else ("seconds", 0.0)
     with pytest.raises(ValueError, match=f"{key}=0"):
         fdl.build(fdl.Config(part, **{key: value}))
+
+
+class Asking:
+    """Remembers whether torch was to be deterministic in each step."""
+
+    seen: ClassVar[list[bool]] = []
+
+    def observing(self, run: RunDirectory, parallel: DataParallel) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def stepping(self, step: int) -> AbstractContextManager[None]:
+        self.seen.append(torch.are_deterministic_algorithms_enabled())
+        return nullcontext()
+
+
+def put(parameters: Iterable[nn.Parameter]) -> None:
+    """Changes gradients by an operation that has no deterministic form."""
+    gradient = next(iter(parameters)).grad
+    assert gradient is not None
+    gradient.put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+
+
+def test_torch_is_deterministic_for_as_long_as_the_run_lasts(cfg, train):
+    cfg.num_steps = 3
+    use_moe(cfg)
+    use_muon(cfg)
+    plain = train(cfg, "plain")
+    use_determinism(cfg)
+    cfg.observers = [*cfg.observers, fdl.Config(Asking)]
+    Asking.seen.clear()
+    rows = train(cfg)
+    assert Asking.seen == [True, True, True]
+    assert not torch.are_deterministic_algorithms_enabled()
+    memory: Any = torch.utils.deterministic
+    assert memory.fill_uninitialized_memory
+    assert [row["loss"] for row in rows] == [row["loss"] for row in plain]
+
+
+def test_a_part_that_cannot_is_refused_with_torchs_words(cfg, train):
+    cfg.num_steps = 2
+    use_determinism(cfg)
+    cfg.gradient_transform = put
+    with pytest.raises(RunError, match=r"put_.* does not have a deterministic(.|\n)*without"):
+        train(cfg)
+    assert not torch.are_deterministic_algorithms_enabled()

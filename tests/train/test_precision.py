@@ -1,12 +1,17 @@
-"""Number formats: the replica that computes beside float32 weights."""
+"""Number formats: the replica that computes beside float32 weights, and loss scaling."""
 
 import copy
 
+import fiddle as fdl
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fidgpt.fiddlers import use_float16, use_float32
+from fidgpt.optim import Constant
+from fidgpt.train import Float16, RunError
 from fidgpt.train.precision import BFloat16, Float32, Precision, native_precision
+from fidgpt.train.step import LossScaling
 
 
 class Tied(nn.Module):
@@ -39,10 +44,6 @@ def _step(model: nn.Module, replica: nn.Module, precision: Precision, optimizer)
     precision.push_weights(model, replica)
 
 
-def test_float32_computes_on_the_model_itself(model):
-    assert Float32().replica(model) is model
-
-
 def test_the_replica_keeps_ties_and_leaves_the_model_alone(model):
     replica = BFloat16().replica(model)
     assert replica.second.weight is replica.first.weight
@@ -50,14 +51,6 @@ def test_the_replica_keeps_ties_and_leaves_the_model_alone(model):
     assert [p.dtype for p in model.parameters()] == [torch.float32] * 3
     assert not replica.frozen.requires_grad
     assert replica.first.weight.data_ptr() != model.first.weight.data_ptr()
-
-
-def test_making_a_replica_copies_no_float32_weights(model, monkeypatch):
-    def refuse(parameter: nn.Parameter, memo: object) -> None:
-        raise AssertionError(f"a copy of {tuple(parameter.shape)} float32 numbers")
-
-    monkeypatch.setattr(nn.Parameter, "__deepcopy__", refuse)
-    BFloat16().replica(model)
 
 
 def test_gradients_come_back_in_float32_and_add_up(model):
@@ -103,24 +96,7 @@ def test_any_optimizer_moves_the_float32_weights_and_the_replica_follows(model, 
         assert torch.equal(twin, weight.bfloat16())
 
 
-def test_a_resumed_run_is_the_run_that_never_stopped(model):
-    precision = BFloat16()
-    replica = precision.replica(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    _step(model, replica, precision, optimizer)
-    saved = copy.deepcopy(model.state_dict())
-    _step(model, replica, precision, optimizer)
-
-    resumed = Tied()
-    replica = precision.replica(resumed)
-    resumed.load_state_dict(saved)
-    precision.push_weights(resumed, replica)
-    _step(resumed, replica, precision, torch.optim.SGD(resumed.parameters(), lr=0.1))
-    for ours, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def test_the_native_precision_follows_what_the_machine_says(monkeypatch):
+def test_the_native_precision_follows_the_machine(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
@@ -137,5 +113,62 @@ def test_the_native_precision_follows_what_the_machine_says(monkeypatch):
     assert type(native_precision()) is BFloat16
 
 
-def test_every_part_is_a_precision():
-    assert all(isinstance(part, Precision) for part in (Float32(), BFloat16(), native_precision()))
+def test_the_factor_moves_as_torchs_own_does():
+    """Reference: torch.amp.GradScaler."""
+    ours = LossScaling(init_scale=1024.0, growth_interval=3)
+    theirs = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    for finite in (True, True, True, False, True, True, False, False, True, True, True, True):
+        assert ours.scale == theirs.get_scale()
+        theirs.scale(weight.sum()).backward()
+        if not finite:
+            weight.grad = torch.full((1,), torch.inf)
+        assert ours.accepts(is_finite=finite) == finite
+        theirs.step(optimizer)
+        theirs.update()
+        optimizer.zero_grad()
+    assert ours.scale == theirs.get_scale()
+
+
+def test_what_stays_infinite_however_small_the_factor_has_diverged():
+    scaling = LossScaling(init_scale=1.0)
+    judged = [scaling.accepts(is_finite=False) for _ in range(20)]
+    assert not any(judged[:14]) and judged[-1]
+
+
+@pytest.mark.parametrize("wrong", [{"init_scale": 0.0}, {"growth_interval": 0}])
+def test_a_factor_and_an_interval_are_needed(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Float16(**wrong)
+
+
+def test_float16_learns_as_float32_does(cfg, train):
+    cfg.num_steps = 4
+    use_float16(cfg, init_scale=1024.0)
+    ours = train(cfg, "narrow")
+    assert all(row["skipped"] == 0 and row["loss_scale"] == 1024.0 for row in ours)
+    use_float32(cfg)
+    for row, exact in zip(ours, train(cfg, "exact"), strict=True):
+        assert row["loss"] == pytest.approx(exact["loss"], rel=2e-3)
+
+
+def test_overflows_leave_steps_out_and_a_resumed_run_knows_the_factor(cfg, train):
+    cfg.num_steps = 6
+    use_float16(cfg, init_scale=2.0**18)
+    rows = train(cfg)
+    skipped, scales = ([row[name] for row in rows] for name in ("skipped", "loss_scale"))
+    assert 0 < sum(skipped) < 6
+    for step in range(5):
+        assert scales[step + 1] == scales[step] / (1 + skipped[step])
+    assert train(cfg, resume=True, resume_step=4)[4]["loss_scale"] == scales[4]
+    assert cfg.precision.init_scale == 2.0**18
+
+
+def test_a_loss_that_is_no_number_is_no_overflow_of_the_scale(cfg, train):
+    cfg.num_steps = 4
+    cfg.schedule = fdl.Config(Constant)
+    cfg.optimizer.lr = 1e5
+    use_float16(cfg, init_scale=1024.0)
+    with pytest.raises(RunError, match="step 2 diverged: loss is nan"):
+        train(cfg)

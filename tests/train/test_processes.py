@@ -1,4 +1,4 @@
-"""Runs as processes: killed, asked to stop, and two that share the work."""
+"""Runs as processes: killed, told to stop, restarted, and sharing the work."""
 
 import os
 import random
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import Python
+from forked import Python, run_ranks
 
+from fidgpt.parallel import DataParallel, ParallelError
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.trackers.trackers import read_rows
 
@@ -28,7 +29,7 @@ LONG = [
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of a run that nobody disturbs."""
+    """The losses of an undisturbed run."""
     path = tmp_path_factory.mktemp("whole") / "run"
     _finish(path.parent, *LONG, f"--run_dir={path}")
     return _losses(path)
@@ -47,15 +48,8 @@ def test_killed_at_a_random_step_and_resumed_every_loss_is_the_same(whole, tmp_p
     assert _losses(path) == whole
 
 
-def test_the_config_of_a_run_runs_the_same_again(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-    _finish(tmp_path, *LONG, "--config=set:num_steps=6", f"--run_dir={first}")
-    _finish(tmp_path, f"--config=config_file:{first}/config.json", f"--run_dir={second}")
-    assert _losses(second) == _losses(first)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(whole, tmp_path, number):
+def test_a_signal_ends_the_step_saves_and_prints_how_to_resume(whole, tmp_path, number):
     path = tmp_path / "run"
     process = _start(*LONG, f"--run_dir={path}")
     _wait_for_step(process, path, 4)
@@ -120,8 +114,8 @@ def test_two_processes_train_as_one(tmp_path):
     assert torch.equal(torch.cat([first["tokens"], second["tokens"]], dim=1), first["whole"])
     assert torch.equal(first["table"], second["table"])
     assert first["tied"] and second["tied"]
-    told = "seed is 0 on process 0 and 1 on process 1 (1 more differ)"
-    assert told in first["refused"] and first["refused"] == second["refused"]
+    messages = "seed is 0 on process 0 and 1 on process 1 (1 more differ)"
+    assert messages in first["refused"] and first["refused"] == second["refused"]
     assert not (tmp_path / "other").exists()
 
 
@@ -145,3 +139,40 @@ def _wait_for_step(process: subprocess.Popen[str], path: Path, step: int) -> Non
 
 def _losses(path: Path) -> list[float]:
     return [row["loss"] for row in read_rows(path / "metrics.jsonl")]
+
+
+_LAST = """
+import os
+from fidgpt.parallel import DataParallel, ParallelError
+try:
+    with DataParallel() as parallel:
+        parallel.largest(0)  # else one may be gone before the other has found it
+        if parallel.rank == 1:
+            os._exit(0)
+except ParallelError as error:
+    print(error)
+"""
+
+
+def test_a_rank_without_its_peers_shows_how_to_start(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with (
+        pytest.raises(ParallelError, match=r"WORLD_SIZE(.|\n)*torchrun, or unset RANK"),
+        DataParallel(),
+    ):
+        pass
+
+
+def test_a_peer_that_is_gone_is_no_mistake_of_the_code():
+    lost = "[/build/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:9099"
+    with pytest.raises(ParallelError, match="another process of the run is gone"), DataParallel():
+        raise RuntimeError(lost)
+    with pytest.raises(RuntimeError, match="^a bug$"), DataParallel():
+        raise RuntimeError("a bug")
+
+
+def test_a_peer_that_is_gone_before_all_leave_is_no_mistake_of_the_code(tmp_path: Path) -> None:
+    (tmp_path / "last.py").write_text(_LAST)
+    first, _ = run_ranks(2, tmp_path / "last.py", folder=tmp_path)
+    assert "another process of the run is gone: " in first

@@ -1,21 +1,25 @@
-"""Run directories, trackers and signals, each alone."""
+"""Run directories, metrics, the console and signals, each alone."""
 
 import errno
+import io
 import json
 import math
 import os
 import resource
 import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console as RichConsole
 from run_facts import FACTS, metrics_row
 
-from fidgpt.train import JSONLines, RunDirectory, RunError, derive_seed
+from fidgpt.train import Console, JSONLines, RunDirectory, RunError, derive_seed
 from fidgpt.train.run_directory import StopSignals, resume_flag
+from fidgpt.train.trackers import console
 from fidgpt.train.trackers.background import Trackers
-from fidgpt.train.trackers.console import Console
+from fidgpt.train.trackers.console import progress_bar
 from fidgpt.train.trackers.trackers import read_rows
 
 
@@ -36,7 +40,7 @@ def test_what_is_no_run_is_not_offered_to_go_on_with(tmp_path):
             RunDirectory(tmp_path / name, texts={}).create()
 
 
-def test_what_stands_in_the_way_of_a_run_is_told_without_making_it(tmp_path, monkeypatch):
+def test_what_prevents_a_run_directory_is_reported_early(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     RunDirectory(tmp_path / "new" / "run", texts={}).require_free()
     with pytest.raises(RunError, match="is not a run: name another"):
@@ -77,16 +81,6 @@ def test_a_run_is_gone_where_only_its_folder_is_back(tmp_path):
         run.sync()
 
 
-def test_a_folder_made_meanwhile_is_left_alone(tmp_path):
-    def be_late(folder):
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "mine.txt").write_text("mine")
-
-    with pytest.raises(RunError, match="exists already"):
-        RunDirectory(tmp_path / "run", texts={}).create(fill=be_late)
-    assert [path.name for path in tmp_path.rglob("*")] == ["run", "mine.txt"]
-
-
 def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
     run = RunDirectory(tmp_path, texts={})
     with run.locked(), pytest.raises(RunError, match="another process trains in"), run.locked():
@@ -96,7 +90,7 @@ def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]  # a file, which NFS locks too
 
 
-def test_a_flag_is_said_as_a_shell_reads_it():
+def test_a_flag_is_quoted_for_the_shell():
     assert resume_flag(Path("runs/a")) == "--resume=runs/a"
     assert shlex.split(resume_flag(Path("my runs/a"))) == ["--resume=my runs/a"]
 
@@ -129,28 +123,6 @@ def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_pa
         run.record_changes(step=3)
     assert (path / "config.json").read_text() == "one"
     assert sorted(one.name for one in path.iterdir()) == sorted({*texts, name})
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
-def test_what_others_put_into_the_folder_does_not_end_the_run(tmp_path, monkeypatch, error):
-    run = RunDirectory(tmp_path / "run", texts={"config.json": "{}"})
-    run.create()
-    (run.path / ".config.json.swp").touch()  # removed meanwhile, or not to be read
-
-    def synced(path: Path) -> None:
-        if path.suffix == ".swp":
-            raise error(2, "not for us")
-
-    monkeypatch.setattr("fidgpt.train.run_directory.sync", synced)
-    run.sync()
-
-
-def test_a_text_is_written_whole_or_not_at_all(tmp_path):
-    run = RunDirectory(tmp_path, texts={})
-    run.write("a.txt", "old")
-    with pytest.raises(RunError, match="cannot be written"):
-        run.write("missing/a.txt", "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tmp_path):
@@ -204,26 +176,9 @@ def test_a_line_that_makes_no_sense_costs_no_other_row(tmp_path, line, capsys):
             trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
     assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == line + b"\n"
-    told = capsys.readouterr().err
-    assert told.count("line 2") == 1 and "metrics.damaged.jsonl" in told
-    assert told.count("has no rows of 1 of the 3 steps so far") == 2
-
-
-def test_rows_that_are_lost_are_missed_aloud(tmp_path, capsys):
-    run = RunDirectory(tmp_path, texts={})
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(run, FACTS, step=0)
-    assert not capsys.readouterr().err
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(run, FACTS, step=2000)
-    assert "has no rows of 2,000 of the 2,000 steps so far" in capsys.readouterr().err
-
-
-def test_a_log_names_the_run_in_one_piece(tmp_path, capsys):
-    path = tmp_path / ("a" * 90) / ("b" * 90)
-    with Trackers([Console()]) as trackers:
-        trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
-    assert str(path) in capsys.readouterr().out
+    messages = capsys.readouterr().err
+    assert messages.count("line 2") == 1 and "metrics.damaged.jsonl" in messages
+    assert messages.count("has no rows of 1 of the 3 steps so far") == 2
 
 
 def test_a_row_of_no_numbers_is_strict_json_and_read_as_it_was(tmp_path):
@@ -243,7 +198,7 @@ def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
         trackers.log(metrics_row(5))
         trackers.log({**metrics_row(10), "validation/loss": 1.5, "validation/bits_per_byte": 2.25})
         trackers.print("def f(): [bold]")
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for words in (
         "a = b",
         "80 = 10 steps of 8",
@@ -253,7 +208,7 @@ def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
         "bits per byte 2.25",
         "def f(): [bold]",
     ):
-        assert words in said
+        assert words in printed
 
 
 def test_signals_are_wishes_and_the_second_interrupt_is_an_order():
@@ -289,3 +244,139 @@ def test_seeds_differ_by_purpose_and_fit_a_signed_integer():
     assert all(0 <= seed < 2**63 for seed in seeds)
     # Written down, so that an old run starts as it did, in every Python and on every machine.
     assert derive_seed(0, "step", 1, 0) == 4520533044613826469
+
+
+def edited(path: Path) -> None:
+    """As an editor does that writes another file, and gives it the name."""
+    other = path.with_name("edited")
+    other.write_bytes(path.read_bytes() + b"noted\n")
+    other.replace(path)
+
+
+@pytest.mark.parametrize("takes", [Path.unlink, lambda path: path.replace(f"{path}.1"), edited])
+def test_metrics_that_are_taken_away_during_the_run_are_written_anew(tmp_path, capsys, takes):
+    path = tmp_path / "metrics.jsonl"
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+        trackers.log(metrics_row(1))
+        takes(path)
+        trackers.log(metrics_row(2))
+        trackers.log(metrics_row(3))
+    assert [row["step"] for row in read_rows(path)] == [1, 2, 3]
+    assert capsys.readouterr().err.count("removed or replaced") == 1
+
+
+def test_metrics_that_are_cut_during_the_run_go_on_with_whole_rows(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+        trackers.log(metrics_row(1))
+        path.write_bytes(b"")
+        trackers.log(metrics_row(2))
+        trackers.log(metrics_row(3))
+        os.truncate(path, path.stat().st_size - 5)
+        trackers.log(metrics_row(4))
+        with path.open("a") as file:
+            file.write("noted")
+        trackers.log(metrics_row(5))
+    assert [row["step"] for row in read_rows(path)] == [2, 4, 5]
+    assert path.read_bytes().count(b"\n") == 5
+    messages = capsys.readouterr().err
+    assert [f"rows before step {step} are lost" in messages for step in range(6)] == [
+        step in (2, 4) for step in range(6)
+    ]
+
+
+def test_metrics_of_a_folder_that_is_gone_are_not_written_anew(tmp_path):
+    run = RunDirectory(tmp_path / "run", texts={})
+    run.create()
+    with Trackers([JSONLines()]) as trackers:
+        trackers.start(run, FACTS, step=0)
+        trackers.log(metrics_row(1))
+        run.path.rename(tmp_path / "moved")
+        trackers.log(metrics_row(2))
+        run.path.mkdir()
+        trackers.log(metrics_row(3))
+    assert [*run.path.iterdir()] == []
+    assert [row["step"] for row in read_rows(tmp_path / "moved/metrics.jsonl")] == [1, 2, 3]
+
+
+class Loud:
+    """A tracker that prints whatever it does, as some libraries do."""
+
+    def start(self, run, facts, *, step):
+        print("* project initialized")
+
+    def log(self, row):
+        print("* logged", row["step"])
+
+    def print(self, text):
+        """Ignore it."""
+
+    def finish(self):
+        print("* finished")
+
+
+class Terminal(io.StringIO):
+    """Takes what a terminal would show."""
+
+    def isatty(self):
+        return True
+
+
+def test_the_bar_keeps_its_numbers_below_what_others_print(tmp_path, monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with Trackers([Console(), Loud()]) as trackers:
+        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
+        for step in range(5, 11):
+            trackers.log(metrics_row(step))
+            trackers.print(f"words after {step}")
+    assert sys.stdout is screen
+    shown = screen.getvalue()
+    last = shown[shown.rindex("step 10/10") :]
+    assert "loss 0.3333  5 tokens/s  25% of peak" in last
+    assert shown.count("* logged") == 6
+    assert all(f"words after {step}\n" in shown for step in range(5, 11))
+    assert shown.index("* logged 5") < shown.index("words after 5") < shown.index("* logged 6")
+
+
+def test_what_is_left_is_known_where_a_step_takes_minutes():
+    bar, now = progress_bar(RichConsole(file=io.StringIO())), 0.0
+    bar.get_time = lambda: now
+    task = bar.add_task("", total=10, completed=4, numbers="")
+    for step in range(5, 8):
+        now += 120.0
+        bar.update(task, completed=step)
+    assert bar.tasks[0].time_remaining == pytest.approx(3 * 120, abs=1)
+
+
+def test_a_log_tells_what_is_left_at_the_pace_since_the_run_went_on(tmp_path, monkeypatch, capsys):
+    times = iter([100.0, 130.0, 160.0, 190.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(times))
+    one = Console()
+    one.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
+    one.log(metrics_row(5))
+    one.log(metrics_row(6))
+    one.log(metrics_row(4))  # it went back
+    printed = capsys.readouterr().out
+    assert "step 5/10  loss 0.3333  5 tokens/s  25% of peak  left 0:02:30" in printed
+    assert "step 6/10  loss 0.3333  5 tokens/s  25% of peak  left 0:02:00" in printed
+    assert "step 4/10  loss 0.3333  5 tokens/s  25% of peak  left 0:03:00" in printed
+
+
+def test_evaluations_and_skipped_steps_are_printed(tmp_path, capsys):
+    console = Console()
+    console.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+    rest = {"seconds/forward": 0.5, "moe/z": 0.1, "grad_norm/matrices": 2.0}
+    console.log(metrics_row(3) | rest | {"validation/loss": 1.5})
+    console.log(metrics_row(4) | rest | {"skipped": 1, "grad_norm": 1234.5, "loss": 1e308})
+    console.log(metrics_row(5) | {"samples": ["def [bold]:", "class"]})
+    console.finish()
+    messages = capsys.readouterr().out
+    assert "step 3: validation/loss 1.5000\n" in messages
+    assert "step 4 is skipped: loss 1e+308, gradient norm 1234" in messages
+    assert "step 5 writes: def [bold]:\n" in messages and "step 5 writes: class\n" in messages
+    assert not any(word in messages for word in ("seconds", "moe", "matrices"))

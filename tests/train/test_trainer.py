@@ -1,8 +1,9 @@
-"""Whole runs: what they leave behind, and that going on after a stop changes no number."""
+"""Whole runs: what they leave, how they are resumed, and what is refused."""
 
-import json
+import copy
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import fiddle as fdl
@@ -11,13 +12,21 @@ import torch
 
 from fidgpt.compose.runs import build_trainer, load_run
 from fidgpt.data import DataError, TextFiles
-from fidgpt.fiddlers import use_float32, use_gqa, use_learned_positions, use_wsd
+from fidgpt.fiddlers import (
+    grow_batch,
+    use_float32,
+    use_gqa,
+    use_learned_positions,
+    use_mixture,
+    use_prefetch,
+    use_roll_back,
+    use_wsd,
+)
 from fidgpt.graph import ConfigError, fingerprint
-from fidgpt.model import Transformer
-from fidgpt.parallel import DataParallel
-from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError
+from fidgpt.graph.permissions import Permission, allowed_changes
+from fidgpt.train import BFloat16, CheckpointError, Float32, RunDirectory, RunError, Trainer
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.trackers.trackers import read_rows
+from fidgpt.train.trackers.trackers import Row, read_rows
 
 
 def test_a_run_leaves_all_that_is_needed_to_run_again(cfg, train, tmp_path):
@@ -110,7 +119,7 @@ def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatc
     assert _losses(train(cfg, resume=True)) == _losses(whole)
 
 
-def test_a_run_that_is_past_its_end_says_so(cfg, train):
+def test_a_run_past_its_end_is_refused(cfg, train):
     train(cfg)
     cfg.num_steps = 3
     with pytest.raises(RunError, match="has done 10 steps already, and num_steps=3"):
@@ -123,25 +132,11 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(cfg, train, tmp_p
     assert _losses(train(cfg, resume=True)) == _losses(whole)
 
 
-def test_a_run_directory_that_exists_is_refused_and_left_alone(cfg, train, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "mine.txt").write_text("mine")
-    with pytest.raises(RunError, match="exists already"):
-        train(cfg)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
-
-
 def test_a_run_directory_is_refused_before_the_text_is_read(cfg, train, tmp_path):
     (tmp_path / "run").mkdir()
     cfg.data.corpus.source = fdl.Config(TextFiles, path=str(tmp_path / "no text"))
     with pytest.raises(RunError, match="exists already"):
         train(cfg)
-
-
-def test_a_run_directory_that_cannot_be_made_is_named(cfg, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be created"):
-        build_trainer(cfg).train(RunDirectory(tmp_path / "file" / "run", texts={}))
 
 
 def test_text_that_changed_is_noticed_on_resume(cfg, train, tmp_path):
@@ -170,21 +165,14 @@ def test_bad_text_ends_before_anything_is_written(cfg, train, tmp_path, content,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_vocabulary_larger_than_the_table_is_refused(cfg, train, tmp_path):
-    cfg.vocab_size = 200
-    with pytest.raises(ConfigError, match="vocab_size=200 is less than the 257 tokens"):
-        train(cfg)
-    assert not (tmp_path / "run").exists()
-
-
-def test_what_the_optimizer_refuses_is_said(cfg, train, tmp_path):
+def test_arguments_that_the_optimizer_refuses_are_reported(cfg, train, tmp_path):
     cfg.optimizer.lr = -1.0
     with pytest.raises(ConfigError, match=r"optimizer: lr=-1.0 must be 0 or more"):
         train(cfg)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_diverges_ends_before_it_saves_what_is_spoilt(cfg, train, tmp_path):
+def test_a_run_that_diverges_ends_before_it_saves(cfg, train, tmp_path):
     cfg.optimizer.lr = 1e10
     cfg.checkpoints.every = 1
     with pytest.raises(RunError, match=r"step \d diverged: loss is nan(.|\n)*--resume="):
@@ -192,16 +180,6 @@ def test_a_run_that_diverges_ends_before_it_saves_what_is_spoilt(cfg, train, tmp
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert rows and all(math.isfinite(row["loss"]) for row in rows)
     assert newest_good(tmp_path / "run") == len(rows)
-
-
-def test_what_the_processes_would_see_differently_is_compared(cfg, train, monkeypatch):
-    seen = {}
-    monkeypatch.setattr(DataParallel, "require_same", lambda _, values: seen.update(values))
-    train(cfg)
-    train(cfg, resume=True)
-    assert seen["--resume"] == "True"
-    assert seen["begins after step"] == str(cfg.num_steps)
-    assert len(seen["the text's checksum"]) == 64
 
 
 def test_a_run_that_another_process_trains_is_left_alone(cfg, train, tmp_path):
@@ -212,25 +190,6 @@ def test_a_run_that_another_process_trains_is_left_alone(cfg, train, tmp_path):
     ):
         train(cfg, resume=True, resume_step=8)
     assert read_rows(tmp_path / "run" / "metrics.jsonl") == rows
-
-
-def test_the_hold_ends_with_the_run(cfg, train, tmp_path):
-    train(cfg)
-    with RunDirectory(tmp_path / "run", texts={}).locked():
-        pass
-
-
-def test_tied_weights_are_saved_once_and_stay_tied(cfg, train, tmp_path):
-    train(cfg)
-    trainer = build_trainer(cfg)
-    trainer.train(RunDirectory(tmp_path / "run", texts={}), resume=True)
-    model = trainer.model
-    assert isinstance(model, Transformer)
-    assert model.embedding.weight is model.unembedding.weight
-    manifest = tmp_path / "run" / "checkpoints" / "step_00000010" / "model.safetensors"
-    header = json.loads(_header(manifest))
-    assert "embedding.weight" in header
-    assert "unembedding.weight" not in header
 
 
 def test_facts_are_known_without_memory(cfg):
@@ -260,3 +219,81 @@ def _losses(rows):
 def _header(path: Path) -> bytes:
     data = path.read_bytes()
     return data[8 : 8 + int.from_bytes(data[:8], "little")]
+
+
+def test_a_run_in_stretches_has_the_numbers_of_one_that_was_not_ended(cfg, train, tmp_path):
+    cfg.checkpoints.every = None
+    whole = train(cfg, "whole")
+    first = train(cfg, until_step=3)
+    assert [row["step"] for row in first] == [1, 2, 3]
+    assert newest_good(tmp_path / "run") == 3
+    assert train(cfg, resume=True, until_step=3) == first  # it was there already
+    train(cfg, resume=True, until_step=7)
+    rows = train(cfg, resume=True, until_step=cfg.num_steps + 5)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in whole]
+    assert rows[-1]["validation/loss"] == whole[-1]["validation/loss"]
+
+
+Config = fdl.Config[Trainer]
+
+
+def test_a_longer_run_that_would_read_sequences_again_is_refused(
+    cfg: Config, train: Callable[..., list[Row]]
+) -> None:
+    grow_batch(cfg, over=0.5)
+    use_prefetch(cfg)
+    cfg.num_steps, cfg.batch_size, cfg.evaluators = 4, 4, {}
+    train(cfg)
+    longer = copy.deepcopy(cfg)
+    longer.num_steps = 8
+    with pytest.raises(RunError, match=r"read 3\.5 full batches in 4 steps, which .* be 2\.5: "):
+        train(longer, resume=True)
+    longer.data.stream.schedule.warmup = 2
+    assert {one.permission for one in allowed_changes(cfg, longer)} == {Permission.RESTART}
+    tokens = [row["tokens"] for row in train(longer, resume=True)]
+    full = cfg.batch_size * cfg.seq_len
+    assert tokens == [full * (number + 0.5) for number in range(8)]
+
+
+@pytest.fixture
+def staged(cfg: Config, tmp_path: Path) -> Config:
+    """Four steps over two texts, the last two of them over the second alone."""
+    text = tmp_path / "own.txt"
+    text.write_text("One fish, two fish, red fish, blue fish. " * 200, encoding="utf-8")
+    cfg.num_steps, cfg.batch_size, cfg.evaluators = 4, 4, {}
+    use_mixture(cfg, {"other": str(text)}, stages={0.5: {"other": 1}})
+    grow_batch(cfg, over=2)
+    return cfg
+
+
+def longer(cfg: Config) -> Config:
+    graph = copy.deepcopy(cfg)
+    graph.num_steps = 8
+    graph.schedule.num_steps = 4  # which is not what is looked at
+    return graph
+
+
+def test_stages_that_were_begun_stay_where_they_were(
+    staged: Config, train: Callable[..., list[Row]], tmp_path: Path
+) -> None:
+    use_roll_back(staged)  # by which a run may be elsewhere in its text than its steps say
+    train(staged)
+    extended = longer(staged)
+    messages = r"a stage from step 2 \(other 1\) on, .* has none there\. Keep"
+    with pytest.raises(RunError, match=messages):
+        build_trainer(extended).check_resumable(RunDirectory(tmp_path / "run", texts={}))
+    with pytest.raises(RunError, match=messages):
+        train(extended, resume=True)
+    extended.data.stream.stages[0].begin = 2
+    assert {one.permission for one in allowed_changes(staged, extended)} == {Permission.RESTART}
+    rows = train(extended, resume=True)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in train(extended, "at once")]
+
+
+def test_stages_that_were_not_begun_move_with_the_run(
+    staged: Config, train: Callable[..., list[Row]]
+) -> None:
+    train(staged, until_step=2)
+    extended = longer(staged)
+    rows = train(extended, resume=True)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in train(extended, "at once")]

@@ -45,7 +45,7 @@ def main(path: Path) -> None:
 
 
 def _refusal_of_disagreement(trainer: Trainer, path: Path) -> str:
-    """What a rank is told whose config differs from another one's."""
+    """Return the error of a rank whose config differs from another one's."""
     identity = {"num_steps": "5", "seed": os.environ["RANK"], "vocab_size": os.environ["RANK"]}
     try:
         trainer.train(RunDirectory(path / "other", texts={}, identity=identity))

@@ -171,8 +171,7 @@ def _solved(trained: "Trained", names: Sequence[str], path: Path) -> Results:
     """The metrics of tasks of lm-evaluation-harness."""
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train import RunError
-    from fidgpt.train.harness import Tasks
-    from fidgpt.train.tasks import Answers
+    from fidgpt.train.harness import Tasks, harness_model
 
     prepare_to_write(trained.model)
     tasks = Tasks(
@@ -181,7 +180,7 @@ def _solved(trained: "Trained", names: Sequence[str], path: Path) -> Results:
         num_fewshot=FLAGS.num_fewshot,
         limit=FLAGS.limit,
     )
-    answers = Answers(
+    answers = harness_model(
         trained.model,
         tokenizer=trained.tokenizer,
         context=trained.seq_len,

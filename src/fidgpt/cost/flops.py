@@ -20,6 +20,21 @@ from fidgpt.model.linear import declared_flops
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 
+__all__ = [
+    "TRAINING_PASSES",
+    "ParameterCount",
+    "PlaceCost",
+    "alike_layers",
+    "bytes_of",
+    "cache_bytes",
+    "cost_by_place",
+    "count_parameters",
+    "first_of_each",
+    "flops_per_token",
+    "shared_parameters",
+    "undeclared_flops",
+]
+
 TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
 
 

@@ -16,6 +16,8 @@ from fidgpt.cost.flops import sum_over_layers
 from fidgpt.model.kernels import Scoring, fastest, fastest_on, flex, sdpa
 from fidgpt.model.transformer import LanguageModel
 
+__all__ = ["ActivationBytes", "activation_bytes", "with_zeros", "without_memory"]
+
 Model = TypeVar("Model", bound=nn.Module)
 # Limits of what runs on real zeros: torch takes a second to load what the meta device needs.
 _SMALL_RUN, _SMALL_MODEL = 5e10, 5e7  # operations; parameters

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from fidgpt.train.step import group_by_mesh
 
+__all__ = ["Average", "Ema", "EmaDecaySqrt"]
+
 
 @runtime_checkable
 class Average(Protocol):

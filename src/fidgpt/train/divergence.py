@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+__all__ = ["Decision", "Divergence", "Guard", "RollBack", "SkipDiverged", "SkipOutliers"]
+
 _LONGEST_WINDOW = 1_000_000  # steps; each adds to what every step reads and a checkpoint holds
 
 

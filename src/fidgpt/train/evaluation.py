@@ -1,4 +1,4 @@
-"""Evaluators and validation."""
+"""Evaluators, and validation by the loss on held-out text."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,30 +12,33 @@ from torch import Tensor, nn
 from fidgpt.data import DataError, EvaluationStream, inputs_and_targets
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
+from fidgpt.ranges import require_size
 from fidgpt.train.loss import CrossEntropy
+
+__all__ = ["DomainValidation", "Evaluator", "Validation"]
 
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Something that is measured from time to time during a run."""
+    """Measures a model from time to time during a run."""
 
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Makes ready what is measured on, and finds mistakes before training begins."""
+        """Prepare the data, so that errors are found before training starts."""
         ...
 
     def due(self, step: int, *, num_steps: int) -> bool:
-        """Whether it is measured after a step."""
+        """Return whether to measure after a step."""
         ...
 
     def __call__(
         self, model: LanguageModel, loss: CrossEntropy, parallel: DataParallel
     ) -> dict[str, float]:
-        """What was measured, by name, the same on every process; called on all of them."""
+        """Return metrics by name, the same on every process; called on all of them."""
         ...
 
 
 class Periodic:
-    """An evaluator's times: every so many steps, and after the last.
+    """An evaluator that runs every so many steps, and after the last.
 
     Args:
       every: steps between two evaluations; the last step is always evaluated.
@@ -45,8 +48,7 @@ class Periodic:
     """
 
     def __init__(self, *, every: int | None = None) -> None:
-        if every is not None and every < 1:
-            raise ValueError(f"{every=} must be 1 or more steps, or None for the last step only.")
+        require_size("every", every)
         self.every = every
 
     def due(self, step: int, *, num_steps: int) -> bool:
@@ -55,7 +57,7 @@ class Periodic:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model computes as for somebody who uses it, without dropout for one."""
+    """Put the model in eval mode inside the block."""
     was_training = model.training
     model.eval()
     try:
@@ -64,17 +66,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-_MOST_NATS = 700.0  # e to more than 709 is no number of Python's
+_MOST_NATS = 700.0  # e to more than 709 overflows
 
 
 class Validation(Periodic):
     """Loss per token, and bits per byte, which does not depend on the tokenizer.
 
-    Bits per byte are the summed loss in bits over the UTF-8 bytes that the predicted tokens stand
-    for; a token without bytes, as the end of a text, counts in the loss and adds no bytes.
+    Bits per byte are the summed loss in bits over the UTF-8 bytes of the predicted tokens; a token
+    without bytes, such as the end of a text, counts in the loss and adds no bytes.
 
     Args:
-      data: batches of [rows, seq_len + 1] ids, dealt over the processes.
+      data: batches of [rows, seq_len + 1] ids, split over the processes.
       every: steps between two evaluations; the last step is always evaluated.
     """
 
@@ -88,17 +90,16 @@ class Validation(Periodic):
     def __call__(
         self, model: LanguageModel, loss: CrossEntropy, parallel: DataParallel
     ) -> dict[str, float]:
-        """Returns `loss` in nats per token, `perplexity` and `bits_per_byte`."""
+        """Return `loss` in nats per token, `perplexity` and `bits_per_byte`."""
         sums = _sums(model, loss, self.data, parallel)
         return _means(parallel.sum(sums.to(parallel.device)))
 
 
 class DomainValidation(Periodic):
-    """The same of several texts, each by its name, and of all of them together.
+    """Measures several texts like `Validation`, each by its name, and all of them together.
 
-    Together means over all tokens that were measured, so that a text counts by how much of it is
-    held out, or by the batches that its stream has at most. In the means that are called `macro`
-    every text counts alike, but for one of which no token was measured.
+    Together means over all measured tokens, so that a text counts by how much of it is held out. In
+    the means called `macro` every text counts alike, except one without any measured token.
 
     Args:
       domains: streams by name, as those of `Validation`.
@@ -113,11 +114,11 @@ class DomainValidation(Periodic):
     ) -> None:
         super().__init__(every=every)
         if not domains:
-            raise ValueError("a validation by domain needs a domain: give one stream at least.")
-        self.domains = dict(sorted(domains.items()))  # a config that was saved may sort them
+            raise ValueError("domains={} must hold at least one stream.")
+        self.domains = dict(sorted(domains.items()))  # saved configs may sort them
 
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Prepares every stream; DataError names the domain whose text is too short."""
+        """Prepare every stream; DataError names the domain whose text is too short."""
         for name, stream in self.domains.items():
             try:
                 stream.prepare(show_progress=show_progress)
@@ -127,10 +128,10 @@ class DomainValidation(Periodic):
     def __call__(
         self, model: LanguageModel, loss: CrossEntropy, parallel: DataParallel
     ) -> dict[str, float]:
-        """Returns `DOMAIN/loss`, `DOMAIN/perplexity`, `DOMAIN/bits_per_byte`, and the same of all.
+        """Return `DOMAIN/loss`, `DOMAIN/perplexity` and `DOMAIN/bits_per_byte`.
 
-        What is of all has no domain before its name, as have `macro_loss` and
-        `macro_bits_per_byte`, the means of the domains' own.
+        The same without a domain is over all tokens; `macro_loss` and `macro_bits_per_byte` are
+        means over domains.
         """
         sums = [_sums(model, loss, stream, parallel) for stream in self.domains.values()]
         each = parallel.sum(torch.stack(sums).to(parallel.device))
@@ -146,14 +147,14 @@ class DomainValidation(Periodic):
 def _sums(
     model: LanguageModel, loss: CrossEntropy, data: EvaluationStream, parallel: DataParallel
 ) -> Float64[Tensor, "3"]:
-    """Nats, tokens and bytes of this process's rows."""
+    """Return nats, tokens and bytes of this process's rows."""
     token_bytes = data.token_bytes
     totals = torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
         for index in range(data.num_batches):
             batch = data.batch(index, rank=parallel.rank, world_size=parallel.world_size)
-            is_absent = not len(batch)  # a split smaller than one batch leaves some without rows,
-            if is_absent:  # whose part of the model others may need all the same
+            is_absent = not len(batch)  # a small split may leave a process without rows,
+            if is_absent:  # but others may need its shard of the model
                 batch = batch.new_zeros(1, batch.shape[1])
             inputs, targets, counted = inputs_and_targets(batch)
             features = model.features(inputs.to(parallel.device)).flatten(0, 1)
@@ -171,7 +172,7 @@ def _sums(
 
 
 def _macro_means(each: Float64[Tensor, "domains 3"]) -> dict[str, float]:
-    """Means over domains, each of which counts once; a text without tokens or bytes has no say."""
+    """Return means over domains; one without tokens or bytes does not count."""
     measured = [(_means(totals), totals) for totals in each]
     losses = [means["loss"] for means, (_, tokens, _) in measured if tokens]
     bits = [means["bits_per_byte"] for means, (*_, num_bytes) in measured if num_bytes]

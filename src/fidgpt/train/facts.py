@@ -18,6 +18,8 @@ from fidgpt.train.footprint import NEEDS_NUMBERS, Footprint
 from fidgpt.train.precision import Precision
 from fidgpt.train.step import peak_rate
 
+__all__ = ["Facts"]
+
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 Trainable = Callable[[str, nn.Parameter], bool]
 

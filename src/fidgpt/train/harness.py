@@ -1,4 +1,4 @@
-"""Tasks of lm-eval."""
+"""Tasks of lm-evaluation-harness, and the answers of a model to their requests."""
 
 import logging
 import math
@@ -6,31 +6,294 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
 
 from fidgpt.data import DataError, Tokenizer
 from fidgpt.data.order import CorpusPart
+from fidgpt.model.generation import sampling
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
-from fidgpt.train.evaluation import Periodic
+from fidgpt.train.device import derive_seed
+from fidgpt.train.evaluation import Periodic, evaluating
 from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.tasks import Answers
+from fidgpt.train.samples import continuations, document_begin
 
-_FEWSHOT_SEED = 1234  # the harness's own, by which it draws the examples of a prompt
+__all__ = ["TaskEvaluation"]
+
+_CHUNK = 1024  # tokens whose logits exist at once
+_FEWSHOT_SEED = 1234  # the harness's default, for drawing the examples of a prompt
+
+
+class Likelihood(NamedTuple):
+    """The likelihood of some tokens after others.
+
+    Attributes:
+      log_probability: in nats.
+      is_greedy: whether each of them is the most likely one.
+    """
+
+    log_probability: float
+    is_greedy: bool
+
+
+class _Window(NamedTuple):
+    """What the model sees at once: tokens, of which the last `scored` are scored."""
+
+    owner: int
+    tokens: Sequence[int]
+    scored: int
+
+
+def likelihoods(
+    model: LanguageModel,
+    texts: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    context: int,
+    batch_size: int,
+) -> list[Likelihood]:
+    """Return the likelihood of each text's second tokens after its first ones.
+
+    A text longer than the context is cut on the left. If the second tokens alone are longer, they
+    are scored `context` at a time, the first of them after one token, those of the last window
+    after as many as fit: each token is scored once, as lm-evaluation-harness does.
+
+    Args:
+      model: in eval mode.
+      texts: tokens to be read, at least one, and tokens to be scored, maybe none.
+      context: the model sees at most this many tokens.
+      batch_size: texts that are read at once.
+
+    Raises:
+      ValueError: nothing precedes the tokens of a text, or a size is below 1.
+    """
+    require_size("context", context)
+    require_size("batch_size", batch_size)
+    windows: list[_Window] = []
+    for owner, (before, scored) in enumerate(texts):
+        if not before:
+            raise ValueError(
+                f"nothing precedes the tokens of text {owner}: give at least the end of text."
+            )
+        seen = list(before)
+        for first in range(0, len(scored), context):
+            part = list(scored[first : first + context])
+            seen = [*seen, *part][-context - 1 :]
+            windows.append(_Window(owner, seen, len(part)))
+    windows.sort(key=lambda window: -len(window.tokens))  # similar lengths need little padding
+    found = [Likelihood(0.0, is_greedy=True)] * len(texts)
+    for first in range(0, len(windows), batch_size):
+        batch = windows[first : first + batch_size]
+        for window, (nats, is_greedy) in zip(batch, _scores(model, batch), strict=True):
+            total, was_greedy = found[window.owner]
+            found[window.owner] = Likelihood(total + nats, is_greedy=was_greedy and is_greedy)
+    return found
+
+
+@torch.inference_mode()
+def _scores(model: LanguageModel, windows: Sequence[_Window]) -> list[tuple[float, bool]]:
+    """Return log-probability and greediness of the scored tokens of each window."""
+    width = max(len(window.tokens) for window in windows)
+    # Padding is on the right, where no earlier token sees it.
+    rows = torch.tensor([[*w.tokens, *[0] * (width - len(w.tokens))] for w in windows])
+    rows = rows.to(model.device)
+    features = model.features(rows[:, :-1])
+    places = [slice(len(w.tokens) - 1 - w.scored, len(w.tokens) - 1) for w in windows]
+    kept = torch.cat([row[place] for row, place in zip(features, places, strict=True)])
+    targets = torch.cat([row[1:][place] for row, place in zip(rows, places, strict=True)])
+    nats, greedy = [], []
+    for x, y in zip(kept.split(_CHUNK), targets.split(_CHUNK), strict=True):
+        logits = model.unembedding(x).float()
+        nats.append(-F.cross_entropy(logits, y, reduction="none").double())
+        greedy.append(logits.argmax(-1) == y)
+    counts = [window.scored for window in windows]
+    parts = (torch.cat(one).cpu().split(counts) for one in (nats, greedy))
+    return [
+        (float(some.sum()), bool(is_greedy.all())) for some, is_greedy in zip(*parts, strict=True)
+    ]
+
+
+@runtime_checkable
+class Request(Protocol):
+    """What is read of an instance of the harness."""
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """Texts, and for generation its settings."""
+        ...
+
+
+class _Generation(NamedTuple):
+    """How a task wants a text to be generated: as in `sampling`; temperature 0 is greedy."""
+
+    until: tuple[str, ...]
+    num_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+
+
+class Answers:
+    """Likelihoods and texts of a model, for several requests at once.
+
+    Every text begins as a document does in training, after the end of another one; with the
+    harness's own adapter for Hugging Face models this is `add_bos_token=True`.
+
+    Args:
+      model: answers the requests.
+      tokenizer: its tokens.
+      context: the model sees at most this many of them.
+      batch_size: requests that are answered at once.
+      seed: of texts that are sampled.
+
+    Raises:
+      ValueError: a size is below 1.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        tokenizer: Tokenizer,
+        context: int,
+        batch_size: int = 16,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()  # of the harness's class, see `harness_model`
+        require_size("context", context)
+        require_size("batch_size", batch_size)
+        self.model = model
+        self.reader = tokenizer  # the harness's class has a `tokenizer` of its own
+        self.context = context
+        self.batch_size = batch_size
+        self.seed = seed
+
+    def loglikelihood(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
+        """Return nats and greediness of the continuation of each (context, continuation)."""
+        found = self._likelihoods([self._split(*request.args) for request in requests])
+        return [(one.log_probability, one.is_greedy) for one in found]
+
+    def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[float]:
+        """Return the nats of each whole (text,), in windows of which only the last overlaps."""
+        begins = [document_begin(self.reader, request.args[0]) for request in requests]
+        found = self._likelihoods([(begin[:1], begin[1:]) for begin in begins])
+        return [one.log_probability for one in found]
+
+    def generate_until(self, requests: Sequence[Request]) -> list[str]:
+        """Return the text after each (context, settings), up to its end.
+
+        A long context is cut on the left to leave room for the text, up to a half of the model's.
+        """
+        begins = [document_begin(self.reader, request.args[0]) for request in requests]
+        settings = [_generation(request.args[1]) for request in requests]
+        texts = [""] * len(requests)
+        for one in dict.fromkeys(settings):
+            numbers = [number for number, own in enumerate(settings) if own == one]
+            numbers.sort(key=lambda number: -len(begins[number]))
+            for first in range(0, len(numbers), self.batch_size):
+                batch = numbers[first : first + self.batch_size]
+                written = self._written([begins[n] for n in batch], one, numbers=batch)
+                for number, text in zip(batch, written, strict=True):
+                    texts[number] = text
+        return texts
+
+    def _likelihoods(self, texts: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
+        with evaluating(self.model):
+            return likelihoods(self.model, texts, context=self.context, batch_size=self.batch_size)
+
+    def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Return the tokens of a context and those after it, encoded as one text.
+
+        White space at the end of a context belongs to what follows, as in the harness, because most
+        tokenizers join it to a word.
+        """
+        kept = context.rstrip()
+        continuation = context[len(kept) :] + continuation
+        before = document_begin(self.reader, kept)
+        whole = document_begin(self.reader, kept + continuation)
+        if len(whole) <= len(before):  # the tokenizer joined all that follows to the context
+            return before, self.reader.encode(continuation)
+        return whole[: len(before)], whole[len(before) :]
+
+    def _written(
+        self, begins: Sequence[list[int]], how: _Generation, *, numbers: Sequence[int]
+    ) -> list[str]:
+        room = max(self.context - how.num_tokens, (self.context + 1) // 2)
+        choose = sampling(
+            seeds=[derive_seed(self.seed, "tasks", number) for number in numbers],
+            temperature=how.temperature,
+            top_k=how.top_k,
+            top_p=how.top_p,
+            vocab_size=self.reader.vocab_size,
+        )
+        with evaluating(self.model):
+            pieces = continuations(
+                self.model,
+                self.reader,
+                [begin[-room:] for begin in begins],
+                context=self.context,
+                num_tokens=how.num_tokens,
+                choose=choose,
+                stop=how.until,
+            )
+            return ["".join(row) for row in zip(*pieces, strict=True)]
+
+
+def _generation(settings: Mapping[str, Any]) -> _Generation:
+    """Parse a task's `generation_kwargs`, which are those of transformers."""
+    known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
+    if unknown := sorted(settings.keys() - known):
+        raise ValueError(
+            f"the task's generation_kwargs have {', '.join(unknown)}: fidgpt knows "
+            f"{', '.join(sorted(known))}."
+        )
+    until = settings.get("until") or ()
+    is_sampled = settings.get("do_sample", False)
+    return _Generation(
+        until=(until,) if isinstance(until, str) else tuple(until),
+        num_tokens=int(settings.get("max_gen_toks", 256)),
+        temperature=float(settings.get("temperature", 1.0)) if is_sampled else 0.0,
+        top_k=settings.get("top_k") if is_sampled else None,
+        top_p=settings.get("top_p") if is_sampled else None,
+    )
+
+
+def harness_model(
+    model: LanguageModel,
+    *,
+    tokenizer: Tokenizer,
+    context: int,
+    batch_size: int = 16,
+    seed: int = 0,
+) -> Any:
+    """Return the model as an `lm_eval.api.model.LM`; the arguments are those of `Answers`.
+
+    Raises:
+      DataError: the harness is not installed.
+    """
+    _require_harness()
+    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
+
+    class FidgptLM(Answers, LM):
+        """A fidgpt model that answers all requests on this process."""
+
+    return FidgptLM(model, tokenizer=tokenizer, context=context, batch_size=batch_size, seed=seed)
 
 
 class Tasks:
-    """Tasks of the harness by name, with their data; made once, run as often as wanted.
+    """Tasks of the harness by name, with their data; loaded once, run as often as needed.
 
     Args:
       names: of tasks, groups or tags, or paths of task files.
-      include_path: a folder with task files of your own.
-      num_fewshot: solved examples before each question; as each task says unless given.
-      limit: only so many documents of each task; all of them unless given.
+      include_path: a folder with custom task files.
+      num_fewshot: solved examples before each question; None for the task's default.
+      limit: the most documents of each task; None for all of them.
 
     Raises:
-      DataError: the harness is not installed, knows no such task, or its data cannot be had.
+      DataError: the harness is not installed, has no such task, or cannot load its data.
       ValueError: there is no name, or a count is too small.
     """
 
@@ -42,97 +305,75 @@ class Tasks:
         num_fewshot: int | None = None,
         limit: int | None = None,
     ) -> None:
-        self.check_arguments(names=names, num_fewshot=num_fewshot, limit=limit)
+        _require_tasks(names, num_fewshot, limit)
         self.names = names
+        self._limit = limit
         with _silent():
             self._loaded = _load(names, include_path)
         for task in self._loaded["tasks"].values():
             fixed = task.get_config("num_fewshot")
-            if fixed is None or (num_fewshot is not None and fixed != 0):  # 0 is a task's last word
+            if fixed is None or (num_fewshot is not None and fixed != 0):  # 0 cannot be changed
                 task.set_config(key="num_fewshot", value=num_fewshot or 0)
             task.set_fewshot_seed(seed=_FEWSHOT_SEED)
-        self._limit = limit
 
-    @staticmethod
-    def check_arguments(
-        *, names: Sequence[str], num_fewshot: int | None, limit: int | None
-    ) -> None:
-        """Raises ValueError unless there is a task and a document of it."""
-        if isinstance(names, str) or not names:
-            raise ValueError(f"{names!r} is no list of tasks: name one at least.")
-        if num_fewshot is not None and num_fewshot < 0:
-            raise ValueError(f"{num_fewshot=} examples have to be 0 or more.")
-        if limit is not None and limit < 1:
-            raise ValueError(f"{limit=} documents of a task have to be 1 or more, or None for all.")
+    def run(self, model: Any, *, bootstrap_iters: int = 0) -> dict[str, dict[str, float]]:
+        """Return metrics of each task and group, such as `acc` and, with bootstrap, `acc_stderr`.
 
-    def run(self, answers: Answers, *, bootstrap_iters: int = 0) -> dict[str, dict[str, float]]:
-        """The metrics of each task and group, such as `acc` and, with bootstrap, `acc_stderr`.
+        Metrics of another filter than `none` are named `METRIC/FILTER`; those that are not finite
+        numbers are left out.
 
-        A metric of another filter than the harness's `none` has its name behind it: `acc/FILTER`.
+        Args:
+          model: as `harness_model` returned it.
+          bootstrap_iters: resamplings for standard errors.
         """
         from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]
 
         with _silent():
             results = evaluate(
-                lm=_adapted(answers),
+                lm=model,
                 task_dict=self._loaded,
                 limit=self._limit,
                 bootstrap_iters=bootstrap_iters,
                 log_samples=False,
             )
-        assert results is not None  # the adapter says that it is the first process
-        return {**_metrics(results["results"]), **_metrics(results.get("groups", {}))}
+        assert results is not None  # the adapter is the first process
+        found: dict[str, dict[str, float]] = {}
+        for task, row in {**results["results"], **results.get("groups", {})}.items():
+            for key, value in row.items():
+                metric, separator, how = key.partition(",")
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                if separator and is_number and math.isfinite(value):
+                    name = metric if how == "none" else f"{metric}/{how}"
+                    found.setdefault(task, {})[name] = float(value)
+        return found
 
 
-def harness_model(
-    model: LanguageModel,
-    *,
-    tokenizer: Tokenizer,
-    context: int,
-    batch_size: int = 16,
-    seed: int = 0,
-) -> Any:
-    """The model as an `lm_eval.api.model.LM`, for whoever calls the harness themselves.
-
-    The arguments are those of `Answers`.
-
-    Raises:
-      DataError: the harness is not installed.
-    """
-    answers = Answers(model, tokenizer=tokenizer, context=context, batch_size=batch_size, seed=seed)
-    return _adapted(answers)
-
-
-def _adapted(answers: Answers) -> Any:
-    """The answers behind the harness's own class, which is not there before it is imported."""
-    _require_harness()
-    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
-
-    class FidgptLM(Answers, LM):
-        """A fidgpt model that answers all requests on this process."""
-
-    return FidgptLM(
-        answers.model,
-        tokenizer=answers.reader,
-        context=answers.context,
-        batch_size=answers.batch_size,
-        seed=answers.seed,
-    )
+def _require_tasks(names: Sequence[str], num_fewshot: int | None, limit: int | None) -> None:
+    if isinstance(names, str) or not names:
+        raise ValueError(f"{names!r} must be a list of at least one task.")
+    if num_fewshot is not None and num_fewshot < 0:
+        raise ValueError(f"{num_fewshot=} examples must be 0 or more.")
+    require_size("limit", limit)
 
 
 def _load(names: Sequence[str], include_path: str | Path | None) -> Any:
     _require_harness()
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
-    if include_path is not None and not Path(include_path).expanduser().is_dir():
-        raise DataError(f"include_path={include_path} is no folder: it should hold task files.")
-    own = None if include_path is None else str(Path(include_path).expanduser())
+    folder = None if include_path is None else Path(include_path).expanduser()
+    if folder is not None and not folder.is_dir():
+        raise DataError(f"include_path={include_path} must be a folder with task files.")
+    own = None if folder is None else str(folder)
+
+    def unknown(manager: Any) -> list[str]:
+        return [n for n in names if n not in {*manager.all_tasks} and not Path(n).is_file()]
+
     manager = TaskManager(include_path=own, include_defaults=False)
-    if _unknown(names, manager):  # late: reading all of the harness's own tasks takes seconds
+    if unknown(manager):  # late: reading all of the harness's tasks takes seconds
         manager = TaskManager(include_path=own)
-    if strange := _unknown(names, manager):
+    if missing := unknown(manager):
         raise DataError(
-            f"lm-evaluation-harness has no task {strange[0]!r}: `lm_eval ls tasks` lists those it "
+            f"lm-evaluation-harness has no task {missing[0]!r}: `lm_eval ls tasks` lists those it "
             "has, and include_path names a folder with your own."
         )
     try:
@@ -141,11 +382,6 @@ def _load(names: Sequence[str], include_path: str | Path | None) -> Any:
         raise DataError(
             f"the tasks {', '.join(names)} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-
-
-def _unknown(names: Sequence[str], manager: Any) -> list[str]:
-    known = {*manager.all_tasks}
-    return [name for name in names if name not in known and not Path(name).is_file()]
 
 
 def _require_harness() -> None:
@@ -160,7 +396,7 @@ def _require_harness() -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the harness's progress bars and notes, which would run into those of training."""
+    """Suppress the harness's progress bars and notes, which would mix with those of training."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -171,32 +407,19 @@ def _silent() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _metrics(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Those that are numbers: what a task cannot say has text in its place, or no number."""
-    found: dict[str, dict[str, float]] = {}
-    for task, row in results.items():
-        for key, value in row.items():
-            metric, separator, how = key.partition(",")
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if separator and number and math.isfinite(value):
-                name = metric if how == "none" else f"{metric}/{how}"
-                found.setdefault(task, {})[name] = float(value)
-    return found
-
-
 class TaskEvaluation(Periodic):
     """Tasks of lm-evaluation-harness (the extra `lm-eval`), such as the accuracy of LAMBADA.
 
-    Every process answers all requests, so that those of a model that is parted among them stay in
-    step; the numbers are the first one's.
+    Every process answers all requests, so that those of a sharded model stay in step; the numbers
+    are the first one's.
 
     Args:
       tasks: names of tasks, groups or tags, or paths of task files.
       corpus: the text whose tokenizer the model has.
       seq_len: the model sees at most this many tokens.
-      include_path: a folder with task files of your own.
-      num_fewshot: solved examples before each question; as each task says unless given.
-      limit: only so many documents of each task; all of them unless given.
+      include_path: a folder with custom task files.
+      num_fewshot: solved examples before each question; None for the task's default.
+      limit: the most documents of each task; None for all of them.
       batch_size: requests that are answered at once.
       every: steps between two evaluations; the last step is always evaluated.
 
@@ -219,7 +442,7 @@ class TaskEvaluation(Periodic):
         super().__init__(every=every)
         require_size("seq_len", seq_len)
         require_size("batch_size", batch_size)
-        Tasks.check_arguments(names=tasks, num_fewshot=num_fewshot, limit=limit)
+        _require_tasks(tasks, num_fewshot, limit)
         self.tasks = tasks
         self.corpus = corpus
         self.seq_len = seq_len
@@ -227,30 +450,35 @@ class TaskEvaluation(Periodic):
         self.num_fewshot = num_fewshot
         self.limit = limit
         self.batch_size = batch_size
-        self._loaded: Tasks | None = None
-        self._tokenizer: Tokenizer | None = None
+        self._prepared: tuple[Tasks, Tokenizer] | None = None
 
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Loads the tasks and their data; again, it costs nothing. Raises DataError."""
-        if self._loaded is not None:
-            return
-        self._tokenizer = self.corpus.prepare(show_progress=show_progress).tokenizer
-        self._loaded = Tasks(
-            self.tasks,
-            include_path=self.include_path,
-            num_fewshot=self.num_fewshot,
-            limit=self.limit,
-        )
+        """Load the tasks and their data, once.
+
+        Raises:
+          DataError: as in `Tasks`.
+        """
+        if self._prepared is None:
+            tokenizer = self.corpus.prepare(show_progress=show_progress).tokenizer
+            tasks = Tasks(
+                self.tasks,
+                include_path=self.include_path,
+                num_fewshot=self.num_fewshot,
+                limit=self.limit,
+            )
+            self._prepared = tasks, tokenizer
 
     def __call__(
         self, model: LanguageModel, loss: CrossEntropy, parallel: DataParallel
     ) -> dict[str, float]:
-        """Returns `TASK/METRIC` of every task and group, metrics that are numbers."""
+        """Return `TASK/METRIC` of every task and group."""
         self.prepare(show_progress=False)
-        assert self._loaded is not None and self._tokenizer is not None  # prepare made them
-        answers = Answers(
-            model, tokenizer=self._tokenizer, context=self.seq_len, batch_size=self.batch_size
+        assert self._prepared is not None
+        tasks, tokenizer = self._prepared
+        found = tasks.run(
+            harness_model(
+                model, tokenizer=tokenizer, context=self.seq_len, batch_size=self.batch_size
+            )
         )
-        found = self._loaded.run(answers)
         row = {f"{task}/{name}": value for task, m in found.items() for name, value in m.items()}
         return parallel.agree(row)

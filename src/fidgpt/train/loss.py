@@ -15,6 +15,8 @@ from fidgpt.model.reports import collecting, report_loss, report_metric
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_not_negative, require_probability
 
+__all__ = ["CrossEntropy", "FusedCrossEntropy", "LossTerm", "SmoothedLabels", "ZLoss"]
+
 
 @runtime_checkable
 class LossTerm(Protocol):

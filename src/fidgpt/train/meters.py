@@ -17,6 +17,8 @@ from fidgpt.parallel import DataParallel
 from fidgpt.train.run_directory import RunError
 from fidgpt.train.step import GradientNorms, norms_of
 
+__all__ = ["StepMeters"]
+
 Group = dict[str, Any]
 
 

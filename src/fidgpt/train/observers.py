@@ -1,4 +1,4 @@
-"""Observers of a run: profiling, determinism and a watchdog."""
+"""Observers of a run: determinism, profiling and a watchdog."""
 
 import abc
 import contextlib
@@ -19,70 +19,64 @@ from torch.profiler import ProfilerActivity, profile
 from fidgpt.parallel import DataParallel
 from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
 
+__all__ = ["Determinism", "MemorySnapshot", "Observer", "Profiler", "Watchdog"]
+
 
 @runtime_checkable
 class Observer(Protocol):
-    """Looks on while a run is under way, on every process, and changes no number of it."""
+    """Accompanies a run on every process, without changing its numbers."""
 
     def observing(self, run: RunDirectory, parallel: DataParallel) -> AbstractContextManager[None]:
-        """Entered before the first step and left after the last one, however the run ends."""
+        """Wrap all steps of the run, however it ends."""
         ...
 
     def stepping(self, step: int) -> AbstractContextManager[None]:
-        """Entered before an optimizer step, counted from 1, and left once it is done."""
-        ...
-
-
-@runtime_checkable
-class OfSomeDevices(Protocol):
-    """An observer that not every device can be seen by."""
-
-    def require_device(self, device: torch.device) -> None:
-        """Raises RunError where a run is on a device that it cannot see."""
+        """Wrap one optimizer step, counted from 1."""
         ...
 
 
 def require_devices(observers: Sequence[Observer], device: torch.device) -> None:
-    """Raises RunError where an observer cannot see a device, before anything is written."""
+    """Raise RunError if an observer does not support a device, before anything is written."""
     for observer in observers:
-        if isinstance(observer, OfSomeDevices):
-            observer.require_device(device)
+        require_device = getattr(observer, "require_device", None)
+        if require_device is not None:
+            require_device(device)
 
 
 @contextmanager
 def stepping(observers: Sequence[Observer], step: int) -> Iterator[None]:
-    """All observers around one step."""
+    """Wrap one step with all observers."""
     with ExitStack() as stack:
         for observer in observers:
             stack.enter_context(observer.stepping(step))
         yield
 
 
-_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
-_MEMORY: Any = torch.utils.deterministic  # a module whose attributes no type says
-_REPEATABLE = ":4096:8"  # one of the two settings that Nvidia's manual of cuBLAS gives
-
-
 class Determinism:
-    """Lets torch use only algorithms that give the same bits whenever they are given the same.
+    """Restricts torch to algorithms that give the same bits for the same inputs.
 
-    On a CPU with the same number of threads they all do. On a GPU some add up in the order in which
-    threads come by, such as the backward pass of FlashAttention, so that two runs of one config, or
-    a run and what it was before it was resumed, part in the last digits. The others take longer.
+    On a CPU with a fixed number of threads all of them do. On a GPU some add up in the order in
+    which threads finish, such as the backward pass of FlashAttention, so that two runs of one
+    config, or a run and its resumption, differ in the last digits. The others are slower.
     """
 
-    @contextlib.contextmanager
+    @contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:
-        os.environ.setdefault(_CUBLAS, _REPEATABLE)  # read at the first product
-        before = _settings()
-        # No NaN in fresh memory: what nobody reads before it is written costs time only.
-        _set(True, False, False)
+        # One of the two settings in Nvidia's manual, read at the first product.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        memory: Any = torch.utils.deterministic  # a module whose attributes are untyped
+        fills = memory.fill_uninitialized_memory
+        is_on = torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(True)
+        memory.fill_uninitialized_memory = False  # filling memory that is written anyway is slow
         try:
             yield
         finally:
-            _set(*before)
+            torch.use_deterministic_algorithms(is_on, warn_only=warn_only)
+            memory.fill_uninitialized_memory = fills
 
-    @contextlib.contextmanager
+    @contextmanager
     def stepping(self, step: int) -> Iterator[None]:
         try:
             yield
@@ -90,33 +84,17 @@ class Determinism:
             if "deterministic" not in str(error):
                 raise
             raise RunError(
-                f"a part of the run has no form whose numbers come again: "
-                f"{str(error).splitlines()[0]:.200}\nUse another part, or train without "
+                f"a component of the run has no deterministic form: "
+                f"{str(error).splitlines()[0]:.200}\nUse another component, or train without "
                 "fiddler:use_determinism."
             ) from error
-
-
-def _settings() -> tuple[bool, bool, bool]:
-    return (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        _MEMORY.fill_uninitialized_memory,
-    )
-
-
-def _set(is_on: bool, only_warns: bool, fills: bool) -> None:
-    torch.use_deterministic_algorithms(is_on, warn_only=only_warns)
-    _MEMORY.fill_uninitialized_memory = fills
-
-
-_ROWS = 40  # of the table: what took the most time
 
 
 class SomeSteps(abc.ABC):
     """Records steps `begin` to `begin + num_steps - 1`, counted from 1, on every process.
 
-    A run that ends in between leaves what was recorded until then. What cannot be written, or what
-    torch cannot make of it, is said, and the run goes on.
+    A run that ends in between leaves what was recorded so far. Failures are reported, and the run
+    continues.
 
     Args:
       begin: the first step; the very first ones warm up and compile.
@@ -134,7 +112,7 @@ class SomeSteps(abc.ABC):
         self._recording = contextlib.ExitStack()
         self._files = Path()
 
-    @contextlib.contextmanager
+    @contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:
         self._files = run.path / "profile" / f"rank{parallel.rank}"
         try:
@@ -142,7 +120,7 @@ class SomeSteps(abc.ABC):
         finally:
             self._end()
 
-    @contextlib.contextmanager
+    @contextmanager
     def stepping(self, step: int) -> Iterator[None]:
         if step == self.begin:
             self._start()
@@ -159,26 +137,21 @@ class SomeSteps(abc.ABC):
         with self._reporting():
             self._recording.close()
 
-    @contextlib.contextmanager
+    @contextmanager
     def _reporting(self) -> Iterator[None]:
         try:
             yield
-        # Torch's profiler fails now and then, as at names that it recorded of another thread's
-        # code and that are no text any more.
+        # Torch's profiler fails now and then, as at names recorded in another thread.
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             print_stderr(
                 f"warning: {type(self).__name__} cannot write {self._files}.* ({reason}): the run "
-                "goes on without it."
+                "continues without it."
             )
 
     @abc.abstractmethod
     def recording(self, files: Path) -> contextlib.AbstractContextManager[None]:
-        """Entered before the first of the steps; left after the last one, when it writes.
-
-        Args:
-          files: what the names of its files begin with, in a folder that is there.
-        """
+        """Wrap the steps, and write the files whose names start with `files`."""
 
 
 class Profiler(SomeSteps):
@@ -191,8 +164,8 @@ class Profiler(SomeSteps):
     Args:
       begin: the first step, counted from 1.
       num_steps: how many.
-      with_stack: whether each operation says which line called it.
-      with_memory: whether it says what it allocated.
+      with_stack: whether to record the line that called each operation.
+      with_memory: whether to record what it allocated.
 
     Raises:
       ValueError: a number is below one.
@@ -210,7 +183,7 @@ class Profiler(SomeSteps):
         self.with_stack = with_stack
         self.with_memory = with_memory
 
-    @contextlib.contextmanager
+    @contextmanager
     def recording(self, files: Path) -> Iterator[None]:
         kinds = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
@@ -222,7 +195,7 @@ class Profiler(SomeSteps):
             yield
         tracer.export_chrome_trace(f"{files}.json.gz")
         order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        table = tracer.key_averages().table(sort_by=order, row_limit=_ROWS)
+        table = tracer.key_averages().table(sort_by=order, row_limit=40)
         files.with_suffix(".txt").write_text(table, encoding="utf-8")
 
 
@@ -233,14 +206,14 @@ class MemorySnapshot(SomeSteps):
     """
 
     def require_device(self, device: torch.device) -> None:
-        """Raises RunError elsewhere than on a GPU of CUDA, whose allocator keeps such a record."""
+        """Raise RunError unless the device is a CUDA GPU, whose allocator keeps such a record."""
         if device.type != "cuda":
             raise RunError(
-                f"snapshots of memory are of CUDA's allocator, and this run is on {device.type}: "
-                "fiddler:use_profiler(with_memory=True) says there what operations allocate."
+                f"memory snapshots need CUDA's allocator, and this run is on {device.type}: "
+                "fiddler:use_profiler(with_memory=True) lists there what operations allocate."
             )
 
-    @contextlib.contextmanager
+    @contextmanager
     def recording(self, files: Path) -> Iterator[None]:
         torch.cuda.memory._record_memory_history()
         try:
@@ -250,68 +223,65 @@ class MemorySnapshot(SomeSteps):
             torch.cuda.memory._record_memory_history(enabled=None)
 
 
-_A_YEAR = 365 * 24 * 60 * 60  # seconds
-
-
 class Watchdog:
-    """Ends this process where the next step takes too long to come.
+    """Ends this process if the next step takes too long.
 
-    The time runs from the beginning of a step to that of the next one, so what lies between them,
-    as evaluating and saving, counts. The stacks of all threads go to `stacks/rank0.txt` in the run
-    directory, each process writing its own, and the process leaves at once with status 1: a
-    scheduler, or `torchrun --max-restarts`, starts it again. It is a thread of the interpreter
-    below Python, so it wakes where all of Python waits for a lock too. Time that the process was
-    stopped by Ctrl-Z, or a scheduler's SIGTSTP, does not count; nor does a machine's sleep.
+    The time runs from the start of a step to that of the next one, so evaluation and saving count.
+    The stacks of all threads go to `stacks/rank0.txt` in the run directory, one file per process,
+    and the process exits at once with status 1: a scheduler, or `torchrun --max-restarts`, starts
+    it again. The timer is a native thread, so it fires even if all of Python waits for a lock.
+    While the process is stopped by SIGTSTP (Ctrl-Z, or a scheduler), or the machine sleeps, time
+    does not count.
 
     Args:
       seconds: the longest time from step to step.
       first_seconds: the same for the first step of a process, which may compile.
 
     Raises:
-      ValueError: a time is not positive.
+      ValueError: a time is not positive, or more than a year.
     """
 
     def __init__(self, *, seconds: float = 600.0, first_seconds: float = 1800.0) -> None:
-        if not (0 < seconds <= _A_YEAR and 0 < first_seconds <= _A_YEAR):
+        year = 365 * 24 * 60 * 60
+        if not (0 < seconds <= year and 0 < first_seconds <= year):
             raise ValueError(
                 f"{seconds=} and {first_seconds=} must be more than 0 seconds, and a year at most."
             )
         self.seconds = seconds
         self.first_seconds = first_seconds
         self._file: IO[str]  # while it observes
-        self._begun = False
-        self._longest = first_seconds
+        self._longest: float | None = None  # once the first step has begun
 
-    @contextlib.contextmanager
+    @contextmanager
     def observing(self, run: RunDirectory, parallel: DataParallel) -> Iterator[None]:
         path = run.path / "stacks" / f"rank{parallel.rank}.txt"
-        self._begun = False
+        self._longest = None
         with _opened(path) as self._file, self._pausing():
             try:
                 yield
             finally:
                 faulthandler.cancel_dump_traceback_later()
-        # Another rank may still have its own there, or somebody has removed it all.
+        # Another rank may still have its file there, or it was all removed.
         with contextlib.suppress(OSError):
             if not path.stat().st_size:
                 path.unlink()
                 path.parent.rmdir()
 
-    @contextlib.contextmanager
+    @contextmanager
     def stepping(self, step: int) -> Iterator[None]:
-        self._longest = self.seconds if self._begun else self.first_seconds
-        self._begun = True
+        self._longest = self.first_seconds if self._longest is None else self.seconds
         self._watch()
         yield
 
     def _watch(self) -> None:
-        faulthandler.dump_traceback_later(self._longest, file=self._file, exit=True)
+        if self._longest is not None:
+            faulthandler.dump_traceback_later(self._longest, file=self._file, exit=True)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _pausing(self) -> Iterator[None]:
-        """Inside, whoever stops the process from a terminal stops this clock as well."""
+        """Stop the timer while the process is stopped from a terminal."""
         if threading.current_thread() is not threading.main_thread():
-            yield  # signals are the main thread's
+            yield  # only the main thread handles signals
             return
         before = signal.signal(signal.SIGTSTP, self._pause)
         try:
@@ -322,28 +292,25 @@ class Watchdog:
     def _pause(self, number: int, frame: FrameType | None) -> None:
         faulthandler.cancel_dump_traceback_later()
         own = signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)  # it is here that the process stands until it goes on
+        os.kill(os.getpid(), number)  # stops here until SIGCONT
         signal.signal(number, own)
-        if self._begun:
-            self._watch()
+        self._watch()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
-    """The file for stacks, behind those of an earlier process; or standard error."""
+    """Open the file for stacks, after those of an earlier process; else use standard error."""
     try:
         path.parent.mkdir(exist_ok=True)
         file = path.open("a")
     except OSError as error:
         print_stderr(
             f"warning: {path} cannot be written ({error.strerror}): the stacks of a run that hangs "
-            "would come here."
+            "would be printed here."
         )
         yield cast("IO[str]", sys.__stderr__)
         return
     with file:
-        if file.tell():  # it could not say so itself
-            print_stderr(
-                f"{path} says where an earlier process hung, and so was ended by its watchdog."
-            )
+        if file.tell():  # the process that wrote it could not report it
+            print_stderr(f"{path} shows where the watchdog ended an earlier process that hung.")
         yield file

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from fidgpt.train.step import LossScaling
 
+__all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
+
 Model = TypeVar("Model", bound=nn.Module)
 
 

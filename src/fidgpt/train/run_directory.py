@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shlex
@@ -14,7 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fidgpt.files import atomic_path, sync
+from fidgpt.files import atomic_path, lock, sync, write_whole
+
+__all__ = ["Outcome", "RunDirectory", "RunError"]
 
 
 class RunError(ValueError):
@@ -148,13 +149,11 @@ class RunDirectory:
                 # A file, because NFS does not lock folders.
                 handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
                 stack.callback(os.close, handle)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not lock(handle):
                     raise RunError(
                         f"another process trains in {self.path} right now: wait until it ends, or "
                         "stop it first."
-                    ) from None
+                    )
             yield
 
     def _exists(self) -> RunError:
@@ -234,14 +233,10 @@ class RunDirectory:
         Raises:
           RunError: the disk is full or the directory cannot be written.
         """
-        target, temporary = self.path / name, self.path / f".{name}.tmp"
         try:
-            temporary.write_text(text, encoding="utf-8")
-            sync(temporary)
-            os.replace(temporary, target)
+            write_whole(self.path / name, text)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise RunError(f"{target} cannot be written: {error.strerror}.") from error
+            raise RunError(f"{self.path / name} cannot be written: {error.strerror}.") from error
 
 
 class StopSignals:

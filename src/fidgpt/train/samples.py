@@ -1,6 +1,7 @@
-"""Text that a model writes, for a person to read: during a run, and by the command `sample`."""
+"""Texts that a model writes: during a run, and by the command `sample`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from fidgpt.data import StreamDecoder, Tokenizer
 from fidgpt.model.generation import Choice, UntilString, sampling, write
@@ -8,49 +9,44 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
 
+__all__ = ["Samples", "continuations", "document_begin"]
 
+
+@dataclass(eq=False, kw_only=True)
 class Samples:
-    """A continuation of each prompt, written once training is over, and before if wanted.
+    """A continuation of each prompt, written at the end of training, and during it on request.
 
     Args:
       prompts: beginnings; an empty one is the beginning of a document.
       num_tokens: length of each continuation.
       temperature: as in `sampling`.
       top_k: as in `sampling`.
-      every: steps from one writing to the next while the model learns; None waits for the end.
+      every: steps between texts during training; None waits for the end.
 
     Raises:
       ValueError: a count is below 1, or the temperature below 0.
     """
 
-    def __init__(
-        self,
-        *,
-        prompts: Sequence[str],
-        num_tokens: int = 120,
-        temperature: float = 0.6,
-        top_k: int | None = 50,
-        every: int | None = None,
-    ) -> None:
-        require_size("num_tokens", num_tokens)
-        require_not_negative("temperature", temperature)
-        require_size("top_k", top_k)
-        if every is not None and every < 1:
-            raise ValueError(f"{every=} must be 1 or more steps, or None for the end alone.")
-        self.prompts = prompts
-        self.num_tokens = num_tokens
-        self.temperature = temperature
-        self.top_k = top_k
-        self.every = every
+    prompts: Sequence[str]
+    num_tokens: int = 120
+    temperature: float = 0.6
+    top_k: int | None = 50
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        require_size("num_tokens", self.num_tokens)
+        require_not_negative("temperature", self.temperature)
+        require_size("top_k", self.top_k)
+        require_size("every", self.every)
 
     def due(self, step: int, *, num_steps: int) -> bool:
-        """Whether to write after a step, beside the texts that end a run."""
+        """Return whether to write after a step, besides the texts at the end of the run."""
         return self.every is not None and step < num_steps and step % self.every == 0
 
     def write(
         self, model: LanguageModel, tokenizer: Tokenizer, *, context: int, seed: int
     ) -> Iterator[str]:
-        """Yields one text for each prompt, the prompt included; `model` is in eval mode."""
+        """Yield one text for each prompt, the prompt included; `model` is in eval mode."""
         for index, prompt in enumerate(self.prompts):
             choose = sampling(
                 seeds=[derive_seed(seed, "samples", index)],
@@ -72,71 +68,42 @@ class Samples:
 def continuations(
     model: LanguageModel,
     tokenizer: Tokenizer,
-    prompts: Sequence[str],
+    prompts: Sequence[str | Sequence[int]],
     *,
     context: int,
     num_tokens: int,
     choose: Choice,
     stop: Sequence[str] = (),
 ) -> Iterator[list[str]]:
-    """Yields the texts that follow prompts, piece by piece, a piece of each at a time.
+    """Yield the texts that follow prompts, piece by piece, one piece of each at a time.
 
     Args:
-      model: what writes, in eval mode.
-      tokenizer: reads the prompts.
-      prompts: beginnings of documents.
+      model: in eval mode.
+      tokenizer: encodes the prompts.
+      prompts: beginnings of documents, as text or as tokens.
       context: the model sees at most this many of the latest tokens.
-      num_tokens: how many tokens to write at most after each prompt.
-      choose: takes the next tokens.
-      stop: any of these strings ends a text and is not shown, as the end of the document does.
+      num_tokens: the most tokens to write after each prompt.
+      choose: chooses the next tokens.
+      stop: each of these strings ends a text and is not shown, as the end of the document does.
 
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
-    begins = [document_begin(tokenizer, prompt) for prompt in prompts]
-    yield from texts_after(
-        model,
-        tokenizer,
-        begins,
-        context=context,
-        num_tokens=num_tokens,
-        choose=choose,
-        stop=stop,
-    )
-
-
-def texts_after(
-    model: LanguageModel,
-    tokenizer: Tokenizer,
-    begins: Sequence[Sequence[int]],
-    *,
-    context: int,
-    num_tokens: int,
-    choose: Choice,
-    stop: Sequence[str] = (),
-) -> Iterator[list[str]]:
-    """Yields the texts that follow tokens, piece by piece; else as `continuations`."""
-    texts = [_Text(tokenizer, stop) for _ in begins]
-    steps = write(
-        model,
-        begins,
-        num_tokens=num_tokens,
-        context=context,
-        choose=choose,
-        stops=texts,
-    )
+    texts = [_Text(tokenizer, stop) for _ in prompts]
+    begins = [document_begin(tokenizer, p) if isinstance(p, str) else p for p in prompts]
+    steps = write(model, begins, num_tokens=num_tokens, context=context, choose=choose, stops=texts)
     for _ in steps:
         yield [text.take() for text in texts]
     yield [text.finish() for text in texts]
 
 
 def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The tokens of a document that begins with `text`, after the end of the one before."""
+    """Return the tokens of a document that begins with `text`, after the end of another one."""
     return [tokenizer.end_of_text, *tokenizer.encode(text)]
 
 
 class _Text:
-    """One row's tokens as text, up to the end of the document or a string."""
+    """The tokens of one row as text, up to the end of the document or a string."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
         self._end_of_text = tokenizer.end_of_text
@@ -145,18 +112,18 @@ class _Text:
         self._ready = ""
 
     def __call__(self, token: int) -> bool:
-        """Adds a token; whether it ends the text."""
+        """Add a token; return whether it ends the text."""
         if token == self._end_of_text:
             return True
         self._ready += self._until.push(self._decoder.push(token))
         return self._until.found
 
     def take(self) -> str:
-        """What has become certain since the last time."""
+        """Return what has become certain since the last call."""
         piece, self._ready = self._ready, ""
         return piece
 
     def finish(self) -> str:
-        """The rest, with what was held back."""
+        """Return the rest, with what was held back."""
         rest = self._until.push(self._decoder.finish())
         return self.take() + rest + self._until.finish()

@@ -16,6 +16,8 @@ from fidgpt.parallel.fully_sharded import is_sharded
 from fidgpt.schedule import Schedule
 from fidgpt.train.run_directory import RunError
 
+__all__ = ["ClipByValue", "GradientTransform"]
+
 
 class MicroBatch(NamedTuple):
     """Sequences that one device computes at once.
@@ -293,11 +295,11 @@ def make_optimizer(make: Callable[..., Optimizer], groups: Sequence[Group]) -> O
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
 
 
-def check_step(make: Callable[..., Optimizer], groups: Sequence[Group]) -> None:
-    """Try an optimizer on small weights, on the devices and sharded as the model's weights are.
+_LONGEST = 64  # rows and columns of stand-ins, per process: enough for block-wise optimizers
 
-    If it fails with those, it is tried with some as large as the model's smallest, because an
-    optimizer may need more than a few numbers.
+
+def check_step(make: Callable[..., Optimizer], groups: Sequence[Group]) -> None:
+    """Try an optimizer on small weights, on the devices of the model's and sharded like them.
 
     Args:
       make: makes the optimizer from parameter groups.
@@ -306,65 +308,50 @@ def check_step(make: Callable[..., Optimizer], groups: Sequence[Group]) -> None:
     Raises:
       RunError: the optimizer cannot step such weights.
     """
-    failure = None
-    for longest in (2, None):
-        try:
-            optimizer = make([_stand_ins(group, longest=longest) for group in groups])
-        except (RuntimeError, TypeError, ValueError):  # raised again by the real one
-            return
-        failure = _step_failure(optimizer)
-        if failure is None:
-            return
-    sharded = whole = ""
-    if meshes := [p.device_mesh for group in groups for p in group["params"] if is_sharded(p)]:
-        sharded = f", which are sharded over {meshes[0].size()} processes"
-        whole = ", or keep whole weights in each process (DataParallel)"
-    line = (str(failure).splitlines() or [type(failure).__name__])[0]
-    reason = textwrap.shorten(line, 200, placeholder="...").rstrip(".")
-    raise RunError(
-        f"the optimizer {type(optimizer).__name__} cannot step the weights of this model{sharded}: "
-        f"{reason}. Use another optimizer{whole}."
-    ) from failure
-
-
-def _step_failure(optimizer: Optimizer) -> Exception | None:
-    """Return what a step with dense gradients raises, except for a lack of memory."""
+    try:
+        optimizer = make([_stand_ins(group) for group in groups])
+    except (RuntimeError, TypeError, ValueError):  # raised again by the real one
+        return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.full_like(parameter, 0.5)
     try:
         optimizer.step()
     except torch.OutOfMemoryError:
-        return None
-    except Exception as error:  # whatever goes wrong in a user's own optimizer
-        return error
-    return None
+        return
+    except Exception as error:  # custom optimizers raise anything
+        sharded = whole = ""
+        if meshes := [p.device_mesh for group in groups for p in group["params"] if is_sharded(p)]:
+            sharded = f", which are sharded over {meshes[0].size()} processes"
+            whole = ", or keep whole weights in each process (DataParallel)"
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = textwrap.shorten(line, 200, placeholder="...").rstrip(".")
+        raise RunError(
+            f"the optimizer {type(optimizer).__name__} cannot step the weights of this "
+            f"model{sharded}: {reason}. Use another optimizer{whole}."
+        ) from error
 
 
-def _stand_ins(group: Group, *, longest: int | None) -> Group:
-    """Return a group with one parameter of each number of dimensions, the smallest one.
-
-    Args:
-      group: left unchanged.
-      longest: that a dimension may be, for each process; None for its own length.
-    """
+def _stand_ins(group: Group) -> Group:
+    """Return a group with a stand-in for its smallest parameter of each number of dimensions."""
     smallest: dict[int, nn.Parameter] = {}
     for parameter in group["params"]:
         other = smallest.get(parameter.dim())
         if other is None or parameter.numel() < other.numel():
             smallest[parameter.dim()] = parameter
-    return {**group, "params": [_stand_in(one, longest=longest) for one in smallest.values()]}
+    return {**group, "params": [_stand_in(one) for one in smallest.values()]}
 
 
-def _stand_in(parameter: nn.Parameter, *, longest: int | None) -> nn.Parameter:
-    make = partial(torch.full, device=parameter.device)
+def _stand_in(parameter: nn.Parameter) -> nn.Parameter:
+    longest, make = _LONGEST, partial(torch.full, device=parameter.device)
     if is_sharded(parameter):
         from torch.distributed.tensor import DTensor, full
 
         assert isinstance(parameter, DTensor)
-        make = partial(full, device_mesh=parameter.device_mesh, placements=parameter.placements)
-        longest = longest and longest * parameter.device_mesh.size()
-    shape = [min(size, longest or size) for size in parameter.shape]
+        mesh = parameter.device_mesh
+        make = partial(full, device_mesh=mesh, placements=parameter.placements)
+        longest *= mesh.size()
+    shape = [min(size, longest) for size in parameter.shape]
     copy = nn.Parameter(make(shape, 0.5, dtype=parameter.dtype))
     vars(copy).update(vars(parameter))
     return copy

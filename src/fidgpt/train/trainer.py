@@ -13,13 +13,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.cost import (
-    TRAINING_PASSES,
-    cost_by_place,
-    count_parameters,
-    flops_per_token,
-    shared_parameters,
-)
+from fidgpt import cost
 from fidgpt.data import TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
@@ -55,7 +49,6 @@ from fidgpt.train.meters import (
 )
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
-from fidgpt.train.progress import check_progress, check_text, progress
 from fidgpt.train.run_directory import (
     Outcome,
     RunDirectory,
@@ -66,7 +59,7 @@ from fidgpt.train.run_directory import (
     shell_words,
 )
 from fidgpt.train.samples import Samples
-from fidgpt.train.state import TrainState
+from fidgpt.train.state import TrainState, check_progress, check_text, progress
 from fidgpt.train.step import (
     GradientNorms,
     GradientTransform,
@@ -77,6 +70,8 @@ from fidgpt.train.step import (
 )
 from fidgpt.train.trackers.background import Trackers, require_packages
 from fidgpt.train.trackers.trackers import Row, Tracker
+
+__all__ = ["Trainer"]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -595,8 +590,8 @@ class Trainer:
         model, seq_len = self.model, self.seq_len
         if measured is None:
             measured = measured_flops(model, seq_len=seq_len) or {}
-        forward = flops_per_token(model, seq_len=seq_len) + sum(measured.values())
-        parameters = count_parameters(model)
+        forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
+        parameters = cost.count_parameters(model)
         tokens_per_step = self.batch_size * seq_len
         trainable = self.trainable or (lambda name, parameter: parameter.requires_grad)
         named = model.named_parameters()
@@ -604,8 +599,8 @@ class Trainer:
             parameters=parameters.total,
             trained_parameters=sum(p.numel() for name, p in named if trainable(name, p)),
             active_parameters=parameters.active,
-            shared=shared_parameters(model),
-            flops_per_token=TRAINING_PASSES * forward,
+            shared=cost.shared_parameters(model),
+            flops_per_token=cost.TRAINING_PASSES * forward,
             tokens=round(self.data.full_batches(self.num_steps) * tokens_per_step),
             num_steps=self.num_steps,
             tokens_per_step=tokens_per_step,
@@ -637,8 +632,8 @@ class Trainer:
         known = measured or {}
         return Summary(
             facts=self.facts(machine, measured=known),
-            parameters=count_parameters(self.model),
-            places=cost_by_place(self.model, seq_len=self.seq_len, measured=known),
+            parameters=cost.count_parameters(self.model),
+            places=cost.cost_by_place(self.model, seq_len=self.seq_len, measured=known),
             runs_without_memory=measured is not None,
             cache=cache_size(self.model, self.precision, seq_len=self.seq_len),
             groups=self.parameter_groups(),

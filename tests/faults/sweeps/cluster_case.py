@@ -1,5 +1,7 @@
-"""One sweep on a cluster that is disturbed, and what must hold of it."""
+"""Sweeps on a cluster that are disturbed, what strikes them, and what must hold of them."""
 
+import contextlib
+import json
 import os
 import random
 import signal
@@ -7,15 +9,63 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from faults.results import Wrong
+from faults.runs import Wrong, refuse_difference, result_of
 from faults.sweeps import mixed, toy
-from faults.sweeps.cases import Known
-from faults.sweeps.children import Journal
-from faults.sweeps.cluster_results import refuse_other
+from faults.sweeps.cases import (
+    DONE,
+    Journal,
+    Known,
+    SweepResult,
+    Trained,
+    plain_rows,
+    refuse_second_training,
+    sheet_of,
+)
+
+_TOY_STEPS = list(range(1, toy.NUM_STEPS + 1))
+
+
+def refuse_other(
+    directory: Path, lines: Sequence[Trained], expected: SweepResult, *, real: Collection[str]
+) -> None:
+    """Raises Wrong where a sweep differs from the undisturbed one, or did anything twice.
+
+    Args:
+      directory: of the sweep.
+      lines: of the journal.
+      expected: of the undisturbed sweep, whose points were all trained.
+      real: names of those that were trained here too.
+    """
+    rows = {row["directory"]: row for row in plain_rows(directory)}
+    wanted = {row["directory"]: dict(row) for row in expected.rows}
+    sheet = [row["name"] for row in sheet_of(directory)]
+    if rows.keys() != wanted.keys() or sheet != [row["name"] for row in expected.rows]:
+        raise Wrong(f"the results have rows of {sorted(rows)} and {sheet}")
+    for name, row in wanted.items():
+        if name not in real:
+            row["metrics"] = toy.LAST
+        if rows[name] != row:
+            raise Wrong(f"{name}: the row is {rows[name]} instead of {row}")
+        if name in real:
+            refuse_difference(result_of(directory / name), expected.runs[name])
+        else:
+            _refuse_other_toy(directory / name, lines)
+    refuse_second_training(lines, lost=set())
+
+
+def _refuse_other_toy(directory: Path, lines: Sequence[Trained]) -> None:
+    rows = (directory / "metrics.jsonl").read_text().splitlines()
+    own = [one.what for one in lines if one.point == directory.name and one.what != DONE]
+    for steps in ([json.loads(row)["step"] for row in rows], list(map(int, own))):
+        if steps != _TOY_STEPS:
+            raise Wrong(f"{directory.name} saved the steps {own}, and has rows {rows}")
+    if (mark := json.loads((directory / "done.json").read_text())) != toy.LAST:
+        raise Wrong(f"{directory.name}: done.json is {mark} instead of {toy.LAST}")
+
 
 NUM_REAL = 3  # points that are trained; toys stand in for the others
 _JOBS = 4
@@ -28,7 +78,7 @@ class Cluster(Protocol):
     """Where points run.
 
     Attributes:
-      runner: what the command is told of it.
+      runner: what the command is given for it.
       environment: variables by which the command finds it.
     """
 
@@ -102,7 +152,7 @@ class ClusterCase:
             )
 
     def wait(self, most: int = 25) -> None:
-        """Lets the sweep go on until some moment; the command is said again if it has ended.
+        """Let the sweep continue until a random moment; start the command again if it has ended.
 
         Args:
           most: so many further steps of toys.
@@ -115,7 +165,7 @@ class ClusterCase:
         self._wait_until(lambda: len(self.journal.lines()) >= until or not self._runs())
         time.sleep(self.draw.uniform(0, 0.5))
 
-    def tell_driver(self, number: int) -> bool:
+    def signal_driver(self, number: int) -> bool:
         """Sends the driver a signal, and waits for its end; returns whether it was there."""
         assert self._driver is not None
         was_there = self._runs()
@@ -158,11 +208,11 @@ class ClusterCase:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 try:
-                    said = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                    words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 except OSError:
                     continue
-                if any(str(self.folder) in one for one in said):
-                    found[int(entry.name)] = said
+                if any(str(self.folder) in one for one in words):
+                    found[int(entry.name)] = words
         return found
 
     def points(self) -> list[int]:
@@ -170,8 +220,8 @@ class ClusterCase:
         trains = [[toy.__file__], ["-m", "fidgpt.cli.train"]]
         return [
             pid
-            for pid, said in self.processes().items()
-            if any(said[1 : 1 + len(one)] == one for one in trains)
+            for pid, words in self.processes().items()
+            if any(words[1 : 1 + len(one)] == one for one in trains)
         ]
 
     def end_all(self) -> None:
@@ -192,3 +242,54 @@ class ClusterCase:
             if time.monotonic() > self._deadline:
                 raise Wrong(f"not done in {_PATIENCE:g} s; left are {self.processes()}")
             time.sleep(_POLL)
+
+
+_STEPS = 100  # of toys, somewhat more than a sweep has: it may end before all strikes have come
+
+
+ClusterKind = Callable[[ClusterCase], None]
+
+
+# Returns what it did, in a few words; "" where there was nothing to strike.
+ClusterStrike = Callable[[ClusterCase], str]
+
+
+class Absent(Exception):
+    """There is no such cluster here; the message has the reason."""
+
+
+def struck(*drawn: ClusterStrike, times: tuple[int, ...]) -> ClusterKind:
+    """So many of several strikes, each at a moment of chance."""
+
+    def kind(case: ClusterCase) -> None:
+        num_strikes = case.draw.choice(times)
+        for _ in range(num_strikes):
+            case.wait(_STEPS // num_strikes)
+            case.strikes[case.draw.choice(drawn)(case)] += 1
+        case.finish()
+
+    return kind
+
+
+def driver_signalled(*numbers: int) -> ClusterStrike:
+    """One of some signals to the driver, which ends."""
+
+    def strike(case: ClusterCase) -> str:
+        number = case.draw.choice(numbers)
+        was_there = case.signal_driver(number)
+        return f"{signal.Signals(number).name} to the driver" if was_there else ""
+
+    return strike
+
+
+def point_killed(case: ClusterCase) -> str:
+    """SIGKILL of a process that trains, or of a toy."""
+    return "point killed" if (found := case.points()) and kill(case.draw.choice(found)) else ""
+
+
+def kill(pid: int) -> bool:
+    """SIGKILL, unless it has just ended; returns whether it was there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False

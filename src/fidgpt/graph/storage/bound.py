@@ -25,7 +25,14 @@ from fidgpt.graph.fiddle import (
 )
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.paths import find_parameter
-from fidgpt.graph.storage.codec import encode, encode_default, encode_items, name_of, renamed
+from fidgpt.graph.storage.codec import (
+    declared,
+    encode,
+    encode_default,
+    encode_items,
+    name_of,
+    renamed,
+)
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_to
 
 # Types whose values are written to JSON as they are.
@@ -281,18 +288,24 @@ class BoundGraph:
         return found
 
     def _part_form(self, part: Any, arguments: Mapping[Key, Any], known: Mapping[int, str]) -> Any:
-        values: dict[str, Any] = {}
+        # By the first names of parameters, with those removed since, so that fingerprints stay.
+        first = {new: old for old, new in renamed(fdl.get_callable(part)).items()}
+        values = dict(declared(fdl.get_callable(part), "REMOVED"))
         for key, value in arguments.items():
+            name = first.get(str(key), str(key))
             if value is fdl.NO_VALUE:
                 continue
-            values[str(key)] = self._form(value, known)
+            values[name] = self._form(value, known)
             if error := self._without_form.get(id(value)):
                 if value is default_of(part, key):
-                    values[str(key)] = encode_default(value)
+                    values[name] = encode_default(value)
                 else:
                     place = join(self.path(part), step_to(key))
                     self.errors.append(ConfigError(f"{place}: {error}"))
-        tags = {str(key): sorted(map(self._name, own)) for key, own in nonempty_tags(part).items()}
+        tags = {
+            first.get(str(key), str(key)): sorted(map(self._name, own))
+            for key, own in nonempty_tags(part).items()
+        }
         try:
             called = self._name(fdl.get_callable(part))
         except ConfigError as error:

@@ -33,13 +33,14 @@ _NO_REFERENCES: Refer = {}
 
 def renamed(owner: Any) -> Mapping[str, str]:
     """Return the former names that a constructor or package declares, with their successors."""
-    found = _declared(owner, "RENAMED")
+    found = declared(owner, "RENAMED")
     for _ in found:  # a successor may have been renamed too
         found = {old: found.get(new, new) for old, new in found.items()}
     return found
 
 
-def _declared(owner: Any, name: str) -> Mapping[str, Any]:
+def declared(owner: Any, name: str) -> Mapping[str, Any]:
+    """Return what a constructor or package declares as `RENAMED` or `REMOVED`; else nothing."""
     found = getattr(owner, name, None)
     return found if isinstance(found, Mapping) else {}
 
@@ -58,7 +59,7 @@ def migrated(
     Raises:
       ConfigError: a removed parameter had another value, or a renamed one has both names.
     """
-    new_names, removed = renamed(function), _declared(function, "REMOVED")
+    new_names, removed = renamed(function), declared(function, "REMOVED")
     if not (new_names or removed):
         return written, []
     found: dict[str, Any] = {}

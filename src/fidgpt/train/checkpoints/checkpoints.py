@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import math
 import os
 import re
@@ -9,86 +10,67 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.train.checkpoints import manifest, retention
-from fidgpt.train.checkpoints.contents import Contents, Warn, contents_of, restore_chosen
+from fidgpt.ranges import require_size
+from fidgpt.train.checkpoints import manifest, retention, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.mirror import Mirror
-from fidgpt.train.checkpoints.peers import Peers
 from fidgpt.train.checkpoints.retention import EveryMinutes, KeepBest, KeepEvery
-from fidgpt.train.checkpoints.tensors import WriteAtOnce, Writer
+from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce, Writer
 from fidgpt.train.run_directory import print_stderr, resume_flag
 from fidgpt.train.state import Stateful
 
 if TYPE_CHECKING:
-    from fidgpt.train.checkpoints.sharded import Files
+    from fidgpt.train.checkpoints.sharded import Files, Stored
+
+__all__ = ["Checkpoints"]
+
+Warn = Callable[[str], object]
 
 
-class Draft(NamedTuple):
-    """The part of a checkpoint that this process writes.
-
-    Attributes:
-        pieces: of tensors, by file and name.
-        texts: JSON by the name of its file.
-        size: bytes of all pieces.
-    """
-
-    pieces: "Files"
-    texts: dict[str, Any]
-    size: int
-
-    def write(self, folder: Path) -> manifest.Seals:
-        """Write the files, sync them, and return their sizes and checksums."""
-        from fidgpt.train.checkpoints.sharded import write_pieces  # late: slow to import
-
-        for name, pieces in self.pieces.items():
-            write_pieces(folder / name, pieces)
-        for name, value in self.texts.items():
-            manifest.write_json(folder / name, value)
-        return manifest.seal(folder, [*self.pieces, *self.texts])
-
-
-def draft_of(contents: Contents, peers: Peers, *, keep: Callable[[str, Tensor], Tensor]) -> Draft:
-    """Return this process's part of a checkpoint.
+def save_files(
+    pieces: "Files",
+    texts: Mapping[str, Any],
+    final: Path,
+    *,
+    step: int,
+    notes: Mapping[str, Any],
+    peers: Peers,
+) -> None:
+    """Write a checkpoint from the parts of all processes, atomically.
 
     Args:
-        contents: of the whole checkpoint, the same on every process.
+        pieces: of tensors that this process writes, by file and name.
+        texts: JSON by the name of its file.
+        final: the directory of the checkpoint.
+        step: of the checkpoint.
+        notes: plain values for the manifest.
         peers: the processes that write it.
-        keep: returns what to write for a tensor, by a name that is the same every time.
-    """
-    from fidgpt.train.checkpoints.sharded import share_out  # late: slow to import
-
-    pieces = {
-        file: {
-            name: piece._replace(tensor=keep(f"{file}/{name}", piece.tensor))
-            for name, piece in content.items()
-        }
-        for file, content in share_out(contents.tensors, peers).items()
-    }
-    size = sum(piece.tensor.nbytes for content in pieces.values() for piece in content.values())
-    return Draft(pieces, contents.texts if peers.is_main else {}, size)
-
-
-def save_draft(
-    draft: Draft, final: Path, *, step: int, notes: Mapping[str, Any], peers: Peers
-) -> None:
-    """Write a checkpoint from the drafts of all processes, atomically.
 
     Raises:
         CheckpointError: it cannot be written; nothing half-written is left.
         ParallelError: another process could not write its part.
     """
+    from fidgpt.train.checkpoints.sharded import write_pieces  # late: slow to import
 
     def clearly(action: Callable[[], Any]) -> Any:
         try:
             return action()
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(cannot_write(final, error, draft.size)) from error
+            size = sum(one.tensor.nbytes for file in pieces.values() for one in file.values())
+            raise CheckpointError(cannot_write(final, error, size)) from error
+
+    def write() -> manifest.Seals:
+        for name, content in pieces.items():
+            write_pieces(temporary / name, content)
+        for name, value in texts.items():
+            manifest.write_json(temporary / name, value)
+        return manifest.seal(temporary, [*pieces, *texts])
 
     def seal_all(seals: list[manifest.Seals]) -> None:
         whole = {name: seal for one in seals for name, seal in one.items()}
@@ -98,7 +80,7 @@ def save_draft(
     temporary = Path()
     try:
         temporary = peers.on_main(lambda: clearly(lambda: manifest.begin(final)))
-        seals = peers.together(lambda: clearly(lambda: draft.write(temporary)))
+        seals = peers.together(lambda: clearly(write))
         peers.on_main(lambda: clearly(lambda: seal_all(seals)))
     except BaseException:
         if peers.is_main and temporary.name.startswith(manifest.TEMPORARY):
@@ -154,10 +136,8 @@ class Checkpoints:
         writer: Writer | None = None,
         mirror: Mirror | None = None,
     ) -> None:
-        if every is not None and every < 1:
-            raise ValueError(f"{every=} must be 1 or more steps, or None to save only the last.")
-        if keep_last < 1:
-            raise ValueError(f"{keep_last=} must be 1 or more checkpoints.")
+        require_size("every", every)
+        require_size("keep_last", keep_last)
         retention.check_keep(keep)
         self.every = every
         self.keep_last = keep_last
@@ -243,8 +223,16 @@ class Checkpoints:
         self.wait()
         if (peers := self._joined()).is_main:
             manifest.make_way(directory)
-        contents = contents_of(model, optimizer, state, stateful or {})
-        draft = draft_of(contents, peers, keep=self._writer.keep)
+        from fidgpt.train.checkpoints.sharded import share_out  # late: slow to import
+
+        sections, texts = contents_of(model, optimizer, state, stateful or {})
+        pieces = {
+            file: {
+                name: piece._replace(tensor=self._writer.keep(f"{file}/{name}", piece.tensor))
+                for name, piece in content.items()
+            }
+            for file, content in share_out(sections, peers).items()
+        }
         final = manifest.folder_of(directory) / manifest.name_of(step)
         notes = {
             "reasons": list(reasons) or [retention.REGULAR],
@@ -252,7 +240,8 @@ class Checkpoints:
         }
 
         def job() -> None:
-            save_draft(draft, final, step=step, notes=notes, peers=peers)
+            own = texts if peers.is_main else {}
+            save_files(pieces, own, final, step=step, notes=notes, peers=peers)
             peers.on_main(lambda: self._retire(final, step))
 
         self._writer.write(job)
@@ -320,9 +309,15 @@ class Checkpoints:
             it does not fit the model, the optimizer or the components.
         """
         self.wait()
-        return restore_chosen(
-            directory, step, model=model, optimizer=optimizer, stateful=stateful, warn=warn
-        )
+        needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
+        while True:
+            path = manifest.choose(directory, step, needed)
+            try:
+                return _restore_from(path, model, optimizer, stateful, warn)
+            except (OSError, SafetensorError) as error:
+                if path.exists():
+                    raise CheckpointError(f"{path} cannot be read: {error}.") from error
+                # The run has deleted it meanwhile, since there is a newer one.
 
     def require_free_mirror(self) -> None:
         """Check that a new run can use its mirror; all processes call this before any `save`."""
@@ -411,3 +406,144 @@ def verify(path: Path) -> None:
     """
     if reason := manifest.damage(path):
         raise CheckpointError(f"{path} {reason}")
+
+
+def contents_of(
+    model: nn.Module,
+    optimizer: Optimizer,
+    state: Mapping[str, Any],
+    stateful: Mapping[str, Stateful],
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return the tensors of the run by section and name, and JSON by the name of its file.
+
+    Raises:
+        CheckpointError: some state cannot be saved.
+    """
+    weights = tensors.model_tensors(model)
+    optimizer_json, moments = tensors.optimizer_parts(optimizer, model)
+    plain, unexpected = tensors.flatten(state, root="state")
+    if unexpected:
+        raise CheckpointError(f"{min(unexpected)} is a tensor; `state` is for plain values.")
+    sections = {"model": weights, "optimizer": moments}
+    texts = {"optimizer.json": optimizer_json, "state.json": plain}
+    if stateful:
+        memories = {name: part.state_dict() for name, part in stateful.items()}
+        texts["stateful.json"], sections["stateful"] = tensors.flatten(memories, root="stateful")
+    return sections, texts
+
+
+def _restore_from(
+    path: Path,
+    model: nn.Module,
+    optimizer: Optimizer | None,
+    stateful: Mapping[str, Stateful] | None,
+    warn: Warn | None,
+) -> tuple[int, dict[str, Any]]:
+    """Copy a good checkpoint into a run; the model is changed only if everything fits."""
+    weights, own = _stored(path, "model"), tensors.model_tensors(model)
+    _require_fit(path, weights, own)
+    memories = _memories(path, stateful, warn) if stateful is not None else {}
+    if optimizer is not None:
+        saved, stored = _read(path, "optimizer.json"), _stored(path, "optimizer")
+        with _naming_path(path):
+            tensors.check_optimizer(saved, optimizer, model)
+            moments = tensors.optimizer_targets(stored.kinds, optimizer)
+            stored.read_into(moments)
+            tensors.load_optimizer(saved, moments, optimizer)
+    weights.read_into(own)
+    for name, memory in memories.items():
+        (stateful or {})[name].load_state_dict(memory)
+    return _step_and_state(path)
+
+
+def check_fit(
+    directory: Path, step: int | None, *, model: nn.Module, optimizer: Optimizer | None
+) -> tuple[int, dict[str, Any]]:
+    """Check by its metadata that a checkpoint fits; return its step and its `state`.
+
+    No tensor is read, and no file except the manifest is checked for damage.
+
+    Args:
+        directory: of the run.
+        step: of the checkpoint; None for the newest.
+        model: may be on the meta device.
+        optimizer: over the parameters of this model; None if it cannot be made there.
+
+    Raises:
+        CheckpointError: there is none, or it does not fit.
+    """
+    path = manifest.choose(directory, step, needed=())
+    _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
+    if optimizer is not None:
+        with _naming_path(path):
+            tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
+    return _step_and_state(path)
+
+
+def _require_fit(path: Path, weights: "Stored", own: Mapping[str, Tensor]) -> None:
+    if wrong := tensors.misfits(weights.kinds, own):
+        raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
+
+
+def _step_and_state(path: Path) -> tuple[int, dict[str, Any]]:
+    return _read(path, manifest.MANIFEST)["step"], tensors.unflatten(_read(path, "state.json"), {})
+
+
+def _stored(path: Path, section: str) -> "Stored":
+    # Late: it needs torch.distributed.checkpoint, which is slow to import.
+    from fidgpt.train.checkpoints.sharded import Stored
+
+    return Stored(manifest.files_of(path, section))
+
+
+@contextlib.contextmanager
+def _naming_path(path: Path) -> Iterator[None]:
+    """Add the path of a checkpoint that does not fit the optimizer to the error."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} does not fit this optimizer: {error}.") from None
+
+
+def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -> dict[str, Any]:
+    """Return what a checkpoint holds for each component, as far as it has them."""
+    now = {name: part.state_dict() for name, part in stateful.items()}
+    saved: dict[str, Any] = {}
+    if (path / "stateful.json").exists():
+        stored = _stored(path, "stateful")
+        _, own = tensors.flatten(now, root="stateful")
+        alike = {
+            name: one
+            for name, one in own.items()
+            if name in stored.kinds and tuple(one.shape) == stored.kinds[name].shape
+        }
+        memory = {
+            name: tensors.empty(kind, like=alike.get(name)) for name, kind in stored.kinds.items()
+        }
+        stored.read_into(memory)
+        saved = tensors.unflatten(_read(path, "stateful.json"), memory)
+    new = [name for name in stateful if name not in saved]
+    other = [
+        name for name in stateful if name in saved and not now[name].keys() <= saved[name].keys()
+    ]
+    gone = [name for name in saved if name not in stateful]
+    if warn is None and (new or other or gone):
+        lines = [f"{name} is missing" for name in new]
+        lines += [f"{name} is of another kind" for name in other]
+        lines += [f"{name} is not part of this run" for name in gone]
+        raise CheckpointError(
+            f"{path} does not fit the components of this run: {'; '.join(lines)}.\n"
+            "Resume with the components that the run had when it was saved, or start a new run."
+        )
+    for line in (
+        *(f"{name} starts from its initial state: it is not in {path}." for name in new),
+        *(f"{name} starts from its initial state: {path} has another kind." for name in other),
+        *(f"{name} in {path} is ignored: this run has no such component." for name in gone),
+    ):
+        if warn is not None:
+            warn(line)
+    return {name: saved[name] for name in stateful if name not in (*new, *other)}
+
+
+def _read(path: Path, name: str) -> Any:
+    return json.loads((path / name).read_bytes())

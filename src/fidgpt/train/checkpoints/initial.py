@@ -1,7 +1,7 @@
 """Initialising a new run with weights of another one."""
 
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from fidgpt.train.run_directory import print_stderr
 if TYPE_CHECKING:
     from fidgpt.train.checkpoints.sharded import Stored
 
+__all__ = ["initial_weights"]
+
 
 _LISTED = 8
 
@@ -28,7 +30,6 @@ def initial_weights(
     only: Sequence[str] = ("*",),
     renamed: Mapping[str, str] | None = None,
     step: int | None = None,
-    tell: Callable[[str], object] | None = None,
 ) -> None:
     """Copy weights of another run into a model by name; the others keep their initial values.
 
@@ -42,7 +43,6 @@ def initial_weights(
         renamed: maps names in this model to those in the source, as `{"blocks.*": "layers.*"}`; the
             `*`, at most one, is the same text on both sides. What is renamed must exist.
         step: of the run; None for the newest.
-        tell: receives lines about what was copied and what not; None prints them on standard error.
 
     Raises:
         CheckpointError: there is no good checkpoint, nothing is selected, a selected or renamed
@@ -52,7 +52,7 @@ def initial_weights(
     own = model_tensors(model)
     _check_words(own, only, renamed or {})
     stored = _stored(Path(path).expanduser(), step)
-    wanted = [name for name in own if _matches(name, only)]
+    wanted = [name for name in own if any(_matching([name], one) for one in only)]
     theirs = {name: _renamed(name, renamed or {}) for name in wanted}
     taken = {name: there for name, there in theirs.items() if there in stored.kinds}
     absent = {name: there for name, there in theirs.items() if name not in taken}
@@ -77,8 +77,19 @@ def initial_weights(
     if wrong := misfits(shaped, {name: own[name] for name in taken}):
         raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
     stored.read_into({there: own[name] for name, there in taken.items()})
-    for line in _report(path, taken, own, stored.kinds):
-        (tell or _log)(line)
+    if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
+        return
+    numbers = sum(own[name].numel() for name in taken)
+    print_stderr(
+        f"begins with {len(taken)} tensors ({numbers:,} numbers) of {path}: {_some(taken)}."
+    )
+    if rest := [name for name in own if name not in taken]:
+        print_stderr(f"{len(rest)} tensors keep their initial values: {_some(rest)}.")
+    if spare := [name for name in stored.kinds if name not in taken.values()]:
+        print_stderr(f"{len(spare)} tensors there are not used: {_some(spare)}.")
+
+
+initial_weights.REMOVED = {"tell": None}  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def _check_words(
@@ -131,10 +142,6 @@ def _stored(path: Path, step: int | None) -> "Stored":
     return Stored(manifest.files_of(chosen, "model"))
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(_matching([name], pattern) for pattern in patterns)
-
-
 def _matching(names: Iterable[str], pattern: str) -> list[str]:
     below = f"{pattern}.*"
     return [n for n in names if fnmatch.fnmatchcase(n, pattern) or fnmatch.fnmatchcase(n, below)]
@@ -159,26 +166,6 @@ def _fitting(names: Iterable[str], here: str) -> list[str]:
     long = len(before) + len(after)
     fits = [name for name in names if name.startswith(before) and name.endswith(after)]
     return [name for name in fits if len(name) >= long]
-
-
-def _report(
-    path: str | Path,
-    taken: Mapping[str, str],
-    own: Mapping[str, Tensor],
-    stored: Mapping[str, object],
-) -> list[str]:
-    numbers = sum(own[name].numel() for name in taken)
-    lines = [f"begins with {len(taken)} tensors ({numbers:,} numbers) of {path}: {_some(taken)}."]
-    if rest := [name for name in own if name not in taken]:
-        lines.append(f"{len(rest)} tensors keep their initial values: {_some(rest)}.")
-    if spare := [name for name in stored if name not in taken.values()]:
-        lines.append(f"{len(spare)} tensors there are not used: {_some(spare)}.")
-    return lines
-
-
-def _log(line: str) -> None:
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
-        print_stderr(line)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 from fidgpt.files import sync
 from fidgpt.train.run_directory import resume_flag
 
+__all__ = ["CheckpointError"]
+
 TEMPORARY = ".tmp-"
 REPLACED = ".old-"
 

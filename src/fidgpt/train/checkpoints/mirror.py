@@ -6,24 +6,23 @@ import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.retention import Saved, saved_of
 from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
 
+__all__ = ["Mirror"]
+
 # Files that identify a run: written once at its start, with the time.
 IDENTITY = ("command.txt", "environment.json")
 _RUN = "run"  # in the folder of a copy: the files of the run directory at that time
+Staying = Callable[[Sequence[Saved]], set[int]]
 
 
-class Storage:
-    """A folder of copies of checkpoints. Its methods raise the errors of the storage.
-
-    Args:
-      url: of the folder, which need not exist yet.
-    """
+class _Storage:
+    """A folder of copies of checkpoints, which need not exist yet; raises the storage's errors."""
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs  # late: few runs have a mirror
@@ -31,18 +30,15 @@ class Storage:
         found: tuple[Any, str] = url_to_fs(url)
         self._system, root = found
         self._root = root.rstrip("/")
-
-    def complete(self) -> set[int]:
-        """Return the steps with complete copies."""
-        return {
-            step
-            for step in self._begun()
-            if self._system.exists(f"{self._folder(step)}/{manifest.MANIFEST}")
-        }
-
-    def cut_short(self) -> set[int]:
-        """Return the steps with partial copies."""
-        return self._begun() - self.complete()
+        begun: dict[int, set[str]] = {}
+        if self._system.exists(self._root):
+            self._system.invalidate_cache()  # others write there too
+            for name in self._names(self._root):
+                if manifest.is_canonical(name):
+                    step = int(name.removeprefix("step_"))
+                    begun[step] = self._names(self._folder(step))
+        self.complete = {step for step, names in begun.items() if manifest.MANIFEST in names}
+        self.cut_short = begun.keys() - self.complete
 
     def read_manifest(self, step: int) -> dict[str, Any]:
         """Return the manifest of a copy; empty if it is damaged."""
@@ -62,9 +58,8 @@ class Storage:
 
     def receive(self, step: int, folder: Path) -> None:
         """Copy the files of a checkpoint into a folder."""
-        for path in self._system.ls(self._folder(step), detail=False):
-            if _name(path) != _RUN:
-                self._system.get_file(path, str(folder / _name(path)))
+        for name in self._names(self._folder(step)) - {_RUN}:
+            self._system.get_file(f"{self._folder(step)}/{name}", str(folder / name))
 
     def remove(self, step: int) -> None:
         """Delete a copy, the manifest first."""
@@ -74,25 +69,17 @@ class Storage:
         if self._system.exists(target):
             self._system.rm(target, recursive=True)
 
-    def run_files(self, step: int, *, names: Collection[str] | None = None) -> dict[str, bytes]:
-        """Return the files of the run stored with a copy, by name: all of them, or some."""
-        folder = f"{self._folder(step)}/{_RUN}"
-        if not self._system.exists(folder):
+    def run_files(self, *, names: Collection[str] | None = None) -> dict[str, bytes]:
+        """Return files of the run stored with the newest copy, all or some, by name."""
+        folder = f"{self._folder(max(self.complete))}/{_RUN}" if self.complete else ""
+        if not folder or not self._system.exists(folder):
             return {}
-        paths = {_name(path): path for path in self._system.ls(folder, detail=False)}
-        return {
-            name: self._system.cat_file(path)
-            for name, path in paths.items()
-            if names is None or name in names
-        }
+        found = self._names(folder) if names is None else self._names(folder) & {*names}
+        return {name: self._system.cat_file(f"{folder}/{name}") for name in found}
 
-    def _begun(self) -> set[int]:
-        """Return the steps with any files, without a cache since others write there too."""
-        if not self._system.exists(self._root):
-            return set()
-        self._system.invalidate_cache()
-        names = map(_name, self._system.ls(self._root, detail=False))
-        return {int(name.removeprefix("step_")) for name in names if manifest.is_canonical(name)}
+    def _names(self, folder: str) -> set[str]:
+        paths = self._system.ls(folder, detail=False)
+        return {path.rstrip("/").rpartition("/")[2] for path in paths}
 
     def _folder(self, step: int) -> str:
         return f"{self._root}/{manifest.name_of(step)}"
@@ -107,13 +94,6 @@ def is_same_run(directory: Path, contents: Mapping[str, bytes]) -> bool:
     )
 
 
-def _name(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
-
-
-Staying = Callable[[Sequence[Saved]], set[int]]
-
-
 class Mirror:
     """Copies each finished checkpoint to a URL, and restores a run whose disk was lost.
 
@@ -126,14 +106,14 @@ class Mirror:
     Args:
         url: a folder for this run alone, such as `gs://bucket/runs/first` or `s3://...`: any URL
             of fsspec; `gcsfs` or `s3fs` may have to be installed.
-        tell: receives warnings about failed copies; None prints them on standard error.
     """
 
-    def __init__(self, url: str, *, tell: Callable[[str], object] | None = None) -> None:
+    REMOVED: ClassVar[Mapping[str, object]] = {"tell": None}
+
+    def __init__(self, url: str) -> None:
         if "://" not in url and not url.startswith(("/", "~")):
             raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or an absolute path.")
         self.url = url
-        self._log = tell or print_stderr
         self._is_own = False  # until it was checked
         self._only_there: dict[int, Saved] = {}  # read once, each by a request
         self._missed: tuple[Path, Staying, int] | None = None  # the arguments of a failed `follow`
@@ -145,7 +125,7 @@ class Mirror:
             CheckpointError: the storage cannot be reached, or holds checkpoints already.
         """
         with self._naming("checkpoints cannot be copied to"):
-            there = Storage(self.url).complete()
+            there = _Storage(self.url).complete
         if there:
             raise CheckpointError(
                 f"{self.url} holds the checkpoints of a run up to step {max(there)}, which a new "
@@ -163,18 +143,24 @@ class Mirror:
             step: the newest; later copies are of steps that the run has abandoned.
         """
         try:
-            storage, there = self._own_copies(directory)
-            here = manifest.find(directory)
-            stay = staying(self._saved(storage, here, there, until=step))
+            storage, here = self._own_copies(directory), manifest.find(directory)
+            known = self._only_there
+            self._only_there = {
+                other: known.get(other) or saved_of(other, storage.read_manifest(other))
+                for other in storage.complete
+                if other not in here and other <= step
+            }
+            local = [saved_of(one, manifest.read_manifest(path)) for one, path in here.items()]
+            stay = staying([*local, *self._only_there.values()])
             for other in sorted(stay & here.keys()):
-                if other not in there or other == step:
+                if other not in storage.complete or other == step:
                     storage.send(here[other], other, run=directory)
-            for other in sorted((there | storage.cut_short()) - stay):
+            for other in sorted((storage.complete | storage.cut_short) - stay):
                 storage.remove(other)
             self._missed = None
         except Exception as error:  # every kind of storage has its own
-            self._log(
-                f"warning: step {step} was not copied to {self.url} ({_words(error)}); it is "
+            print_stderr(
+                f"warning: step {step} was not copied to {self.url} ({_line(error)}); it is "
                 f"complete in {directory}, and copying is retried with the next checkpoint."
             )
             self._missed = (directory, staying, step)
@@ -196,12 +182,20 @@ class Mirror:
         """
         here = manifest.find(directory)
         if (here and step is None) or step in here:
-            self._look(directory)
+            try:
+                self._own_copies(directory)
+            except CheckpointError:
+                raise
+            except Exception as error:  # every kind of storage has its own
+                print_stderr(
+                    f"warning: {self.url} cannot be reached ({_line(error)}); the next checkpoint "
+                    "tries again."
+                )
             return
         with self._naming("no checkpoint can be copied from"):
-            storage, there = self._own_copies(directory)
-            wanted = max(there, default=None) if step is None else step
-            if wanted is None or wanted not in there:
+            storage = self._own_copies(directory)
+            wanted = max(storage.complete, default=None) if step is None else step
+            if wanted is None or wanted not in storage.complete:
                 return
             final = manifest.folder_of(directory) / manifest.name_of(wanted)
             manifest.make_way(directory)
@@ -219,7 +213,7 @@ class Mirror:
             CheckpointError: the storage cannot be read.
         """
         with self._naming("no run can be restored from"):
-            return bool(Storage(self.url).complete())
+            return bool(_Storage(self.url).complete)
 
     def bring(self, directory: Path) -> None:
         """Restore the directory of the run from the newest copy, without its checkpoints.
@@ -233,17 +227,22 @@ class Mirror:
             RunError: the directory cannot be created.
         """
         with self._naming("no run can be restored from"):
-            storage = Storage(self.url)
-            there = storage.complete()
-            contents = storage.run_files(max(there)) if there else {}
+            storage = _Storage(self.url)
+            contents = storage.run_files()
         if not contents:
-            kind = "checkpoints without the files of their run" if there else "no copy of a run"
+            no_files = "checkpoints without the files of their run"
+            kind = no_files if storage.complete else "no copy of a run"
             raise CheckpointError(
                 f"{self.url} holds {kind}: name the folder of the run's checkpoints.mirror."
             )
+
+        def fill(folder: Path) -> None:
+            for name, content in contents.items():
+                (folder / name).write_bytes(content)
+
         try:
             if not os.path.lexists(directory):
-                RunDirectory(directory, texts={}).create(fill=_writing(contents))
+                RunDirectory(directory, texts={}).create(fill=fill)
         except RunError:
             if not os.path.lexists(directory):  # else another process was faster
                 raise
@@ -253,48 +252,25 @@ class Mirror:
                 "name another --run_dir."
             )
 
-    def _saved(
-        self, storage: Storage, here: dict[int, Path], there: Collection[int], *, until: int
-    ) -> list[Saved]:
-        """Return the checkpoints of the run, local or copied."""
-        known = self._only_there
-        self._only_there = {
-            step: known.get(step) or saved_of(step, storage.read_manifest(step))
-            for step in there
-            if step not in here and step <= until
-        }
-        local = [saved_of(step, manifest.read_manifest(path)) for step, path in here.items()]
-        return [*local, *self._only_there.values()]
-
-    def _look(self, directory: Path) -> None:
-        try:
-            self._own_copies(directory)
-        except CheckpointError:
-            raise
-        except Exception as error:  # every kind of storage has its own
-            self._log(
-                f"warning: {self.url} cannot be reached ({_words(error)}); the next checkpoint "
-                "tries again."
-            )
-
-    def _own_copies(self, directory: Path) -> tuple[Storage, set[int]]:
-        """Return the storage, and the steps of the run `directory` with complete copies.
+    def _own_copies(self, directory: Path) -> _Storage:
+        """Return the storage of the run `directory`.
 
         Raises:
-            CheckpointError: they belong to another run, and this one would delete them.
+            CheckpointError: it belongs to another run, and this one would delete its copies.
         """
-        storage = Storage(self.url)
-        there = storage.complete()
-        if there and not self._is_own:
-            contents = storage.run_files(max(there), names=IDENTITY)
-            if not is_same_run(directory, contents):
-                raise CheckpointError(
-                    f"{self.url} holds the checkpoints of another run than {directory}, up to step "
-                    f"{max(there)}, which this one would delete: name a folder for this run alone, "
-                    "with --config='fiddler:mirror_checkpoints(url=...)'."
-                )
-        self._is_own = True
-        return storage, there
+        storage = _Storage(self.url)
+        self._is_own = (
+            self._is_own
+            or not storage.complete
+            or is_same_run(directory, storage.run_files(names=IDENTITY))
+        )
+        if not self._is_own:
+            raise CheckpointError(
+                f"{self.url} holds the checkpoints of another run than {directory}, up to step "
+                f"{max(storage.complete)}, which this one would delete: name a folder for this run "
+                "alone, with --config='fiddler:mirror_checkpoints(url=...)'."
+            )
+        return storage
 
     @contextlib.contextmanager
     def _naming(self, failure: str) -> Iterator[None]:
@@ -305,18 +281,10 @@ class Mirror:
             raise
         except Exception as error:  # every kind of storage has its own
             raise CheckpointError(
-                f"{failure} {self.url} ({_words(error)}): check that it can be reached and that "
+                f"{failure} {self.url} ({_line(error)}): check that it can be reached and that "
                 "its package is installed, such as gcsfs or s3fs."
             ) from error
 
 
-def _writing(contents: dict[str, bytes]) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        for name, content in contents.items():
-            (folder / name).write_bytes(content)
-
-    return write
-
-
-def _words(error: Exception) -> str:
+def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+__all__ = ["EveryMinutes", "KeepBest", "KeepEvery"]
+
 # Why a checkpoint was saved.
 REGULAR, PERMANENT, BEST, TEMPORARY = "regular", "permanent", "best", "temporary"
 

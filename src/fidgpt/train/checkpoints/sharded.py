@@ -1,4 +1,4 @@
-"""Tensors that several processes hold, saved and loaded."""
+"""Tensors that are sharded over processes, saved and loaded."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,24 +13,23 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
-    MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import ReadItem, SavePlan
 
-from fidgpt.train.checkpoints.peers import Peers
+from fidgpt.train.checkpoints.writing import Peers
 
-# The words of torch's own HuggingFaceStorageReader, which so reads what is written here.
+# Keys of torch's HuggingFaceStorageReader, which can read these files.
 SHARDING, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 
 
 class Piece(NamedTuple):
-    """A block of a tensor that lies on this process.
+    """A block of a tensor on this process.
 
     Attributes:
         tensor: the block, in memory of the run.
-        offsets: where it begins in each dimension of the whole tensor.
+        offsets: its start in each dimension of the whole tensor.
     """
 
     tensor: Tensor
@@ -41,10 +40,10 @@ Files = dict[str, dict[str, Piece]]
 
 
 def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Files:
-    """The files that this process writes: the pieces in each, by the tensor's name.
+    """Return the pieces of each file that this process writes, by the tensor's name.
 
-    A section that one process holds becomes `model.safetensors`; one that is sharded over several,
-    a file for each, `model-00001-of-00004.safetensors`. What several hold alike is written once.
+    A section on one process becomes `model.safetensors`; one that is sharded over several, a file
+    for each, `model-00001-of-00004.safetensors`. Replicated tensors are written once.
     """
     flat = {
         f"{section}/{name}": tensor.detach()
@@ -67,7 +66,7 @@ def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Fil
 
 
 def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
-    """One safetensors file; tensors that overlap in memory are stored one by one."""
+    """Write a safetensors file; tensors that overlap in memory are stored separately."""
     plain: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, piece in pieces.items():
@@ -80,11 +79,11 @@ def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
     safetensors.torch.save_file(
         plain, path, metadata=_sharding(pieces) if "-of-" in path.name else None
     )
-    path.chmod(mode)  # save_file makes a file that only its owner may read, whatever the umask
+    path.chmod(mode)  # save_file ignores the umask
 
 
 def _names(sections: Mapping[str, object], plans: list[SavePlan], rank: int) -> dict[str, str]:
-    """The file of each section that this process writes something of."""
+    """Return the file of each section that this process writes a part of."""
     names = {}
     for section in sections:
         holders = [
@@ -120,10 +119,10 @@ class Stored:
     """Tensors of safetensors files, whole or in pieces, as one table by name.
 
     Args:
-        files: each holds pieces; one that says nothing of them holds whole tensors.
+        files: hold pieces, or whole tensors if they have no offsets.
 
     Attributes:
-        kinds: what there is.
+        kinds: of the whole tensors, by name.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -137,48 +136,34 @@ class Stored:
         }
 
     def read_into(self, targets: Mapping[str, Tensor]) -> None:
-        """Fills tensors of this process, sharded ones with their own part, bit for bit."""
+        """Fill tensors of this process, sharded ones with their own part, bit for bit."""
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         inert = {name: tensor.detach() for name, tensor in targets.items()}
         planner.set_up_planner(inert, Metadata(dict(self._table)))
         by_file: dict[Path, list[ReadItem]] = {}
         for item in planner.create_local_plan().items:
-            by_file.setdefault(self._place(item.storage_index), []).append(item)
+            place = item.storage_index.fqn, tuple(item.storage_index.offset or ())
+            by_file.setdefault(self._places[place], []).append(item)
         for file, items in by_file.items():
             with safe_open(file, "pt") as opened:
                 for item in items:
                     planner.resolve_tensor(item).copy_(_read(opened, item))
 
-    def read(self) -> dict[str, Tensor]:
-        """All tensors, whole, on the CPU."""
-        tensors = {
-            name: torch.empty(kind.shape, dtype=kind.dtype) for name, kind in self.kinds.items()
-        }
-        self.read_into(tensors)
-        return tensors
-
     def _list(self, file: Path) -> None:
         with safe_open(file, "pt") as opened:
             offsets = json.loads((opened.metadata() or {}).get(SHARDING, "{}"))
-            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+            for name in opened.keys():  # noqa: SIM118 - it is not a mapping
                 piece = opened.get_slice(name)
                 shape = piece.get_shape()
                 dtype = piece[:0].dtype if shape else opened.get_tensor(name).dtype
                 begin = offsets[name][OFFSETS] if name in offsets else [0] * len(shape)
-                self._add(name, dtype, begin, shape)
+                end = torch.Size(map(sum, zip(begin, shape, strict=True)))
+                entry = self._table.setdefault(
+                    name, TensorStorageMetadata(TensorProperties(dtype=dtype), end, [])
+                )
+                entry.chunks.append(ChunkStorageMetadata(torch.Size(begin), torch.Size(shape)))
+                entry.size = torch.Size(map(max, entry.size, end))
                 self._places[name, tuple(begin)] = file
-
-    def _add(self, name: str, dtype: torch.dtype, begin: list[int], shape: list[int]) -> None:
-        end = [first + count for first, count in zip(begin, shape, strict=True)]
-        chunk = ChunkStorageMetadata(torch.Size(begin), torch.Size(shape))
-        entry = self._table.setdefault(
-            name, TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(end), [])
-        )
-        entry.chunks.append(chunk)
-        entry.size = torch.Size(map(max, entry.size, end))
-
-    def _place(self, index: MetadataIndex) -> Path:
-        return self._places[index.fqn, tuple(index.offset or ())]
 
 
 def _read(opened: safe_open, item: ReadItem) -> Tensor:

@@ -1,9 +1,8 @@
-"""Tensors of checkpoints: sharded, written and read."""
+"""State as JSON and tensors: of models, optimizers and other components."""
 
 import math
-import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +13,14 @@ from fidgpt.train.checkpoints.manifest import CheckpointError
 
 
 def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
-    """A JSON value and the tensors it names; `unflatten` is the inverse.
+    """Return a JSON value and the tensors it names; `unflatten` is the inverse.
 
-    Holds None, bool, int, float (inf and nan too), str, list, tuple, dict with such keys, Tensor.
-    One tensor in two places is stored once and comes back as one tensor. `root` opens the names of
-    the tensors and of the place in the error.
+    Supports None, bool, int, float, str, list, tuple, dict with such keys, and Tensor.
+    A tensor in two places is stored once and restored as one. `root` is the prefix of the names of
+    tensors, and of the place in the error.
 
     Raises:
-        CheckpointError: something else is in it; the message names the place and the type.
+        CheckpointError: it holds something else; the message names the place and the type.
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
@@ -54,10 +53,7 @@ def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
 
 
 def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value that `flatten` took apart, of the tensors that are handed over with it.
-
-    One that did not lie in memory row by row is copied, so that it lies as it did.
-    """
+    """Return the value that was flattened; tensors that were not contiguous get their strides."""
     made: dict[str, Tensor] = {}
 
     def decode(item: Any) -> Any:
@@ -99,7 +95,7 @@ _LISTED = 12
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; a tied one once, under its first name.
+    """Return parameters and persistent buffers by name; a tied one once, under its first name.
 
     Raises:
         CheckpointError: a tensor is on the meta device, or a module keeps extra state.
@@ -112,7 +108,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The same of a model that may be on the meta device.
+    """Return what `model_tensors` does, for a model that may be on the meta device.
 
     Raises:
         CheckpointError: a module keeps extra state.
@@ -120,16 +116,16 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     found: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{name} is no tensor: give the module a buffer instead.")
+            raise CheckpointError(f"{name} is not a tensor: give the module a buffer instead.")
         found.setdefault(id(tensor), (name, tensor))
     return dict(found.values())
 
 
 def misfits(saved: Mapping[str, Any], model: Mapping[str, Tensor]) -> list[str]:
-    """A line for each tensor whose name, shape or dtype differs between a file and a model.
+    """Return a line for each tensor whose name, shape or dtype differs.
 
     Args:
-        saved: what has a dtype and a shape, by name.
+        saved: dtypes and shapes in a file, by name.
         model: its tensors, by name.
     """
     lines = [
@@ -148,13 +144,13 @@ def _kind(tensor: Any) -> str:
 
 
 def optimizer_parts(optimizer: Optimizer, model: nn.Module) -> tuple[Any, dict[str, Tensor]]:
-    """The state of an optimizer as JSON and tensors, with the names of what it optimizes."""
+    """Return the state of an optimizer as JSON and tensors, with the names of its parameters."""
     state, tensors = flatten(optimizer.state_dict(), root=type(optimizer).__name__)
     return _identity(optimizer, model) | {"state_dict": state}, tensors
 
 
 def check_optimizer(saved: Any, optimizer: Optimizer, model: nn.Module) -> None:
-    """Raises CheckpointError where the class or the grouped parameters are not those saved."""
+    """Raise CheckpointError if the class or the grouped parameters are not those saved."""
     own = _identity(optimizer, model)
     if saved["class"] != own["class"]:
         raise CheckpointError(f"it was saved by {saved['class']}, and this run uses {own['class']}")
@@ -169,11 +165,11 @@ def check_optimizer(saved: Any, optimizer: Optimizer, model: nn.Module) -> None:
 
 
 def optimizer_targets(kinds: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Tensor]:
-    """Memory for the state of an optimizer, sharded as each parameter is now.
+    """Allocate the state of an optimizer, sharded as each parameter is now.
 
     Args:
-        kinds: what has a dtype and a shape, by the name that `optimizer_parts` gave.
-        optimizer: the one that takes the state.
+        kinds: dtypes and shapes by the names of `optimizer_parts`.
+        optimizer: whose state it is.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     targets = {}
@@ -186,7 +182,7 @@ def optimizer_targets(kinds: Mapping[str, Any], optimizer: Optimizer) -> dict[st
 
 
 def empty(kind: Any, *, like: Tensor | None) -> Tensor:
-    """Memory for a tensor; beside a sharded one it is sharded alike, or whole on every process."""
+    """Allocate a tensor, sharded like another one of its shape, else whole on every process."""
     if like is None or not is_sharded(like) or not kind.shape:
         return torch.empty(kind.shape, dtype=kind.dtype)
     if tuple(like.shape) == tuple(kind.shape):
@@ -200,10 +196,10 @@ def empty(kind: Any, *, like: Tensor | None) -> Tensor:
 
 
 def load_optimizer(saved: Any, tensors: Mapping[str, Tensor], optimizer: Optimizer) -> None:
-    """Puts the state back, every number and every bit of every tensor as it was.
+    """Restore the state bit for bit.
 
     Raises:
-        CheckpointError: the optimizer's own `load_state_dict` keeps a tensor in another form.
+        CheckpointError: the optimizer's `load_state_dict` converts a tensor.
     """
     state_dict = unflatten(saved["state_dict"], tensors)
     optimizer.load_state_dict(state_dict)
@@ -246,78 +242,3 @@ def _uncast(saved: Any, live: Any) -> Any:
     if isinstance(saved, dict):
         return {key: _uncast(value, live[key]) for key, value in saved.items()}
     return saved
-
-
-@runtime_checkable
-class Writer(Protocol):
-    """Writes one checkpoint at a time."""
-
-    def keep(self, name: str, tensor: Tensor) -> Tensor:
-        """What will be written of a tensor that training may change as soon as it goes on."""
-        ...
-
-    def write(self, job: Callable[[], None]) -> None:
-        """Does the job, at once or soon; the one before is done."""
-        ...
-
-    def wait(self) -> None:
-        """Returns once nothing is being written, and raises what the last job raised."""
-        ...
-
-
-class WriteAtOnce:
-    """Training waits until a checkpoint is written."""
-
-    def keep(self, name: str, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
-        return tensor
-
-    def write(self, job: Callable[[], None]) -> None:
-        """Does the job."""
-        job()
-
-    def wait(self) -> None:
-        """Nothing is being written."""
-
-
-class WriteBeside:
-    """Copies at once, and writes in a thread while training goes on.
-
-    The copy lies in the main memory and is kept for the next one, so a process needs once more what
-    its part of a checkpoint takes. Where a save comes before the one before is written, it waits.
-    What a writing raises is raised by the next save, or at the end of the run.
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[str, Tensor] = {}
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def keep(self, name: str, tensor: Tensor) -> Tensor:
-        """A copy of the tensor; of one name there is one, so nothing may be being written."""
-        copy = self._copies.get(name)
-        if copy is None or (copy.shape, copy.dtype) != (tensor.shape, tensor.dtype):
-            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-            self._copies[name] = copy
-        return copy.copy_(tensor.detach())
-
-    def write(self, job: Callable[[], None]) -> None:
-        """Starts the job in a thread, which ends with the process: who leaves in order waits."""
-        self.wait()
-        self._thread = threading.Thread(target=self._run, args=(job,), daemon=True)
-        self._thread.start()
-
-    def wait(self) -> None:
-        """Waits for the thread; raises what the job raised, once."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _run(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except BaseException as error:
-            self._error = error

@@ -18,6 +18,8 @@ from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError
 from fidgpt.train.trackers.trackers import Journal, Row, Tracker, read_rows
 
+__all__ = ["BackgroundTracker"]
+
 GROUP = "FIDGPT_GROUP"  # set by a sweep for its points, or by users for runs that belong together
 Scalar = bool | int | float | str | None
 

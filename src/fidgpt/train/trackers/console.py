@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.progress import Progress, TaskID
 
+__all__ = ["Console"]
+
 
 _LINES_WITHOUT_A_TERMINAL = 20
 _WIDTH_WITHOUT_A_TERMINAL = 1000  # no wrapping, so that a path stays in one piece

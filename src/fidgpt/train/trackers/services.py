@@ -21,6 +21,8 @@ from fidgpt.train.trackers.trackers import Journal, Row
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
+__all__ = ["MLflow", "TensorBoard", "Trackio", "WandB"]
+
 
 # Limits of one request, and of a value and a name.
 _METRICS, _PARAMS, _VALUE, _NAME = 1000, 100, 6000, 250

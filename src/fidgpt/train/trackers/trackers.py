@@ -14,6 +14,8 @@ from fidgpt.files import atomic_path, sync, write_whole
 from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr, resume_flag
 
+__all__ = ["JSONLines", "Tracker"]
+
 Row = dict[str, Any]
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}

@@ -1,4 +1,4 @@
-"""A checkpoint that is written beside the steps holds what was, and its errors are not lost."""
+"""Checkpoints written in the background, and by several processes."""
 
 import threading
 from collections.abc import Callable
@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
+from forked import Python, run_ranks
 from torch import nn
 
 from fidgpt.train import CheckpointError, Checkpoints, WriteAtOnce, WriteBeside
@@ -33,13 +35,13 @@ def beside() -> Checkpoints:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Holds every writing until it is set."""
-    gate, save = threading.Event(), saving.save_draft
+    gate, save = threading.Event(), saving.save_files
 
     def wait_and_save(*arguments: Any, **named: Any) -> None:
         assert gate.wait(30)
         save(*arguments, **named)
 
-    monkeypatch.setattr("fidgpt.train.checkpoints.checkpoints.save_draft", wait_and_save)
+    monkeypatch.setattr("fidgpt.train.checkpoints.checkpoints.save_files", wait_and_save)
     return gate
 
 
@@ -120,12 +122,6 @@ def test_a_folder_that_goes_meanwhile_is_not_made_anew(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_what_a_checkpoint_cannot_hold_is_told_at_once(tmp_path: Path) -> None:
-    checkpoints, (model, optimizer) = beside(), make()
-    with pytest.raises(CheckpointError, match=r"state\.hook is a builtin"):
-        checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, state={"hook": len})
-
-
 def test_the_end_of_a_run_waits(tmp_path: Path, gate: threading.Event) -> None:
     checkpoints, (model, optimizer) = beside(), make()
     with checkpoints.finishing():
@@ -134,7 +130,7 @@ def test_the_end_of_a_run_waits(tmp_path: Path, gate: threading.Event) -> None:
     assert newest_good(tmp_path) == 1
 
 
-def test_what_ended_a_run_is_told_and_a_failed_writing_beside_it(
+def test_what_ended_a_run_is_raised_and_a_failed_write_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoints, (model, optimizer) = beside(), make()
@@ -154,3 +150,92 @@ def test_who_leaves_at_once_does_not_wait(tmp_path: Path, gate: threading.Event)
     assert newest_good(tmp_path) is None
     gate.set()
     checkpoints.wait()
+
+
+# The first rank waits for at most a second while the group is made, and for long afterwards.
+_PROGRAM = """
+import os, sys, time
+from datetime import timedelta
+import torch.distributed as dist
+from fidgpt.parallel import DataParallel, ParallelError
+from fidgpt.train.checkpoints import writing
+
+writing.MEETING = timedelta(seconds=1)
+try:
+    with DataParallel() as parallel:
+        if parallel.rank == 1 and sys.argv[1] == "lost":
+            dist.new_group = lambda **_: os._exit(0)
+        together = writing.Peers()
+        if parallel.rank == 1:
+            time.sleep(2)
+        print(together.all(parallel.rank))
+except ParallelError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(_PROGRAM)
+    return path
+
+
+def test_a_process_lost_while_they_meet_is_not_waited_for(program: Path, tmp_path: Path) -> None:
+    first, _ = run_ranks(2, program, "lost", folder=tmp_path)
+    assert first.splitlines()[-1].startswith("another process of the run is gone: wait timeout")
+
+
+def test_once_met_they_wait_for_each_other_for_long(program: Path, tmp_path: Path) -> None:
+    outputs = run_ranks(2, program, "late", folder=tmp_path)
+    assert [text.splitlines()[-1] for text in outputs] == ["[0, 1]"] * 2
+
+
+SCRIPT = Path(__file__).with_name("resharded.py")
+pytestmark = pytest.mark.xdist_group("sharded")
+
+
+def do(what: str, run: Path, kind: str, *, processes: int) -> str:
+    if processes == 1:
+        alone = Python(SCRIPT, what, run, kind, output=run / "output")
+        assert alone.end(seconds=240) == 0, alone.output
+        return alone.output
+    return "".join(run_ranks(processes, SCRIPT, what, run, kind, folder=run))
+
+
+def files(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints/step_00000003").glob("*.safetensors"))
+
+
+def test_shards_of_two_are_restored_by_one_and_by_four(tmp_path: Path) -> None:
+    do("save", tmp_path, "beside", processes=2)
+    assert [name.split("-")[0] for name in files(tmp_path)] == sorted(
+        2 * ["model", "optimizer", "stateful"]
+    )
+    do("compare", tmp_path, "sharded", processes=1)
+    do("compare", tmp_path, "sharded", processes=4)
+
+
+def test_what_one_saved_is_restored_in_shards(tmp_path: Path) -> None:
+    do("save", tmp_path, "sharded", processes=1)
+    do("compare", tmp_path, "sharded", processes=2)
+
+
+def test_what_every_process_holds_is_written_once_and_is_plain_safetensors(tmp_path: Path) -> None:
+    do("save", tmp_path, "replicated", processes=2)
+    names = ["model.safetensors", "optimizer.safetensors", "stateful.safetensors"]
+    assert files(tmp_path) == names
+    stored = safetensors.torch.load_file(tmp_path / "checkpoints/step_00000003" / names[0])
+    expected = torch.load(tmp_path / "expected.pt")["model"]
+    assert stored.keys() == expected.keys() - {"tied"}  # which is `table`
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in stored.items())
+    do("compare", tmp_path, "replicated", processes=1)
+
+
+def test_where_one_cannot_write_its_part_there_is_no_checkpoint(tmp_path: Path) -> None:
+    messages = sorted(do("break", tmp_path, "beside", processes=2).splitlines())
+    assert messages[0].startswith("0 ParallelError process 1 failed: ")
+    assert messages[1].startswith("1 CheckpointError ")
+    assert all("step_00000002 cannot be written (No space left on device)" in it for it in messages)
+    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert left == ["step_00000001"]

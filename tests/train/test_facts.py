@@ -1,19 +1,23 @@
-"""Memory that is foretold without any, against what training really takes."""
+"""What is known of a run before it starts: memory, parameter groups and speed."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fiddle as fdl
 import pytest
 import torch
 from learning import start
 from memory_profile import memory_of
+from run_facts import FACTS
 from torch import Tensor, nn
 
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.cost import activation_bytes, alike_layers, with_zeros, without_memory
+from fidgpt.fiddlers import use_muon
 from fidgpt.model import (
     GELU,
     Attention,
@@ -28,12 +32,16 @@ from fidgpt.model import (
     token_table,
 )
 from fidgpt.model.mla import LatentAttention
-from fidgpt.optim import adamw, decay_matrices
-from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
+from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrices, is_matrix
+from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32, RunError, device
+from fidgpt.train.device import machine_at_hand, peak_flops
+from fidgpt.train.facts import in_short
 from fidgpt.train.footprint import Footprint, footprint
 from fidgpt.train.loss import NextToken
+from fidgpt.train.meters import peak_memory, within_memory
 from fidgpt.train.precision import Precision
 from fidgpt.train.state import TrainState
+from fidgpt.train.summary_text import memory_text, summary_text
 
 SEQ, ROWS, HIDDEN, VOCAB, WIDE = 128, 4, 128, 600, 8000
 CPU = torch.device("cpu")
@@ -239,3 +247,126 @@ def test_what_needs_numbers_is_unknown() -> None:
     found = needed(model(Reading), Float32(), partial(adamw, lr=1e-3), device=gpu)
     assert found.activations is None
     assert found.peak >= found.weights + (found.optimizer or 0) + found.full_gradients
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.\nGPU 0 has ..."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_too_little_memory_is_a_mistake_with_a_remedy(error: Exception) -> None:
+    remedy = pytest.raises(RunError, match=r"there is not enough memory: .+\n.*micro_batch")
+    with remedy, within_memory():
+        raise error
+
+
+def test_other_commands_name_another_remedy() -> None:
+    with pytest.raises(RunError, match="\nWrite less.$"), within_memory(remedy="Write less."):
+        raise MemoryError
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(RuntimeError, match="^a bug$"), within_memory():
+        raise RuntimeError("a bug")
+
+
+def test_a_lack_of_memory_is_reported_before_a_run_starts() -> None:
+    peak = FACTS.memory.peak
+    enough, less, unknown = (
+        memory_text(dataclasses.replace(FACTS, memory_there=there)) for there in (peak, 100, None)
+    )
+    assert less == f"{enough}; it has 100 B only"
+    assert unknown == enough
+
+
+def test_the_most_memory_that_a_process_had_only_grows():
+    before = peak_memory(torch.device("cpu"))
+    held = torch.ones(64 << 20, dtype=torch.uint8)
+    assert peak_memory(torch.device("cpu")) >= max(before, held.nbytes)
+
+
+LAYERS = {f"blocks.*.{name}": {0, 1, 2} for name in ("a.query.w", "a.key.w", "norm.w", "mlp.0.w")}
+LAYERS |= {"norm.w": set(), "scale": set()}
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["norm.w", "scale"], "norm.w, scale"),
+        ([f"blocks.{i}.norm.w" for i in range(3)], "blocks.*.norm.w"),
+        (["blocks.0.norm.w", "blocks.1.norm.w"], "blocks.{0..1}.norm.w"),
+        (["blocks.0.norm.w", "blocks.2.norm.w"], "blocks.{0,2}.norm.w"),
+        (["blocks.2.norm.w"], "blocks.2.norm.w"),
+        (
+            [f"blocks.{i}.a.{name}.w" for i in range(3) for name in ("query", "key")],
+            "blocks.*.a.{query,key}.w",
+        ),
+        (["blocks.1.mlp.0.w"], "blocks.1.mlp.0.w"),
+    ],
+)
+def test_names_in_short(names: list[str], text: str) -> None:
+    assert in_short(names, LAYERS) == text
+
+
+def test_rates_decays_and_sizes_are_those_of_the_optimizer(cfg: fdl.Config) -> None:
+    use_muon(cfg, learning_rate=0.1, matrix_scale=0.5)
+    trainer = build_trainer(cfg)
+    groups = trainer.parameter_groups()
+    assert [(g.name, g.learning_rate, g.weight_decay) for g in groups] == [
+        ("matrices", 0.1, 0.1),
+        ("hidden matrices", 0.05, 0.1),
+        ("vectors", 0.1, 0.0),
+    ]
+    assert groups[0].holds == "embedding.weight"
+    assert groups[1].holds == (
+        "blocks.*.attention.{query,key,value,out}.weight, blocks.*.mlp.{gate,up,down}.weight"
+    )
+    assert sum(g.num_parameters for g in groups) == sum(
+        p.numel() for p in trainer.model.parameters()
+    )
+    assert groups[1].num_tensors == 14
+
+
+def _needs_numbers(groups: object) -> Any:
+    raise RuntimeError("no numbers")
+
+
+def test_of_an_optimizer_that_needs_numbers_the_groups_are_known(cfg: fdl.Config) -> None:
+    trainer = build_trainer(cfg)
+    trainer.optimizer = _needs_numbers
+    assert [(g.name, g.learning_rate, g.weight_decay) for g in trainer.parameter_groups()] == [
+        ("matrices", None, None),
+        ("vectors", None, 0.0),
+    ]
+
+
+def test_a_summary_names_groups_and_stays_short(cfg: fdl.Config) -> None:
+    cfg.model.num_layers = 20
+    rule = fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=fdl.Config(LayerDecay, 0.5))
+    cfg.groups = fdl.Config(ParameterGroups, [rule])
+    trainer = build_trainer(cfg)
+    machine = machine_at_hand(trainer.parallel, trainer.precision.dtype)
+    lines = summary_text(trainer.summary(machine), color=False).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("optimizer's groups"))
+    assert lines[first + 1].split()[:4] == ["matrices,", "embedding", "9.54e-10,", "0.1,"]
+    assert any(line.split() == ["...", "10", "groups", "more"] for line in lines[first:])
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_peak_of_a_format_that_a_cpu_is_slow_in_is_not_that_of_a_large_product(monkeypatch):
+    tried, now = [], 0.0
+
+    class Matrix(list):
+        def __matmul__(self, other):
+            nonlocal now
+            tried.append(len(self))
+            now += len(self) ** 3 / (1.5e9 if len(self) < 512 else 0.5e9)
+            return torch.zeros(1, 1)
+
+    monkeypatch.setattr(torch, "ones", lambda size, *_, **__: Matrix([0] * size))
+    monkeypatch.setattr(device.time, "perf_counter", lambda: now)
+    assert peak_flops(torch.device("cpu"), torch.float16) == pytest.approx(3e9)
+    assert tried == [128, 256, 512]

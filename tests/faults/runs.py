@@ -1,22 +1,141 @@
-"""One run that is disturbed, and what must hold of it."""
+"""The runs that are disturbed, what they leave, and what must hold of each of them."""
 
+import json
 import random
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from forked import variables_of_ranks
 
-from faults import acts
-from faults.acts import Act
+from faults import harm
+from faults.harm import Act
 from faults.moments import Place
 from faults.processes import Ended, Process
-from faults.results import Result, Wrong, refuse_difference, result_of
-from faults.variants import EVERY
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.trackers.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows, reproducible
+
+STEPS, EVERY = 10, 3
+WORDS = [
+    "the",
+    "a",
+    "fox",
+    "bear",
+    "river",
+    "stone",
+    "moon",
+    "old",
+    "red",
+    "runs",
+    "sleeps",
+    "sees",
+    "says",
+    "and",
+    "to",
+    "of",
+]
+
+
+def variants(texts: Path) -> dict[str, list[str]]:
+    """The arguments of the training command for each run, by name.
+
+    Args:
+      texts: has been filled by `write_texts`.
+    """
+    changes: dict[str, list[str]] = {
+        "plain": [],
+        "dropout, accumulation": ["set:model.dropout=0.1", "set:micro_batch_size=1"],
+        "Muon": ["fiddler:use_muon"],
+        "average": ["fiddler:use_ema(beta=0.9)", "set:checkpoints.keep_last=1"],
+        "guard": ["fiddler:use_skip_step(window=4, num_deviations=0.5)"],
+        "prefetch": ["fiddler:use_prefetch"],
+        "mixture": [f'fiddler:use_mixture(texts={{"other": "{texts / "other"}"}})'],
+        "saved beside": ["fiddler:use_async_checkpoints"],
+        "saved by time, best kept": ["fiddler:save_by_time(0.0005)", "fiddler:keep_best"],
+    }
+    changes["all of it"] = [one for several in changes.values() for one in several]
+    common = [
+        "config:debug",
+        f"fiddler:use_text({texts / 'own'})",
+        "set:data.corpus.shard_tokens=20000",
+        f"set:num_steps={STEPS}",
+        f"set:checkpoints.every={EVERY}",
+        'set:evaluators["validation"].every=2',
+        "set:samples=None",
+    ]
+    return {
+        name: [f"--config={directive}" for directive in [*common, *more]]
+        for name, more in changes.items()
+    }
+
+
+def write_texts(texts: Path) -> None:
+    """Two folders of small files of text, alike every time."""
+    draw = random.Random(0)
+    for folder in ("own", "other"):
+        (texts / folder).mkdir(parents=True)
+        for number in range(60):
+            words = " ".join(draw.choices(WORDS, k=draw.randrange(50, 300)))
+            (texts / folder / f"{number:02d}.txt").write_text(
+                words if folder == "own" else words.upper(), encoding="utf-8"
+            )
+
+
+class Wrong(AssertionError):
+    """What a fault must not do to a run was done."""
+
+
+class Result(NamedTuple):
+    """What must be alike.
+
+    Attributes:
+      rows: of `metrics.jsonl`, without what a clock measured.
+      files: SHA-256 of each file of the last checkpoint: weights, optimizer, averages, data.
+    """
+
+    rows: list[dict[str, Any]]
+    files: dict[str, str]
+
+
+def result_of(run: Path) -> Result:
+    """Reads a run that is done.
+
+    Raises:
+      Wrong: it left no rows, or no good checkpoint.
+    """
+    metrics = run / "metrics.jsonl"
+    rows = read_rows(metrics)
+    if len(rows) != len(metrics.read_bytes().splitlines()):
+        raise Wrong(f"row {len(rows) + 1} of {metrics} is none")
+    newest = max(manifest.find(run).items(), default=None)
+    if newest is None:
+        raise Wrong(f"{run} has no checkpoint")
+    if reason := manifest.damage(newest[1]):
+        raise Wrong(f"{newest[1]} {reason}")
+    files = manifest.read_manifest(newest[1])["files"]
+    return Result(
+        [reproducible(row) for row in rows],
+        {name: seal["sha256"] for name, seal in files.items()},
+    )
+
+
+def refuse_difference(found: Result, expected: Result) -> None:
+    """Raise Wrong if two results differ in a bit, naming it."""
+    steps = [row["step"] for row in found.rows]
+    if steps != (wanted := [row["step"] for row in expected.rows]):
+        raise Wrong(f"the rows are of steps {steps} instead of {wanted}")
+    for one, other in zip(found.rows, expected.rows, strict=True):
+        if json.dumps(one) != json.dumps(other):
+            keys = sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
+            raise Wrong(
+                f"step {one['step']}: {keys[0]} is {one.get(keys[0])}, not {other.get(keys[0])}"
+            )
+    names = found.files.keys() | expected.files.keys()
+    if other := sorted(n for n in names if found.files.get(n) != expected.files.get(n)):
+        raise Wrong(f"the last checkpoint has other bytes in {', '.join(other)}")
+
 
 Counts = Mapping[str, Mapping[str, Sequence[int]]]
 
@@ -105,10 +224,10 @@ class Case:
           Wrong: it ended in another way.
         """
         place = self.place(function, unit)
-        ended = self.start(place, acts.kill)
+        ended = self.start(place, harm.kill)
         if ended.status == 0:  # what is due by the clock is not due as often each time
             shutil.rmtree(self.run)
-            ended = self.start(place._replace(occurrence=1), acts.kill)
+            ended = self.start(place._replace(occurrence=1), harm.kill)
         self.require(ended, -signal.SIGKILL)
 
     def finish(self, *flags: str) -> None:
@@ -161,7 +280,7 @@ class Case:
         ]
 
     def _command(self, *, by_resume: bool) -> list[str]:
-        """The one that began the run, said again, or --resume."""
+        """Return the command that began the run, or --resume."""
         is_begun = (self.run / "config.json").exists()
         if is_begun and (by_resume or self.draw.random() < 0.5):
             return [f"--resume={self.run}"]

@@ -1,0 +1,194 @@
+"""What happens to processes, files and disks: kills, signals, damage, a loss of power, no room."""
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fidgpt.train.trackers.console import Console
+from fidgpt.train.trackers.trackers import Row
+
+Act = Callable[[], None]
+FILLER = "filler"
+
+
+def kill() -> None:
+    """As the kernel ends a process that takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raising(*numbers: int) -> Act:
+    """Signals to this process, one after the other."""
+
+    def act() -> None:
+        for number in numbers:
+            signal.raise_signal(number)
+
+    return act
+
+
+def sleep_and_wake() -> None:
+    """Stops as a laptop does that is closed, and goes on a moment later."""
+    sleeper = os.getpid()
+    if os.fork() == 0:
+        time.sleep(0.02)
+        os.kill(sleeper, signal.SIGCONT)
+        os._exit(0)
+    os.kill(sleeper, signal.SIGSTOP)
+    os.wait()
+
+
+def hang() -> None:
+    """Waits for what never comes."""
+    time.sleep(10**6)
+
+
+def removed(path: Path) -> Act:
+    """A directory goes, whatever writes into it meanwhile."""
+
+    def act() -> None:
+        while path.exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+    return act
+
+
+def filled(folder: Path, *, left: int) -> Act:
+    """The file system of a folder is full, but for so many bytes."""
+
+    def act() -> None:
+        with (folder / FILLER).open("wb") as file:
+            for _ in range(100):  # others may write meanwhile
+                free = shutil.disk_usage(folder).free - left
+                with contextlib.suppress(OSError):
+                    if free > 0:
+                        os.posix_fallocate(file.fileno(), 0, free)
+                    return
+
+    return act
+
+
+def limited(size: int) -> Act:
+    """No file may grow beyond so many bytes, where no small file system can be mounted."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def jumping_clock(draw: random.Random) -> Act:
+    """From now on the time of day jumps, back and forth, by up to ten years."""
+    now, now_ns = time.time, time.time_ns
+
+    def jump() -> float:
+        return draw.choice([0.0, draw.uniform(-10, 10), draw.uniform(-3e8, 3e8)])
+
+    def act() -> None:
+        time.time = lambda: now() + jump()
+        time.time_ns = lambda: now_ns() + int(1e9 * jump())
+
+    return act
+
+
+def broken_tracker() -> None:
+    """From now on the console cannot be written, as where a terminal is gone."""
+
+    def log(self: Console, row: Row) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    Console.log = log
+
+
+Hurt = Callable[[Path, random.Random], None]
+
+
+def truncate(file: Path, draw: random.Random) -> None:
+    """The end is missing, or all of it."""
+    os.truncate(file, draw.choice([0, draw.randrange(file.stat().st_size)]))
+
+
+def flip(file: Path, draw: random.Random) -> None:
+    """One bit is another."""
+    data = bytearray(file.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    file.write_bytes(data)
+
+
+def zero(file: Path, draw: random.Random) -> None:
+    """A block was never written, as after a loss of power."""
+    data = file.read_bytes()
+    begin = draw.randrange(len(data))
+    end = min(begin + 512, len(data))
+    hole = data[:begin] + bytes(end - begin) + data[end:]
+    file.write_bytes(hole if hole != data else data[:-1])
+
+
+def remove(file: Path, draw: random.Random) -> None:
+    """It is not there."""
+    file.unlink()
+
+
+class Power:
+    """Notes how much of each file was synced, so that the rest can be taken away.
+
+    Names are taken to be on the disk at once, which file systems mostly see to by themselves.
+
+    Args:
+      journal: a file outside of what loses its power.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+
+    def listen(self) -> None:
+        """From now on, what this process syncs is noted."""
+        fsync = os.fsync
+        journal = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.fsync = _noting(fsync, journal)
+
+    def fail(self, folder: Path) -> None:
+        """Cuts the files in a folder down to what was synced of them."""
+        lines = self._journal.read_text().splitlines() if self._journal.exists() else []
+        synced = dict(json.loads(line) for line in lines)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                found = path.stat()
+                os.truncate(path, min(found.st_size, synced.get(found.st_ino, 0)))
+
+
+def _noting(fsync: Callable[[int], None], journal: int) -> Callable[[int], None]:
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        os.write(journal, f"[{found.st_ino}, {found.st_size}]\n".encode())
+
+    return noted
+
+
+_NEWNS, _NEWUSER = 0x00020000, 0x10000000
+_REC, _PRIVATE = 0x4000, 1 << 18
+
+
+def mounted(folder: Path, *, megabytes: int) -> bool:
+    """Puts a tmpfs over a folder, which this process and its children alone see.
+
+    It goes with them. Nothing happens, and the answer is False, where the machine forbids it.
+    """
+    system = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    if system.unshare(_NEWNS) != 0:
+        if system.unshare(_NEWNS | _NEWUSER) != 0:
+            return False
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    if system.mount(b"none", b"/", None, _REC | _PRIVATE, None) != 0:
+        return False
+    options = f"size={megabytes}m".encode()
+    return system.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, options) == 0
