@@ -166,7 +166,7 @@ def machine_named(name: str, dtype: torch.dtype) -> Machine:
     else:
         known = ", ".join(["cpu", *sorted(_BY_SHORT_NAME)])
         raise ValueError(
-            f"the speed of {kind!r} in {name!r} is unknown: name one of {known} and a number of "
+            f"the speed of {kind!r} of {name!r} is unknown: name one of {known} and a number of "
             "devices, such as h100x8."
         )
     return Machine(device=device, world_size=world_size, peak_flops=world_size * each)
