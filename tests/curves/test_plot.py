@@ -84,7 +84,7 @@ def test_axes_may_be_logarithmic_and_over_anything(runs: list[str], tmp_path: Pa
 
 def test_every_run_has_its_colour_and_numbers_do_not_overlap() -> None:
     pytest.importorskip("matplotlib")
-    from fidgpt.curves import Look, draw
+    from fidgpt.curves.drawing import Look, draw
     from fidgpt.curves.series import Curve
 
     curves = [

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.curves import chosen_metrics, curve_of, read_runs
 from fidgpt.curves.drawing import short_number
-from fidgpt.curves.recorded import Recorded
+from fidgpt.curves.series import Recorded, chosen_metrics, curve_of, read_runs
 from fidgpt.train import RunError
 
 
@@ -64,7 +63,7 @@ def test_metrics_are_asked_for_by_name_or_pattern() -> None:
     runs = [recorded(1.0), Recorded("two", [{"step": 1, "validation/loss": 2.0, "note": "a"}])]
     assert chosen_metrics(runs, []) == ["loss", "validation/loss", "tokens_per_second"]
     assert chosen_metrics(runs, ["*loss", "loss"]) == ["loss", "validation/loss"]
-    with pytest.raises(RunError, match=r"no run has the metric los\. Did you mean loss\? There"):
+    with pytest.raises(RunError, match=r"no run has the metric los\. Did you mean loss\?"):
         chosen_metrics(runs, ["los"])
 
 

@@ -13,7 +13,7 @@ from fidgpt.cli import app
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fidgpt.curves import Curve, Recorded
+    from fidgpt.curves.series import Curve, Recorded
 
 
 FLAGS = flags.FLAGS
@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> None:
       RunError: a run or a metric is not there, or the file cannot be written.
     """
     # Late: --help loads neither torch nor Matplotlib.
-    from fidgpt.curves import Look, chosen_metrics, draw, read_runs, save
+    from fidgpt.curves.drawing import Look, draw, save
+    from fidgpt.curves.series import chosen_metrics, read_runs
     from fidgpt.train import RunError
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -75,7 +76,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _refuse_mistakes(arguments: "Sequence[str]", out: Path) -> None:
-    from fidgpt.curves.files import KINDS
+    from fidgpt.curves.drawing import KINDS
     from fidgpt.graph import ConfigError
 
     if not arguments:
@@ -92,7 +93,7 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
     Raises:
       RunError: no run has a point of it.
     """
-    from fidgpt.curves import curve_of
+    from fidgpt.curves.series import curve_of
     from fidgpt.train import RunError
 
     curves = {

@@ -1,27 +1,43 @@
-"""Panels of curves, one for each metric, drawn with Matplotlib and without a display."""
+"""Panels of curves, one for each metric, drawn by Matplotlib without a display into a file."""
 
+import html
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fidgpt.curves.series import Curve
+from fidgpt.files import atomic_path
 from fidgpt.train.summary_text import magnitude
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Told apart by people of any colour vision (Petroff 2021, ten colours).
+KINDS = ("html", "pdf", "png", "svg")
+# Ten colours that are distinct for any colour vision (Petroff 2021).
 _COLOURS = [
     "#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2",
     "#a96b59", "#e76300", "#717581", "#b9ac70", "#92dadd",
 ]  # fmt: skip
-_GREY, _FAINT = "#555555", "#dddddd"
+_GREY = "#555555"
+_STYLE: Any = {
+    **dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize"), 9),
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _GREY),
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#dddddd", "grid.linewidth": 0.6},
+    **{"legend.frameon": False, "legend.fontsize": 9.5, "svg.hashsalt": "fidgpt"},
+}
+_CSS = (
+    "body{font:15px system-ui,sans-serif;margin:2rem auto;max-width:80rem;color:#222}"
+    "svg{width:100%;height:auto}table{border-collapse:collapse}"
+    "th,td{padding:.3rem 1rem .3rem 0;text-align:right;border-bottom:1px solid #ddd}"
+    "th:first-child,td:first-child{text-align:left}"
+)
 _UNITS = {"loss": "nats per token", "utilisation": "share of the peak", "memory": "bytes"}
 _LARGE = {"tokens", "tokens_per_second", "memory"}
-_HOUR, _MINUTE = 3600.0, 60.0
 _WIDTH, _HEIGHT = 5.6, 3.5  # inches of a panel
 _LETTERS = 11  # of the legend in an inch
 _DECADES = 3.5  # up to which a logarithmic axis has three numbers in each
@@ -35,7 +51,7 @@ class Look:
     Attributes:
       over: what lies on the horizontal axis.
       log_x: whether that axis is logarithmic.
-      log_y: whether the vertical ones are.
+      log_y: whether the vertical axes are.
       title: above everything; empty for none.
     """
 
@@ -46,158 +62,143 @@ class Look:
 
 
 def draw(panels: Mapping[str, Sequence[Curve]], *, look: Look) -> "Figure":
-    """A figure with a panel for each metric; a run has one colour in all of them."""
-    from matplotlib.figure import Figure  # late: an extra
+    """Return a figure with a panel for each metric; a run has one colour in all of them."""
+    from matplotlib import colormaps, rc_context  # late: an extra
+    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     runs = list(dict.fromkeys(curve.run for curves in panels.values() for curve in curves))
-    colours = _colours(runs)
+    colours: list[Any] = _COLOURS[: len(runs)]
+    if len(runs) > len(_COLOURS):  # neighbours look alike, as points of a sweep are
+        colours = [colormaps["turbo"](0.05 + 0.9 * i / (len(runs) - 1)) for i in range(len(runs))]
     columns = min(len(panels), 1 if len(panels) == 1 else 2 if len(panels) <= 4 else 3)
-    rows = -(-len(panels) // columns)
-    wide = 1.5 if columns == 1 else 1.0
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)
-    figure = Figure(figsize=(_WIDTH * columns * wide, _HEIGHT * rows * wide), layout=layout)
-    places = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for place, (metric, curves) in zip(places, panels.items(), strict=False):
-        _panel(place, metric, curves, colours=colours, look=look)
-    for place in places[len(panels) :]:
-        place.set_axis_off()
-    _head(figure, places[0], runs, look.title)
+    rows, scale = -(-len(panels) // columns), 1.5 if columns == 1 else 1.0
+    size = _WIDTH * columns * scale, _HEIGHT * rows * scale
+    with rc_context(_STYLE):
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+        places = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for place, (metric, curves) in zip(places, panels.items(), strict=False):
+            _panel(place, metric, curves, dict(zip(runs, colours, strict=True)), look)
+        for place in places[len(panels) :]:
+            place.set_axis_off()
+        handles = dict(zip(*reversed(places[0].get_legend_handles_labels()), strict=True))
+        width = int(figure.get_figwidth() * _LETTERS) // (max(map(len, handles)) + 6)
+        figure.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside upper left",
+            ncols=max(1, min(len(handles), width)),
+            title=look.title or None,
+            title_fontproperties={"weight": "bold", "size": 13},
+            alignment="left",
+        )
     return figure
 
 
-def _colours(runs: Sequence[str]) -> dict[str, Any]:
-    from matplotlib import colormaps
-
-    if len(runs) <= len(_COLOURS):
-        return dict(zip(runs, _COLOURS, strict=False))
-    scale = colormaps["turbo"]  # neighbours look alike, as points of a sweep are
-    return {run: scale(0.05 + 0.9 * at / (len(runs) - 1)) for at, run in enumerate(runs)}
-
-
 def _panel(
-    place: "Axes",
-    metric: str,
-    curves: Sequence[Curve],
-    *,
-    colours: Mapping[str, Any],
-    look: Look,
+    place: "Axes", metric: str, curves: Sequence[Curve], colours: Mapping[str, Any], look: Look
 ) -> None:
-    unit, size = _time_unit(curves) if look.over == "time" else (look.over, 1.0)
+    from matplotlib.ticker import EngFormatter
+
+    unit, size = look.over, 1.0
+    if look.over == "time":
+        longest = max(curve.x[-1] for curve in curves)
+        units = {"hours": 3600.0, "minutes": 60.0, "seconds": 0.0}
+        unit, size = next((f"{k} in steps", v or 1.0) for k, v in units.items() if longest >= 2 * v)
     for curve in curves:
         x, colour = [value / size for value in curve.x], colours[curve.run]
         if list(curve.smooth) != list(curve.y):
             place.plot(x, curve.y, color=colour, alpha=0.18, linewidth=0.7)
-        marker = "o" if curve.is_sparse or len(x) == 1 else ""
-        place.plot(
-            x, curve.smooth, color=colour, linewidth=1.7, marker=marker, markersize=3.5,
-            label=curve.run,
-        )  # fmt: skip
-    _dress(place, metric, unit, look)
-    _last_values(place, curves, colours, log=look.log_y)
-
-
-def _dress(place: "Axes", metric: str, unit: str, look: Look) -> None:
-    from matplotlib.ticker import EngFormatter
-
-    name, _, kind = metric.rpartition("/")
-    known = _UNITS.get(kind, "")
-    words = f"{name} {kind}".strip().replace("_", " ")
-    place.set_title(words, loc="left", fontsize=11, fontweight="bold")
-    if known:
-        place.set_title(known, loc="right", fontsize=9, color=_GREY)
-    large = EngFormatter(sep="")
+        dots = {"marker": "o", "markersize": 3.5} if curve.is_sparse or len(x) == 1 else {}
+        place.plot(x, curve.smooth, color=colour, linewidth=1.7, label=curve.run, **dots)
+    kind = metric.rpartition("/")[2]
+    place.set_title(metric.replace("/", " ").replace("_", " "), loc="left", fontweight="bold")
+    place.set_title(_UNITS.get(kind, ""), loc="right", fontsize=9, color=_GREY)
+    place.set_xlabel(unit)
     place.autoscale_view()
-    if look.log_x:
-        place.set_xscale("log")
-        _plain_ticks(place.xaxis)
-    elif look.over != "time":
-        place.xaxis.set_major_formatter(large)
-    if look.log_y:
-        place.set_yscale("log", nonpositive="mask")
-        _plain_ticks(place.yaxis)
-    elif kind in _LARGE:
-        place.yaxis.set_major_formatter(large)
-    place.set_xlabel(unit, fontsize=9, color=_GREY)
-    place.grid(color=_FAINT, linewidth=0.6)
-    place.set_axisbelow(True)
-    place.spines[["top", "right"]].set_visible(False)
-    place.spines[["left", "bottom"]].set_color(_GREY)
-    place.tick_params(colors=_GREY, labelsize=9)
+    axes = (("x", look.log_x, look.over != "time"), ("y", look.log_y, kind in _LARGE))
+    for name, is_log, is_large in axes:
+        if is_log:
+            _make_log(place, name)
+        elif is_large:
+            getattr(place, f"{name}axis").set_major_formatter(EngFormatter(sep=""))
+    if len(curves) <= len(_COLOURS):
+        _label_ends(place, curves, colours)
 
 
-def _plain_ticks(axis: "Axis") -> None:
-    """Numbers at 1, 2 and 5 of every decade, where these are few, and no powers of ten."""
+def _make_log(place: "Axes", name: str) -> None:
+    """Label 1, 2 and 5 of every decade if there are few, and no powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    getattr(place, f"set_{name}scale")("log", nonpositive="mask")
+    axis = getattr(place, f"{name}axis")
     low, high = axis.get_view_interval()
-    subs = (1.0, 2.0, 5.0) if high < 10**_DECADES * low else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 10**_DECADES * low else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     axis.set_minor_locator(LogLocator(subs="all"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def _last_values(
-    place: "Axes", curves: Sequence[Curve], colours: Mapping[str, Any], *, log: bool
-) -> None:
-    """The last value of each curve at the right edge, moved apart where they would overlap."""
-    place.autoscale_view()  # or the limits are found after this, and the heights are wrong
-    heights = {
-        curve.run: place.transLimits.transform(
-            place.transScale.transform((curve.x[-1], curve.smooth[-1]))
-        )[1]
-        for curve in curves
-        if not log or curve.smooth[-1] > 0
-    }
-    at = _spread(sorted(heights.items(), key=lambda item: item[1]))
-    for curve in curves:
-        if curve.run in at and len(curves) <= len(_COLOURS):
-            place.annotate(
-                short_number(curve.smooth[-1]), (1.01, at[curve.run]), xycoords="axes fraction",
-                color=colours[curve.run], fontsize=8.5, va="center", annotation_clip=False,
-            )  # fmt: skip
-
-
-def _spread(heights: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Heights from the lowest on, moved apart where they are too near, and none above the top."""
-    at: dict[str, float] = {}
-    lowest = -math.inf
-    for name, height in heights:
-        lowest = at[name] = max(height, lowest + _APART)
-    highest = 1.0 + _APART
-    for name in reversed(at):
-        highest = at[name] = min(at[name], highest - _APART)
-    return at
+def _label_ends(place: "Axes", curves: Sequence[Curve], colours: Mapping[str, Any]) -> None:
+    """Write the last value of each curve at the right edge, apart where they would overlap."""
+    place.autoscale_view()  # or the limits are found later, and the heights are wrong
+    scale = place.transScale + place.transLimits
+    found = ((scale.transform((1.0, curve.smooth[-1]))[1], curve) for curve in curves)
+    ends = sorted((one for one in found if math.isfinite(one[0])), key=lambda one: one[0])
+    heights: list[float] = []
+    for height, _ in ends:
+        heights.append(max(height, heights[-1] + _APART if heights else -math.inf))
+    highest = 1.0
+    for i in reversed(range(len(heights))):
+        heights[i] = min(heights[i], highest)
+        highest = heights[i] - _APART
+    for height, (_, curve) in zip(heights, ends, strict=True):
+        place.annotate(
+            short_number(curve.smooth[-1]), (1.01, height), xycoords="axes fraction",
+            color=colours[curve.run], fontsize=8.5, va="center", annotation_clip=False,
+        )  # fmt: skip
 
 
 def short_number(value: float) -> str:
-    """Four digits, or three and a letter: `3.157`, `381k`, `2.5e-05`."""
+    """Format four digits, or three and a letter: `3.157`, `381k`, `2.5e-05`."""
     if abs(value) >= 10_000:
         return magnitude(value, ["", "k", "M", "G", "T"]).replace(" ", "")
     return f"{value:.4g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.3g}"
 
 
-def _time_unit(curves: Sequence[Curve]) -> tuple[str, float]:
-    longest = max(curve.x[-1] for curve in curves)
-    if longest >= 2 * _HOUR:
-        return "hours in steps", _HOUR
-    return ("minutes in steps", _MINUTE) if longest >= 2 * _MINUTE else ("seconds in steps", 1.0)
+def save(
+    figure: "Figure", panels: Mapping[str, Sequence[Curve]], path: Path, *, title: str
+) -> None:
+    """Write the kind of file that the name ends in, atomically; the same bytes for equal curves.
+
+    Raises:
+      OSError: it cannot be written; what was there before still is.
+    """
+    from matplotlib import rc_context
+
+    kind = path.suffix[1:]
+    svg = io.StringIO()
+    with atomic_path(path) as draft, rc_context(_STYLE):
+        undated = {"pdf": {"CreationDate": None}, "png": {}}.get(kind, {"Date": None})
+        to, form = (svg, "svg") if kind == "html" else (draft, kind)
+        figure.savefig(to, format=form, dpi=150, metadata=undated)
+        if kind == "html":
+            draft.write_text(_page(svg.getvalue(), panels, title or "Curves"), encoding="utf-8")
 
 
-def _head(figure: "Figure", place: "Axes", runs: Sequence[str], title: str) -> None:
-    """The title, and which colour is which run."""
-    handles = dict(zip(*reversed(place.get_legend_handles_labels()), strict=True))
-    known = [run for run in runs if run in handles]
-    width = int(figure.get_figwidth() * _LETTERS) // (max(map(len, known)) + 6)
-    figure.legend(
-        [handles[run] for run in known],
-        known,
-        loc="outside upper left",
-        ncols=max(1, min(len(known), width)),
-        title=title or None,
-        title_fontproperties={"weight": "bold", "size": 13},
-        alignment="left",
-        frameon=False,
-        fontsize=9.5,
+def _page(svg: str, panels: Mapping[str, Sequence[Curve]], title: str) -> str:
+    """Return a page of the drawing, and a table of the last value of every metric."""
+    rows: dict[str, dict[str, str]] = {}
+    for metric, curves in panels.items():
+        for curve in curves:
+            rows.setdefault(curve.run, {})[metric] = short_number(curve.y[-1])
+    head = "".join(f"<th>{html.escape(metric)}</th>" for metric in ("last value", *panels))
+    body = ""
+    for run, last in rows.items():
+        cells = "".join(f"<td>{last.get(metric, '')}</td>" for metric in panels)
+        body += f"<tr><td>{html.escape(run)}</td>{cells}</tr>"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_CSS}</style>{svg[svg.index('<svg') :]}<table><tr>{head}</tr>{body}</table>"
+        "</html>\n"
     )

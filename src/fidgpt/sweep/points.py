@@ -5,7 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import fiddle as fdl
 import torch
@@ -13,6 +13,7 @@ import torch
 from fidgpt.collection import gc_paused
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.directives import composed
+from fidgpt.compose.effects import Effect
 from fidgpt.compose.runs import CONSTRAINTS, build_trainer
 from fidgpt.compose.spelling import is_base
 from fidgpt.compose.trial import try_optimizer
@@ -27,6 +28,7 @@ from fidgpt.model import StartError
 from fidgpt.sweep.axes import NUMBERS, Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.facts import measured_flops
+from fidgpt.train.summary_text import counted
 
 
 @dataclass(frozen=True)
@@ -221,10 +223,9 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
             identities[numbers] = point.fingerprint
             points.setdefault(point.fingerprint, point)
         raise_all([_message(text, names) for text, names in mistakes.items()])
-        samples = list(samples_of(items, own_catalogue(allowed)))
-        raise_all(overwritten(samples) or _without_effect(maker.axes, identities))
-        folded = len(identities) - len(points)
-        return Plan(list(points.values()), maker.labels, folded, moves(samples, maker.axes))
+        overwritten, moves = axis_effects(items, own_catalogue(allowed))
+        raise_all(overwritten or _without_effect(maker.axes, identities))
+        return Plan(list(points.values()), maker.labels, len(identities) - len(points), moves)
 
 
 def _message(text: str, points: list[str]) -> str:
@@ -253,134 +254,91 @@ def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], s
     return mistakes
 
 
-class Loss(NamedTuple):
-    """What a directive overwrites of what an axis had set.
+def axis_effects(items: Sequence[Item], catalogue: Catalogue) -> tuple[list[str], list[str]]:
+    """Return what axes change, from a point for each choice that may change other parameters.
 
-    Attributes:
-      axis: the axis.
-      path: the first overwritten parameter.
-      is_whole: whether nothing is left of the axis's directive.
+    A directive of another axis may overwrite what an axis chose if something of the first is left,
+    or if it changes a value relative to what is there.
+
+    Returns:
+      A message for each directive that overwrites what an axis chose; and a line for each thing
+      that varies: how many parameters it changes at most.
     """
-
-    axis: Axis
-    path: str
-    is_whole: bool
-
-
-class Sample:
-    """One point, composed with what each of its directives changed.
-
-    Attributes:
-      directives: each with the axis that it belongs to; None for one outside of the axes.
-    """
-
-    def __init__(self, directives: list[tuple[str, Axis | None]], catalogue: Catalogue) -> None:
-        self.directives = directives
-        made = composed([directive for directive, _ in directives], catalogue)
-        self._root = made.root
-        self._effects = {one.number: one for one in made.effects}
-
-    def moved(self, number: int) -> int:
-        """Return how many parameters a directive changes, inheriting ones included."""
-        inherited = Counter(one.binding.path for one in resolve(self._root))
-        return sum(1 + inherited[edit.path] for edit in self._edits(number))
-
-    def losses(self, number: int) -> Iterator[Loss]:
-        """Return what a directive overwrites of what earlier ones of axes had set."""
-        mine = [edit.path for edit in self._edits(number)]
-        for earlier, (_, axis) in enumerate(self.directives[: number - 1], start=1):
-            theirs = self._edits(earlier) if axis and mine else []
-            gone = [edit.path for edit in theirs if self._is_gone(edit, mine)]
-            if axis and gone:
-                yield Loss(axis, gone[0], is_whole=len(gone) == len(theirs))
-
-    def _is_gone(self, edit: Edit, later: Sequence[str]) -> bool:
-        """Return whether an edit is undone at one of the later paths."""
-        if edit.path in later:
-            return True
-        if not any(edit.path.startswith((f"{path}.", f"{path}[")) for path in later):
-            return False
-        try:
-            value = find_parameters(self._root, edit.path)[0].value
-        except ConfigError:
-            return True
-        return not is_node(value) and value != edit.after
-
-    def _edits(self, number: int) -> list[Edit]:
-        try:
-            return self._effects[number].edits if number in self._effects else []
-        except ConfigError:  # a graph need not be valid between two directives
-            return []
-
-
-def samples_of(items: Sequence[Item], catalogue: Catalogue) -> Iterator[Sample]:
-    """Return a point for each choice that may change other parameters, all else at its first."""
-    seen: set[tuple[str, ...]] = set()
-    for varying in [one for one in items if isinstance(one, Axis)] or [None]:
-        for i in range(_num_different(varying) if varying else 1):
-            directives: list[tuple[str, Axis | None]] = []
-            for item in items:
-                if isinstance(item, Axis):
-                    chosen = item.choices[i if item is varying else 0]
-                    directives += [(one, item) for one in chosen.directives]
-                else:
-                    directives.append((item, None))
-            if (key := tuple(one for one, _ in directives)) not in seen:
-                seen.add(key)
-                yield Sample(directives, catalogue)
-
-
-def _num_different(axis: Axis) -> int:
-    """Return how many choices to sample: two if they differ only in a number."""
-    kinds = {parsed(one).kind for choice in axis.choices for one in choice.directives}
-    return min(2, len(axis.choices)) if kinds <= set(NUMBERS) else len(axis.choices)
-
-
-def moves(samples: Sequence[Sample], axes: Sequence[Axis]) -> list[str]:
-    """Return a line for each thing that varies: how many parameters it changes at most."""
-    chosen = [one for axis in axes for choice in axis.choices for one in choice.directives]
+    axes = [item if isinstance(item, Axis) else Axis("", (Choice((item,)),)) for item in items]
+    chosen = (one for axis in axes if axis.text for one in _varied(axis.choices))
     counts = {_subject(one): 0 for one in chosen if not is_base(one)}
-    for sample in samples:
-        for number, (directive, axis) in enumerate(sample.directives, start=1):
-            if axis is not None and (subject := _subject(directive)) in counts:
-                counts[subject] = max(counts[subject], sample.moved(number))
-    return [
-        f"{subject} moves {count} parameter{'' if count == 1 else 's'}"
-        for subject, count in counts.items()
-    ]
+    mistakes: dict[tuple[str, str], str] = {}
+    for sample in _samples(axes):
+        made = composed([directive for directive, _ in sample], catalogue)
+        inherited = Counter(one.binding.path for one in resolve(made.root))
+        edits = {one.number: _edits(one) for one in made.effects}
+        for number, (directive, axis) in enumerate(sample, start=1):
+            mine, subject = edits.get(number, []), _subject(directive)
+            if axis.text and subject in counts:
+                moved = sum(1 + inherited[edit.path] for edit in mine)
+                counts[subject] = max(counts[subject], moved)
+            for before, (_, other) in enumerate(sample[: number - 1], start=1):
+                theirs = edits.get(before, []) if other.text and mine else []
+                lost = [one.path for one in theirs if _is_undone(one, mine, made.root)]
+                if lost and (not axis.text or _sets_again(directive, lost, theirs)):
+                    later = axis.text or f"{directive} (directive {number})"
+                    message = _conflict(axis, later, other.text, lost[0])
+                    mistakes.setdefault((later, other.text), message)
+    lines = [f"{one} moves {counted(count, 'parameter')}" for one, count in counts.items()]
+    return list(mistakes.values()), lines
+
+
+def _samples(axes: Sequence[Axis]) -> Iterator[list[tuple[str, Axis]]]:
+    """Yield directives with their axes, for each choice that may change other parameters."""
+    seen: list[list[str]] = []
+    for varying in axes:
+        kinds = {parsed(one).kind for one in _varied(varying.choices)}
+        # Values that differ in a number change the same parameters; but one may be the old value.
+        for i in range(len(varying.choices[: 2 if kinds <= set(NUMBERS) else None])):
+            choices = [(axis, axis.choices[i if axis is varying else 0]) for axis in axes]
+            sample = [(one, axis) for axis, choice in choices for one in choice.directives]
+            if (key := [one for one, _ in sample]) not in seen:
+                seen.append(key)
+                yield sample
+
+
+def _edits(effect: Effect) -> list[Edit]:
+    try:
+        return effect.edits
+    except ConfigError:  # a graph need not be valid between two directives
+        return []
+
+
+def _is_undone(edit: Edit, later: Sequence[Edit], root: Any) -> bool:
+    """Return whether later edits changed what an edit had set."""
+    paths = [one.path for one in later]
+    if edit.path in paths:
+        return True
+    if not any(edit.path.startswith((f"{path}.", f"{path}[")) for path in paths):
+        return False
+    try:
+        value = find_parameters(root, edit.path)[0].value
+    except ConfigError:
+        return True
+    return not is_node(value) and value != edit.after
+
+
+def _sets_again(directive: str, lost: Sequence[str], all_edits: Sequence[Edit]) -> bool:
+    _, name, sign, _ = parsed(directive)
+    return bool(name) and not sign and len(lost) == len(all_edits)
+
+
+def _conflict(axis: Axis, later: str, first: str, path: str) -> str:
+    if not axis.text:
+        return (
+            f"{later} overwrites what {first} chose of {path}.\n"
+            "  Put it before the axis, or remove one of them."
+        )
+    if later == first:
+        return f"{later} sets {path} twice: remove one of them."
+    return f"{first} sets {path} in vain, as {later} sets it again: remove one of them."
 
 
 def _subject(directive: str) -> str:
     kind, name, _, _ = parsed(directive)
     return f"{kind}:{name}" if name else directive
-
-
-def overwritten(samples: Sequence[Sample]) -> list[str]:
-    """Return a message for each directive that overwrites what an axis chose.
-
-    A directive of another axis may do so if something of the first is left, or if it changes a
-    value relative to what is there.
-    """
-    found: dict[tuple[str, str], str] = {}
-    for sample in samples:
-        for number, (directive, axis) in enumerate(sample.directives, start=1):
-            _, name, sign, _ = parsed(directive)
-            for loss in sample.losses(number):
-                first, path = loss.axis.text, loss.path
-                second = axis.text if axis else directive
-                if axis is None:
-                    message = (
-                        f"{directive} (directive {number}) overwrites what {first} chose of {path}."
-                        "\n  Put it before the axis, or remove one of them."
-                    )
-                elif not loss.is_whole or not name or sign:
-                    continue
-                elif axis is loss.axis:
-                    message = f"{first} sets {path} twice: remove one of them."
-                else:
-                    message = (
-                        f"{first} sets {path} in vain, as {second} sets it again: remove one of "
-                        "them."
-                    )
-                found.setdefault((second, first), message)
-    return list(found.values())

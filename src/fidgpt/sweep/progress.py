@@ -273,7 +273,7 @@ def opened(
     if objective is not None:
         write_objective(objective, directory)
     book = ResultsTable(directory, jobs)
-    warnings = [*results.changed_code(book, directory), *results.unrelated_sweeps(directory, items)]
+    warnings = [*results.changed_code(book), *results.unrelated_sweeps(directory, items)]
     results.record_sweep(directory, items)
     with Screen(book, console=console, num_jobs=num_jobs, objective=objective) as screen:
         for line in warnings:

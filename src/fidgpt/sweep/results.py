@@ -16,6 +16,7 @@ from typing import Any
 import fidgpt
 from fidgpt.compose.spelling import DEFAULT_CONFIG
 from fidgpt.files import wait_for_lock, write_whole
+from fidgpt.graph.errors import listed
 from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.runners.attempt import Ending, Job
 
@@ -23,12 +24,9 @@ Result = dict[str, Any]
 TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
-_TYPES = {
-    **dict.fromkeys(("name", "fingerprint", "status", "directory", "last_words"), str),
-    **dict.fromkeys(("values", "metrics"), dict),
-    **dict.fromkeys(("num_steps", "step", "attempts"), int),
-    "directives": list,
-    "seconds": int | float,
+_REQUIRED = {
+    *("name", "fingerprint", "status", "directory", "last_words", "values", "metrics"),
+    *("num_steps", "step", "attempts", "directives", "seconds"),
 }
 _SECONDS = 2.0  # between two writes while nothing ends
 # What an earlier process recorded of a point.
@@ -58,9 +56,7 @@ def _row(line: str) -> Result | None:
         row = json.loads(line)
     except ValueError:
         return None
-    is_dict = isinstance(row, dict)
-    is_valid = is_dict and all(isinstance(row.get(key), kind) for key, kind in _TYPES.items())
-    return row if is_valid else None
+    return row if isinstance(row, dict) and row.keys() >= _REQUIRED else None
 
 
 def write_table(directory: Path, rows: Sequence[Result]) -> None:
@@ -218,27 +214,17 @@ class ResultsTable:
         self._touched = set(self._started)
 
 
-def changed_code(table: ResultsTable, directory: Path) -> list[str]:
-    """Return a warning for each other version of the code that points of a sweep were run by."""
-    others: dict[str, list[Result]] = {}
-    for row in table.rows.values():
-        if row.get("code") not in (None, code_version()):
-            others.setdefault(row["code"], []).append(row)
-    lines = []
-    for version, rows in others.items():
-        try:
-            environment = directory / rows[0]["directory"] / "environment.json"
-            git = json.loads(environment.read_text())["git"]
-            version = f"{git['commit'][:10]}{', with changes' if git['changes'] else ''}"
-        except (OSError, ValueError, KeyError, TypeError):
-            version = f"sources {version}"
-        count = "1 point was" if len(rows) == 1 else f"{len(rows)} points were"
-        names = ", ".join(row["name"] for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
-        lines.append(
-            f"{count} run by another version of the code ({version}): {names}. Finished points "
-            "are not run again; name another --run_dir to start over."
-        )
-    return lines
+def changed_code(table: ResultsTable) -> list[str]:
+    """Return a warning if points of a sweep were run by another version of the code."""
+    versions = (None, code_version())
+    names = [row["name"] for row in table.rows.values() if row.get("code") not in versions]
+    count = "1 point was" if len(names) == 1 else f"{len(names)} points were"
+    line = (
+        f"{count} run by another version of the code: {listed(names, most=3)}. Finished points are "
+        "not run again; name another --run_dir to start over. The environment.json of a run has "
+        "its commit."
+    )
+    return [line] if names else []
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.sweep.axes import NUMBERS, Axis, Choice, axis_values, split_value
-from fidgpt.sweep.points import Maker, Point, moves, overwritten, samples_of
+from fidgpt.sweep.points import Maker, Point, axis_effects
 from fidgpt.train.device import derive_seed
 
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
@@ -157,12 +157,12 @@ class Points:
           ConfigErrors: a directive is wrong, or overwrites what a space chooses.
         """
         graph = self._graph(self._end(0))
-        raise_all(overwritten(list(samples_of(self.items, self._catalogue))))
+        raise_all(axis_effects(self.items, self._catalogue)[0])
         return graph
 
     def moves(self) -> list[str]:
         """Return a line for each space: how many parameters it changes."""
-        return moves(list(samples_of(self.items, self._catalogue)), self._maker.axes)
+        return axis_effects(self.items, self._catalogue)[1]
 
     def of(self, values: Mapping[str, Any] | None = None) -> Point:
         """Return the point of values by the names of their spaces, or of all first values.
