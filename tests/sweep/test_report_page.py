@@ -1,6 +1,5 @@
 """The page of a report in a headless Chromium: what it draws, and what clicks in it do."""
 
-import json
 import re
 from pathlib import Path
 
@@ -10,21 +9,18 @@ from graph.browser import driven, opened
 from fidgpt.sweep.report import read_report, write_report
 
 from .reported import Values, write_sweep
+from .test_report import BY_RATE, RATES, rows_of, write_rows
 
 pytest.importorskip("plotly", reason="the page needs the extra `report`")
 
-RATES = ["0.0001", "0.001", "0.01"]
-
 
 def loss(values: Values) -> float:
-    finals = dict(zip(RATES, [3.4, 3.0, 3.2], strict=True))
     decay = 0.1 if values.get("WeightDecay") == "0.1" else 0.0
-    return finals[values["LearningRate"]] + decay + 0.01 * int(values.get("seed", "0"))
+    return BY_RATE[values["LearningRate"]] + decay + 0.01 * int(values.get("seed", "0"))
 
 
 def page_of(sweep: Path) -> str:
-    written = write_report(read_report(sweep))
-    return written.paths[-1].read_text()
+    return write_report(read_report(sweep)).paths[-1].read_text()
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +31,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(write_sweep(sweep, axes, loss, statuses={11: "diverged"}))
 
 
-def test_a_page_opens_from_a_file_under_its_own_policy(grid: str, tmp_path: Path) -> None:
+def test_a_page_opens_from_a_file_and_loads_nothing(grid: str, tmp_path: Path) -> None:
     dom = opened(grid, tmp_path)
     assert 'data-ready="yes"' in dom
     assert dom.count('class="main-svg"') >= 8  # Plotly's, two or three in each plot
@@ -44,17 +40,13 @@ def test_a_page_opens_from_a_file_under_its_own_policy(grid: str, tmp_path: Path
     assert "python train.py --config=config:debug" in dom
     buttons = set(re.findall(r'class="modebar-btn[^>]*aria-label="([^"]*)"', dom))
     assert buttons == {"Zoom", "Pan", "Reset axes", "Download plot as a PNG"}  # none sends anything
-
-
-def test_a_page_asks_for_nothing_from_outside(grid: str) -> None:
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', grid)
-    assert policy is not None
-    assert policy[1].startswith("default-src 'none'; form-action 'none'")
+    assert policy and policy[1].startswith("default-src 'none'; form-action 'none'")
     assert not re.search(r"<(script|img|link|iframe)[^>]+(src|href)=", grid)
 
 
-def test_plots_show_what_was_measured(grid: str, tmp_path: Path) -> None:
-    told = driven(
+def test_plots_show_the_measurements(grid: str, tmp_path: Path) -> None:
+    shown = driven(
         grid,
         """
         const data = (id) => document.getElementById(id).data;
@@ -78,120 +70,96 @@ def test_plots_show_what_was_measured(grid: str, tmp_path: Path) -> None:
         """,
         tmp_path,
     )
-    assert (
-        sorted(told["curves"]) == [5] + [10] * 11
-    )  # held-out losses, of one up to half of the way
-    assert told["legend"][0] == "3.0050  LearningRate=0.001 WeightDecay=0 (2 runs)"
-    assert (told["kind"], told["linear"]) == ("log", "linear")
-    assert len(told["finals"]) == 11 and min(told["finals"]) == pytest.approx(3.0)
-    assert (told["crosses"], told["best"]) == ([0.01], [0.001])
-    assert told["lines"] == ["WeightDecay=0", "WeightDecay=0.1"]
-    assert told["leaders"] == [4, 3]
-    assert told["importance"] == ["LearningRate", "WeightDecay", "seed (repeats)"]
-    assert told["cells"] == [[3.405, 3.005, 3.205], [3.505, 3.105, 3.3]]
-    assert told["rows"] == 12
-    assert told["widths"] == pytest.approx(
-        [0, 0], abs=1
-    )  # each plot fills its place, and no other's
+    assert sorted(shown["curves"]) == [5] + [10] * 11  # held-out losses, one half of the way
+    assert shown["legend"][0] == "3.0050  LearningRate=0.001 WeightDecay=0 (2 runs)"
+    assert (shown["kind"], shown["linear"]) == ("log", "linear")
+    assert len(shown["finals"]) == 11 and min(shown["finals"]) == pytest.approx(3.0)
+    assert (shown["crosses"], shown["best"]) == ([0.01], [0.001])
+    assert shown["lines"] == ["WeightDecay=0", "WeightDecay=0.1"]
+    assert shown["leaders"] == [4, 3]
+    assert shown["importance"] == ["LearningRate", "WeightDecay", "seed (repeats)"]
+    assert shown["cells"] == [[3.405, 3.005, 3.205], [3.505, 3.105, 3.3]]
+    assert shown["rows"] == 12
+    assert shown["widths"] == pytest.approx([0, 0], abs=1)  # each plot fills its own place
 
 
-def test_two_clicks_tell_in_what_configs_differ(grid: str, tmp_path: Path) -> None:
-    told = driven(
+def test_clicks_choose_two_points_and_sort_and_filter_the_table(grid: str, tmp_path: Path) -> None:
+    shown = driven(
         grid,
         """
         const rows = () => [...document.querySelectorAll("#points tbody tr")];
+        const names = () => rows().map((row) => row.cells[1].textContent);
         const texts = (one, count) => one && count ? [one.textContent,
           ...texts(one.nextSibling, count - 1)] : [];
-        const shown = () => [...document.querySelectorAll("#difference dt")].map(
+        const differences = () => [...document.querySelectorAll("#difference dt")].map(
           (term) => texts(term, 3));
-        const first = shown();
+        const first = differences(), best = names()[0];
         const row = (name) => rows().find((one) => one.cells[1].textContent === name);
         row("LearningRate=0.0001 WeightDecay=0 seed=1").click();
         const rate = document.querySelector("#axes > div");
         rate.emit("plotly_click", { points: [{ customdata: 2, data: {} }] });
-        return { first, second: shown(), marked: rows().filter((one) => one.className).length };
-        """,
-        tmp_path,
-    )
-    assert told["first"] == [["optimizer.weight_decay", "A0.0", "B0.1"]]  # best, and the next
-    assert told["second"] == [["seed", "A1", "B0"], ["optimizer.weight_decay", "A0.0", "B0.1"]]
-    assert told["marked"] == 2
-
-
-def test_the_table_is_sorted_and_filtered(grid: str, tmp_path: Path) -> None:
-    told = driven(
-        grid,
-        """
-        const names = () => [...document.querySelectorAll("#points tbody tr")].map(
-          (row) => row.cells[1].textContent);
-        const best = names()[0];
+        const second = differences(), marked = rows().filter((one) => one.className).length;
         document.querySelectorAll("#points th")[3].click();
         document.querySelectorAll("#points th")[3].click();
-        const worst = names()[0];
-        const filter = document.getElementById("filter");
+        const worst = names()[0], filter = document.getElementById("filter");
         filter.value = "0.01 seed=1";
         filter.dispatchEvent(new Event("input"));
-        return { best, worst, filtered: names().length };
+        return { first, second, marked, best, worst, filtered: names().length };
         """,
         tmp_path,
     )
-    assert told["best"] == "LearningRate=0.001 WeightDecay=0 seed=0"
-    assert told["worst"] == "LearningRate=0.0001 WeightDecay=0.1 seed=1"
-    assert told["filtered"] == 2
+    decay = ["optimizer.weight_decay", "A0.0", "B0.1"]
+    assert shown["first"] == [decay]  # the best, and the next
+    assert shown["second"] == [["seed", "A1", "B0"], decay]
+    assert shown["best"] == "LearningRate=0.001 WeightDecay=0 seed=0"
+    assert shown["worst"] == "LearningRate=0.0001 WeightDecay=0.1 seed=1"
+    assert (shown["marked"], shown["filtered"]) == (2, 2)
 
 
 def test_an_ablation_shows_its_effects(tmp_path: Path) -> None:
     effects = {"all": 0.0, "without use_gqa": 0.1}
     axes = {"ablate": list(effects), "seed": ["0", "1"]}
     sweep = write_sweep(tmp_path / "sweep", axes, lambda v: 3 + effects[v["ablate"]])
-    told = driven(
+    shown = driven(
         page_of(sweep),
         """
-        const shown = document.getElementById("effects");
-        return { x: shown.data[1].x, text: shown.data[1].text, map: $("#map-section").hidden };
+        const { x, text } = document.getElementById("effects").data[1];
+        return { x, text, map: $("#map-section").hidden };
         """,
         tmp_path,
     )
-    assert told["x"] == [pytest.approx(0.1)]
-    assert told["text"] == ["+0.1 ± 0 over 2 pairs"]
-    assert told["map"]
+    text = "+0.1 ± 0 over 2 pairs"
+    assert shown == {"x": [pytest.approx(0.1)], "text": [text], "map": True}
 
 
-def test_nothing_that_a_sweep_holds_becomes_markup(tmp_path: Path) -> None:
+def test_texts_of_a_sweep_never_become_markup(tmp_path: Path) -> None:
     bad = "</script><img src=x onerror=document.title='run'>"
     sweep = write_sweep(tmp_path / bad.replace("/", "_"), {"LearningRate": RATES}, loss)
-    table = sweep / "table.jsonl"
-    rows = [json.loads(line) for line in table.read_text().splitlines()]
-    rows = [row | {"name": bad + row["name"], "last_words": bad} for row in rows]
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [row | {"name": bad + row["name"], "last_words": bad} for row in rows_of(sweep)]
+    write_rows(sweep / "table.jsonl", rows)
     dom = opened(page_of(sweep), tmp_path)
-    assert 'data-ready="yes"' in dom and "<img" not in re.sub(
-        r"<script.*?</script>", "", dom, flags=re.DOTALL
-    )
-    assert "<title>run" not in dom
+    text = re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
+    assert 'data-ready="yes"' in dom and "<img" not in text and "<title>run" not in dom
 
 
 def test_hundreds_of_points_make_a_page_that_still_opens(tmp_path: Path) -> None:
-    axes = {"LearningRate": RATES, "WeightDecay": ["0"]}
-    sweep = write_sweep(tmp_path / "sweep", axes, loss)
-    table = sweep / "table.jsonl"
-    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES, "WeightDecay": ["0"]}, loss)
     many = [
         row
         | {"name": f"{row['name']} decay={at}", "fingerprint": f"{at}{row['fingerprint']}"}
         | {"values": row["values"] | {"WeightDecay": str(at / 100)}}
         for at in range(67)
-        for row in rows
+        for row in rows_of(sweep)
     ]
-    table.write_text("".join(json.dumps(row) + "\n" for row in many))
+    write_rows(sweep / "table.jsonl", many)
     page = page_of(sweep)
     assert len(page) < 8e6  # of which Plotly has 4.8
-    told = driven(
+    shown = driven(
         page,
         """
-        const shown = document.getElementById("curves");
-        return { curves: shown.data.length, map: document.getElementById("map").data[0].type };
+        const [curves, map] = ["curves", "map"].map((id) => document.getElementById(id).data);
+        return { curves: curves.length, map: map[0].type };
         """,
         tmp_path,
     )
-    assert told == {"curves": 202, "map": "heatmap"}  # and one that holds the scale of colours
+    assert shown == {"curves": 202, "map": "heatmap"}  # and one that holds the scale of colours

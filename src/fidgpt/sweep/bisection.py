@@ -1,6 +1,5 @@
 """Bisection between two runs: which differences of their configs make a metric worse."""
 
-import enum
 import functools
 import hashlib
 import itertools
@@ -9,7 +8,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import fiddle as fdl
 from rich.console import Console, Group, RenderableType
@@ -34,16 +33,9 @@ FirstBad = Callable[[list[tuple[T, ...]]], tuple[T, ...] | None]
 Pieces = tuple[str, ...]  # paths in the good graph at which something is changed
 # Trains points and returns their values: NaN for one that diverged, None for one without a value.
 Measure = Callable[[Sequence[Point]], Sequence[float | None]]
+Verdict = Literal["bad", "good", "unresolved"]
 LOG = "bisect.jsonl"
 _SHOWN = 4  # paths in a line
-
-
-class Verdict(enum.Enum):
-    """Outcome of trying a set of differences."""
-
-    BAD = "bad"
-    GOOD = "good"
-    UNRESOLVED = "unresolved"
 
 
 class Stopped(Exception):
@@ -109,25 +101,20 @@ class Bounds:
       good: value of the good end.
       bad: value of the bad end; NaN if it diverged.
       threshold: values from here on, towards the bad end, are bad; None if only divergence is.
-      is_larger_better: the direction to use if the bad end diverged.
+      sign: 1 if larger values are worse, else -1.
     """
 
     good: float
     bad: float
     threshold: float | None
-    is_larger_better: bool = False
+    sign: int
 
     def verdict(self, value: float | None) -> Verdict:
         """Judge a value: NaN stands for divergence, None for no value."""
         if value is None:
-            return Verdict.UNRESOLVED
-        if math.isnan(value):
-            return Verdict.BAD
-        if self.threshold is None:
-            return Verdict.GOOD
-        rises = not self.is_larger_better if math.isnan(self.bad) else self.bad > self.good
-        is_bad = value >= self.threshold if rises else value <= self.threshold
-        return Verdict.BAD if is_bad else Verdict.GOOD
+            return "unresolved"
+        is_past = self.threshold is not None and self.sign * (value - self.threshold) >= 0
+        return "bad" if is_past or math.isnan(value) else "good"
 
 
 def bounds_of(
@@ -146,7 +133,7 @@ def bounds_of(
     if math.isnan(good):
         raise ConfigError("the good run diverged: exchange the two, if the other one did not.")
     if math.isnan(bad):
-        return Bounds(good, bad, threshold, objective.is_larger_better)
+        return Bounds(good, bad, threshold, -1 if objective.is_larger_better else 1)
     if good == bad:
         raise ConfigError(f"both runs have the same {name}, {good:.6g}: neither of them is bad.")
     if objective.is_larger_better and good < bad:
@@ -155,13 +142,12 @@ def bounds_of(
             "of it is better: exchange the two."
         )
     middle = (good + bad) / 2 if threshold is None else threshold
-    low, high = sorted((good, bad))
-    if not (low < middle < high or middle == bad):
+    if not (min(good, bad) < middle < max(good, bad) or middle == bad):
         raise ConfigError(
             f"--threshold={middle:g} does not lie between the good run's {name}, {good:.6g}, "
             f"and the bad one's, {bad:.6g}."
         )
-    return Bounds(good, bad, middle, objective.is_larger_better)
+    return Bounds(good, bad, middle, 1 if bad > good else -1)
 
 
 @dataclass(frozen=True)
@@ -169,50 +155,19 @@ class Findings:
     """The smallest set of differences that makes a good run bad.
 
     Attributes:
-      objective: name of the metric.
       pieces: paths of the differences.
-      changes: a line for each difference.
-      num_pieces: number of differences between the two runs.
-      value: metric of the good run with these differences; NaN if it diverged.
-      bounds: metrics of the two ends.
       directives: make the good config with these differences and no others.
       cure: make the bad config without these differences; None if that config is invalid.
-      allowed: packages of the user's own that configs may name.
+      text: the differences and metrics, with the commands of both.
     """
 
-    objective: str
     pieces: Pieces
-    changes: list[str]
-    num_pieces: int
-    value: float
-    bounds: Bounds
     directives: tuple[str, ...]
     cure: tuple[str, ...] | None
-    allowed: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        """Return the findings with the commands that reproduce them."""
-        count, bounds = len(self.pieces), self.bounds
-        verb = "differences makes" if count == 1 else "differences, only together, make"
-        limit = "" if bounds.threshold is None else f", the threshold {_number(bounds.threshold)}"
-        lines = [
-            f"{count} of {self.num_pieces} {verb} {self.objective} bad: {_number(bounds.good)} -> "
-            f"{_number(self.value)} (the bad run {_number(bounds.bad)}{limit})",
-            *(f"  {line}" for line in self.changes),
-            "the good run with nothing else changed:",
-            f"  {runs.train_command(self.directives, allowed=self.allowed)}",
-        ]
-        if self.cure:
-            cure = runs.train_command(self.cure, allowed=self.allowed)
-            lines += ["the bad run without it:", f"  {cure}"]
-        return "\n".join(lines)
+    text: str
 
     def __rich__(self) -> RenderableType:
-        return Text(self.text())
-
-
-def _number(value: float) -> str:
-    return "diverged" if math.isnan(value) else f"{value:.4f}"
+        return Text(self.text)
 
 
 class Bisection:
@@ -430,20 +385,32 @@ class _Search:
         found = minimize(found, self._first_bad)  # of a group, not all need be a cause
         if found == every:
             self._confirm()
-        (value,) = self._measured([found])
         rest = tuple(one for one in every if one not in found)
         has_cure = bool(rest) and isinstance(self._point(rest), Point)
-        return Findings(
-            bisection.objective.name,
-            found,
-            bisection.lines(found),
-            len(every),
-            math.nan if value is None else value,
-            self._bounds,
-            bisection.readable(found),
-            bisection.readable(rest) if has_cure else None,
-            bisection.allowed,
-        )
+        directives = bisection.readable(found)
+        cure = bisection.readable(rest) if has_cure else None
+        return Findings(found, directives, cure, self._text(found, directives, cure))
+
+    def _text(
+        self, found: Pieces, directives: tuple[str, ...], cure: tuple[str, ...] | None
+    ) -> str:
+        bisection, bounds, (value,) = self._of, self._bounds, self._measured([found])
+        numbers = [
+            "diverged" if one is None or math.isnan(one) else f"{one:.4f}"
+            for one in (bounds.good, value, bounds.bad, bounds.threshold)
+        ]
+        verb = "differences makes" if len(found) == 1 else "differences, only together, make"
+        limit = "" if bounds.threshold is None else f", the threshold {numbers[3]}"
+        lines = [
+            f"{len(found)} of {len(bisection.pieces)} {verb} {bisection.objective.name} bad: "
+            f"{numbers[0]} -> {numbers[1]} (the bad run {numbers[2]}{limit})",
+            *(f"  {line}" for line in bisection.lines(found)),
+        ]
+        commands = {"the good run with nothing else changed": directives}
+        commands |= {"the bad run without it": cure} if cure else {}
+        for what, given in commands.items():
+            lines += [f"{what}:", f"  {runs.train_command(given, allowed=bisection.allowed)}"]
+        return "\n".join(lines)
 
     def _measure_ends(self) -> Bounds:
         bisection = self._of
@@ -490,7 +457,7 @@ class _Search:
             batch = sets[begin : begin + self._jobs]
             self._try([one for one in batch if one not in self._verdicts])
             for one in batch:
-                if self._verdicts[one] is Verdict.BAD:
+                if self._verdicts[one] == "bad":
                     return one
         return None
 
@@ -508,7 +475,7 @@ class _Search:
         row: dict[str, Any] = {
             "probe": self._num_probes,
             "differences": list(pieces),
-            "verdict": verdict.value,
+            "verdict": verdict,
             "value": None if is_wild else value,
             "why": why,
             "fingerprint": None,
@@ -525,7 +492,7 @@ class _Search:
         outcome = why.splitlines()[0] if why else f"{name} {value:.4f}"
         self._log(
             f"probe {self._num_probes}: {len(pieces)} of {len(self._of.pieces)} differences "
-            f"({shown}): {outcome}: {verdict.value}"
+            f"({shown}): {outcome}: {verdict}"
         )
 
     def _confirm(self) -> None:
@@ -540,7 +507,7 @@ class _Search:
             return
         del self._values[point.fingerprint]
         self._try([every])
-        if self._verdicts[every] is not Verdict.BAD:
+        if self._verdicts[every] != "bad":
             (value,) = self._measured([every])
             now = "has none" if value is None else f"is {value:.6g}"
             raise ConfigError(
