@@ -227,7 +227,7 @@ def test_the_command_prints_the_winner_and_its_files(sweep: Path, tmp_path: Path
     assert "LearningRate=0.001 won, with loss" in done.stdout and done.stderr == ""
     assert f"Written: {tmp_path}/new/report.csv, {tmp_path}/new/report.md" in done.stdout
     best = next(line for line in done.stdout.splitlines() if "python train.py" in line)
-    assert best in (tmp_path / "new/report.md").read_text()
+    assert best.strip() in (tmp_path / "new/report.md").read_text()
     lost = subprocess.run(command, capture_output=True, text=True, check=False)
     assert lost.returncode == 2 and lost.stderr.startswith("error: name one sweep")
 
