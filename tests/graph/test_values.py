@@ -218,8 +218,8 @@ def test_refused(text: str, hint: Any) -> None:
         (
             "Square",
             Square | None,
-            "'Square' is not Square or None. It takes a part, which no text can say: "
-            "a fiddler puts it there.",
+            "'Square' is not Square or None. It takes a part, which cannot be typed: "
+            "use a fiddler to set it.",
         ),
     ],
 )

@@ -7,11 +7,12 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph import hints
 from fidgpt.graph.binding import Inherited, unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.fiddle import (
@@ -19,47 +20,97 @@ from fidgpt.graph.fiddle import (
     Key,
     all_arguments,
     default_of,
-    named_defaults,
-    raw_arguments,
     set_arguments,
     signature_of,
 )
 from fidgpt.graph.formulas import is_formula, wrong_formulas
-from fidgpt.graph.hints import (
-    can_be_typed,
-    element_hint,
-    fits,
-    hint_of,
-    hints_of,
-    key_hint,
-    members_of,
-    name_of,
-)
-from fidgpt.graph.requirements import asked
+from fidgpt.graph.hints import element_hint, fits, hint_of, members_of
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
 
+_SHOWN = 60  # letters of a value
+_HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
-def wrong_calls(node: Node) -> Iterator[ConfigError]:
-    """What is wrong with a Partial, by the annotation of each place that holds it.
 
-    A place annotated `Callable[[], Block]` calls without arguments; `Callable[..., Block]` says
-    nothing, and neither does what is no Callable.
+@gc_paused()
+def check(root: Any) -> Any:
+    """Return a graph as it is if nothing is wrong with it.
+
+    Finds arguments that are required and missing, values and nodes that do not fit their
+    annotation, and nodes that Fiddle would silently pass on unbuilt.
+
+    Raises:
+      ConfigErrors: every error, all at once.
+    """
+    raise_all(node_errors(nodes(root)))
+    return root
+
+
+def node_errors(found: list[Node]) -> list[ConfigError]:
+    """Return what is wrong with the nodes of a graph, without binding it."""
+    return [error for node in found for error in _errors(node)] + list(wrong_formulas(found))
+
+
+def inherited_errors(found: list[Node], inherited: list[Inherited]) -> list[ConfigError]:
+    """Return what is wrong with a bound graph that had no errors before: what it inherited."""
+    values = [one.binding.value for one in inherited]
+    if any(map(is_node, values)) or any(is_formula(node.value) for node in found):
+        return node_errors(found)
+    paths = {one.node.path for one in inherited if _is_wrong(one.part, one.key, one.binding.value)}
+    return [one for node in found if paths and node.path in paths for one in _type_errors(node)]
+
+
+def _errors(node: Node) -> Iterator[ConfigError]:
+    value = node.value
+    if IS_PART[type(value)]:
+        if isinstance(value, fdl.ArgFactory):
+            yield from _outside_a_factory(node)
+        yield from _wrong_calls(node) if isinstance(value, fdl.Partial) else _missing(node)
+        yield from _type_errors(node)
+    elif type(value) not in (list, tuple, dict) and not hasattr(value, "_fields"):
+        yield from _not_built(node.path, value)
+    for step, child in children(value):
+        if not (type(child) in LEAVES or is_node(child)):
+            yield from _not_built(join(node.path, step), child)
+
+
+def _missing(node: Node) -> Iterator[ConfigError]:
+    """Yield the required arguments that are neither set nor inherited."""
+    part = node.value
+    arguments = all_arguments(part)
+    if type(fdl.NO_VALUE) not in map(type, arguments.values()):
+        return
+    unset = unset_parameters(part)
+    for key, value in arguments.items():
+        if value is fdl.NO_VALUE and key not in unset:
+            path, hint = join(node.path, step_to(key)), hint_of(part, key)
+            how = f": set:{path}=<{hints.name_of(hint)}>." if hints.can_be_typed(hint) else "."
+            yield ConfigError(f"{path} is required by {title(part)} and not set{how}", place=path)
+
+
+def _wrong_calls(node: Node) -> Iterator[ConfigError]:
+    """Yield what is missing in the calls that the annotations of a Partial's holders promise.
+
+    `Callable[[], Block]` calls without arguments; `Callable[..., Block]` leaves that open, and so
+    does what is no Callable.
     """
     part = node.value
-    is_whole = type(fdl.NO_VALUE) not in map(type, all_arguments(part).values())
     for parent, step in node.parents:
         members = [one for hint in _hints(parent, step) for one in members_of(hint)]
-        counts = [_num_asked(one) for one in members if fits(part, one)]
-        if None in counts or (is_whole and 0 in counts):
-            continue
-        wrong = [(_with(count), _misfit(part, count)) for count in counts if count is not None]
-        if wrong and all(message for _, message in wrong):
-            path = join(parent.path, step)
-            yield ConfigError(f"{path} is called {wrong[0][0]}, and {wrong[0][1]}", place=path)
+        counts = [_num_arguments(one) for one in members if fits(part, one)]
+        missing = [[] if count is None else _missing_in_call(part, count) for count in counts]
+        if missing and all(missing):
+            names, path = missing[0], join(parent.path, step)
+            count = f"{counts[0]} argument{'s' if counts[0] != 1 else ''}" if counts[0] else ""
+            yield ConfigError(
+                f"{path} is called {f'with {count}' if count else 'without arguments'}, and "
+                f"{title(part)} requires {', '.join(names)}, which "
+                f"{'is' if len(names) == 1 else 'are'} not set.",
+                place=path,
+            )
 
 
 def _hints(parent: Node, step: str) -> list[Any]:
-    """The annotations of a place: more than one where a list that holds it is shared."""
+    """Return the annotations of a place: more than one where a list that holds it is shared."""
     key = step[1:] if step.startswith(".") else ast.literal_eval(step[1:-1])
     if isinstance(parent.value, fdl.Buildable):
         return [hint_of(parent.value, key)]
@@ -68,194 +119,78 @@ def _hints(parent: Node, step: str) -> list[Any]:
     ]
 
 
-def _num_asked(hint: Any) -> int | None:
-    """How many arguments an annotation promises to give; None where it leaves that open."""
-    if typing.get_origin(hint) is not collections.abc.Callable:
-        return None
-    asked = typing.get_args(hint)[:1]
-    return len(asked[0]) if asked and isinstance(asked[0], list) else None
+def _num_arguments(hint: Any) -> int | None:
+    """Return how many arguments an annotation promises to pass; None where it leaves that open."""
+    arguments = typing.get_args(hint)[:1]
+    is_callable = typing.get_origin(hint) is collections.abc.Callable
+    return len(arguments[0]) if is_callable and isinstance(arguments[0], list) else None
 
 
-def _with(count: int) -> str:
-    words = {0: "without arguments", 1: "with 1 argument"}
-    return words.get(count, f"with {count} arguments")
-
-
-def _misfit(part: fdl.Buildable, count: int) -> str:
-    """What is missing where a part is called with so many arguments; "" where nothing is."""
+def _missing_in_call(part: fdl.Buildable, count: int) -> list[str]:
+    """Return the required parameters that are missing where a node is called with arguments."""
     known = dict.fromkeys([*set_arguments(part), *unset_parameters(part)])
-    num_given = sum(isinstance(key, int) for key in known)
     names = [key for key in known if isinstance(key, str)]
     signature = signature_of(part)
     try:
-        bound = signature.bind_partial(*[None] * (num_given + count), **dict.fromkeys(names))
-    except TypeError:  # some of them are given by name, which an annotation cannot say
-        return ""
-    missing = [
+        positional = [None] * (len(known) - len(names) + count)
+        bound = signature.bind_partial(*positional, **dict.fromkeys(names))
+    except TypeError:  # some of them are passed by name, which no annotation names
+        return []
+    return [
         name
         for name, one in signature.parameters.items()
         if name not in bound.arguments and one.default is one.empty and one.kind not in VARIADIC
     ]
-    if not missing:
-        return ""
-    verb = "is" if len(missing) == 1 else "are"
-    return f"{title(part)} requires {', '.join(missing)}, which {verb} not set."
 
 
-_SHOWN = 60  # letters of a value
+def _is_wrong(part: fdl.Buildable, key: Key, value: Any) -> bool:
+    """Whether a value does not fit; a parameter's own default does, whatever its annotation."""
+    return not fits(value, hint_of(part, key)) and value is not default_of(part, key)
 
 
-class Misfit(NamedTuple):
-    """A value that does not fit.
-
-    Attributes:
-      path: where it is.
-      value: what it is.
-      hint: the annotation there.
-      num_others: how many more do not fit in the same list or dict.
-    """
-
-    path: str
-    value: Any
-    hint: Any
-    num_others: int = 0
-
-
-def misfit_in(path: str, value: Any, hint: Any) -> Misfit:
-    """The first item in a value that does not fit, however deep; the value where it is no item.
-
-    Args:
-      path: the place of the value.
-      value: what does not fit.
-      hint: the annotation that it does not fit.
-    """
-    found = Misfit(path, value, hint)
-    while wrong := list(_wrong_items(found)):
-        found = wrong[0]._replace(num_others=len(wrong) - 1)
-    return found
-
-
-def shown(value: Any) -> str:
-    """A value in a message, on one line."""
-    if isinstance(value, fdl.Buildable):
-        return f"the part {title(value)}"
-    text = " ".join(repr(value).split()) if isinstance(value, list | tuple | dict) else repr(value)
-    return f"{text:.{_SHOWN}}"
-
-
-def _wrong_items(one: Misfit) -> Iterator[Misfit]:
-    if not (isinstance(one.value, list | tuple | dict) and _is_asked(one.value, one.hint)):
-        return
-    if isinstance(one.value, dict):
-        if not all(fits(key, key_hint(one.hint)) for key in one.value):
-            return
-        items = [(f"[{key!r}]", key, item) for key, item in one.value.items()]
-    else:
-        items = [(f"[{i}]", i, item) for i, item in enumerate(one.value)]
-    for step, key, item in items:
-        hint = element_hint(one.hint, key)
-        if not fits(item, hint):
-            yield Misfit(join(one.path, step), item, hint)
-
-
-def _is_asked(value: Any, hint: Any) -> bool:
-    """Whether a hint asks for such a container, whatever is in it."""
-    origins = [typing.get_origin(one) or one for one in members_of(hint)]
-    return any(
-        typing.is_typeddict(one) or (inspect.isclass(one) and isinstance(value, one))
-        for one in origins
-    )
-
-
-_HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
-
-
-@gc_paused()
-def check(root: Any) -> Any:
-    """Returns the graph as it is, when nothing is wrong with it.
-
-    Finds arguments that are required and missing, values and parts that do not fit their
-    annotation, and parts that Fiddle would hand over unbuilt without a word.
-
-    Raises:
-      ConfigErrors: every mistake, in one go.
-    """
-    raise_all(node_errors(nodes(root)))
-    return root
-
-
-def node_errors(found: list[Node]) -> list[ConfigError]:
-    """Return what is wrong with the nodes of a graph, without binding it."""
-    return [error for node in found for error in _mistakes(node)] + list(wrong_formulas(found))
-
-
-def inherited_errors(found: list[Node], inherited: list[Inherited]) -> list[ConfigError]:
-    """Return what is wrong with a bound graph that had no errors before: what it inherited."""
-    if any(is_node(one.binding.value) for one in inherited) or any(
-        is_formula(n.value) for n in found
-    ):
-        return node_errors(found)
-    paths = {one.node.path for one in inherited if _is_misfit(one.part, one.key, one.binding.value)}
-    return [one for node in found if paths and node.path in paths for one in _misfits(node)]
-
-
-def _mistakes(node: Node) -> Iterator[ConfigError]:
-    value = node.value
-    if IS_PART[type(value)]:
-        if isinstance(value, fdl.ArgFactory):
-            yield from _outside_a_factory(node)
-        yield from wrong_calls(node) if isinstance(value, fdl.Partial) else _missing(node)
-        yield from _misfits(node)
-    elif not is_plain(value) and _holds_parts(value):
-        yield _not_built(node.path, value)
-    for step, child in children(value):
-        if not (type(child) in LEAVES or is_node(child)) and _holds_parts(child):
-            yield _not_built(join(node.path, step), child)
-
-
-def _missing(node: Node) -> Iterator[ConfigError]:
-    """Required arguments that nobody gave."""
+def _type_errors(node: Node) -> Iterator[ConfigError]:
     part = node.value
-    arguments = all_arguments(part)
-    if type(fdl.NO_VALUE) not in map(type, arguments.values()):
-        return
-    heard = unset_parameters(part)
-    for key, value in arguments.items():
-        if value is fdl.NO_VALUE and key not in heard:
-            path = join(node.path, step_to(key))
-            hint = hint_of(part, key)
-            how = f": set:{path}=<{name_of(hint)}>." if can_be_typed(hint) else "."
-            yield ConfigError(f"{path} is required by {title(part)} and not set{how}", place=path)
-
-
-def _misfits(node: Node) -> Iterator[ConfigError]:
-    part = node.value
-    hints: dict[Any, Any] = {} if named_defaults(part) is None else hints_of(fdl.get_callable(part))
-    sure = {
-        key
-        for key, value in raw_arguments(part).items()
-        if type(value) is hints.get(str(key)) and type(value) in LEAVES and value == value
-    }
-    if len(sure) == len(raw_arguments(part)):
-        return
     for key, value in set_arguments(part).items():
-        if key in sure or not _is_misfit(part, key, value):
+        if not _is_wrong(part, key, value):
             continue
         path = join(node.path, step_to(key))
-        wrong = misfit_in(path, value, hint_of(part, key))
-        where = "" if wrong.path == path else " there"
-        others = f" {wrong.num_others} more do not fit either." if wrong.num_others else ""
-        how = f"\n  Set something that fits:  set:{path}=..." if can_be_typed(wrong.hint) else ""
+        inner, item, hint = path, value, hint_of(part, key)
+        num_others = 0
+        while wrong := list(_wrong_items(inner, item, hint)):
+            (inner, item, hint), num_others = wrong[0], len(wrong) - 1
+        where = "" if inner == path else " there"
+        others = f" {num_others} more do not fit either." if num_others else ""
+        how = f"\n  Set something that fits:  set:{path}=..." if hints.can_be_typed(hint) else ""
         yield ConfigError(
-            f"{wrong.path} is {shown(wrong.value)}, and {title(part)} takes "
-            f"{name_of(wrong.hint)}{where}.{others}{asked(wrong.value, wrong.hint)}{how}",
+            f"{inner} is {_shown(item)}, and {title(part)} takes {hints.name_of(hint)}{where}."
+            f"{others}{hints.missing_methods(item, hint)}{how}",
             place=path,
         )
 
 
-def _is_misfit(part: fdl.Buildable, key: Key, value: Any) -> bool:
-    """Whether a parameter takes no such value; its own default fits, whatever its annotation."""
-    return not fits(value, hint_of(part, key)) and value is not default_of(part, key)
+def _wrong_items(path: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the items of a container that do not fit, if its kind does: path, value, annotation."""
+    if not isinstance(value, list | tuple | dict):
+        return
+    origins = [typing.get_origin(one) or one for one in members_of(hint)]
+    classes = [dict if typing.is_typeddict(one) else one for one in origins]
+    if not any(inspect.isclass(one) and isinstance(value, one) for one in classes):
+        return
+    is_dict = isinstance(value, dict)
+    if is_dict and not all(fits(key, hints.key_hint(hint)) for key in value):
+        return
+    for key, item in value.items() if is_dict else enumerate(value):
+        own = element_hint(hint, key)
+        if not fits(item, own):
+            yield join(path, f"[{key!r}]"), item, own
+
+
+def _shown(value: Any) -> str:
+    """Return a value in a message, on one line."""
+    if isinstance(value, fdl.Buildable):
+        return f"the part {title(value)}"
+    text = " ".join(repr(value).split()) if isinstance(value, list | tuple | dict) else repr(value)
+    return f"{text:.{_SHOWN}}"
 
 
 def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
@@ -280,31 +215,21 @@ def _part_holders(node: Node) -> list[Any]:
     return [holder for parent, _ in node.parents for holder in _part_holders(parent)]
 
 
-def _not_built(path: str, value: Any) -> ConfigError:
-    return ConfigError(
-        f"{path or 'the root'} is of type {type(value).__name__}, inside which parts are not "
-        "built: use a plain list, tuple or dict, or make it a fdl.Config too.",
-        place=path,
-    )
-
-
-def is_plain(value: Any) -> bool:
-    """Whether Fiddle builds what is inside a container: not in OrderedDict, for example."""
-    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
-    return is_named or type(value) in (list, tuple, dict)
-
-
-def _holds_parts(value: Any) -> bool:
-    """Whether parts lie inside a value, however deep; a value may hold itself."""
+def _not_built(path: str, value: Any) -> Iterator[ConfigError]:
+    """Yield the error of a container that Fiddle does not look into, if it holds nodes."""
     left, seen = [value], set()
     while left:
         one = left.pop()
         if isinstance(one, fdl.Buildable):
-            return True
-        if id(one) not in seen:
+            yield ConfigError(
+                f"{path or 'the root'} is of type {type(value).__name__}, inside which parts are "
+                "not built: use a plain list, tuple or dict, or make it a fdl.Config too.",
+                place=path,
+            )
+            return
+        if id(one) not in seen:  # it may hold itself
             seen.add(id(one))
             left += _items(one)
-    return False
 
 
 def _items(value: Any) -> Iterable[Any]:

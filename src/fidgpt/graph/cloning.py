@@ -27,7 +27,7 @@ def clone(root: Any) -> Any:
 def clone_part(part: B) -> B:
     """A copy of one part that holds the same parts inside.
 
-    Of a factory, what it makes anew at every call (`ArgFactory`, `Partial`) is copied, and a
+    Of a factory, what it creates at every call (`ArgFactory`, `Partial`) is copied, and a
     `Config`, which is built once for all calls, is held by both: a RoPE, or a table. A deferred
     computation of a number is copied too, because it follows the part that asks for it.
     """

@@ -4,7 +4,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
-_LISTED = 24  # names in a message; more would bury what it says
+_LISTED = 24  # names in a message; more would bury the message
 
 
 class ConfigError(ValueError):

@@ -15,7 +15,7 @@ Key = str | int
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _known_defaults: dict[Any, dict[Key, Any] | None] = {}
-_MOST_KNOWN = 4096  # callables; a notebook that defines one anew for ever must not fill the memory
+_MOST_KNOWN = 4096  # callables; a notebook that keeps defining one must not fill the memory
 
 
 B = TypeVar("B", bound=fdl.Buildable)
@@ -227,19 +227,19 @@ def default_of(part: fdl.Buildable, key: Key) -> Any:
 
 
 def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
-    """The class or function that makes the default of a dataclass' field anew; None for others."""
+    """Return the class or function that creates a dataclass field's default; None for others."""
     factory = _factory_of(part, key)
     return None if _makes_container(factory) else factory
 
 
 def default_container_of(part: fdl.Buildable, key: Key) -> Any:
-    """The empty list or dict that a dataclass' field makes anew as its default; None for others."""
+    """Return the empty list or dict that is created as a dataclass field's default; else None."""
     factory = _factory_of(part, key)
     return factory() if _makes_container(factory) else None
 
 
 def has_factory(part: fdl.Buildable, key: Key) -> bool:
-    """Whether the default of a parameter is made anew, be it by a class, a list or a function."""
+    """Whether a parameter's default is created for each call, by a class, a list or a function."""
     return _factory_of(part, key) is not None
 
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -50,7 +50,7 @@ def members_of(hint: Any) -> tuple[Any, ...]:
 
 
 def is_unknown(hint: Any) -> bool:
-    """Whether a hint says nothing that a value could be compared with."""
+    """Whether a hint has nothing that a value could be compared with."""
     is_named_only = isinstance(hint, typing.TypeVar | typing.ParamSpec | typing.ForwardRef | str)
     return hint is Any or hint is inspect.Parameter.empty or hint is typing.Self or is_named_only
 
@@ -255,7 +255,7 @@ def _returned(method: Any) -> Any:
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
 _LEAVES = (int, float, bool, str)
-_WRITTEN = (*_LEAVES, list, tuple, dict)  # what a text may say
+_WRITTEN = (*_LEAVES, list, tuple, dict)  # what can be typed
 
 
 def hint_of(part: fdl.Buildable, key: Key) -> Any:
@@ -372,7 +372,7 @@ def key_hint(hint: Any) -> Any:
 
 
 def can_be_typed(hint: Any) -> bool:
-    """Whether a text can say a value for a hint, None apart; a part or function it cannot."""
+    """Whether a value for a hint can be typed, None apart; a node or function cannot."""
     for member in members_of(hint):
         origin = typing.get_origin(member) or member
         named_by_torch = is_dtype(member) or is_device(member)
@@ -409,7 +409,7 @@ def computed(value: Any) -> Any:
     """A value of a bound graph as its constructor gets it; of a quantity, the number itself.
 
     `fdl.NO_VALUE` for what is not known before the graph is built: a part, or a quantity whose
-    computation fails, which is somebody else's to report.
+    computation fails, which `build` reports.
     """
     if not isinstance(value, fdl.Buildable):
         return value
@@ -419,3 +419,39 @@ def computed(value: Any) -> Any:
         return fdl.build(value)
     except Exception:  # whatever the function does with wrong arguments
         return fdl.NO_VALUE
+
+
+def missing_methods(value: Any, hint: Any) -> str:
+    """Return lines on the Protocols of a hint and what a value that does not fit lacks for them."""
+    protocols = [one for one in members_of(hint) if is_protocol(one)]
+    kind = type(value)
+    if isinstance(value, fdl.Buildable):
+        function = fdl.get_callable(value)
+        kind = function if inspect.isclass(function) else hints_of(function).get("return")
+        is_known = inspect.isclass(kind) and not (is_unknown(kind) or is_protocol(kind))
+        kind = kind if is_known and not isinstance(value, fdl.Partial) else None
+    return "".join(f"\n  {line}" for one in protocols for line in _protocol_lines(kind, one))
+
+
+def _protocol_lines(kind: type | None, protocol: Any) -> Iterator[str]:
+    doc, name = inspect.getdoc(protocol), name_of(protocol)
+    yield f"{name}: {doc.splitlines()[0]}" if doc else f"{name} is what can be called as it is:"
+    methods = methods_of(protocol)
+    if "forward" in methods:  # of which torch makes the call
+        methods.pop("__call__", None)
+    for method, wanted in methods.items():
+        call = f"It is called as {method}{_call_of(wanted)}"
+        own = None if kind is None else own_method(kind, method)
+        if kind is None:
+            yield f"{call}."
+        elif own is None:
+            yield f"{call}, and {kind.__name__} has no {method}."
+        elif not can_be_called_as(own, wanted):
+            yield f"{call}, and {kind.__name__} has {method}{_call_of(own)}."
+
+
+def _call_of(method: Any) -> str:
+    """Return what a method takes, as one would write the call: names and defaults alone."""
+    own = list(inspect.signature(method).parameters.values())[1:]
+    plain = [one.replace(annotation=one.empty) for one in own]
+    return str(inspect.Signature(plain)).replace(", /", "")

@@ -24,8 +24,15 @@ from fidgpt.graph.fiddle import (
     record_value,
     unset,
 )
-from fidgpt.graph.hints import can_be_typed, element_hint, fits, hint_of, is_unknown, name_of
-from fidgpt.graph.requirements import asked
+from fidgpt.graph.hints import (
+    can_be_typed,
+    element_hint,
+    fits,
+    hint_of,
+    is_unknown,
+    missing_methods,
+    name_of,
+)
 from fidgpt.graph.walk import IS_PART, is_node, join, parts, step_to, title
 
 TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -160,7 +167,7 @@ class ParameterRef:
             raise ConfigError(f"{where} is a tuple: set it whole, as {self.container!r:.60}.")
         if not fits(value, self.hint):
             why = f"{self.path} takes {name_of(self.hint)}, not {describe(value)}."
-            raise ConfigError(why + asked(value, self.hint))
+            raise ConfigError(why + missing_methods(value, self.hint))
         if not is_unknown(self.hint) or isinstance(value, fdl.Buildable):
             return
         if isinstance(self.value, fdl.Buildable):

@@ -1,8 +1,7 @@
-"""Which changes a resumed run allows."""
+"""Which changes of its graph a resumed run allows."""
 
 import enum
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,62 +11,20 @@ from fidgpt.graph.cloning import clone
 from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import Key, parameter_of, set_arguments
+from fidgpt.graph.fiddle import parameter_of, set_arguments
 from fidgpt.graph.paths import find_parameter, parse_path
-from fidgpt.graph.walk import Node, nodes, parts
-
-_WORD = "WRAPS"  # of a constructor: the argument that it stands around, and how
-
-
-def without_those_around(root: Any) -> Any:
-    """A copy of a graph in which each place holds what a part there stands around."""
-    copy = clone(root)
-    around = [node for node in nodes(copy) if _said(node.value)]
-    outermost = [
-        (path, node)
-        for node in around
-        for path, (parent, _) in zip(node.paths, node.parents, strict=True)
-        if not _said(parent.value)
-    ]
-    for path, node in outermost:
-        find_parameter(copy, path).set(_inside(node))
-    return copy
-
-
-def those_around(root: Any) -> Counter[tuple[Any, str]]:
-    """How many parts of each kind stand around others, with the word of how they may come."""
-    return Counter(
-        (fdl.get_callable(node.value), permission)
-        for node in parts(root)
-        for permission in _said(node.value).values()
-    )
-
-
-def _inside(node: Node) -> Any:
-    value = node.value
-    while said := _said(value):
-        value = set_arguments(value)[next(iter(said))]
-    return value
-
-
-def _said(value: Any) -> dict[str, str]:
-    """The arguments that a part stands around, each with how it may come or go."""
-    if not isinstance(value, fdl.Buildable):
-        return {}
-    said = getattr(fdl.get_callable(value), _WORD, {})
-    return {name: how for name, how in said.items() if name in set_arguments(value)}
+from fidgpt.graph.walk import nodes, parts
 
 
 class Permission(enum.IntEnum):
-    """How a parameter may change; a tag says it of its quantity, a constructor of its arguments.
+    """How a parameter may change.
 
-    A tag has it as the class attribute `may_change`, a constructor as the mapping `MAY_CHANGE`
-    from names of arguments: one of the names below in small letters. It holds for all that is
-    inside the argument, unless something nearer says otherwise. Where nobody says anything, the
-    answer is never.
+    A tag has it as the class attribute `may_change`, a constructor as the mapping `MAY_CHANGE` from
+    names of arguments: one of the names below in small letters. It holds for all that is inside
+    the argument, unless something nearer has its own. The default is never.
 
-    A part that stands around another one has the mapping `WRAPS` from the name of that
-    argument to how it may come, go, or be another: `{"stream": "live"}`.
+    A wrapper has the mapping `WRAPS` from the argument that it wraps to how it may be added,
+    removed or replaced: `{"stream": "live"}`.
     """
 
     NEVER = 0  # what was computed so far could not be used: the model, its data, its seed
@@ -77,64 +34,49 @@ class Permission(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A change that a run may go on with."""
+    """A change with which a run may be resumed."""
 
     change: Change
     permission: Permission
 
 
 def allowed_changes(old: Any, new: Any) -> list[Allowed]:
-    """What differs between a run's graph and the one that it is to go on with.
-
-    Parts that may stand around others come and go as their constructors say.
+    """Return what differs between a run's graph and the one with which it is resumed.
 
     Raises:
       ConfigErrors: something may not change; all of it is named.
     """
     found = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
     refused = [one.change for one in found if one.permission is Permission.NEVER]
-    if refused and (around := those_around(old) | those_around(new)):
-        was, now = without_those_around(old), without_those_around(new)
+    if refused and (wrappers := _wrappers(old) | _wrappers(new)):
+        was, now = _unwrapped(old), _unwrapped(new)
         left = [one for one in diff(was, now) if _of_change(was, now, one) is Permission.NEVER]
-        is_as_before = those_around(old) == those_around(new)
-        refused = refused if left and is_as_before else left
-        how = min(Permission[name.upper()] for _, name in around)
+        refused = refused if left and _wrappers(old) == _wrappers(new) else left
+        how = min(Permission[name.upper()] for _, name in wrappers)
         found = [Allowed(one.change, one.permission or how) for one in found]
     raise_all([_refusal(change) for change in refused])
     return found
 
 
 def permission_of(root: Any, path: str) -> Permission:
-    """How the parameter at a path may change; of what is not there, the part that would hold it."""
-    permission = Permission.NEVER
-    for holder, key in _steps(root, path):
-        said = _declared_permission(holder, key)
-        permission = permission if said is None else said
+    """Return how the parameter at a path may change; for one that is gone, how its holder may."""
+    permission, value = Permission.NEVER, root
+    for key in parse_path(path) if path else ():
+        is_part = isinstance(value, fdl.Buildable)
+        if is_part and parameter_of(value, key) is not None:
+            names = [getattr(tag, "may_change", None) for tag in fdl.get_tags(value, key)]
+            names.append(getattr(fdl.get_callable(value), "MAY_CHANGE", {}).get(key))
+            own = next((name for name in names if name is not None), None)
+            permission = Permission[own.upper()] if own else permission
+        try:
+            value = set_arguments(value)[key] if is_part else value[key]
+        except (KeyError, IndexError, TypeError):
+            break
     return permission
 
 
-def _steps(root: Any, path: str) -> Iterator[tuple[Any, Key]]:
-    """Each container on the way with the key that leads on, as far as the path goes."""
-    value = root
-    for key in parse_path(path) if path else []:
-        yield value, key
-        try:
-            value = set_arguments(value)[key] if isinstance(value, fdl.Buildable) else value[key]
-        except (KeyError, IndexError, TypeError):
-            return
-
-
-def _declared_permission(holder: Any, key: Key) -> Permission | None:
-    if not isinstance(holder, fdl.Buildable) or parameter_of(holder, key) is None:
-        return None
-    of_tags = [getattr(tag, "may_change", None) for tag in fdl.get_tags(holder, key)]
-    of_call = getattr(fdl.get_callable(holder), "MAY_CHANGE", {}).get(key)
-    names = [name for name in (*of_tags, of_call) if name is not None]
-    return Permission[names[0].upper()] if names else None
-
-
 def _of_change(old: Any, new: Any, change: Change) -> Permission:
-    """The stricter of what both graphs say."""
+    """Return the stricter permission of both graphs."""
     sides = [(old, change.old.path), (new, change.new.path)]
     return min(permission_of(root, path) for root, path in sides if path is not None)
 
@@ -147,3 +89,30 @@ def _refusal(change: Change) -> ConfigError:
         place=change.path,
         sources=filter(None, sources),
     )
+
+
+def _wraps(value: Any) -> dict[str, str]:
+    """Return the arguments that a node wraps, each with its permission."""
+    if not isinstance(value, fdl.Buildable):
+        return {}
+    declared = getattr(fdl.get_callable(value), "WRAPS", {})
+    return {name: how for name, how in declared.items() if name in set_arguments(value)}
+
+
+def _wrappers(root: Any) -> Counter[tuple[Any, str]]:
+    """Count the wrappers of each kind in a graph, with their permissions."""
+    found = ((fdl.get_callable(node.value), _wraps(node.value)) for node in parts(root))
+    return Counter((function, how) for function, declared in found for how in declared.values())
+
+
+def _unwrapped(root: Any) -> Any:
+    """Return a copy of a graph with what the wrappers wrap in their place."""
+    copy = clone(root)
+    for node in [node for node in nodes(copy) if _wraps(node.value)]:
+        value = node.value
+        while declared := _wraps(value):
+            value = set_arguments(value)[next(iter(declared))]
+        for path, (parent, _) in zip(node.paths, node.parents, strict=True):
+            if not _wraps(parent.value):
+                find_parameter(copy, path).set(value)
+    return copy

@@ -98,7 +98,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
     members, choices, word = members_of(hint), _choices(hint), text.strip()
     if word in choices:
         return [choices[word]]
-    kind, _, name = word.rpartition(".")  # as Python code says it: Color.RED
+    kind, _, name = word.rpartition(".")  # as in Python code: Color.RED
     if kind and name in choices and _path_of(type(choices[name])).endswith(f".{kind}"):
         return [choices[name]]
     if any(map(is_device, members)) and (device := _device(word)):
@@ -227,5 +227,5 @@ def _no_such_value(text: str, hint: Any) -> str:
     if not is_unknown(element) and fits(text, element):
         return f"{message} Write {[text]!r:.60}."
     if not can_be_typed(hint):
-        return f"{message} It takes a part, which no text can say: a fiddler puts it there."
+        return f"{message} It takes a part, which cannot be typed: use a fiddler to set it."
     return message

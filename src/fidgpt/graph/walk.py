@@ -207,7 +207,7 @@ def _first_loop(root: Any) -> ConfigError:
 def is_shared_object(node: Node) -> bool:
     """Whether several places hold the one object that a part builds, or all calls of a factory do.
 
-    What an `ArgFactory` makes is made anew for each, and no object is shared.
+    What an `ArgFactory` creates is never shared.
     """
     if not isinstance(node.value, fdl.Config | fdl.Partial):
         return False
