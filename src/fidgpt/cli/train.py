@@ -114,12 +114,12 @@ def _run(made: "Composed", old: "fdl.Config | None", allowed: tuple[str, ...]) -
     from fidgpt.compose.effects import spare_blocks
     from fidgpt.compose.report import naming_directives
     from fidgpt.compose.runs import build_trainer
-    from fidgpt.graph.unused import unread
+    from fidgpt.graph.unused import unused_arguments
 
     with naming_directives(made, allow_noop=FLAGS.allow_noop):
         trainer = build_trainer(made.root)
     _tell(made, all_of_it=True)
-    _warn([*unread(made.root), *spare_blocks(made.root)])
+    _warn([*unused_arguments(made.root), *spare_blocks(made.root)])
     with naming_directives(made, allow_noop=FLAGS.allow_noop):
         directory = _directory(made.root, old, allowed)
     if FLAGS.dry_run:

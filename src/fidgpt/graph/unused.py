@@ -5,8 +5,7 @@ import functools
 import inspect
 import sys
 import types
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import fiddle as fdl
@@ -18,8 +17,8 @@ _NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none ha
 _ALL_AT_ONCE = {"locals", "vars", "eval", "exec"}  # read every argument, and name none
 
 
-def unread(root: Any) -> list[str]:
-    """A sentence for each argument that is set in the graph and that the code has no use for.
+def unused_arguments(root: Any) -> list[str]:
+    """Return a sentence for each argument that is set in the graph and that no code uses.
 
     An argument is read where its constructor does more with it than to keep it as an attribute,
     or where any function of the packages that the graph's constructors come from reads an
@@ -50,14 +49,14 @@ def _unread_steps(part: fdl.Buildable, packages: frozenset[str]) -> Iterator[str
 
 
 def _packages_of(function: Any) -> frozenset[str]:
-    """The packages in which a constructor and what it inherits are written, torch apart."""
+    """Return the packages that define a constructor and its bases, torch apart."""
     written_in = function.__mro__ if inspect.isclass(function) else (function,)
     modules = [getattr(one, "__module__", None) or "" for one in written_in]
     return frozenset(module.partition(".")[0] for module in modules) - _NOT_SEARCHED
 
 
 def _code_of(function: Any) -> types.CodeType | None:
-    """The bytecode that gets the arguments; None where it is not plain Python."""
+    """Return the bytecode that gets the arguments; None where it is not plain Python."""
     target = inspect.unwrap(function)
     if inspect.isclass(target):
         if type(target).__call__ is not type.__call__ or target.__new__ is not object.__new__:
@@ -68,7 +67,7 @@ def _code_of(function: Any) -> types.CodeType | None:
 
 @functools.lru_cache(maxsize=4096)
 def _uses(code: types.CodeType) -> dict[str, tuple[int, frozenset[str]]]:
-    """How often each variable is read, and the attributes of others that it is merely kept as."""
+    """Return how often each variable is read, and the attributes as which it is merely kept."""
     counts: dict[str, int] = {}
     kept: dict[str, set[str]] = {}
     loads: list[str] = []
@@ -94,26 +93,35 @@ def _loaded(instruction: dis.Instruction) -> list[str]:
     return list(named) if isinstance(named, tuple) else [named]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=16384)
 def _is_read(attribute: str, package: str) -> bool:
-    """Whether any function of a package reads it, as far as the package is imported."""
-    return any(attribute in _attributes_read(code) for code in _naming(package).get(attribute, ()))
-
-
-@functools.lru_cache(maxsize=64)
-def _naming(package: str) -> Mapping[str, list[types.CodeType]]:
-    """The code of a package by the names in it: to take all of it apart would last seconds."""
-    found: defaultdict[str, list[types.CodeType]] = defaultdict(list)
+    """Whether any function of a package reads an attribute, as far as the package is imported."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == package and isinstance(module, types.ModuleType):
             for code in _codes_of(module):
-                for one in _within(code):
-                    for word in {*one.co_names, *_texts(one, in_tuples=True)}:
-                        found[word].append(one)
-    return found
+                tuples = (one for one in code.co_consts if isinstance(one, tuple))
+                named = any(attribute in one for one in (code.co_names, code.co_consts, *tuples))
+                if named and attribute in _attributes_read(code):
+                    return True
+    return False
 
 
-def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
+@functools.lru_cache(maxsize=16384)
+def _attributes_read(code: types.CodeType) -> frozenset[str]:
+    """Return the attributes that a function reads, and texts that may name some for `getattr`."""
+    instructions = list(dis.get_instructions(code))
+    own = {one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    matches = any(one.opname == "MATCH_CLASS" for one in instructions)  # has names in a tuple
+    groups = [one for one in code.co_consts if isinstance(one, tuple)] if matches else []
+    texts = [*code.co_consts, *(one for group in groups for one in group)]
+    return frozenset(own | {one for one in texts if isinstance(one, str)})
+
+
+@functools.lru_cache(maxsize=4096)
+def _codes_of(module: types.ModuleType) -> list[types.CodeType]:
+    """Return the bytecode of all functions of a module, those inside others too."""
+    found: list[types.CodeType] = []
+    left: list[types.CodeType] = []
     for thing in list(vars(module).values()):
         if not isinstance(thing, type | types.FunctionType) or thing.__module__ != module.__name__:
             continue
@@ -121,29 +129,11 @@ def _codes_of(module: types.ModuleType) -> Iterator[types.CodeType]:
             function: Any = member.fget if isinstance(member, property) else member
             function = inspect.unwrap(getattr(function, "__func__", function))
             code = getattr(function, "__code__", None)
-            if isinstance(code, types.CodeType):
-                yield code
-
-
-@functools.lru_cache(maxsize=16384)
-def _attributes_read(code: types.CodeType) -> frozenset[str]:
-    instructions = list(dis.get_instructions(code))
-    own = {one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-    matches = any(one.opname == "MATCH_CLASS" for one in instructions)  # has names in a tuple
-    return frozenset(own | _texts(code, in_tuples=matches))  # a text may be one for getattr
-
-
-def _texts(code: types.CodeType, *, in_tuples: bool) -> set[str]:
-    groups = [one for one in code.co_consts if isinstance(one, tuple)] if in_tuples else []
-    constants = [*code.co_consts, *(one for group in groups for one in group)]
-    return {one for one in constants if isinstance(one, str)}
-
-
-def _within(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A function's code, and that of all functions in it."""
-    yield code
-    for inner in _inner(code):
-        yield from _within(inner)
+            left += [code] if isinstance(code, types.CodeType) else []
+    while left:
+        found.append(left.pop())
+        left += _inner(found[-1])
+    return found
 
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:

@@ -1,6 +1,6 @@
 """The nodes of a config graph, in an order in which every parent comes before its children."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,25 +92,58 @@ def nodes(root: Any) -> list[Node]:
     Raises:
       ConfigError: a part contains itself.
     """
-    first = Node(root, [])
+    first = Node(root)
     found = {id(root): first}
-    held: dict[int, list[tuple[str, Any]]] = {id(root): _held_nodes(root)}
-    is_tree = True
+    held = {id(root): _held_nodes(root)}
     todo = [(step, child, first) for step, child in reversed(held[id(root)])]
+    is_tree = True
     while todo:
         step, value, parent = todo.pop()
-        me = id(value)
-        if me in found:
-            found[me].parents.append((parent, step))
+        if node := found.get(id(value)):
+            node.parents.append((parent, step))
             is_tree = False
             continue
-        node = found[me] = Node(value, [(parent, step)])
+        node = found[id(value)] = Node(value, [(parent, step)])
         if below := _held_nodes(value):
-            held[me] = below
+            held[id(value)] = below
             todo += [(step, child, node) for step, child in reversed(below)]
-    if is_tree:
-        return list(found.values())
-    return [found[id(value)] for value in _parents_first(root, held)]
+    return list(found.values()) if is_tree else _parents_first(first, found, held)
+
+
+def _parents_first(
+    first: Node, found: dict[int, Node], held: dict[int, list[tuple[str, Any]]]
+) -> list[Node]:
+    """Return nodes that were found in reading order, each after the last of its parents."""
+    order: list[Node] = []
+    left = [first] if not first.parents else []
+    waiting = {key: len(node.parents) for key, node in found.items()}
+    while left:
+        order.append(left.pop())
+        for _, child in reversed(held.get(id(order[-1].value), ())):
+            waiting[id(child)] -= 1
+            if not waiting[id(child)]:
+                left.append(found[id(child)])
+    if len(order) < len(found):
+        raise next(_loops(first, found.values()))
+    return order
+
+
+def _loops(first: Node, found: Iterable[Node]) -> Iterator[ConfigError]:
+    """Yield the error of each node that contains itself, in reading order."""
+    back, first.parents = first.parents, []  # so that its path is empty
+    for node in found:
+        for parent, step in back if node is first else node.parents[1:]:
+            above = parent
+            while above is not node and above is not first:
+                above = above.parents[0][0]
+            if above is node:
+                inner = join(parent.path, step)
+                yield ConfigError(
+                    f"{node.path or 'the root'} ({title(node.value)}) contains itself, at {inner}: "
+                    "a part cannot be built, nor a quantity computed, from itself.",
+                    place=node.path,
+                    sources=[node.path, inner],
+                )
 
 
 def parts(root: Any) -> list[Node]:
@@ -148,60 +181,6 @@ def _held_nodes(value: Any) -> list[tuple[str, Any]]:
     if kind is list or kind is tuple:
         return [(f"[{i}]", one) for i, one in enumerate(value) if IS_NODE[type(one)]]
     return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
-
-
-def _steps_to_nodes(value: Any) -> Iterator[tuple[Any, str, Any]]:
-    return ((value, step, child) for step, child in _held_nodes(value))
-
-
-def _parents_first(root: Any, held: dict[int, list[tuple[str, Any]]]) -> list[Any]:
-    """Depth-first search from the last child to the first, read backwards."""
-    left: list[Any] = []
-    state: dict[int, str] = {}
-    stack: list[tuple[Any, list[Any] | None]] = [(root, None)]
-    while stack:
-        value, pending = stack.pop()
-        if pending is None:
-            if id(value) in state:
-                continue
-            state[id(value)] = "entered"
-            pending = [child for _, child in held.get(id(value), ())]
-        while pending:
-            child = pending.pop()
-            if state.get(id(child)) == "entered":
-                raise _first_loop(root)
-            if id(child) not in state:
-                stack += [(value, pending), (child, None)]
-                break
-        else:
-            state[id(value)] = "left"
-            left.append(value)
-    return left[::-1]
-
-
-def _first_loop(root: Any) -> ConfigError:
-    """The mistake of the first way down, as one reads, that comes to a node that it passed."""
-    way, steps, left = [root], [""], [_steps_to_nodes(root)]
-    done: set[int] = set()
-    while True:
-        found = next(left[-1], None)
-        if found is None:
-            done.add(id(way[-1]))
-            way, steps, left = way[:-1], steps[:-1], left[:-1]
-            continue
-        _, step, child = found
-        passed = [i for i, value in enumerate(way) if value is child]
-        if passed:
-            outer = "".join(steps[: passed[0] + 1]).removeprefix(".")
-            inner = "".join([*steps, step]).removeprefix(".")
-            return ConfigError(
-                f"{outer or 'the root'} ({title(child)}) contains itself, at {inner}: "
-                "a part cannot be built, nor a quantity computed, from itself.",
-                place=outer,
-                sources=[outer, inner],
-            )
-        if id(child) not in done:
-            way, steps, left = [*way, child], [*steps, step], [*left, _steps_to_nodes(child)]
 
 
 def is_shared_object(node: Node) -> bool:

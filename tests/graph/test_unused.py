@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from fidgpt import configs
-from fidgpt.graph.unused import unread
+from fidgpt.graph.unused import unused_arguments
 
 
 class Ignores:
@@ -40,21 +40,21 @@ def counts(*, number: int, unused: int = 0) -> int:
 
 def test_what_a_constructor_never_loads_is_named() -> None:
     root = fdl.Config(Ignores, size=3, forgotten=4)
-    assert unread(root) == ["forgotten is set, and no code of Ignores ever reads it."]
+    assert unused_arguments(root) == ["forgotten is set, and no code of Ignores ever reads it."]
 
 
 def test_what_nobody_set_is_not() -> None:
-    assert unread(fdl.Config(Ignores, size=3)) == []
+    assert unused_arguments(fdl.Config(Ignores, size=3)) == []
 
 
 def test_an_attribute_that_nobody_reads_is_named() -> None:
     root = fdl.Config(Keeps, never_looked_at=1, looked_at=2)
-    assert unread(root) == ["never_looked_at is set, and no code of Keeps ever reads it."]
+    assert unused_arguments(root) == ["never_looked_at is set, and no code of Keeps ever reads it."]
 
 
 def test_a_function_that_ignores_an_argument() -> None:
     root = [fdl.Config(counts, number=2, unused=1), fdl.Partial(counts, number=1)]
-    assert unread(root) == ["[0].unused is set, and no code of counts ever reads it."]
+    assert unused_arguments(root) == ["[0].unused is set, and no code of counts ever reads it."]
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_a_function_that_ignores_an_argument() -> None:
     ids=["kwargs", "torch", "builtin"],
 )
 def test_what_cannot_be_known_is_taken_to_be_read(root: fdl.Config) -> None:
-    assert unread(root) == []
+    assert unused_arguments(root) == []
 
 
 @pytest.mark.parametrize("name", configs.__all__)
 def test_our_own_configs_set_nothing_in_vain(name: str) -> None:
-    assert unread(getattr(configs, name)()) == []
+    assert unused_arguments(getattr(configs, name)()) == []
 
 
 class TakesAll:
@@ -97,4 +97,4 @@ class Matched:
 @pytest.mark.parametrize("kind", [TakesAll, Matched])
 def test_what_is_read_in_another_way(kind: type) -> None:
     name = next(iter(fdl.Config(kind).__signature_info__.parameters))
-    assert unread(fdl.Config(kind, **{name: 3})) == []
+    assert unused_arguments(fdl.Config(kind, **{name: 3})) == []
