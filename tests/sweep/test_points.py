@@ -1,0 +1,223 @@
+"""Points of a sweep: their order, identity, names and cost, and the mistakes that stop a sweep."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.directives import compose
+from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
+from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, points, repeat
+from fidgpt.sweep.axes import Axis, Item
+from fidgpt.sweep.results import new_row
+from fidgpt.train import Trainer
+
+QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
+RATES = axis("tag:LearningRate=1e-3,3e-3")
+PARTS = axis("fiddler:use_gelu,use_gqa(1)")
+
+
+def names(*items: Item) -> list[str]:
+    return [point.name for point in plan([*QUICK, *items]).points]
+
+
+def mistakes(*items: Item) -> list[str]:
+    with pytest.raises(ConfigErrors) as caught:
+        plan([*QUICK, *items])
+    return caught.value.messages
+
+
+def test_axes_multiply_in_their_place_among_the_directives() -> None:
+    made = plan(["config:debug", axis("set:num_steps=4,8"), "set:samples=None", RATES]).points
+    assert len(made) == len({point.fingerprint for point in made}) == 4
+    assert made[1].varied == ("set:num_steps=4", "tag:LearningRate=3e-3")
+    assert made[1].directives == (
+        *("config:debug", "set:num_steps=4", "set:samples=None", "tag:LearningRate=3e-3"),
+    )
+    assert len(plan([axis("config:debug,base")]).points) == 2
+
+
+@pytest.mark.parametrize("late", ["set:seq_len=16", "fiddler:unroll"])
+def test_a_fingerprint_is_that_of_the_composed_graph(late: str) -> None:
+    made = plan([*QUICK, RATES, PARTS, late, repeat("seed:2")])
+    assert len(made.points) == 8
+    for point in made.points:
+        assert point.fingerprint == fingerprint(compose(point.directives, own_catalogue()))
+    assert made.labels == ["LearningRate", "fiddler", "seed"]
+    last = {"LearningRate": "3e-3", "fiddler": "use_gqa(1)", "seed": "1"}
+    assert made.points[-1].values == last
+
+
+def test_equal_runs_are_folded_and_shared_beginnings_stay_as_they_are() -> None:
+    wide = axis("set:model.hidden_dim=32,64,32")
+    made = plan([*QUICK, wide, PARTS])
+    assert made.num_folded == 2
+    assert [point.cost.parameters for point in made.points] == [
+        plan([*QUICK, *point.varied]).points[0].cost.parameters for point in made.points
+    ]
+    assert names(axis("tag:LearningRate=1e-3,0.001,3e-3")) == names(RATES)
+
+
+EPS = ("set:model.blocks[0].mlp_norm.eps=1e-3,1e-4", "set:model.norm.eps=1e-3,1e-4")
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [
+        (
+            [RATES, axis("set:seq_len=16"), axis("fiddler:use_gelu")],
+            ["LearningRate=1e-3", "LearningRate=3e-3"],
+        ),
+        ([PARTS], ["use_gelu", "use_gqa(1)"]),
+        (["set:seed=7", repeat("seed:2")], ["seed=7", "seed=8"]),
+        ([axis("set:seq_len=16")], ["seq_len=16"]),
+        (
+            [pairs("set:seq_len=16,32;set:model.hidden_dim=64,128")],
+            ["seq_len=16 hidden_dim=64", "seq_len=32 hidden_dim=128"],
+        ),
+        (
+            [ablation("fiddler:use_gelu,use_gqa(1)")],
+            ["all", "without use_gelu", "without use_gqa(1)"],
+        ),
+        (
+            [axis(EPS[0]), axis(EPS[1].replace(",1e-4", ""))],
+            ["model.blocks[0].mlp_norm.eps=1e-3", "model.blocks[0].mlp_norm.eps=1e-4"],
+        ),
+    ],
+)
+def test_names_show_what_varies(items: list[Item], expected: list[str]) -> None:
+    assert names(*items) == expected
+
+
+def test_a_plan_counts_the_parameters_that_move() -> None:
+    items = [axis("tag:HiddenDim=32,64"), PARTS, repeat("seed:2")]
+    assert plan([*QUICK, *items]).moves == [
+        "tag:HiddenDim moves 7 parameters",
+        "fiddler:use_gelu moves 1 parameter",
+        "fiddler:use_gqa(1) moves 1 parameter",
+        "set:seed moves 2 parameters",
+    ]
+
+
+@pytest.mark.parametrize(
+    "late", ["tag:LearningRate=5e-4", "set:optimizer.lr*=2", "use:optimizer=adamw(lr=1)"]
+)
+def test_overwriting_a_swept_value_is_an_error(late: str) -> None:
+    assert mistakes(RATES, late)[-1] == (
+        f"{late} (directive 5) overwrites what {RATES.text} chose of optimizer.lr.\n"
+        "  Put it before the axis, or remove one of them."
+    )
+
+
+def test_overwriting_one_of_many_is_found() -> None:
+    dims = axis("set:model.blocks[0].mlp.ffn_dim=16,32")
+    *_, mistake = mistakes(dims, "use:model.blocks[*].mlp=GELU(ffn_dim=24)")
+    assert f"overwrites what {dims.text}" in mistake
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "path"),
+    [
+        (RATES, axis("set:optimizer.lr=1,2"), "optimizer.lr"),
+        (axis("set:optimizer.lr=1,2"), pairs("tag:LearningRate=3,4;set:seed=1,2"), "optimizer.lr"),
+        (axis(EPS[1]), axis("use:model.norm=RMSNorm(eps=1),RMSNorm(eps=2)"), "model.norm.eps"),
+    ],
+)
+def test_two_axes_that_set_one_value_are_both_named(first: Axis, second: Axis, path: str) -> None:
+    (mistake,) = mistakes(first, second)
+    assert mistake.startswith(f"{first.text} sets {path} in vain, as {second.text} sets it again")
+
+
+def test_axes_may_change_each_other_if_something_is_left_of_both() -> None:
+    assert len(names(axis("set:seed=1,2"), repeat("seed:2"))) == 3  # 1 and 2, and then 2 and 3
+    assert len(names(axis("set:**.eps=1e-3,1e-4"), axis("set:model.norm.eps=1e-5,1e-6"))) == 4
+    assert len(names(RATES, "tag:WeightDecay=0", "use:optimizer=adamw(weight_decay=0.2)")) == 2
+    assert len(names("tag:LearningRate=5e-4", RATES)) == 2
+
+
+SHAPE = "hidden_dim=33 is not a whole number of heads of head_dim=16"
+
+
+@pytest.mark.parametrize(
+    ("items", "num_mistakes", "text"),
+    [
+        ([pairs("set:seed=1,2;tag:Seed=3,4")], 1, "sets seed twice: remove one of them."),
+        ([axis("set:seed*=1,2")], 1, "--sweep=set:seed*=1,2 changes nothing"),
+        ([axis("tag:LearningRate=1e-3,0.001")], 1, "changes nothing"),
+        ([axis("tag:Window=1,2")], 2, "no parameter of Trainer carries the tag Window"),
+        (
+            [axis("set:model.hidden_dim=33,32"), repeat("seed:2")],
+            1,
+            "set:model.hidden_dim=33 set:seed+=0:\nset:model.hidden_dim=33 set:seed+=1:\n"
+            f"  model.blocks[0].attention (Attention): {SHAPE}",
+        ),
+        ([axis("set:evaluators.validation.every=10,0"), repeat("seed:2")], 1, "every=0"),
+        (["set:nothing=1", axis("set:seed=1,2")], 1, "directive 4 is wrong"),
+        ([axis("set:model.hidden_dim=32,33,x"), axis("set:seed=1,y")], 4, SHAPE),
+    ],
+)
+def test_every_mistake_is_named_once(items: list[Item], num_mistakes: int, text: str) -> None:
+    found = mistakes(*items)
+    assert len(found) == num_mistakes and text in "\n".join(found)
+    if num_mistakes == 4:  # two directives of one point may be wrong
+        assert found[-1] == f"{found[2]}\n\n{found[0]}"
+
+
+def test_a_wrong_base_is_named_once() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        plan(["config:nobody", RATES, repeat("seed:2")])
+    assert len(caught.value.messages) == 1
+
+
+def test_each_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Trainer] = []
+    build = points.build_trainer
+
+    def count(cfg: fdl.Config) -> Trainer:
+        built.append(build(cfg))
+        return built[-1]
+
+    monkeypatch.setattr(points, "build_trainer", count)
+    axes = [axis("set:model.hidden_dim=32,64"), axis("tag:LearningRate=log(1e-4,1e-2,8)")]
+    assert len(plan([*QUICK, *axes, repeat("seed:2")]).points) == 32
+    assert len(built) == 2
+    tied, untied = plan([*QUICK, ablation("untie:model.unembedding.weight;tag:Seed=1")]).points[1:]
+    assert {tied.cost.parameters, untied.cost.parameters} == {41_152, 41_152 + 257 * 32}
+
+
+def test_a_sweep_may_begin_with_a_graph(tmp_path: Path) -> None:
+    cfg = compose(["config:debug", "set:seed=4"], own_catalogue())
+    sweep = Sweep(cfg, RATES, directory=tmp_path)
+    assert len(sweep.points) == 2
+    assert sweep.points[0].directives[0] == f"config_file:{next(tmp_path.iterdir())}"
+    with pytest.raises(ConfigError, match="before all directives"):
+        Sweep("config:debug", cfg)
+
+
+def test_the_directory_does_not_depend_on_the_values() -> None:
+    first = Sweep("config:debug", axis("set:seed=1,2")).directory
+    assert first == Sweep("config:debug", axis("set:seed=1,2,3")).directory
+    assert first != Sweep("config:debug", axis("set:num_steps=1,2")).directory
+    assert first != Sweep("config:base", axis("set:seed=1,2")).directory
+    assert str(first).startswith("runs/sweep-debug-")
+
+
+def test_a_notebook_shows_the_points_and_their_results(tmp_path: Path) -> None:
+    rates = axis("tag:LearningRate=1e-3,3e-3,1e-2")
+    sweep = Sweep("config:debug", rates, directory=tmp_path / "sweep")
+    shown = sweep._repr_html_()
+    assert shown.count("waiting") == 3 and "0 of 3 done" in shown and "LearningRate=1e-3" in shown
+    assert "41,152" in shown and "moves 1 parameter" in shown
+    ends: list[dict[str, Any]] = [
+        {"status": "finished", "metrics": {"validation/loss": 3.25}},
+        {"status": "diverged", "last_words": "loss is <nan>"},
+    ]
+    rows = [new_row(job) | end for job, end in zip(sweep.jobs, ends, strict=False)]
+    sweep.directory.mkdir()
+    (sweep.directory / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = sweep._repr_html_()
+    assert "finished" in shown and "3.2500" in shown and "1 of 3 done, 1 failed" in shown
+    assert "diverged" in shown and "loss is &lt;nan&gt;" in shown
