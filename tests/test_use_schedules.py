@@ -105,7 +105,7 @@ def test_cycles_are_set_once() -> None:
     fiddlers.use_cycles(cfg, cycle_length=150)
     assert build(bind(cfg).schedule).ends == [150, 300, 450]
     fiddlers.use_cycles(cfg, cycles=5, cycle_length=90)
-    with pytest.raises(ConfigError, match="cycles=5 and cycle_length=90 say the same thing"):
+    with pytest.raises(ConfigError, match="cycles=5 and cycle_length=90 cannot both be set"):
         build(bind(cfg).schedule)
 
 

@@ -1,4 +1,4 @@
-"""Python's search for garbage, put off while much is made that stays."""
+"""Pausing Python's garbage collection while many lasting objects are made."""
 
 import gc
 from collections.abc import Iterator
@@ -7,15 +7,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused(*, stays: bool = False) -> Iterator[None]:
-    """Looks for no garbage inside, or in a function that it decorates.
+    """Disable garbage collection inside the context, or in a decorated function.
 
-    A graph of ten thousand parts is a few hundred thousand objects, none of them garbage while a
-    function works on it; looking through them again and again takes up to as long as the work.
+    A graph of ten thousand nodes is a few hundred thousand objects; collecting again and again
+    while they are made can take as long as the work itself.
 
     Args:
-      stays: whether what is there at the end stays until the process ends, and is never to be
-        looked through: modules, above all, of which the first look takes a tenth of a second. Once
-        in a process; what comes later may be garbage at the end of something else.
+      stays: freeze all objects at the end, so that they are never collected: for imported modules,
+        whose first collection takes a tenth of a second. Takes effect once per process.
     """
     was_enabled = gc.isenabled()
     gc.disable()

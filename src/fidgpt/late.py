@@ -12,14 +12,14 @@ _SETTINGS = {"RENAMED", "REMOVED"}  # see graph/storage/codec.py
 def lazy_exports(
     package: str, modules: Mapping[str, Iterable[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package.
+    """Return the `__getattr__` and `__dir__` of a package.
 
-    Type checkers must not see them, or to them every name would be known: they belong under
-    `if not TYPE_CHECKING`, beside imports of the same names.
+    Define them under `if not TYPE_CHECKING`, beside imports of the same names: to type
+    checkers they would define every name.
 
     Args:
       package: its `__name__`.
-      modules: names to load, by the module inside of the package that has them.
+      modules: exported names, by the module of the package that defines them.
     """
     homes = {name: module for module, names in modules.items() for name in names}
 

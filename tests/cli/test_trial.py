@@ -9,7 +9,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, find
-from fidgpt.model import Attention, AttentionContext, StartError
+from fidgpt.model import Attention, AttentionContext, InitError
 
 
 class Elsewhere(nn.Module):
@@ -78,7 +78,7 @@ def test_the_part_and_the_line_are_named(kind: type[nn.Module], message: str) ->
 
 
 def test_what_has_no_start_is_told_before_the_run() -> None:
-    with pytest.raises(StartError, match=r"blocks\.0\.attention \(Unstarted\) .* rate starts"):
+    with pytest.raises(InitError, match=r"blocks\.0\.attention \(Unstarted\) .* rate starts"):
         build_trainer(with_attention(Unstarted))
 
 

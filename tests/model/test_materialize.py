@@ -21,7 +21,7 @@ from fidgpt.model import (
     token_table,
 )
 from fidgpt.model.init import with_init
-from fidgpt.model.materialization import check_starts
+from fidgpt.model.materialization import check_inits
 
 CPU = torch.device("cpu")
 M = TypeVar("M", bound=nn.Module)
@@ -242,8 +242,8 @@ def test_what_will_not_start_shows_without_memory():
         return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Bare())
 
     with pytest.raises(ValueError, match=r"^2 \(Bare\) does not say how scale starts"):
-        check_starts(on_meta(build))
-    check_starts(on_meta(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))))
+        check_inits(on_meta(build))
+    check_inits(on_meta(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))))
 
 
 def test_buffers_are_filled_by_the_module_that_lost_them():

@@ -227,7 +227,7 @@ def test_where_cycles_end(said: dict[str, Any], ends: list[int]) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 say the same thing"),
+        ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 cannot both be set"),
         ({"cycles": [700, 300]}, "one after the other"),
         ({"cycles": [1001]}, "up to num_steps=1000"),
         ({"cycles": [0, 500]}, "one after the other"),

@@ -28,7 +28,7 @@ from fidgpt.late import exports
 def user_errors() -> tuple[type[Exception], ...]:
     """Return the errors whose message alone is shown; imports the library that raises them."""
     from fidgpt.data import DataError
-    from fidgpt.model import MachineError, StartError
+    from fidgpt.model import InitError, MachineError
     from fidgpt.parallel import ParallelError
     from fidgpt.train import CheckpointError, RunError
 
@@ -38,7 +38,7 @@ def user_errors() -> tuple[type[Exception], ...]:
         CheckpointError,
         RunError,
         ParallelError,
-        StartError,
+        InitError,
         MachineError,
     )
 

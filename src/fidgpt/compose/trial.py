@@ -19,7 +19,7 @@ from fidgpt import __version__
 from fidgpt.cost import first_of_each, with_zeros
 from fidgpt.graph import ConfigError
 from fidgpt.graph.constraints import shown, shown_last
-from fidgpt.model.materialization import check_starts
+from fidgpt.model.materialization import check_inits
 from fidgpt.train import Trainer
 from fidgpt.train.facts import trainable_copy
 
@@ -36,10 +36,10 @@ def try_model(trainer: Trainer) -> None:
     Of layers that are alike it goes through one only: where that passes, all of them would.
 
     Raises:
-      StartError: a part does not say how it starts.
+      InitError: a part does not say how it starts.
       ConfigError: parts of the model do not fit each other.
     """
-    check_starts(trainer.model)
+    check_inits(trainer.model)
     if _runs_small(trainer):
         return
     try:

@@ -1,4 +1,4 @@
-"""Parts of a decoder, as plain torch modules."""
+"""Components of a decoder, as plain torch modules."""
 
 from fidgpt.model.attention import *
 from fidgpt.model.blocks import *

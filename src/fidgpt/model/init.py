@@ -1,4 +1,4 @@
-"""How parameters get their first values: small callables that parts of a model carry."""
+"""Initialization of parameters."""
 
 import math
 from dataclasses import dataclass, replace
@@ -28,17 +28,17 @@ P = TypeVar("P", bound=Tensor)
 
 @runtime_checkable
 class Init(Protocol):
-    """Fills a tensor in place, drawing only from the generator it is given."""
+    """Fills a tensor in place, drawing only from the given generator."""
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None: ...
 
 
 @runtime_checkable
 class RandomInit(Init, Protocol):
-    """An Init that draws around zero, and can be asked for one that draws less widely."""
+    """An Init with a distribution around zero that can be narrowed."""
 
     def narrowed(self, by: float) -> "RandomInit":
-        """The same with values that spread 1 / `by` as wide."""
+        """Return the same with a standard deviation divided by `by`."""
         ...
 
 
@@ -47,7 +47,7 @@ class Normal:
     """A normal distribution around zero.
 
     Attributes:
-      std: its standard deviation; 0.02 is GPT-2's (Radford et al., 2019).
+      std: standard deviation; 0.02 in GPT-2 (Radford et al., 2019).
     """
 
     std: float = 0.02
@@ -64,12 +64,12 @@ class Normal:
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedNormal:
-    """A normal distribution around zero without its tails: no weight starts far out.
+    """A normal distribution around zero without its tails.
 
     Attributes:
-      std: standard deviation before the cut; the values have 0.99 of it at a limit of 3, 0.88 of
-        it at 2.
-      limit: where the tails are cut, in standard deviations.
+      std: standard deviation before truncation; the values have 0.99 of it at a limit of 3, 0.88
+        of it at 2.
+      limit: where the tails are truncated, in standard deviations.
     """
 
     std: float = 0.02
@@ -89,14 +89,14 @@ class TruncatedNormal:
 
 @dataclass(frozen=True, kw_only=True)
 class FanIn:
-    """A normal distribution of std `gain / sqrt(fan_in)`, so that a product keeps its input's size.
+    """A normal distribution of std `gain / sqrt(fan_in)`, so that products keep the input's scale.
 
     The fan-in is the last dimension, over which torch's Linear sums (LeCun et al., 1998, Efficient
     BackProp, section 4.6).
 
     Attributes:
-      gain: how much larger the output is than the input; sqrt(2) makes up for the half that a ReLU
-        takes away (He et al., 2015, arXiv:1502.01852).
+      gain: ratio of the output's scale to the input's; sqrt(2) compensates for a ReLU (He et al.,
+        2015, arXiv:1502.01852).
     """
 
     gain: float = 1.0
@@ -113,17 +113,16 @@ class FanIn:
 
 @dataclass(frozen=True, kw_only=True)
 class MuP:
-    """Maximal update parametrisation of hidden matrices: base_std * sqrt(base_dim / hidden_dim).
+    """Maximal update parametrization of hidden matrices: base_std * sqrt(base_dim / hidden_dim).
 
-    A width of `base_dim` starts as a normal of `base_std`, and what is good there stays good at
-    other widths, if the learning rate of these matrices falls as base_dim / hidden_dim under Adam
-    (Yang et al., 2022, arXiv:2203.03466, table 8). Tables of tokens and positions are not hidden:
-    they stay with a `Normal`.
+    Hyperparameters tuned at width `base_dim` then transfer to other widths, if under Adam the
+    learning rate of these matrices is multiplied by base_dim / hidden_dim (Yang et al., 2022,
+    arXiv:2203.03466, table 8). Embedding tables keep a `Normal`.
 
     Attributes:
       hidden_dim: width of the model.
-      base_dim: width at which the other numbers were tuned.
-      base_std: standard deviation there.
+      base_dim: width at which hyperparameters were tuned.
+      base_std: standard deviation at that width.
     """
 
     hidden_dim: int
@@ -145,13 +144,13 @@ class MuP:
 
 @dataclass(frozen=True, kw_only=True)
 class DepthScaled:
-    """A start for what writes into the residual stream, narrower the deeper the model is.
+    """Initialization of projections into the residual stream, narrower in deeper models.
 
-    A model of `num_layers` layers adds 2 * num_layers branches to the stream, so each is drawn
-    1 / sqrt(2 * num_layers) as wide (Radford et al., 2019, section 2.3).
+    A model adds 2 * num_layers branches to the stream, so the standard deviation is divided by
+    sqrt(2 * num_layers) (Radford et al., 2019, section 2.3).
 
     Attributes:
-      init: the start of a branch that is the only one.
+      init: for a single branch.
       num_layers: layers of the model.
     """
 
@@ -181,9 +180,9 @@ ZEROS = Constant(0.0)
 
 
 def with_init(parameter: P, init: Init) -> P:
-    """Remembers on a parameter how it starts, and starts it unless it has no memory yet.
+    """Attach an init to a parameter, and apply it unless the parameter is on the meta device.
 
-    A model built on the meta device is filled later, by `materialize`.
+    Models built on the meta device are initialized later, by `materialize`.
     """
     parameter.init = init  # pyright: ignore[reportAttributeAccessIssue]
     if not parameter.is_meta:
@@ -195,7 +194,7 @@ def _fan_in(tensor: Tensor) -> int:
     if tensor.dim() < 2:
         raise ValueError(
             f"a tensor of shape {list(tensor.shape)} has no fan-in: "
-            "start vectors with Constant or Normal."
+            "initialize vectors with Constant or Normal."
         )
     return tensor.shape[-1]
 

@@ -16,10 +16,10 @@ __all__ = ["Linear", "LinearFactory", "LoRALinear", "MachineError", "is_adapter"
 
 @runtime_checkable
 class LinearFactory(Protocol):
-    """Makes the linear maps of a part, which says their sizes, biases and starts.
+    """Makes the linear layers of a component, which passes their sizes, biases and inits.
 
-    `Linear` is one; `functools.partial(LoRALinear, rank=8)` is another. What it makes maps
-    [..., in_features] to [..., out_features] and has a parameter `weight`.
+    `Linear` is one; `functools.partial(LoRALinear, rank=8)` is another. The layers map
+    [..., in_features] to [..., out_features] and have a parameter `weight`.
     """
 
     def __call__(
@@ -28,7 +28,7 @@ class LinearFactory(Protocol):
 
 
 class Linear(nn.Linear):
-    """`y = x W^T + b`, whose weight starts as `init` says and whose bias starts at zero."""
+    """`y = x W^T + b`, with the weight initialized by `init` and the bias to zero."""
 
     def __init__(
         self, in_features: int, out_features: int, *, bias: bool = False, init: Init = GPT2_NORMAL
@@ -37,7 +37,7 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Called by torch's own constructor in place of its uniform initialisation."""
+        """Initialize the parameters; called by torch's constructor."""
         with_init(self.weight, self.init)
         if self.bias is not None:
             with_init(self.bias, ZEROS)
@@ -54,22 +54,22 @@ def require_adapter(*, rank: int, alpha: int | float | None, dropout: float) -> 
 class LoRALinear(Linear):
     """`y = x W^T + b + alpha / rank * x A^T B^T` (Hu et al., 2021, arXiv:2106.09685).
 
-    B starts at zero, so the map starts as that of a plain Linear, whose weights load into it under
-    the same names. `lora_a` is A, [rank, in_features], and `lora_b` is B, [out_features, rank].
-    Which parameters are trained is for who trains to say: `is_adapter` tells them apart.
+    `lora_a` is A, [rank, in_features], and `lora_b` is B, [out_features, rank]. B is initialized to
+    zero, so the layer starts as a plain Linear, whose weights load into it under the same names.
+    Which parameters are trained is the trainer's choice; see `is_adapter`.
 
     Args:
-      in_features: width of what goes in.
-      out_features: width of what comes out.
-      rank: width between the two thin matrices.
-      alpha: how strongly the adapters speak, over the rank; `rank` unless said.
-      dropout: probability of dropping what goes into the adapters, in training.
+      in_features: width of the input.
+      out_features: width of the output.
+      rank: rank of the adapter.
+      alpha: the adapter is scaled by alpha / rank; defaults to `rank`.
+      dropout: probability of dropping an input of the adapter in training.
       bias: adds a bias.
-      init: start of the weight.
-      adapter_init: start of A.
+      init: of the weight.
+      adapter_init: of A.
 
     Raises:
-      ValueError: the rank is below 1, or the dropout is no probability below 1.
+      ValueError: the rank is below 1, or dropout is not in [0, 1).
     """
 
     def __init__(
@@ -92,21 +92,21 @@ class LoRALinear(Linear):
         self.lora_b = with_init(nn.Parameter(empty(out_features, rank)), ZEROS)
 
     def forward(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
-        heard = F.dropout(input, self.dropout, self.training) if self.dropout else input
-        adapted = F.linear(F.linear(heard, self.lora_a), self.lora_b)
+        kept = F.dropout(input, self.dropout, self.training) if self.dropout else input
+        adapted = F.linear(F.linear(kept, self.lora_a), self.lora_b)
         return super().forward(input).add(adapted, alpha=self.scale)
 
     def merged_weight(self) -> Float[Tensor, "outer inner"]:
-        """The weight of the plain Linear that computes the same, but for dropout."""
+        """Return the weight of the equivalent plain Linear, dropout aside."""
         return self.weight.addmm(self.lora_b, self.lora_a, alpha=self.scale)
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Both thin products, beside the one with `weight` that every Linear counts."""
+        """Return the operations of A and B, without those of `weight`."""
         return 2 * (self.lora_a.numel() + self.lora_b.numel())
 
 
 def is_adapter(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter of this name, as in `named_parameters`, is one of an adapter's."""
+    """Return whether a parameter of this name, as in `named_parameters`, belongs to an adapter."""
     return name.rpartition(".")[2] in ("lora_a", "lora_b")
 
 
@@ -118,7 +118,7 @@ def declared_flops(module: nn.Module, *, seq_len: int) -> tuple[int, int]:
       seq_len: tokens of a sequence.
 
     Returns:
-      The operations of a Linear's product with its weight, and the others. A multiply-add is two.
+      The operations of a Linear's product with its weight, and all others; a multiply-add is two.
     """
     linear = 2 * module.weight.numel() if isinstance(module, nn.Linear) else 0
     own = getattr(module, "own_flops_per_token", None)
@@ -129,11 +129,10 @@ Mixin = TypeVar("Mixin", bound=nn.Module)
 
 
 def extended(module: nn.Module, mixin: type[Mixin]) -> Mixin:
-    """The module, of a class that is `mixin` before what it was.
+    """Make a module an instance of `mixin` as well, and return it; no-op if it is one already.
 
-    A module around it would say the same, but rename every parameter: its start, its group and
-    its place in checkpoints go by name. Torch's `fully_shard` does so too. Once is enough: a block
-    that all layers share is made once and comes again and again.
+    A wrapper module would rename every parameter, and with it its random initialization, parameter
+    group and name in checkpoints. Torch's `fully_shard` changes the class in the same way.
     """
     if not isinstance(module, mixin):
         module.__class__ = _joined(mixin, type(module))
@@ -143,25 +142,25 @@ def extended(module: nn.Module, mixin: type[Mixin]) -> Mixin:
 
 @functools.cache
 def _joined(mixin: type[nn.Module], base: type[nn.Module]) -> type[nn.Module]:
-    """One class for all modules of a class, so that they stay alike."""
+    """Return one class per pair, so that modules of one class keep a common class."""
     return type(f"{mixin.__name__}{base.__name__}", (mixin, base), {"__module__": base.__module__})
 
 
 class MachineError(RuntimeError):
-    """A machine lacks what a part of the model computes with; the message names the remedy."""
+    """The machine lacks what a component needs; the message names the remedy."""
 
 
 @runtime_checkable
 class NeedsMachine(Protocol):
-    """A part that computes with what not every machine has."""
+    """A component that does not run on every machine."""
 
     def require_machine(self, device: torch.device, /) -> None:
-        """Raises MachineError where a device, or what is installed beside it, will not do."""
+        """Raise MachineError if the device or an installed library does not suffice."""
         ...
 
 
 def require_machine(model: nn.Module, *, device: torch.device) -> None:
-    """Asks every part of a model before anything is written, and not in the first step.
+    """Check the machine for all components of a model, before the run writes anything.
 
     Raises:
       MachineError: the machine lacks something.

@@ -1,4 +1,4 @@
-"""Masks and score changes: which keys a query may see, and what is done to its scores."""
+"""Masks and score modifications."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From a model without memory to a model with values, keeping tied weights tied."""
+"""From a model on the meta device to one with memory and values, keeping tied weights tied."""
 
 import hashlib
 import sys
@@ -9,36 +9,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["StartError", "initialize", "materialize"]
+__all__ = ["InitError", "initialize", "materialize"]
 
 
-class StartError(ValueError):
-    """A part of a model does not say how its values start; the message names it and the remedy."""
+class InitError(ValueError):
+    """A module does not define how its values are initialized; the message names the remedy."""
 
 
 @torch.no_grad()
 def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
-    """Gives every tensor of a meta-device model memory on `device`, and its first values.
+    """Allocate the tensors of a meta-device model on `device`, and initialize them.
 
-    torch's own `to_empty` makes a new parameter at every place that holds one, which unties what
-    was tied; here each parameter is replaced once, wherever it is held. The values of a parameter
-    depend on the seed and on the parameter's name alone, not on the order of building, on the
-    device or on what else the model holds.
+    torch's `to_empty` unties shared parameters; here each parameter is replaced once, by the same
+    tensor in all modules that hold it. Initial values depend on the seed and the parameter's name
+    alone: not on the order of building, the device or the rest of the model.
 
     Raises:
-      StartError: a module's parameters say no `init` and it has no `reset_parameters`, or it lost
-        to the meta device what its `reset_parameters` does not fill.
+      InitError: a module has parameters without an `init` and no `reset_parameters`, or buffers on
+        the meta device that its `reset_parameters` does not fill.
     """
-    twins: dict[Tensor, Tensor] = {}
+    allocated: dict[Tensor, Tensor] = {}
     lost: list[tuple[str, nn.Module, list[str]]] = []
     for path, module in model.named_modules():
-        _give_memory(module._parameters, twins, device)
-        if buffers := _give_memory(module._buffers, twins, device):
+        _allocate(module._parameters, allocated, device)
+        if buffers := _allocate(module._buffers, allocated, device):
             lost.append((path, module, buffers))
-    carried = [(parameter, dict(vars(parameter))) for parameter in model.parameters()]
+    attributes = [(parameter, dict(vars(parameter))) for parameter in model.parameters()]
     model.to(device)
-    for parameter, said in carried:
-        vars(parameter).update(said)  # torch swaps a sharded one for another, which says nothing
+    for parameter, own in attributes:
+        vars(parameter).update(own)  # torch replaces sharded parameters, without attributes
     for path, module, buffers in lost:
         _refill(module, path, buffers, seed=seed)
     initialize(model, seed=seed)
@@ -46,21 +45,21 @@ def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
 
 @torch.no_grad()
 def initialize(model: nn.Module, *, seed: int) -> None:
-    """Draws every parameter anew, each from a generator seeded by (seed, its name).
+    """Initialize every parameter, each with a generator seeded by (seed, its name).
 
-    Drawn on the CPU, so that a GPU starts from the same numbers. Where a module of torch or of
-    the user's has parameters that say no `init`, its `reset_parameters` is called first, with the
-    global generator seeded by (seed, the module's path) for so long.
+    Values are drawn on the CPU, so that all devices start from the same ones. Modules of torch or
+    of the user that have parameters without an `init` are reset by `reset_parameters` first, with
+    the global generator seeded by (seed, the module's path).
 
-    Of a parameter that is sharded over processes each draws the whole and keeps its own part, one
-    parameter after the other: all of them together hold what one process would.
+    For a sharded parameter, each process draws the full tensor and keeps its shard, one parameter
+    after the other: together they hold what a single process would.
 
     Raises:
-      StartError: a module's parameters say no `init` and it has no `reset_parameters`, or that
-        does not fill all of them.
+      InitError: a module has parameters without an `init` and no `reset_parameters`, or that does
+        not fill all of them.
     """
     for path, module in model.named_modules():
-        if _unsaid(module):
+        if _without_init(module):
             _start(module, path, seed=seed)
     for name, parameter in model.named_parameters():
         if (init := getattr(parameter, "init", None)) is not None:
@@ -70,21 +69,21 @@ def initialize(model: nn.Module, *, seed: int) -> None:
             _keep(parameter, values)
 
 
-def check_starts(model: nn.Module) -> None:
-    """Says of a meta-device model what `materialize` would, as far as it shows without memory.
+def check_inits(model: nn.Module) -> None:
+    """Check that `materialize` can initialize a meta-device model, without allocating memory.
 
     Raises:
-      StartError: a module's parameters say no `init` and it has no `reset_parameters`, or it lost
-        a buffer to the meta device and has none.
+      InitError: a module has parameters without an `init`, or buffers on the meta device, and no
+        `reset_parameters`.
     """
     for path, module in model.named_modules():
         lost = [name for name, x in module._buffers.items() if x is not None and x.is_meta]
-        if names := [*_unsaid(module), *lost]:
+        if names := [*_without_init(module), *lost]:
             _reset_of(module, path, names)
 
 
-def _unsaid(module: nn.Module) -> list[str]:
-    """The names of a module's own parameters that do not say how they start."""
+def _without_init(module: nn.Module) -> list[str]:
+    """Return the names of a module's own parameters that have no `init`."""
     own = module._parameters.items()
     return [name for name, one in own if one is not None and not hasattr(one, "init")]
 
@@ -94,33 +93,33 @@ def _seed(seed: int, name: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _give_memory(
-    held: dict[str, Any], twins: dict[Tensor, Tensor], device: torch.device
+def _allocate(
+    held: dict[str, Any], allocated: dict[Tensor, Tensor], device: torch.device
 ) -> list[str]:
-    """Replaces the meta tensors among a module's own, and returns the names of these."""
+    """Replace the meta tensors of a module, and return their names."""
     names = [name for name, tensor in held.items() if tensor is not None and tensor.is_meta]
     for name in names:
         meta = held[name]
-        if meta not in twins:
-            twins[meta] = _empty_like(meta, device)
-        held[name] = twins[meta]
+        if meta not in allocated:
+            allocated[meta] = _empty_like(meta, device)
+        held[name] = allocated[meta]
     return names
 
 
 def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
     if type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous():
-        # As torch.empty_like, for which torch would load sympy where the tensor is a meta one.
+        # For a meta tensor, torch.empty_like would import sympy.
         empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     else:
         empty = torch.empty_like(tensor, device=device)
     if isinstance(tensor, nn.Parameter):
         empty = nn.Parameter(empty, tensor.requires_grad)
-        vars(empty).update(vars(tensor))  # above all its `init`
+        vars(empty).update(vars(tensor))  # such as its `init`
     return empty
 
 
 def _refill(module: nn.Module, path: str, buffers: list[str], *, seed: int) -> None:
-    """Lets a module fill buffers again; twice, over different content, to see that it does."""
+    """Let a module fill its buffers: twice, over different content, to check that it does."""
     filled: list[dict[str, Tensor]] = []
     for content in (0, 1):
         for name in buffers:
@@ -132,56 +131,58 @@ def _refill(module: nn.Module, path: str, buffers: list[str], *, seed: int) -> N
 
 
 def _start(module: nn.Module, path: str, *, seed: int) -> None:
-    """Lets a module fill the parameters that say no `init`; which it does not fill would show."""
-    names = [name for name in _unsaid(module) if module.get_parameter(name).is_floating_point()]
+    """Let a module fill its parameters without an `init`, and check that it does."""
+    names = [
+        name for name in _without_init(module) if module.get_parameter(name).is_floating_point()
+    ]
     with _unsharded(module):
         for name in names:
             module.get_parameter(name).fill_(torch.nan)
-        _reset(module, path, _unsaid(module), seed=seed)
+        _reset(module, path, _without_init(module), seed=seed)
         empty = [name for name in names if module.get_parameter(name).isnan().any()]
     _require_filled(module, path, empty)
 
 
 @contextmanager
 def _unsharded(module: nn.Module) -> Iterator[None]:
-    """Inside, sharded parameters are whole and without values; at the end each is sharded again.
+    """Replace sharded parameters by full ones without values, and shard these at the end.
 
-    Those of modules within are drawn anew later: their own start, or their `init`, is to come.
+    Child modules are included; their own reset or `init` comes later.
     """
     held = [part._parameters for part in module.modules()]
     shards = {id(x): x for own in held for x in own.values() if isinstance(x, _sharded())}
-    twins = {name: nn.Parameter(_whole(x), x.requires_grad) for name, x in shards.items()}
-    places = [(own, name, id(x)) for own in held for name, x in own.items() if id(x) in twins]
+    full = {name: nn.Parameter(_whole(x), x.requires_grad) for name, x in shards.items()}
+    places = [(own, name, id(x)) for own in held for name, x in own.items() if id(x) in full]
     for own, name, number in places:
-        own[name] = twins[number]
+        own[name] = full[number]
     yield
     for own, name, number in places:
-        _keep(shards[number], twins[number])
+        _keep(shards[number], full[number])
         own[name] = shards[number]
 
 
 def _sharded() -> type[Tensor]:
-    # Found and not imported: whoever has a sharded tensor has imported it, and it takes seconds.
+    # Not imported: it takes seconds, and has been imported if there is any sharded tensor.
     module = sys.modules.get("torch.distributed.tensor")
     return _None if module is None else module.DTensor
 
 
 class _None(Tensor):
-    """No tensor is one."""
+    """A class without instances."""
 
 
 def _whole(parameter: Tensor) -> Tensor:
-    """Memory on the CPU for all of a parameter."""
+    """Return an empty CPU tensor with the full shape of a parameter."""
     return torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
 
 
 def _keep(parameter: Tensor, values: Tensor) -> None:
-    """Copies into a parameter the values of all of it, of which it may hold a shard."""
+    """Copy full values into a parameter, which may be sharded."""
     if isinstance(parameter, _sharded()):
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         assert isinstance(parameter, DTensor)
-        # Every process has the same values: nothing is sent.
+        # Every process has the same values, so nothing needs to be sent.
         mesh, placements = parameter.device_mesh, parameter.placements
         values = distribute_tensor(values, mesh, placements, src_data_rank=None)
     parameter.copy_(values)
@@ -189,14 +190,14 @@ def _keep(parameter: Tensor, values: Tensor) -> None:
 
 def _require_filled(module: nn.Module, path: str, empty: list[str]) -> None:
     if empty:
-        raise StartError(
+        raise InitError(
             f"{path or 'the model'} ({type(module).__name__}) leaves {', '.join(empty)} without "
             "values after building on the meta device: fill it in reset_parameters()."
         )
 
 
 def _reset(module: nn.Module, path: str, names: list[str], *, seed: int) -> None:
-    """Lets a module of torch or of the user's start itself, on the CPU, from a seed of its own."""
+    """Call `reset_parameters` of a module on the CPU, with a seed derived from its path."""
     reset = _reset_of(module, path, names)
     device = next(tensor.device for tensor in (*module.parameters(), *module.buffers()))
     with torch.random.fork_rng(devices=[]):
@@ -209,11 +210,11 @@ def _reset(module: nn.Module, path: str, names: list[str], *, seed: int) -> None
 def _reset_of(module: nn.Module, path: str, names: list[str]) -> Callable[[], object]:
     reset = getattr(module, "reset_parameters", None)
     if reset is None:
-        or_init = ", or its parameters an `init`" if _unsaid(module) else ""
-        raise StartError(
-            f"{path or 'the model'} ({type(module).__name__}) does not say how "
-            f"{', '.join(names)} {'starts' if len(names) == 1 else 'start'}: what a constructor "
-            "fills is lost, since models are built without memory. Give it a method "
-            f"reset_parameters() that fills it{or_init}."
+        or_init = ", or its parameters an `init`" if _without_init(module) else ""
+        raise InitError(
+            f"{path or 'the model'} ({type(module).__name__}) does not define the "
+            f"initial values of {', '.join(names)}: values set in a constructor are lost, since "
+            "models are built on the meta device. Add a method reset_parameters() that fills "
+            f"them{or_init}."
         )
     return reset

@@ -21,71 +21,71 @@ __all__ = ["LatentAttention", "latent_rank", "rotary_share", "yarn_scale"]
 
 
 def latent_rank(*, head_dim: int) -> int:
-    """Size of the latent, 4 * head_dim as in DeepSeek-V2 (arXiv:2405.04434, section 3.1.2)."""
+    """Return the latent size, 4 * head_dim as in DeepSeek-V2 (arXiv:2405.04434, section 3.1.2)."""
     return 4 * head_dim
 
 
 def rotary_share(*, head_dim: int) -> int:
-    """Dimensions that turn beside those of a head: half as many, as there, and an even number."""
+    """Return the number of rotary dimensions, head_dim / 2 as in DeepSeek-V2, made even."""
     return max(2, head_dim // 4 * 2)
 
 
 def yarn_scale(
     *, head_dim: int, rope_head_dim: int, factor: float, mscale_all_dim: float = 1.0
 ) -> float:
-    """The scale of a model whose RoPE is stretched by YaRN, as DeepSeek's own code has it.
+    """Return the attention scale of a model with YaRN, as in DeepSeek's code.
 
-    `(0.1 * mscale_all_dim * ln(factor) + 1)^2 / sqrt(head_dim + rope_head_dim)`: what `YaRN`
-    would do by an amplitude to the dimensions that turn is done here to all of a head (Peng et
-    al., 2023, arXiv:2309.00071, section 3.4). The amplitude is then 1.
+    `(0.1 * mscale_all_dim * ln(factor) + 1)^2 / sqrt(head_dim + rope_head_dim)`: this scales all
+    dimensions of a head where `YaRN` would scale the rotary ones by its amplitude, which is 1 here
+    (Peng et al., 2023, arXiv:2309.00071, section 3.4).
 
     Args:
-      head_dim: dimensions of a head that do not turn.
-      rope_head_dim: those that turn.
-      factor: how many times as long the new sequences are.
-      mscale_all_dim: how much of the sharpening is wanted; 0 for none.
+      head_dim: dimensions of a head without rotation.
+      rope_head_dim: rotary dimensions of a head.
+      factor: ratio of the new sequence length to the original one.
+      mscale_all_dim: strength of the correction; 0 for none.
     """
-    sharper = 0.1 * mscale_all_dim * math.log(max(1.0, factor)) + 1
-    return sharper**2 / math.sqrt(head_dim + rope_head_dim)
+    mscale = 0.1 * mscale_all_dim * math.log(max(1.0, factor)) + 1
+    return mscale**2 / math.sqrt(head_dim + rope_head_dim)
 
 
 class LatentAttention(nn.Module):
-    """Attention whose keys and values are made of a latent vector, which is all that is cached.
+    """Multi-head latent attention: only a latent vector per token is cached (DeepSeek-V2).
 
-    A key is `head_dim` dimensions of its head's own, made of the latent, and `rope_head_dim` that
-    know the position and that all heads share (DeepSeek-V2, 2024, arXiv:2405.04434, section 2.1).
-    Where few queries meet many cached tokens, queries are brought into the latent space and no key
-    or value of a head is ever made (the absorbed form of that section). RoPE pairs dimensions by
-    halves; published DeepSeek weights pair neighbours, so their rows are sorted when loaded.
+    A key has `head_dim` dimensions per head, projected up from the latent, and `rope_head_dim`
+    rotary dimensions that all heads share (2024, arXiv:2405.04434, section 2.1). When few queries
+    meet many cached tokens, queries are projected into the latent space instead, and the keys and
+    values of heads are never computed (the absorbed form of that section). RoPE pairs dimensions by
+    halves; published DeepSeek weights pair neighbours, so their rows are permuted when loaded.
 
     Args:
       hidden_dim: width of the residual stream.
-      head_dim: dimensions of a head that do not turn.
-      kv_rank: size of the latent that keys and values are made of.
-      query_rank: size of the latent that queries are made of; None makes them of the stream.
-      rope_head_dim: dimensions of a head that turn, of a key that all heads share; as many as the
-        RoPE turns unless said, and `rotary_share` of head_dim without a RoPE.
-      value_head_dim: size of a head's value; head_dim unless said.
-      num_heads: as many as fit the width, by head_dim, unless said.
-      window: a token looks at so many tokens at most, itself among them; at all unless said.
-      scale: of the products; 1 / sqrt(head_dim + rope_head_dim) unless said, times what a YaRN of
-        the RoPE has for whole heads (`yarn_scale`).
-      rope: turns the parts that turn by their positions; None leaves them as they are.
+      head_dim: dimensions of a head without rotation.
+      kv_rank: size of the latent of keys and values.
+      query_rank: size of the latent of queries; None projects them from the stream.
+      rope_head_dim: rotary dimensions of a head; defaults to those of the RoPE, and without one to
+        `rotary_share` of head_dim.
+      value_head_dim: size of a head's value; defaults to head_dim.
+      num_heads: number of heads; defaults to hidden_dim / head_dim.
+      window: sliding-window size in tokens, including the query; None for full attention.
+      scale: of the products; defaults to 1 / sqrt(head_dim + rope_head_dim), with the factor of
+        `yarn_scale` if the RoPE has YaRN.
+      rope: rotates the rotary dimensions by position; None leaves them as they are.
       norm: makes the norms of the latents.
-      scores: what is done to scores before the softmax, in turn.
-      sinks: makes the learned scores of looking at nothing.
-      mask: which tokens a token may look at, where they are of one document.
+      scores: changes of the scores before the softmax, in order.
+      sinks: makes learned scores that belong to no key.
+      mask: which tokens of its document a token may see.
       kernel: computes attention itself.
       linear: makes the projections.
-      bias: adds a bias to the projections down to latents; queries, keys and values have none.
-      out_bias: adds a bias to the output projection; as `bias` unless said.
+      bias: adds a bias to the down projections; the up projections have none.
+      out_bias: adds a bias to the output projection; defaults to `bias`.
       dropout: probability of dropping an attention weight in training.
-      init: start of all projections but the last.
-      out_init: start of the output projection, `init` unless said.
+      init: of all projections but the last.
+      out_init: of the output projection; defaults to `init`.
 
     Raises:
-      ValueError: the width is not a whole number of heads, a size is below 1, the window is
-        empty, or the RoPE is for heads of another size.
+      ValueError: head_dim does not divide hidden_dim, a size is below 1, the window is empty, or
+        the RoPE has another size.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LatentAttention(nn.Module):
         empty = [f"{name}={size}" for name, size in sizes.items() if size is not None and size < 1]
         if empty:
             raise ValueError(f"{', '.join(empty)} leaves no dimension: use 1 or more.")
-        rope_head_dim = _turning(rope, rope_head_dim, rotary_share(head_dim=head_dim))
+        rope_head_dim = _rotary_dim(rope, rope_head_dim, rotary_share(head_dim=head_dim))
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         query_dim = head_dim + rope_head_dim
         self.head_dim = head_dim
@@ -178,22 +178,19 @@ class LatentAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Scores and their weighted sum, beside the projections; the causal half is not taken off.
-
-        That is of the plain form, which training computes; see `Attention` for the convention.
-        """
+        """Return the operations of scores and weighted sums in the plain form; see `Attention`."""
         seen = seq_len if self.window is None else min(seq_len, self.window)
-        return 2 * seen * self.num_heads * self._size_of_a_pair
+        return 2 * seen * self.num_heads * self._dims_per_pair
 
     @property
-    def _size_of_a_pair(self) -> int:
+    def _dims_per_pair(self) -> int:
         """Multiply-adds of a head for one query and one key."""
         return self.head_dim + self.rope_head_dim + self.value_head_dim
 
     def _project(
         self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext
     ) -> tuple[Float[Tensor, "batch heads seq query_dim"], Float[Tensor, "batch seq known_dim"]]:
-        """Queries, and what is kept of a token: its latent and the key that all heads share."""
+        """Return the queries, and the latent and the shared key of each token, side by side."""
         narrow = x
         if self.query_down is not None and self.query_norm is not None:
             narrow = self.query_norm(self.query_down(x))
@@ -211,7 +208,7 @@ class LatentAttention(nn.Module):
         known: Float[Tensor, "batch keys known_dim"],
         scoring: Scoring,
     ) -> Float[Tensor, "batch heads queries value_dim"]:
-        """Attention with the keys and values of every head."""
+        """Compute attention with the keys and values of every head."""
         latent, shared = known.split([self.kv_rank, self.rope_head_dim], dim=-1)
         made = self.kv_up(latent).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         key, value = made.split([self.head_dim, self.value_head_dim], dim=-1)
@@ -225,41 +222,41 @@ class LatentAttention(nn.Module):
         scoring: Scoring,
         weight: Float[Tensor, "outer kv_rank"],
     ) -> Float[Tensor, "batch heads queries value_dim"]:
-        """The same, `(q W) c` for `q (W c)`: all heads look at what is known, as at one head."""
+        """Compute `(q W) c` for `q (W c)`, with the latents as one key head for all queries."""
         sizes = [self.head_dim, self.value_head_dim]
         key_up, value_up = weight.unflatten(0, (self.num_heads, -1)).split(sizes, dim=1)
         still, turned = query.split([self.head_dim, self.rope_head_dim], dim=-1)
-        asked = torch.cat([still @ key_up, turned], dim=-1)
-        # The shared key is mixed too, for nothing: kernels are quick where keys and values are
-        # of one size, and torch's on a CPU otherwise copies both for every head.
+        absorbed = torch.cat([still @ key_up, turned], dim=-1)
+        # The values contain the shared key, whose result is dropped: kernels are faster with keys
+        # and values of one size; torch's CPU kernel would copy both for every head.
         one = known.unsqueeze(1)
-        mixed = self.kernel(asked, one, one, scoring)[..., : self.kv_rank]
+        mixed = self.kernel(absorbed, one, one, scoring)[..., : self.kv_rank]
         return mixed @ value_up.mT
 
     def _absorbable(self, *, queries: int, keys: int) -> Float[Tensor, "outer kv_rank"] | None:
-        """The weights that keys and values are made with, where absorbing them saves work."""
+        """Return the weights of the up projection if absorbing them saves operations."""
         if keys <= queries:
             return None
         each = self.kv_rank * (self.head_dim + self.value_head_dim)
-        plain = keys * (each + queries * self._size_of_a_pair)
+        plain = keys * (each + queries * self._dims_per_pair)
         absorbed = queries * (each + keys * 2 * (self.kv_rank + self.rope_head_dim))
         return _weight_of(self.kv_up) if absorbed < plain else None
 
 
-def _turning(rope: Rotation | None, said: int | None, share: int) -> int:
-    """How many dimensions of a head turn: as many as the RoPE is for, if it is one."""
+def _rotary_dim(rope: Rotation | None, rope_head_dim: int | None, default: int) -> int:
+    """Return the rotary dimensions of a head, which are those of a RoPE if there is one."""
     if not isinstance(rope, RoPE):
-        return share if said is None else said
-    if said is not None and said != rope.head_dim:
+        return default if rope_head_dim is None else rope_head_dim
+    if rope_head_dim is not None and rope_head_dim != rope.head_dim:
         raise ValueError(
-            f"rope_head_dim={said}, but the RoPE is for head_dim={rope.head_dim}: make them one "
-            "number, or leave rope_head_dim out."
+            f"{rope_head_dim=} must equal the RoPE's head_dim={rope.head_dim}; remove "
+            "rope_head_dim to use that."
         )
     return rope.head_dim
 
 
 def _usual_scale(rope: Rotation | None, head_dim: int, rope_head_dim: int) -> float:
-    """One over the square root of a query's size, sharpened as the RoPE is stretched."""
+    """Return 1 / sqrt(query size), corrected for YaRN."""
     scaling = rope.scaling if isinstance(rope, RoPE) else None
     if not isinstance(scaling, YaRN):
         return (head_dim + rope_head_dim) ** -0.5
@@ -272,7 +269,7 @@ def _usual_scale(rope: Rotation | None, head_dim: int, rope_head_dim: int) -> fl
 
 
 def _weight_of(linear: nn.Module) -> Tensor | None:
-    """The matrix of a linear map that is `x W^T`; None where nobody can tell."""
+    """Return W of a layer that computes `x W^T`; None if it may compute something else."""
     merged = getattr(linear, "merged_weight", None)
     if merged is not None:
         return merged()

@@ -35,7 +35,7 @@ def gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """GELU by a tanh that is within 0.0005 of it: what GPT-2 and Gemma were trained with."""
+    """The tanh approximation of GELU that GPT-2 and Gemma use, exact to 0.0005."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -45,15 +45,15 @@ def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def multiple_of(*, multiple: int, value: int | float) -> int:
-    """The smallest multiple of `multiple` that is at least `value`: sizes that hardware likes."""
+    """Round `value` up to a multiple of `multiple`."""
     return -int(-value // multiple) * multiple
 
 
 def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
-    """Width at which a gated MLP has as many parameters as a plain one of 4 * hidden_dim.
+    """Return the width of a gated MLP with the parameters of a plain one of 4 * hidden_dim.
 
-    Three matrices in place of two make it 8 / 3 of hidden_dim (Shazeer, 2020, section 2), rounded
-    up to a multiple of `multiple`.
+    With three matrices instead of two this is 8 / 3 of hidden_dim (Shazeer, 2020, section 2),
+    rounded up to a multiple of `multiple`.
     """
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
@@ -63,11 +63,11 @@ class _Plain(nn.Module):
 
     Args:
       hidden_dim: width of the residual stream.
-      ffn_dim: width inside; 4 * hidden_dim unless said.
+      ffn_dim: intermediate width; defaults to 4 * hidden_dim.
       linear: makes the projections.
       bias: adds a bias to all projections.
-      init: start of the projections that read the stream.
-      out_init: start of the projection down, `init` unless said.
+      init: of the projections that read the stream.
+      out_init: of the down projection; defaults to `init`.
     """
 
     activation: Activation
@@ -94,7 +94,7 @@ class _Plain(nn.Module):
 
 
 class GELU(_Plain):
-    """`down(gelu(up(x)))`, with the tanh form of GELU that GPT-2 was trained with.
+    """`down(gelu(up(x)))` with the tanh approximation of GELU, as in GPT-2.
 
     The exact form is `MLP(activation=gelu)`.
     """
@@ -109,16 +109,16 @@ class SquaredReLU(_Plain):
 
 
 class MLP(_Plain):
-    """`down(activation(up(x)))`, for an activation that has no class of its own here.
+    """`down(activation(up(x)))` with any activation.
 
     Args:
       hidden_dim: width of the residual stream.
-      activation: what happens inside, number by number: `gelu`, `torch.relu`, a module.
-      ffn_dim: width inside; 4 * hidden_dim unless said.
+      activation: elementwise function or module, such as `gelu` or `torch.relu`.
+      ffn_dim: intermediate width; defaults to 4 * hidden_dim.
       linear: makes the projections.
       bias: adds a bias to all projections.
-      init: start of the projections that read the stream.
-      out_init: start of the projection down, `init` unless said.
+      init: of the projections that read the stream.
+      out_init: of the down projection; defaults to `init`.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class _Gated(nn.Module):
 
     Args:
       hidden_dim: width of the residual stream.
-      ffn_dim: width inside; `gated_ffn_dim` of the width unless said.
+      ffn_dim: intermediate width; defaults to `gated_ffn_dim` of hidden_dim.
       linear: makes the projections.
       bias: adds a bias to all projections.
-      init: start of the projections that read the stream.
-      out_init: start of the projection down, `init` unless said.
+      init: of the projections that read the stream.
+      out_init: of the down projection; defaults to `init`.
     """
 
     activation: Activation
@@ -186,9 +186,9 @@ class SwiGLU(_Gated):
 
 
 class GeGLU(_Gated):
-    """`down(gelu(gate(x)) * up(x))`, with the tanh form of GELU, as Gemma (2024) has it.
+    """`down(gelu(gate(x)) * up(x))` with the tanh approximation of GELU, as in Gemma (2024).
 
-    Shazeer's own, with the exact form, is `GatedMLP(activation=gelu)`.
+    Shazeer's GeGLU, with the exact form, is `GatedMLP(activation=gelu)`.
     """
 
     activation = staticmethod(gelu_tanh)
@@ -199,12 +199,12 @@ class GatedMLP(_Gated):
 
     Args:
       hidden_dim: width of the residual stream.
-      activation: what the gate passes through, number by number: `gelu`, `torch.relu`, a module.
-      ffn_dim: width inside; `gated_ffn_dim` of the width unless said.
+      activation: of the gate; elementwise function or module, such as `gelu` or `torch.relu`.
+      ffn_dim: intermediate width; defaults to `gated_ffn_dim` of hidden_dim.
       linear: makes the projections.
       bias: adds a bias to all projections.
-      init: start of the projections that read the stream.
-      out_init: start of the projection down, `init` unless said.
+      init: of the projections that read the stream.
+      out_init: of the down projection; defaults to `init`.
     """
 
     def __init__(

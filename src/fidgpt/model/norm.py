@@ -24,7 +24,7 @@ __all__ = [
 
 @runtime_checkable
 class NormFactory(Protocol):
-    """Makes the norms of a module that knows their widths; `RMSNorm` is one."""
+    """Makes norms of a given width; `RMSNorm` is one."""
 
     def __call__(self, *, hidden_dim: int) -> nn.Module: ...
 
@@ -51,11 +51,10 @@ class RMSNorm(nn.Module):
 
 
 class OffsetRMSNorm(RMSNorm):
-    """RMSNorm that multiplies by `1 + weight`, where the weight starts at zero.
+    """RMSNorm that multiplies by `1 + weight`, with weights initialized to zero.
 
     As in Gemma (2024, arXiv:2403.08295): weight decay then pulls the scale towards one, and the
-    weight keeps its digits in bfloat16. The product is computed in float32 or wider, and rounded
-    once.
+    weight keeps its precision in bfloat16. The scale is computed in float32 or wider.
 
     Args:
       hidden_dim: width of the input.
@@ -94,10 +93,10 @@ class WeightlessRMSNorm(nn.Module):
 
 
 class AcrossHeads(nn.Module):
-    """Normalises all heads of a token as one vector, as OLMo 2 does (2025, arXiv:2501.00656).
+    """Normalizes all heads of a token as one vector, as OLMo 2 does (2025, arXiv:2501.00656).
 
     Args:
-      norm: of the width of all heads together; see `width_of_heads`.
+      norm: of the total width of all heads; see `width_of_heads`.
     """
 
     def __init__(self, norm: nn.Module) -> None:
@@ -111,7 +110,7 @@ class AcrossHeads(nn.Module):
 
 
 def width_of_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None = None) -> int:
-    """Return the width of all heads together; without num_heads, they fill hidden_dim."""
+    """Return the total width of all heads; without num_heads, they fill hidden_dim."""
     return hidden_dim if num_heads is None else num_heads * head_dim
 
 

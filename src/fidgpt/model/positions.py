@@ -28,9 +28,9 @@ class LearnedPositions(nn.Module):
     """A learned vector for each position (GPT-2).
 
     Args:
-      seq_len: positions that there are.
+      seq_len: number of positions.
       hidden_dim: width of the residual stream.
-      init: start of the vectors.
+      init: of the vectors.
     """
 
     def __init__(self, *, seq_len: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> None:
@@ -38,10 +38,10 @@ class LearnedPositions(nn.Module):
         self.weight = with_init(nn.Parameter(torch.empty(seq_len, hidden_dim)), init)
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
-        """The vectors of some positions.
+        """Return the vectors of positions.
 
         Raises:
-          ValueError: there are more of them than the table has rows.
+          ValueError: the sequence is longer than the table.
         """
         count, seq_len = positions.shape[1], self.weight.shape[0]
         if count > seq_len:
@@ -55,9 +55,9 @@ class LearnedPositions(nn.Module):
 class SinusoidalPositions(nn.Module):
     """Sines and cosines of wavelengths from 2 pi to 2 pi theta, half of the width each.
 
-    Dimension i < hidden_dim / 2 is sin(position * theta^(-2i / hidden_dim)), and its partner half a
-    width on the cosine (Vaswani et al., 2017, section 3.5, with the halves side by side as in
-    tensor2tensor).
+    Dimension i < hidden_dim / 2 is sin(position * theta^(-2i / hidden_dim)), and dimension
+    i + hidden_dim / 2 the cosine (Vaswani et al., 2017, section 3.5, with the halves side by side
+    as in tensor2tensor).
 
     Args:
       hidden_dim: width of the residual stream; even.
@@ -71,12 +71,12 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         require_positive("theta", theta)
         if hidden_dim % 2:
-            raise ValueError(f"{hidden_dim=} is odd, and each sine has a cosine: use an even one.")
+            raise ValueError(f"{hidden_dim=} must be even, for pairs of sine and cosine.")
         self.hidden_dim = hidden_dim
         self.theta = theta
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
-        """The vectors of some positions, in float32."""
+        """Return the vectors of positions, in float32."""
         exponents = torch.arange(
             0, self.hidden_dim, 2, device=positions.device, dtype=torch.float32
         )
@@ -89,21 +89,21 @@ Frequencies = Float[Tensor, " pairs"]
 
 @runtime_checkable
 class RoPEScaling(Protocol):
-    """Changes how fast each pair of dimensions turns.
+    """Changes the frequencies of rotary embeddings.
 
     Attributes:
-      amplitude: what cosine and sine are multiplied with, 1 for most.
+      amplitude: factor of cosine and sine; 1 for most.
     """
 
     amplitude: float
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
-        """The new radians a position of each pair; `frequencies` are theta^(-2i / rotary_dim)."""
+        """Return the new frequencies, in radians per position, for theta^(-2i / rotary_dim)."""
         ...
 
 
 class LinearScaling:
-    """Positions are squeezed together by `factor` (Chen et al., 2023, arXiv:2306.15595)."""
+    """Divides all frequencies by `factor` (Chen et al., 2023, arXiv:2306.15595)."""
 
     amplitude = 1.0
 
@@ -116,11 +116,10 @@ class LinearScaling:
 
 
 class NTKScaling:
-    """Slow pairs are slowed by `factor`, fast ones left alone, those between in between.
+    """NTK-aware scaling: changes the base to theta * factor^(d / (d - 2)).
 
-    The base becomes theta * factor^(d / (d - 2)), so that the slowest of the d / 2 pairs turns
-    `factor` times as slowly ("NTK-aware" scaling; Peng et al., 2023, arXiv:2309.00071, section
-    3.1).
+    The lowest of the d / 2 frequencies is divided by `factor`, the highest one unchanged (Peng et
+    al., 2023, arXiv:2309.00071, section 3.1).
     """
 
     amplitude = 1.0
@@ -138,19 +137,20 @@ class NTKScaling:
 
 
 class YaRN:
-    """Pairs that turn often within the old length are left alone, those that hardly turn slowed.
+    """Keeps high frequencies, and divides low ones by `factor`, with a linear ramp between.
 
-    Between `beta_fast` and `beta_slow` turns the two are mixed, and attention is sharpened by an
-    amplitude of 0.1 ln(factor) + 1 (Peng et al., 2023, arXiv:2309.00071, sections 3.2 to 3.4).
+    The ramp is from `beta_fast` to `beta_slow` rotations within the original length. Cosine and
+    sine are multiplied by 0.1 ln(factor) + 1, which lowers the softmax temperature (Peng et al.,
+    2023, arXiv:2309.00071, sections 3.2 to 3.4).
 
     Args:
-      factor: how many times as long the new sequences are.
-      original_seq_len: the length that the model was trained with, in tokens.
-      beta_fast: turns within the old length from which on a pair is left alone.
-      beta_slow: turns up to which a pair is slowed by the whole factor.
-      amplitude: of cosine and sine; by the formula unless said.
-      truncate: whether the ends of the mixture are whole numbers of pairs, as in the paper's code.
-      sharpness: how much latent attention sharpens whole heads besides; see `yarn_scale`.
+      factor: ratio of the new sequence length to the original one.
+      original_seq_len: sequence length of the original training, in tokens.
+      beta_fast: rotations within the original length from which frequencies are kept.
+      beta_slow: rotations up to which frequencies are divided by the full factor.
+      amplitude: of cosine and sine; defaults to the formula.
+      truncate: rounds the ends of the ramp to whole dimensions, as in the paper's code.
+      sharpness: mscale_all_dim of latent attention; see `yarn_scale`.
     """
 
     def __init__(
@@ -183,23 +183,22 @@ class YaRN:
         return frequencies * (1 - slowed) + frequencies / self.factor * slowed
 
     def _pair(self, turns: float, pairs: int, theta: float) -> float:
-        """Which pair turns so often within the old length."""
+        """Return the pair that makes so many rotations within the original length."""
         ratio = self.original_seq_len / (turns * 2 * math.pi)
         return pairs * math.log(ratio) / math.log(theta)
 
 
 class Llama3Scaling:
-    """Waves longer than the old length are stretched by `factor`, short ones left alone.
+    """Stretches wavelengths beyond the original length by `factor`, and keeps short ones.
 
-    Between `original_seq_len / high_freq_factor` and `original_seq_len / low_freq_factor` the two
-    are mixed (Grattafiori et al., 2024, arXiv:2407.21783; the formula is that of the model's
-    published code).
+    Wavelengths from `original_seq_len / high_freq_factor` to `original_seq_len / low_freq_factor`
+    are interpolated (Grattafiori et al., 2024, arXiv:2407.21783; as in the model's published code).
 
     Args:
-      factor: how many times as long the longest waves become.
-      original_seq_len: the length that the model was trained with, in tokens.
-      low_freq_factor: waves longer than original_seq_len / low_freq_factor are stretched whole.
-      high_freq_factor: waves shorter than original_seq_len / high_freq_factor are left alone.
+      factor: of the longest wavelengths.
+      original_seq_len: sequence length of the original training, in tokens.
+      low_freq_factor: longer wavelengths than original_seq_len / low_freq_factor are stretched.
+      high_freq_factor: shorter wavelengths than original_seq_len / high_freq_factor are kept.
     """
 
     amplitude = 1.0
@@ -235,21 +234,20 @@ Heads = Float[Tensor, "batch heads seq head_dim"]
 class RoPE(nn.Module):
     """Turns each pair of dimensions by an angle that grows with the position.
 
-    Dimension i is paired with i + head_dim / 2, and pair i turns by position * theta^(-2i /
+    Dimension i is paired with i + head_dim / 2, and pair i is rotated by position * theta^(-2i /
     head_dim) (Su et al., 2021, arXiv:2104.09864, in the half-split layout of
-    GPT-NeoX and Llama checkpoints on the Hugging Face hub). Angles are computed in float32 once a
-    pass: they cost nothing beside the attention they serve, and there is no table to move between
-    devices or to outgrow. One RoPE may serve every layer.
+    GPT-NeoX and Llama checkpoints on the Hugging Face hub). Angles are computed in float32 once
+    per pass, which costs next to nothing, so there is no table with a maximum length. All layers
+    may share one RoPE.
 
     Args:
       head_dim: size of a head; even.
-      theta: the base of the wavelengths; 10,000 in the paper, larger for longer contexts.
-      rotary_dim: how many dimensions are turned, the first ones; even, and all unless said.
-      scaling: changes how fast pairs turn, to reach beyond the lengths seen in training.
+      theta: base of the wavelengths; 10,000 in the paper, larger for longer contexts.
+      rotary_dim: number of leading dimensions to rotate; even; defaults to all.
+      scaling: changes the frequencies, for sequences longer than those of training.
 
     Raises:
-      ValueError: a dimension would have no partner, rotary_dim is more than there are, or theta is
-        not above 0.
+      ValueError: a size is odd, rotary_dim exceeds head_dim, or theta is not above 0.
     """
 
     def __init__(
@@ -264,10 +262,10 @@ class RoPE(nn.Module):
         require_size("head_dim", head_dim)
         require_positive("theta", theta)
         if rotary_dim is None and head_dim % 2:
-            raise ValueError(f"{head_dim=} is odd, and RoPE turns pairs: use an even head_dim.")
+            raise ValueError(f"{head_dim=} must be even: RoPE rotates pairs of dimensions.")
         if rotary_dim is not None and (rotary_dim % 2 or not 0 < rotary_dim <= head_dim):
             raise ValueError(
-                f"{rotary_dim=} of {head_dim=} cannot be turned in pairs: use an even number of "
+                f"{rotary_dim=} of {head_dim=} cannot be rotated in pairs: use an even number of "
                 f"at most {head_dim}."
             )
         self.head_dim = head_dim
@@ -290,7 +288,7 @@ class RoPE(nn.Module):
     def _waves(
         self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype
     ) -> tuple[Float[Tensor, "rows 1 seq rotary_dim"], Float[Tensor, "rows 1 seq rotary_dim"]]:
-        """The cosine and the signed sine that each dimension and its partner are weighed by."""
+        """Return the factors of each dimension and of its partner."""
         exponents = torch.arange(
             0, self.rotary_dim, 2, device=positions.device, dtype=torch.float32
         )
@@ -313,8 +311,7 @@ def _rotated(
     if rotary_dim < x.shape[-1]:
         turned = _rotated(x[..., :rotary_dim], cos, sin)
         return torch.cat([turned, x[..., rotary_dim:]], dim=-1)
-    # Halves change places, so that every dimension meets its partner: four passes over memory, back
-    # included, for the nine of cutting in two and joining. A flip compiles to vectors, a roll does
-    # not.
+    # Swapping the halves by a flip takes four passes over memory, backward included, instead of
+    # nine with chunk and cat. A flip compiles to vector instructions, a roll does not.
     partners = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
     return torch.addcmul(x * cos, partners, sin)

@@ -1,4 +1,4 @@
-"""Multi-token prediction: in training, the tokens after the next one are learned too."""
+"""Multi-token prediction: training also on tokens after the next one."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -35,22 +35,19 @@ class TokenLoss(Protocol):
         counted: Bool[Tensor, " tokens"] | None,
         /,
     ) -> Float[Tensor, ""]:
-        """The mean over the tokens that are counted; over all, where nothing is said of them."""
+        """Return the mean over the tokens in `counted`; None for all."""
         ...
 
 
 @runtime_checkable
 class PredictionFactory(Protocol):
-    """Makes one prediction; `TokenPrediction` is one.
-
-    What it makes is called with features, embedded tokens and a context, as `TokenPrediction` is.
-    """
+    """Makes prediction modules, which are called like `TokenPrediction`."""
 
     def __call__(self, *, hidden_dim: int, block: BlockFactory) -> nn.Module: ...
 
 
 class TokenPrediction(nn.Module):
-    """One more step ahead: what is known of a token, and the token after it, through a block.
+    """Predicts one token further ahead, from features and the embedding of the next token.
 
     `norm(block(project([hidden_norm(features), token_norm(embedded)])))` (DeepSeek-V3, 2024,
     arXiv:2412.19437, section 2.2, equations 21 and 22; the norm after the block is that of the
@@ -60,7 +57,7 @@ class TokenPrediction(nn.Module):
       hidden_dim: width of the residual stream.
       block: makes the block.
       norm: makes the three norms.
-      init: start of the projection.
+      init: of the projection.
     """
 
     def __init__(
@@ -84,11 +81,11 @@ class TokenPrediction(nn.Module):
         embedded: Float[Tensor, "batch seq hidden"],
         ctx: AttentionContext,
     ) -> Float[Tensor, "batch seq hidden"]:
-        """Features that are one token further ahead.
+        """Return features that predict one token further ahead.
 
         Args:
-          features: of each token, from the model or from the prediction before this one.
-          embedded: the vector of the token that those features were to foretell.
+          features: of each token, from the model or from the previous prediction.
+          embedded: embedding of the token that those features predict.
           ctx: of the tokens of the features.
         """
         both = torch.cat([self.hidden_norm(features), self.token_norm(embedded)], dim=-1)
@@ -96,7 +93,7 @@ class TokenPrediction(nn.Module):
 
 
 class MultiTokenTransformer(Transformer):
-    """A Transformer that learns, at each token, several of those that follow.
+    """A Transformer that is trained to predict several of the following tokens.
 
     Prediction k reads the features of the one before it and the embedding of the k-th token ahead,
     has a block like that of the last layer, and is scored by the model's own unembedding on the
@@ -108,14 +105,14 @@ class MultiTokenTransformer(Transformer):
       hidden_dim: width of the residual stream.
       num_layers: depth.
       embedding: tokens to vectors.
-      blocks: factories of blocks, called once a layer.
+      blocks: factories of blocks, each called once per layer.
       norm: normalises the stream after the last block.
       unembedding: features to logits.
-      loss: of the predictions' features, the unembedding and the targets.
-      first_blocks: factories of the first layers, where these are not those of the pattern.
-      prediction: makes the module that looks one token further.
-      num_predictions: tokens that are learned beyond the next.
-      weight: of the mean of their losses; 0.3 at first, and 0.1 later, in DeepSeek-V3.
+      loss: computes the loss from features, unembedding and targets.
+      first_blocks: factories of the first layers, before the pattern starts.
+      prediction: makes the module for one further token.
+      num_predictions: number of tokens to predict beyond the next one.
+      weight: of the mean of their losses; 0.3 at first and 0.1 later in DeepSeek-V3.
       layout: makes the context of a batch.
       dropout: probability of dropping an element of the embedding in training.
 
@@ -141,9 +138,7 @@ class MultiTokenTransformer(Transformer):
         dropout: float = 0.0,
     ) -> None:
         if not 1 <= num_predictions <= _FURTHEST:
-            raise ValueError(
-                f"{num_predictions=} learns no further token, or too many: use 1 to {_FURTHEST}."
-            )
+            raise ValueError(f"{num_predictions=} must be from 1 to {_FURTHEST}.")
         require_not_negative("weight", weight)
         super().__init__(
             hidden_dim=hidden_dim,
@@ -169,7 +164,7 @@ class MultiTokenTransformer(Transformer):
     def features(
         self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
-        """What the last layer knows of each token; in training, reports what it foretells."""
+        """Return the features of the last layer; in training, report the losses of predictions."""
         ctx = self.layout(tokens) if ctx is None else ctx
         features = super().features(tokens, ctx)
         if self.training and ctx.cache is None:
@@ -177,7 +172,7 @@ class MultiTokenTransformer(Transformer):
         return features
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Every prediction scores all tokens of the vocabulary once more, in training."""
+        """Return the operations of the unembedding for each prediction, in training."""
         return len(self.predictions) * sum(declared_flops(self.unembedding, seq_len=seq_len))
 
     def _predict_ahead(

@@ -1,4 +1,4 @@
-"""What parts of a model tell beside their output: auxiliary losses, metrics and tallies."""
+"""Auxiliary losses, metrics and tallies that modules report beside their output."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,38 +11,37 @@ from torch import Tensor
 
 @runtime_checkable
 class Tallier(Protocol):
-    """A part that counts over a whole optimizer step, as the load of its experts."""
+    """A module that counts over a whole optimizer step, such as the load of its experts."""
 
     def settle(self, tally: Tensor, /) -> dict[str, Tensor]:
-        """Hears its tally of a step, over all micro-batches and processes; returns metrics of it.
+        """Receive the tally of a step, over all micro-batches and processes; return metrics of it.
 
-        Called once an optimizer step, after the weights moved. A metric is one number, or a vector.
+        Called once per optimizer step, after the update. Metrics are scalars or vectors.
         """
         ...
 
 
 class Reports:
-    """What was reported while it was collecting."""
+    """The reports of a forward pass."""
 
     def __init__(self) -> None:
-        # A chain of objects, and neither list nor dict: torch.compile would look into those, and
-        # compile a block anew for every layer, because there are more reports at each. For the same
-        # reason the reports of all kinds are of one class.
+        # A linked list: torch.compile guards on the length of lists and dicts, and would recompile
+        # a block for every layer. For the same reason, all kinds of reports are one class.
         self.last = _Report(None, "", "", None)
 
     @property
     def losses(self) -> dict[str, Float[Tensor, ""]]:
-        """What is to be added to the loss, by name; reported several times, it is summed."""
+        """Values to add to the loss, by name; those of one name are summed."""
         return {name: torch.stack(values).sum() for name, values in self._named("loss").items()}
 
     @property
     def metrics(self) -> dict[str, Float[Tensor, ""]]:
-        """What is to be looked at, by name; reported several times, it is averaged."""
+        """Metrics by name; those of one name are averaged."""
         return {name: torch.stack(values).mean() for name, values in self._named("metric").items()}
 
     @property
     def tallies(self) -> dict[Tallier, Tensor]:
-        """What each part counted, summed over its calls, in the order of the first calls."""
+        """The tally of each module, summed over its calls, in the order of the first calls."""
         found: dict[Tallier, Tensor] = {}
         for one in self._chain():
             if one.kind == "tally":
@@ -51,7 +50,7 @@ class Reports:
         return found
 
     def pass_on(self, other: "Reports") -> None:
-        """Reports all of it to another collector too."""
+        """Copy all reports to another collector."""
         for one in self._chain():
             other.last = _Report(other.last, one.kind, one.name, one.value, one.part)
 
@@ -63,7 +62,7 @@ class Reports:
         return named
 
     def _chain(self) -> list["_Report"]:
-        """Every report, the first one first."""
+        """Return all reports in order."""
         found, one = [], self.last
         while one.before is not None:
             found.append(one)
@@ -73,10 +72,10 @@ class Reports:
 
 @contextmanager
 def collecting() -> Iterator[Reports]:
-    """Collects what is reported inside, and passes it on at the end to the collector around it.
+    """Collect reports, and forward them at the end to an enclosing collector.
 
-    Only a forward pass belongs inside. A backward pass that computes blocks again (activation
-    checkpointing) reports again, which nobody hears once the context has ended.
+    Use it around forward passes only: activation checkpointing reports again in the backward pass,
+    which is ignored once the context has ended.
     """
     outer, _open.reports = _open.reports, Reports()
     reports = _open.reports
@@ -89,36 +88,35 @@ def collecting() -> Iterator[Reports]:
 
 
 def report_loss(name: str, value: Float[Tensor, ""]) -> None:
-    """Adds a differentiable number to the loss of this forward pass, if anybody collects.
+    """Add a differentiable scalar to the loss of this forward pass; no-op without a collector.
 
     Args:
-      name: under which the metrics of training show it, such as `moe/balance`.
-      value: as much as is to be added; a mean over the tokens, so that it does not depend on how
-        many there are.
+      name: of the training metric, such as `moe/balance`.
+      value: the summand; a mean over tokens, so that it does not depend on their number.
     """
     if _open.reports is not None:
         _open.reports.last = _Report(_open.reports.last, "loss", name, value)
 
 
 def report_metric(name: str, value: Float[Tensor, ""]) -> None:
-    """Shows a number among the metrics of training, if anybody collects; nothing learns from it."""
+    """Report a training metric, without gradients; no-op without a collector."""
     if _open.reports is not None:
         _open.reports.last = _Report(_open.reports.last, "metric", name, value.detach())
 
 
 def report_tally(part: Tallier, tally: Tensor) -> None:
-    """Counts for a part, if anybody collects; its `settle` hears the sum of the optimizer step.
+    """Add to the tally that a module's `settle` receives; no-op without a collector.
 
     Args:
-      part: whose tally it is.
-      tally: integers of a shape that never changes.
+      part: the module.
+      tally: integers, always of the same shape.
     """
     if _open.reports is not None:
         _open.reports.last = _Report(_open.reports.last, "tally", "", tally.detach(), part)
 
 
 class _Report:
-    """A link of the chain; the first one hangs on nothing and says nothing."""
+    """A node of the linked list; the first one is empty."""
 
     def __init__(
         self, before: "_Report | None", kind: str, name: str, value: Any, part: Any = None

@@ -40,28 +40,27 @@ _PRODUCTS = {
 
 @runtime_checkable
 class Keep(Protocol):
-    """Says which results a block keeps though it computes again."""
+    """Selects results to keep instead of recomputing them."""
 
     def __call__(self, operation: str, /) -> bool:
-        """Whether to keep what an operation of torch's gives, such as `aten.mm.default`."""
+        """Return whether to keep the result of a torch operation, such as `aten.mm.default`."""
         ...
 
 
 def keep_products(operation: str) -> bool:
-    """Matrix products and attention: all else of a block is cheap to compute, and large to keep."""
+    """Keep matrix products and attention; everything else is cheap to recompute."""
     return operation in _PRODUCTS
 
 
 class Recompute:
-    """A factory whose blocks keep little for the backward pass, and compute it once more there.
+    """A factory of blocks with activation checkpointing (Chen et al., 2016, arXiv:1604.06174).
 
-    A third more computing for a fraction of the memory (Chen et al., 2016, arXiv:1604.06174).
-    Losses and gradients are those of the block itself, bit for bit, dropout included: the state
-    of random numbers is put back for the second time.
+    Activations are recomputed in the backward pass: a third more operations for a fraction of the
+    memory. Losses and gradients stay bit-identical, dropout included.
 
     Args:
-      block: makes the block, which stays of its class and keeps its names.
-      keep: which results are kept; only the block's input unless said.
+      block: makes the block, whose parameters keep their names.
+      keep: selects results to keep; defaults to the block's input alone.
     """
 
     WRAPS: ClassVar[Mapping[str, str]] = {"block": "live"}
@@ -71,19 +70,19 @@ class Recompute:
         self._keep = keep
 
     def __call__(self) -> nn.Module:
-        """A block; what it computes in evaluation and generation it computes once."""
+        """Return a block, which recomputes only in training."""
         block = extended(self._make(), Recomputed)
         block.recompute_keeps = self._keep
         return block
 
 
 class Recomputed(nn.Module):
-    """What `Recompute` makes of a block."""
+    """Mixin of blocks made by `Recompute`."""
 
     recompute_keeps: Keep | None
 
     def forward(self, *args: Any) -> Any:
-        """The block's own, computed again when gradients need it."""
+        """Call the block's forward, checkpointed if gradients are enabled."""
         if not torch.is_grad_enabled():
             return super().forward(*args)
         if self.recompute_keeps is None:
@@ -101,30 +100,29 @@ def _policy(
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-_WANTS_COMPILER = "inductor"
-_MOST_FORMS = 128  # of the blocks of one class
+_NEEDS_COMPILER = "inductor"
+_MAX_GRAPHS = 128  # per class of blocks
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Compile:
-    """A factory whose blocks are compiled by torch when they first train.
+    """A factory of blocks that are compiled by torch for training (regional compilation).
 
-    A block is compiled and not the model: code is made once for all layers that are alike, however
-    many there are. Sizes are those of training; evaluation and generation, whose sizes change, are
-    computed as written. What was compiled is kept in the user's cache folder for later runs, unless
-    TORCHINDUCTOR_CACHE_DIR names another.
+    Blocks are compiled instead of the model, so that equal layers share one graph, however many
+    there are. Evaluation and generation, whose shapes change, run eagerly. Compiled code is kept in
+    the cache directory for later runs, unless TORCHINDUCTOR_CACHE_DIR names another.
 
     Args:
-      block: makes the block, which stays of its class and keeps its names.
-      mode: torch's word for what is to be gained: "max-autotune" tries kernels out, and
-        "reduce-overhead" records CUDA graphs, which gains where blocks are small.
-      backend: what makes code; torch's Inductor unless said.
+      block: makes the block, whose parameters keep their names.
+      mode: of torch.compile: "max-autotune" benchmarks kernels, "reduce-overhead" records CUDA
+        graphs, which helps with small blocks.
+      backend: of torch.compile; defaults to Inductor.
 
     Raises:
-      MachineError: as a run begins, or in the first step, where there is no compiler for C++.
+      MachineError: at the start of a run, if there is no C++ compiler.
     """
 
-    # The code that torch makes rounds in its own way.
+    # Compiled code rounds differently.
     WRAPS: ClassVar[Mapping[str, str]] = {"block": "restart"}
 
     def __init__(
@@ -134,19 +132,19 @@ class Compile:
         self._settings = (mode, backend)
 
     def __call__(self) -> nn.Module:
-        """A block."""
+        """Return a block."""
         block = extended(self._make(), Compiled)
         block.compile_settings = self._settings
         return block
 
 
 class Compiled(nn.Module):
-    """What `Compile` makes of a block."""
+    """Mixin of blocks made by `Compile`."""
 
     compile_settings: tuple[str | None, str]
 
     def forward(self, x: Tensor, *args: Any) -> Any:
-        """The block's own, compiled where it trains."""
+        """Call the block's forward, compiled in training."""
         if x.is_meta or not (self.training and torch.is_grad_enabled()):
             return super().forward(x, *args)
         order = type(self).__mro__
@@ -154,24 +152,24 @@ class Compiled(nn.Module):
         return _compiled(block, *self.compile_settings)(self, x, *args)
 
     def require_machine(self, device: torch.device) -> None:
-        """Raises MachineError where code is to be made and no compiler is there."""
-        if self.compile_settings[1] == _WANTS_COMPILER:
+        """Raise MachineError if there is no compiler."""
+        if self.compile_settings[1] == _NEEDS_COMPILER:
             _require_compiler()
 
 
 @functools.cache
 def _compiled(block: type[nn.Module], mode: str | None, backend: str) -> Callable[..., Any]:
-    """The forward pass of a class, whose instances share what is compiled."""
-    if backend == _WANTS_COMPILER:
+    """Return the compiled forward of a class, which its instances share."""
+    if backend == _NEEDS_COMPILER:
         _require_compiler()
     os.environ.setdefault(_CACHE, str(cache_directory() / "compiled"))
     compiled = torch.compile(block.forward, dynamic=False, mode=mode, backend=backend)
     settings = attrgetter("_dynamo.config")(torch)  # which has no public name
-    # A block that computes again reports only once, and what layers share is made only once.
+    # Recomputation must not report a second time, nor compute again what layers share.
     settings.skip_fwd_side_effects_in_bwd_under_checkpoint = True
-    # Past torch's 8 the rest would be computed as written, slowly and rounded otherwise than in a
-    # run that goes on from there: kinds of layers times lengths of growing sequences are more.
-    settings.recompile_limit = max(settings.recompile_limit, _MOST_FORMS)
+    # Beyond torch's limit of 8 graphs, the rest would run eagerly: slower, and rounded differently
+    # than in a resumed run. Kinds of layers times lengths of growing sequences are more.
+    settings.recompile_limit = max(settings.recompile_limit, _MAX_GRAPHS)
     return compiled
 
 
@@ -180,28 +178,27 @@ def _require_compiler() -> None:
     candidates = [named] if named else ["g++", "clang++", "c++", "cl"]
     if not any(map(shutil.which, candidates)):
         raise MachineError(
-            f"there is no C++ compiler here (looked for {', '.join(candidates)}), which "
-            "torch.compile needs: install one, name it in the environment variable CXX, or train "
+            f"torch.compile needs a C++ compiler, and there is none (looked for "
+            f"{', '.join(candidates)}): install one, set the environment variable CXX, or train "
             "without use_compile."
         )
 
 
-_OLDEST = (8, 9)  # Nvidia's Ada and Hopper
+_MIN_CAPABILITY = (8, 9)  # Ada; Hopper is 9.0
 
 
 class Float8:
-    """A factory whose blocks multiply in float8: weights stay, and are scaled and cast at each use.
+    """A factory of blocks whose linear layers multiply in float8, with weights kept as they are.
 
-    Inputs, weights and gradients are each scaled by their largest number, as torchao's training in
-    float8 does by default (Micikevicius et al., 2022, arXiv:2209.05433). It gains where products
-    are large, in bfloat16 otherwise, and compiled. Maps whose sizes are no multiples of 16, and
-    those with adapters, compute as before.
+    Inputs, weights and gradients are scaled by their absolute maximum, the default of torchao's
+    float8 training (Micikevicius et al., 2022, arXiv:2209.05433). It is faster for large products
+    in compiled blocks. Layers whose sizes are not multiples of 16, or with adapters, are unchanged.
 
     Args:
-      block: makes the block, which stays of its class and keeps its names.
+      block: makes the block, whose parameters keep their names.
 
     Raises:
-      MachineError: as a run begins, or in the first step, where torchao or the GPU is missing.
+      MachineError: at the start of a run, if torchao or a suitable GPU is missing.
     """
 
     WRAPS: ClassVar[Mapping[str, str]] = {"block": "restart"}
@@ -210,7 +207,7 @@ class Float8:
         self._make = block
 
     def __call__(self) -> nn.Module:
-        """A block."""
+        """Return a block."""
         block = self._make()
         for module in block.modules():
             if isinstance(module, nn.Linear) and _fits(module):
@@ -219,27 +216,27 @@ class Float8:
 
 
 class InFloat8(nn.Linear):
-    """What `Float8` makes of a linear map."""
+    """Mixin of linear layers changed by `Float8`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The product in float8; without memory, in the format of its input."""
+        """Return the product in float8; on the meta device, in the input's format."""
         if input.is_meta:
             return super().forward(input)
         require_float8(input.device)
         return _product(self, input)
 
     def require_machine(self, device: torch.device) -> None:
-        """Raises MachineError as `require_float8` does."""
+        """Raise MachineError as `require_float8` does."""
         require_float8(device)
 
 
 def require_float8(device: torch.device) -> None:
-    """Raises MachineError unless a device multiplies in float8, and torchao is there to do it."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _OLDEST:
+    """Raise MachineError unless the device supports float8 and torchao is installed."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a {device.type}"
         raise MachineError(
-            f"{name} does not multiply in float8: use_float8 needs an Nvidia GPU of compute "
-            f"capability {_OLDEST[0]}.{_OLDEST[1]} (Ada, Hopper) or later. Train without it."
+            f"{name} does not support float8: use_float8 needs an Nvidia GPU of compute capability "
+            f"{_MIN_CAPABILITY[0]}.{_MIN_CAPABILITY[1]} (Ada, Hopper) or later. Train without it."
         )
     _torchao()
 
@@ -258,7 +255,7 @@ def _torchao() -> Any:
 def _product(module: nn.Linear, input: Tensor) -> Tensor:
     linear = _torchao()
     if not hasattr(module, "linear_mm_config"):
-        # A Float8Linear in its place would hold the weight of this moment, which FSDP replaces.
+        # A Float8Linear in its place would keep the current weight, which FSDP replaces.
         with torch.no_grad():
             settings = vars(linear.from_float(module))
         own = vars(module)

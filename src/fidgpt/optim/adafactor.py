@@ -1,4 +1,4 @@
-"""Adafactor, which remembers a row and a column for each matrix."""
+"""Adafactor, whose second moments are a row and a column for each matrix."""
 
 import inspect
 import math
@@ -18,10 +18,13 @@ _step = inspect.unwrap(torch.optim.Adafactor.step)
 
 
 class Adafactor(torch.optim.Adafactor):
-    """Torch's (Shazeer and Stern, 2018, arXiv:1804.04235), for dealt parameters as well.
+    """Torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235) that also steps DTensors.
 
-    Rows, columns and sizes are those of a whole matrix: a parameter that is dealt over processes is
-    gathered while it steps, one after the other, and what is remembered of it is on each of them.
+    Rows, columns and sizes are those of the full matrix: sharded parameters are gathered one at a
+    time for their step, and every process holds the full optimizer state.
+
+    Raises:
+      ValueError: a rate, decay or bound is out of range or not finite.
     """
 
     def __init__(
@@ -47,26 +50,26 @@ class Adafactor(torch.optim.Adafactor):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """One step; returns what the closure does."""
+        """Step once, and return the value of the closure."""
         groups, state = self.param_groups, self.state
-        dealt = [
+        sharded = [
             (group, parameter)
             for group in groups
             for parameter in group["params"]
             if parameter.grad is not None and hasattr(parameter, "device_mesh")
         ]
-        if not dealt:
+        if not sharded:
             return _step(self, closure)
         loss = loss_of(closure)
         try:
-            for group, parameter in dealt:
+            for group, parameter in sharded:
                 whole = _whole(parameter)
                 whole.grad = _whole(parameter.grad)
                 self.param_groups = [group | {"params": [whole]}]
-                remembered = state[parameter]
-                for name, value in remembered.items():  # as a checkpoint gives it back
-                    remembered[name] = _whole(value)
-                self.state = defaultdict(dict, {whole: remembered})
+                own = state[parameter]
+                for name, value in own.items():  # sharded if loaded from a checkpoint
+                    own[name] = _whole(value)
+                self.state = defaultdict(dict, {whole: own})
                 _step(self)
                 _put_back(whole, parameter)
         finally:
@@ -79,10 +82,10 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _put_back(whole: Tensor, parameter: Any) -> None:
-    # Imported late: it takes longer than all else that a command starts.
+    # Imported here because it takes longer than the rest of a command's start.
     from torch.distributed.tensor import distribute_tensor
 
     mesh, placements = parameter.device_mesh, parameter.placements
-    # Every process has the same values: nothing is sent.
+    # Every process has the same values, so nothing needs to be sent.
     own = distribute_tensor(whole, mesh, placements, src_data_rank=None)
     parameter.to_local().copy_(own.to_local())

@@ -1,20 +1,20 @@
-"""Where the cycles of a schedule end, and how long the parts of one are."""
+"""Lengths of the cycles of a schedule, and of their phases."""
 
 import itertools
 import math
 from collections.abc import Sequence
 
 Length = int | float
-"""Steps, or a fraction: a float up to 1 is a share of something, anything else counts steps."""
+"""A number of steps, or, as a float up to 1, a fraction."""
 
 
 def in_steps(name: str, length: Length, *, of: int) -> int:
-    """A length in steps; a fraction above 0 is at least one step.
+    """Return a length in steps; a fraction above 0 is at least one step.
 
     Args:
-      name: of the length, for the error.
-      length: steps, or a fraction.
-      of: steps of which it is a fraction.
+      name: of the length, for the error message.
+      length: steps, or a fraction of `of`.
+      of: steps that a fraction refers to.
 
     Raises:
       ValueError: it is negative, or neither a fraction nor a whole number.
@@ -23,7 +23,7 @@ def in_steps(name: str, length: Length, *, of: int) -> int:
         raise ValueError(f"{name}={length} is neither a fraction from 0 to 1 nor a count of steps.")
     if isinstance(length, int) or length > 1:
         return int(length)
-    # A little more, because 0.29 * 100 is 28.999999999999996.
+    # Rounded up slightly, because 0.29 * 100 is 28.999999999999996.
     return max(1, int(length * of * (1 + 1e-12))) if length else 0
 
 
@@ -33,21 +33,21 @@ def cycle_ends(
     cycles: int | Sequence[int] | None,
     cycle_length: Length | Sequence[int] | None,
 ) -> list[int]:
-    """The steps, counted from 1, at which cycles end; the last one is `num_steps`.
+    """Return the steps, counted from 1, at which cycles end; the last one is `num_steps`.
 
     Args:
       num_steps: steps of the run.
-      cycles: how many, as even as steps allow; or where they end.
-      cycle_length: how long they are, as steps or as a share of the run, or the length of each.
-        What remains belongs to the last one; after a list it is one more.
+      cycles: the number of cycles, of equal length; or the steps at which they end.
+      cycle_length: the length of each cycle in steps or as a fraction of the run, or a list of all
+        lengths. The remainder extends the last cycle; after a list, it is one more cycle.
 
     Raises:
-      ValueError: both are said, or they do not fit into the run.
+      ValueError: both are set, or the cycles do not fit into the run.
     """
     if num_steps < 1:
         raise ValueError(f"{num_steps=} must be at least 1.")
     if cycles is not None and cycle_length is not None:
-        raise ValueError(f"{cycles=} and {cycle_length=} say the same thing: leave one of them.")
+        raise ValueError(f"{cycles=} and {cycle_length=} cannot both be set: remove one.")
     if cycle_length is not None:
         return _by_length(cycle_length, num_steps)
     if not isinstance(cycles, Sequence):

@@ -26,39 +26,39 @@ _TABLES = re.compile(r"(?:^|\.)\w*embedding\.")
 
 @runtime_checkable
 class Predicate(Protocol):
-    """Whether a rule is about a parameter."""
+    """Selects parameters by name and value."""
 
     def __call__(self, name: str, parameter: nn.Parameter, /) -> bool: ...
 
 
 def is_matrix(name: str, parameter: nn.Parameter) -> bool:
-    """Two dimensions or more, and no bias: those of experts are one matrix, and biases still."""
+    """Return whether a parameter has two or more dimensions and is no bias of experts."""
     return parameter.dim() >= 2 and not name.endswith("bias")
 
 
 def is_vector(name: str, parameter: nn.Parameter) -> bool:
-    """What is no matrix: norms, biases, sinks."""
+    """Return whether a parameter is a norm's scale, a bias or a sink: anything but a matrix."""
     return not is_matrix(name, parameter)
 
 
 def is_table(name: str, parameter: nn.Parameter) -> bool:
-    """A matrix that tokens or positions are looked up in, or that scores tokens."""
+    """Return whether a parameter is a table of token or position embeddings, or the unembedding."""
     return is_matrix(name, parameter) and _TABLES.search(name) is not None
 
 
 def is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
-    """A matrix between two layers of a model: any that is no table."""
+    """Return whether a parameter is a matrix other than an embedding table."""
     return is_matrix(name, parameter) and not is_table(name, parameter)
 
 
 class ByName:
-    """Parameters in whose name a pattern is found, such as `attention[.](query|key)`.
+    """Selects parameters whose name contains a pattern, such as `attention[.](query|key)`.
 
     Args:
       pattern: a regular expression.
 
     Raises:
-      ValueError: it is none.
+      ValueError: it is not valid.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -73,7 +73,7 @@ class ByName:
 
 
 def train_only(model: nn.Module, trainable: Predicate | None) -> None:
-    """Lets those parameters learn for which it is so, and no others; None changes nothing."""
+    """Set `requires_grad` of the selected parameters and unset all others; None: no change."""
     if trainable is None:
         return
     for name, parameter in model.named_parameters():
@@ -81,14 +81,14 @@ def train_only(model: nn.Module, trainable: Predicate | None) -> None:
 
 
 Grouping = Callable[[nn.Module], list[dict[str, Any]]]
-"""Deals the parameters of a model into groups, as optimizers take them."""
+"""Splits the parameters of a model into optimizer parameter groups."""
 
 
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
-    """Two groups: matrices, which decay as the optimizer says, and vectors, which do not.
+    """Return two groups: matrices, with the optimizer's weight decay, and vectors without any.
 
-    Norms and biases set scales and offsets that decay would only distort (Radford et al., 2019,
-    trained GPT-2 so). A parameter that several modules hold is in one group once.
+    Weight decay would only distort the scales and offsets of norms and biases. Shared parameters
+    are listed once.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     decays = {id(p) for name, p in trained if is_matrix(name, p)}
@@ -99,21 +99,21 @@ def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
-    """`decay_matrices`, with a learning rate of base_dim / width for hidden matrices.
+    """Return `decay_matrices` with a learning rate of lr * base_dim / width for hidden matrices.
 
-    So a rate that is good at a width of `base_dim` is good at any (maximal update parametrisation
-    under Adam; Yang et al., 2022, arXiv:2203.03466, table 8). The tables of tokens and positions
-    learn at the rate of vectors.
+    A learning rate tuned at width `base_dim` then transfers to any width (maximal update
+    parametrization under Adam; Yang et al., 2022, arXiv:2203.03466, table 8). Embedding tables keep
+    the learning rate of vectors.
 
     Args:
-      model: a decoder; what is not in its `embedding` or `unembedding` is hidden.
+      model: a decoder; matrices outside its `embedding` and `unembedding` are hidden.
       base_dim: width at which the learning rate was tuned.
 
     Raises:
-      ValueError: that width is below 1.
+      ValueError: base_dim is below 1.
     """
     if base_dim < 1:
-        raise ValueError(f"{base_dim=} is no width: use 1 or more.")
+        raise ValueError(f"{base_dim=} must be 1 or more.")
     width = model.get_parameter("embedding.weight").shape[1]
     outside = [
         parameter
@@ -124,7 +124,7 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     hidden = {
         id(p) for name, p in model.named_parameters() if is_matrix(name, p) and id(p) not in tables
     }
-    return _apart(decay_matrices(model), hidden, settings={}, lr_scale=base_dim / width)
+    return _split(decay_matrices(model), hidden, settings={}, lr_scale=base_dim / width)
 
 
 def split_hidden_matrices(
@@ -134,36 +134,36 @@ def split_hidden_matrices(
     match: Predicate = is_hidden_matrix,
     lr_scale: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Other groups, in which the matrices that Muon steps are `orthogonal` groups of their own.
+    """Move the matrices that Muon optimizes into `orthogonal` groups of their own.
 
     Args:
-      model: what is trained.
-      groups: deals the parameters first; each group keeps its settings.
-      match: which parameters Muon steps.
-      lr_scale: their learning rate, as a multiple of what it would be.
+      model: the model to train.
+      groups: makes the groups to split, whose settings are kept.
+      match: selects the parameters for Muon.
+      lr_scale: multiplies their learning rate.
 
     Raises:
-      ValueError: the multiple is negative, or infinite.
+      ValueError: lr_scale is negative or not finite.
     """
     require_not_negative("lr_scale", lr_scale)
     chosen = {id(p) for name, p in model.named_parameters() if match(name, p)}
-    return _apart(groups(model), chosen, settings={"orthogonal": True}, lr_scale=lr_scale)
+    return _split(groups(model), chosen, settings={"orthogonal": True}, lr_scale=lr_scale)
 
 
-def _apart(
+def _split(
     groups: Iterable[Mapping[str, Any]],
     chosen: Container[int],
     *,
     settings: Mapping[str, Any],
     lr_scale: float,
 ) -> list[dict[str, Any]]:
-    """The groups, each in two where some of its parameters are chosen, which are hidden ones.
+    """Split each group in two where some of its parameters are chosen.
 
     Args:
-      groups: as they are dealt; each keeps its settings.
-      chosen: ids of parameters.
-      settings: what is so for those besides.
-      lr_scale: their learning rate, as a multiple of what it would be.
+      groups: parameter groups, whose settings are kept.
+      chosen: ids of parameters, all hidden matrices.
+      settings: further settings of the chosen ones.
+      lr_scale: multiplies their learning rate.
     """
     found = []
     for group in groups:
@@ -185,19 +185,19 @@ def _group(name: str, parameters: list[nn.Parameter]) -> dict[str, Any]:
 
 
 def require_rates(*, lr: float, weight_decay: float) -> None:
-    """Raises ValueError unless both are finite and 0 or more."""
+    """Raise ValueError unless both are finite and 0 or more."""
     require_not_negative("lr", lr)
     require_not_negative("weight_decay", weight_decay)
 
 
 def require_adam(*, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
-    """Raises ValueError unless these are numbers that Adam can step with."""
+    """Raise ValueError unless these are valid settings of Adam."""
     require_rates(lr=lr, weight_decay=weight_decay)
     require_betas(betas)
     require_not_negative("eps", eps)
 
 
 def require_betas(betas: tuple[float, float]) -> None:
-    """Raises ValueError unless each is from 0 to below 1."""
+    """Raise ValueError unless each is from 0 to less than 1."""
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(f"{betas=} must be from 0 to less than 1.")

@@ -1,4 +1,4 @@
-"""Lion, which steps by the sign of an average."""
+"""Lion."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,19 +14,19 @@ __all__ = ["Lion"]
 
 
 class Lion(Optimizer):
-    """Steps by the sign of a mean of gradients (Chen et al., 2023, arXiv:2302.06675).
+    """Steps by the sign of an interpolated momentum (Chen et al., 2023, arXiv:2302.06675).
 
-    It remembers one number for each weight, half of what AdamW does. Its authors take a learning
-    rate 3 to 10 times smaller than AdamW's, and a weight decay as many times larger.
+    It keeps one value per weight, half as much as AdamW. Its authors use a learning rate 3 to 10
+    times smaller than AdamW's, and a weight decay as many times larger.
 
     Args:
-      params: parameters, or groups of them with settings of their own.
+      params: parameters, or parameter groups.
       lr: learning rate; every weight moves by it at every step.
-      betas: share of the running mean in the step, and in the mean that is kept.
-      weight_decay: lr * weight_decay is the share of a weight that each step takes away.
+      betas: share of the momentum in the step's direction, and in its own update.
+      weight_decay: each step multiplies weights by 1 - lr * weight_decay.
 
     Raises:
-      ValueError: a rate, decay or share is out of range.
+      ValueError: a value is out of range.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Lion(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """One step; returns what the closure does."""
+        """Step once, and return the value of the closure."""
         loss = loss_of(closure)
         for group in self.param_groups:
             for parameter in group["params"]:

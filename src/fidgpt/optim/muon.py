@@ -18,28 +18,28 @@ _MOST_ITERATIONS = 100  # of torch's own Muon
 
 
 class Muon(Optimizer):
-    """Groups that say `orthogonal` step by Muon, the others by AdamW.
+    """Muon for groups with `orthogonal` set, AdamW for the others.
 
-    Muon makes the mean of a matrix' gradients orthogonal before it steps (Jordan et al., 2024;
-    Liu et al., 2025, arXiv:2502.16982, whose scale lets it share AdamW's learning rate and weight
-    decay). A parameter of three dimensions is a stack of matrices, such as those of experts. Steps
-    are those of `torch.optim.Muon` and `torch.optim.AdamW`.
+    Muon orthogonalizes the momentum of each matrix (Jordan et al., 2024; Liu et al., 2025,
+    arXiv:2502.16982, whose scaling lets it share AdamW's learning rate and weight decay).
+    A three-dimensional parameter is a stack of matrices, such as those of experts. The steps are
+    those of `torch.optim.Muon` and `torch.optim.AdamW`.
 
     Args:
-      groups: groups of parameters with settings of their own; `split_hidden_matrices` makes them.
+      groups: parameter groups, as `split_hidden_matrices` makes them.
       lr: learning rate of both.
-      weight_decay: lr * weight_decay is the share of a weight that each step takes away.
-      momentum: Muon's, of the mean of gradients.
-      nesterov: whether Muon looks one step ahead.
-      ns_steps: iterations of Newton and Schulz that make a matrix orthogonal.
-      adjust_lr_fn: torch's word for how a step is scaled by a matrix' shape: so that it is as large
-        as AdamW's, or as Jordan first did, which asks for a learning rate of about 0.02.
+      weight_decay: each step multiplies weights by 1 - lr * weight_decay.
+      momentum: Muon's momentum.
+      nesterov: whether Muon uses Nesterov momentum.
+      ns_steps: Newton-Schulz iterations.
+      adjust_lr_fn: how steps scale with a matrix' shape: "match_rms_adamw" gives them AdamW's size;
+        "original" is Jordan's, with learning rates of about 0.02.
       betas: AdamW's decay rates.
-      eps: AdamW's, added to the denominator.
+      eps: added to AdamW's denominator.
 
     Raises:
-      ValueError: no group is `orthogonal`, one holds what is no matrix, or a number is out of
-        range.
+      ValueError: no group is `orthogonal`, one of these holds a parameter that is not a matrix or
+        a stack of them, or a value is out of range.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class Muon(Optimizer):
             {"lr": lr, "weight_decay": weight_decay, "orthogonal": False},
         )
         self._require_matrices()
-        # Each gives the groups that are its own the settings that it needs, and then steps them.
         self._muon = torch.optim.Muon(
             [torch.zeros(1, 1)],
             momentum=momentum,
@@ -74,16 +73,16 @@ class Muon(Optimizer):
             adjust_lr_fn=adjust_lr_fn,
         )
         for group in self._groups(orthogonal=True):
-            _say(group, self._muon.defaults)
+            _set_missing(group, self._muon.defaults)
         self._adamw = None
         if others := self._groups(orthogonal=False):
             self._adamw = adamw(others, lr=lr, betas=betas, eps=eps)
             for group, complete in zip(others, self._adamw.param_groups, strict=True):
-                _say(group, complete)
+                _set_missing(group, complete)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
-        """One step; returns what the closure does."""
+        """Step once, and return the value of the closure."""
         loss = loss_of(closure)
         for group in self._groups(orthogonal=True):
             self._step_matrices(group)
@@ -94,8 +93,8 @@ class Muon(Optimizer):
         return loss
 
     def _step_matrices(self, group: Group) -> None:
-        """Lets torch step a group, in which every stack of matrices is taken apart."""
-        matrices = [one for p in group["params"] if p.grad is not None for one in self._apart(p)]
+        """Let torch step a group, with every stack of matrices unbound."""
+        matrices = [one for p in group["params"] if p.grad is not None for one in self._unbound(p)]
         self._muon.param_groups = [group | {"params": [matrix for matrix, _ in matrices]}]
         self._muon.state.clear()
         self._muon.state.update(
@@ -104,8 +103,8 @@ class Muon(Optimizer):
         self._muon.step()
         self._muon.state.clear()
 
-    def _apart(self, parameter: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The matrices of a parameter, each with its gradient and momentum, as views of it."""
+    def _unbound(self, parameter: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each matrix of a parameter with its momentum, as views."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if not state:
@@ -125,22 +124,22 @@ class Muon(Optimizer):
         groups = self._groups(orthogonal=True)
         if not groups:
             raise ValueError(
-                "no group of parameters is orthogonal, so that Muon would be AdamW: deal them by "
+                "no parameter group is orthogonal, so Muon would be AdamW: use "
                 "split_hidden_matrices."
             )
         for shape in (list(p.shape) for group in groups for p in group["params"]):
             if len(shape) not in (2, 3):
                 raise ValueError(
                     f"Muon steps matrices and stacks of them, not a parameter of shape {shape}: "
-                    "leave it to a group that is not orthogonal."
+                    "put it into a group that is not orthogonal."
                 )
 
 
 def _own(stack: Tensor) -> Tensor:
-    """The matrices that this process holds of a stack, which are whole where the stack is dealt."""
+    """Return the full matrices that this process holds of a stack, sharded or not."""
     return getattr(stack, "to_local", lambda: stack)()
 
 
-def _say(group: Group, settings: Mapping[str, Any]) -> None:
+def _set_missing(group: Group, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         group.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""Groups of parameters by rules: what each asks, and what it says of those that answer."""
+"""Parameter groups by rules."""
 
 import math
 import re
@@ -20,19 +20,22 @@ _LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 @runtime_checkable
 class RateScale(Protocol):
-    """How a parameter's learning rate relates to that of the others."""
+    """Returns the factor of a parameter's learning rate."""
 
     def __call__(self, name: str, model: nn.Module, /) -> float: ...
 
 
 class LayerDecay:
-    """Every layer learns slower than the next by a factor, and the embedding slowest.
+    """Layer-wise learning-rate decay: each layer's rate is `factor` times that of the next.
 
-    The last layer, and what comes after it, learn at the full rate (Howard and Ruder, 2018,
-    arXiv:1801.06146; Clark et al., 2020, arXiv:2003.10555).
+    The last layer and the modules after it have the full rate; the embedding has the lowest (Howard
+    and Ruder, 2018, arXiv:1801.06146; Clark et al., 2020, arXiv:2003.10555).
 
     Args:
-      factor: from 0 to 1.
+      factor: above 0 and at most 1.
+
+    Raises:
+      ValueError: the factor is out of range.
     """
 
     def __init__(self, factor: float = 0.9) -> None:
@@ -49,17 +52,17 @@ class LayerDecay:
 
 
 class Rule:
-    """What is so for some parameters.
+    """Settings of the parameters that it matches.
 
     Args:
-      name: what they are called where groups are shown.
-      match: which ones it is about.
-      lr_scale: their learning rate, as a multiple of the optimizer's.
-      weight_decay: in place of the optimizer's.
-      settings: anything else that the optimizer knows of a group, such as `betas`.
+      name: of the group, where groups are shown.
+      match: selects parameters.
+      lr_scale: multiplies the learning rate.
+      weight_decay: replaces the optimizer's.
+      settings: further group options of the optimizer, such as `betas`.
 
     Raises:
-      ValueError: the multiple or the decay is negative, or infinite.
+      ValueError: lr_scale or weight_decay is negative or not finite.
     """
 
     def __init__(
@@ -83,13 +86,13 @@ class Rule:
             self.settings["weight_decay"] = weight_decay
 
     def scale_of(self, name: str, model: nn.Module) -> float:
-        """The multiple for one parameter."""
+        """Return the learning-rate factor of one parameter."""
         return self.lr_scale(name, model) if callable(self.lr_scale) else self.lr_scale
 
 
 @dataclass
-class _Deal:
-    """Parameters for which the same rules say the same."""
+class _Group:
+    """Parameters that the same rules match, with one learning-rate factor."""
 
     rules: list[Rule]
     lr_scale: float
@@ -107,25 +110,25 @@ class _Deal:
 
 
 class ParameterGroups:
-    """Deals the parameters of a model into groups, by rules.
+    """Splits the parameters of a model into groups, by rules.
 
-    Every rule that matches a parameter has its say: rates multiply, and of other settings the last
-    one counts. Parameters for which the same is said are a group, called by its rules, and where
-    several would be called so, by its layers too: `matrices, layer 2`. Those that no rule matches
-    are the group `others`, as the optimizer says.
+    All rules that match a parameter apply: learning-rate factors multiply, and for other settings
+    the last rule counts. Parameters with equal settings form a group, named after its rules and,
+    where needed to tell groups apart, its layers: `matrices, layer 2`. Parameters without a rule
+    form the group `others`, with the optimizer's settings.
 
     Args:
-      rules: in the order in which they are asked.
+      rules: in order of application.
 
     Raises:
-      ValueError: when a model is dealt: a rule matches nothing, which is a mistake in it.
+      ValueError: when called, if a rule matches no parameter.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = list(rules)
 
     def __call__(self, model: nn.Module) -> list[dict[str, Any]]:
-        deals: dict[tuple[Any, ...], _Deal] = {}
+        groups: dict[tuple[Any, ...], _Group] = {}
         used: set[int] = set()
         for name, parameter in model.named_parameters():
             numbers = tuple(i for i, one in enumerate(self.rules) if one.match(name, parameter))
@@ -134,32 +137,32 @@ class ParameterGroups:
                 continue
             rules = [self.rules[number] for number in numbers]
             scale = math.prod((rule.scale_of(name, model) for rule in rules), start=1.0)
-            deal = deals.setdefault((not numbers, numbers, scale), _Deal(rules, scale))
-            deal.parameters[name] = parameter
+            group = groups.setdefault((not numbers, numbers, scale), _Group(rules, scale))
+            group.parameters[name] = parameter
         self._require_all(used)
-        names = Counter(deal.name for deal in deals.values())
+        names = Counter(group.name for group in groups.values())
         return [
-            deal.group(deal.name if names[deal.name] == 1 else f"{deal.name}, {_place(deal)}")
-            for deal in (deals[key] for key in sorted(deals))
+            group.group(group.name if names[group.name] == 1 else f"{group.name}, {_place(group)}")
+            for group in (groups[key] for key in sorted(groups))
         ]
 
     def _require_all(self, used: set[int]) -> None:
         idle = [repr(rule.name) for i, rule in enumerate(self.rules) if i not in used]
         if idle:
             raise ValueError(
-                f"no parameter matches the rule {' or '.join(idle)} of the groups: mend "
-                "its `match`, or leave it out."
+                f"no parameter matches the rule {' or '.join(idle)} of the groups: correct its "
+                "`match`, or remove it."
             )
 
 
-def _place(deal: _Deal) -> str:
-    """Where its parameters are: `layer 2`, `layers 0, 2, 4`, `embedding`, or `layer 5, norm`."""
-    found = [_LAYER.search(name) for name in deal.parameters]
+def _place(group: _Group) -> str:
+    """Return where its parameters are, such as `layers 0, 2, 4` or `layer 5, norm`."""
+    found = [_LAYER.search(name) for name in group.parameters]
     layers = sorted({int(layer[1]) for layer in found if layer})
     numbers = ", ".join(map(str, layers))
     outside = [
         name.partition(".")[0]
-        for name, layer in zip(deal.parameters, found, strict=True)
+        for name, layer in zip(group.parameters, found, strict=True)
         if layer is None
     ]
     inside = [f"layer{'s' * (len(layers) > 1)} {numbers}"] if layers else []

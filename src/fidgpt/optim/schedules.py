@@ -28,10 +28,10 @@ __all__ = [
 
 
 def fraction(*, of: int, ratio: float) -> int:
-    """A part of a number of steps, at least one: `warmup_steps` as a share of `num_steps`.
+    """Return a fraction of a number of steps, at least one: such as warm-up steps of a run.
 
     Raises:
-      ValueError: the ratio is no share, from 0 to 1.
+      ValueError: the ratio is not from 0 to 1.
     """
     if not 0 <= ratio <= 1:
         raise ValueError(f"{ratio=} must be a share of {of} steps, from 0 to 1.")
@@ -39,15 +39,15 @@ def fraction(*, of: int, ratio: float) -> int:
 
 
 def steps_for_tokens(*, tokens: int, batch_size: int, seq_len: int) -> int:
-    """Optimizer steps that read so many tokens, of which the last one may read more.
+    """Return the optimizer steps that a number of tokens takes, rounded up.
 
     Args:
-      tokens: of the whole run.
-      batch_size: sequences of a step.
-      seq_len: tokens of a sequence.
+      tokens: tokens of the run.
+      batch_size: sequences per step.
+      seq_len: tokens per sequence.
 
     Raises:
-      ValueError: one of them is below 1.
+      ValueError: an argument is below 1.
     """
     if min(tokens, batch_size, seq_len) < 1:
         raise ValueError(f"{tokens=}, {batch_size=} and {seq_len=} must each be 1 or more.")
@@ -55,15 +55,15 @@ def steps_for_tokens(*, tokens: int, batch_size: int, seq_len: int) -> int:
 
 
 class WarmupCosine:
-    """A linear rise, then half a cosine down to `min_ratio` (Loshchilov and Hutter, 2017).
+    """Linear warm-up, then cosine decay to `min_ratio` (Loshchilov and Hutter, 2017).
 
     Args:
-      num_steps: steps of the run; the last one ends at `min_ratio`.
-      warmup_steps: steps of the rise; the first step is at 1 / warmup_steps of the peak.
-      min_ratio: what is left of the peak at the end.
+      num_steps: steps of the run; the last one is at `min_ratio`.
+      warmup_steps: steps of the warm-up; the first step is at 1 / warmup_steps of the peak.
+      min_ratio: fraction of the peak at the end.
 
     Raises:
-      ValueError: the warm-up is longer than the run, or `min_ratio` no share.
+      ValueError: the warm-up is longer than the run, or `min_ratio` is not from 0 to 1.
     """
 
     def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
@@ -82,16 +82,16 @@ class WarmupCosine:
 
 
 class WarmupStableDecay:
-    """A linear rise, a plateau, then a linear fall (WSD; Hu et al., 2024, arXiv:2404.06395).
+    """Linear warm-up, a plateau, then linear decay (WSD; Hu et al., 2024, arXiv:2404.06395).
 
     Args:
-      num_steps: steps of the run; the last one ends at `min_ratio`.
-      warmup_steps: steps of the rise.
-      decay_steps: steps of the fall, at the end of the run.
-      min_ratio: what is left of the peak at the end.
+      num_steps: steps of the run; the last one is at `min_ratio`.
+      warmup_steps: steps of the warm-up.
+      decay_steps: steps of the decay, at the end of the run.
+      min_ratio: fraction of the peak at the end.
 
     Raises:
-      ValueError: rise and fall together are longer than the run, or `min_ratio` is no share.
+      ValueError: warm-up and decay are longer than the run, or `min_ratio` is not from 0 to 1.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class WarmupStableDecay:
 
 
 class Constant:
-    """The peak from `warmup_steps` on.
+    """Linear warm-up, then a constant rate.
 
     Args:
-      warmup_steps: steps of the rise.
+      warmup_steps: steps of the warm-up.
 
     Raises:
-      ValueError: they are fewer than 0.
+      ValueError: warmup_steps is negative.
     """
 
     def __init__(self, *, warmup_steps: int = 0) -> None:
@@ -134,7 +134,7 @@ class Constant:
 
 def _require_room(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
     if min(num_steps - 1, warmup_steps, decay_steps) < 0:
-        raise ValueError(f"{num_steps=}, {warmup_steps=}, {decay_steps=}: steps are counts.")
+        raise ValueError(f"{num_steps=}, {warmup_steps=}, {decay_steps=}: a count is negative.")
     if warmup_steps + decay_steps > num_steps:
         both = f"{warmup_steps=} and {decay_steps=} do" if decay_steps else f"{warmup_steps=} does"
         raise ValueError(f"{both} not fit into {num_steps=}: shorten it, or train for longer.")
@@ -149,10 +149,10 @@ class Fall(NamedTuple):
     """A step of a decay.
 
     Attributes:
-      step: counted from 1, so that the last one is `num_steps`.
-      num_steps: of the decay.
-      warmup_steps: of the cycle that the decay ends.
-      min_ratio: share of the peak that is to be left.
+      step: counted from 1; the last one is `num_steps`.
+      num_steps: steps of the decay.
+      warmup_steps: steps of the same cycle's warm-up.
+      min_ratio: fraction of the peak at the end.
     """
 
     step: int
@@ -163,7 +163,7 @@ class Fall(NamedTuple):
 
 @runtime_checkable
 class DecayShape(Protocol):
-    """Share of the peak at a step of a decay, from 1 down to `fall.min_ratio`."""
+    """Returns the fraction of the peak at a step of a decay, from 1 down to `fall.min_ratio`."""
 
     def __call__(self, fall: Fall, /) -> float: ...
 
@@ -176,7 +176,7 @@ class NoDecay:
 
 
 class LinearDecay:
-    """Falls in a line; with a plateau before it, the schedule is a trapezoid."""
+    """Linear decay; after a plateau, the schedule is a trapezoid."""
 
     def __call__(self, fall: Fall) -> float:
         left = fall.num_steps - fall.step
@@ -184,7 +184,7 @@ class LinearDecay:
 
 
 class CosineDecay:
-    """Falls along half a cosine (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
+    """Cosine decay (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
 
     def __call__(self, fall: Fall) -> float:
         left = 0.5 * (1 + math.cos(math.pi * (fall.step / fall.num_steps)))
@@ -192,26 +192,24 @@ class CosineDecay:
 
 
 class InverseDecay:
-    """The inverse rises in a line, to 1 / min_ratio (WSD-S; Wen et al., 2024, arXiv:2410.05192).
-
-    With a `min_ratio` of 0 it would be 0 from the first step of the decay on, which is refused.
+    """The inverse grows linearly to 1 / min_ratio (WSD-S; Wen et al., 2024, arXiv:2410.05192).
 
     Raises:
-      ValueError: when called, and so when a schedule is made with it: `min_ratio` is 0.
+      ValueError: when called, and thus when a schedule is constructed: `min_ratio` is 0.
     """
 
     def __call__(self, fall: Fall) -> float:
         if not fall.min_ratio:
             raise ValueError(
-                "an inverse decay to 0 of the peak would be there at its first step: say a "
-                "min_lr_ratio above 0, such as 0.1, or take another shape."
+                "an inverse decay to 0 would be at 0 from its first step on: set a min_lr_ratio "
+                "above 0, such as 0.1, or use another shape."
             )
         done = fall.step / fall.num_steps
         return fall.min_ratio / (fall.min_ratio * (1 - done) + done)
 
 
 class SqrtDecay:
-    """Falls by the square root of what is done (Hägele et al., 2024, arXiv:2405.18392)."""
+    """1 - sqrt decay (Hägele et al., 2024, arXiv:2405.18392)."""
 
     def __call__(self, fall: Fall) -> float:
         left = 1 - math.sqrt(fall.step / fall.num_steps)
@@ -219,15 +217,18 @@ class SqrtDecay:
 
 
 class PolynomialDecay:
-    """(1 - done) ** power, between peak and floor: a line at 1, below it for greater powers.
+    """Polynomial decay, (1 - progress) ** power.
 
     Args:
-      power: above 0.
+      power: above 0; 1 is linear.
+
+    Raises:
+      ValueError: the power is not above 0 and finite.
     """
 
     def __init__(self, *, power: float = 2.0) -> None:
         if not 0 < power < math.inf:
-            raise ValueError(f"{power=} does not fall: use one above 0, and finite.")
+            raise ValueError(f"{power=} must be above 0, and finite.")
         self.power = power
 
     def __call__(self, fall: Fall) -> float:
@@ -236,13 +237,16 @@ class PolynomialDecay:
 
 
 class InverseSqrtDecay:
-    """sqrt(timescale / steps since the cycle began), a plateau not counted, at most 1.
+    """sqrt(timescale / steps since the cycle began, without the plateau), at most 1.
 
-    It never falls below the floor, and need not reach it (Vaswani et al., 2017, arXiv:1706.03762;
+    It is cut off at the minimum, and need not reach it (Vaswani et al., 2017, arXiv:1706.03762;
     Raffel et al., 2020, arXiv:1910.10683, with a timescale of 10,000).
 
     Args:
-      timescale: steps after which it begins to fall; those of the warm-up where None.
+      timescale: steps after which the decay begins; None for the length of the warm-up.
+
+    Raises:
+      ValueError: timescale is below 1.
     """
 
     def __init__(self, *, timescale: int | None = 10_000) -> None:
@@ -256,27 +260,27 @@ class InverseSqrtDecay:
 
 
 class Phases:
-    """Warm-up in a line, stable at the peak, decay; then re-warm-up, stable, decay for each cycle.
+    """Cycles of linear warm-up, a stable phase at the peak, and decay.
 
-    Stable is what the others leave of a cycle. A length is a count of steps, or as a float up to 1
-    a fraction of its cycle. The value at a step, counted from 0, is that of the curve at its end:
-    the first step moves, and the last one of a cycle is its minimum. With a short decay it is WSD
-    (Hu et al., 2024, arXiv:2404.06395), with cycles and no re-warm-up WSD-S (Wen et al., 2024,
-    arXiv:2410.05192), with a linear decay a trapezoid.
+    The stable phase is the rest of a cycle. Lengths are numbers of steps or, as floats up to 1,
+    fractions of their cycle. The value of a step, counted from 0, is that at its end: the first
+    step is above 0, and the last one of a cycle is its minimum. With a short decay this is WSD (Hu
+    et al., 2024, arXiv:2404.06395), with cycles and no re-warm-up WSD-S (Wen et al., 2024,
+    arXiv:2410.05192).
 
     Args:
-      num_steps: steps of the run; afterwards the last value stays.
-      shape: how the decay falls.
+      num_steps: steps of the run; later steps keep the last value.
+      shape: shape of the decay.
       warmup: of the first cycle, from zero.
-      decay: at the end of each cycle; None is all that the warm-up leaves.
+      decay: at the end of each cycle; None for the whole rest after the warm-up.
       rewarmup: of each later cycle, from where the last one ended; 0 jumps back to the peak.
-      cycles: how many there are, or the steps at which they end; one unless said.
-      cycle_length: how long each is instead, as steps or as a share of the run, or all lengths.
-      min_lr_ratio: share of the peak that a decay goes down to.
+      cycles: number of cycles, or the steps at which they end; defaults to one.
+      cycle_length: instead of `cycles`; see `cycle_ends`.
+      min_lr_ratio: fraction of the peak at the end of a decay.
 
     Raises:
-      ValueError: a cycle has no room for its phases, cycles do not fit into the run, or both
-        `cycles` and `cycle_length` are said.
+      ValueError: the phases do not fit into a cycle or the cycles into the run, or both `cycles`
+        and `cycle_length` are set.
     """
 
     def __init__(
@@ -293,15 +297,6 @@ class Phases:
     ) -> None:
         if not 0 <= min_lr_ratio <= 1:
             raise ValueError(f"{min_lr_ratio=} must be a share of the peak, from 0 to 1.")
-        ends = cycle_ends(num_steps=num_steps, cycles=cycles, cycle_length=cycle_length)
-        for cycle in _cycles(ends, warmup, decay, rewarmup):
-            length, rise = cycle.end - cycle.start, f"{rewarmup=}" if cycle.start else f"{warmup=}"
-            if cycle.warmup + max(0, cycle.decay) > length or cycle.decay < 0:
-                taken = f"{rise} does" if decay is None else f"{rise} and {decay=} do"
-                raise ValueError(
-                    f"{taken} not fit into the {length} steps from {cycle.start + 1} to "
-                    f"{cycle.end}: shorten it, make cycles longer, or train for longer."
-                )
         self.num_steps = num_steps
         self.shape = shape
         self.min_lr_ratio = min_lr_ratio
@@ -309,6 +304,13 @@ class Phases:
         self._cycles: list[_Cycle] = []
         begin = 0.0
         for cycle in _cycles(self.ends, warmup, decay, rewarmup):
+            length, rise = cycle.end - cycle.start, f"{rewarmup=}" if cycle.start else f"{warmup=}"
+            if cycle.warmup + max(0, cycle.decay) > length or cycle.decay < 0:
+                taken = f"{rise} does" if decay is None else f"{rise} and {decay=} do"
+                raise ValueError(
+                    f"{taken} not fit into the {length} steps from {cycle.start + 1} to "
+                    f"{cycle.end}: shorten it, make cycles longer, or train for longer."
+                )
             self._cycles.append(cycle._replace(begin=begin))
             begin = self._value(self._cycles[-1], cycle.end - cycle.start)
 
@@ -318,7 +320,7 @@ class Phases:
         return self._value(cycle, position - cycle.start)
 
     def _value(self, cycle: "_Cycle", position: int) -> float:
-        """The curve so many steps after the cycle began."""
+        """Return the value some steps after the cycle began."""
         if position <= cycle.warmup:
             return cycle.begin + (1 - cycle.begin) * (position / cycle.warmup)
         fallen = position - (cycle.end - cycle.start - cycle.decay)
@@ -342,8 +344,8 @@ def _cycles(
 ) -> list[_Cycle]:
     found = []
     for start, end in itertools.pairwise([0, *ends]):
-        said = ("rewarmup", rewarmup) if start else ("warmup", warmup)
-        rise = in_steps(*said, of=end - start)
+        phase = ("rewarmup", rewarmup) if start else ("warmup", warmup)
+        rise = in_steps(*phase, of=end - start)
         fall = end - start - rise if decay is None else in_steps("decay", decay, of=end - start)
         found.append(_Cycle(start, end, rise, fall))
     return found

@@ -1,4 +1,4 @@
-"""How the processes of a run find each other, after a restart too."""
+"""Data parallelism, and how the processes of a run join."""
 
 import contextlib
 import hashlib
@@ -21,16 +21,16 @@ _PATIENCE_SECONDS = 600.0
 
 
 def join_processes() -> None:
-    """Makes the process group of what `torchrun` started, or started again.
+    """Initialize the process group of the processes that `torchrun` started or restarted.
 
     Since torch 2.5, `torchrun --max-restarts` keeps one store for all starts of a group, in which
-    new processes find the addresses of dead ones and connect to nobody. So where a restart may
-    have been, the group is made under a name of its own in the store. How often a process was
-    started does not serve as that name: each machine counts for itself.
+    new processes find the addresses of dead ones and fail to connect. With restarts enabled, each
+    start therefore uses its own prefix in the store. The restart count cannot be that prefix,
+    because each machine counts by itself.
 
     Raises:
-      ValueError: the environment does not say who there is.
-      RuntimeError: the others do not come.
+      ValueError: the environment variables of torchrun are incomplete.
+      RuntimeError: other processes do not join in time.
     """
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) < 1:
         dist.init_process_group()
@@ -41,10 +41,10 @@ def join_processes() -> None:
 
 
 def _agree_on_name(store: Store, *, rank: int, world_size: int) -> str:
-    """A text that all processes of this start hold, and none of an earlier one."""
+    """Return a text that all processes of this start share, and no earlier one has."""
     own = uuid.uuid4().hex
     if rank == 0:
-        _invite(store, own, world_size=world_size)
+        _answer(store, own, world_size=world_size)
         return own
     store.set(f"guest/{rank}", own)
     name = store.get(f"invitation/{own}").decode()  # waits for it
@@ -52,8 +52,8 @@ def _agree_on_name(store: Store, *, rank: int, world_size: int) -> str:
     return name
 
 
-def _invite(store: Store, name: str, *, world_size: int) -> None:
-    """Answers every guest that asks, those long dead among them, until all living ones are here."""
+def _answer(store: Store, name: str, *, world_size: int) -> None:
+    """Answer all requests, also those of dead processes, until all living ones have joined."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     missing = set(range(1, world_size))
     while missing:
@@ -63,12 +63,12 @@ def _invite(store: Store, name: str, *, world_size: int) -> None:
             elif store.check([f"guest/{rank}"]):
                 store.set(f"invitation/{store.get(f'guest/{rank}').decode()}", name)
         if time.monotonic() > deadline:
-            raise RuntimeError(f"processes {sorted(missing)} of {world_size} did not come")
+            raise RuntimeError(f"processes {sorted(missing)} of {world_size} did not join")
         time.sleep(_PAUSE_SECONDS)
 
 
-_GLOO = "gloo/transport/"  # in the text of its errors, which have no class of their own
-# The newer name comes with torch 2.13, the older one warns from there on.
+_GLOO = "gloo/transport/"  # in the text of gloo's errors, which have no class of their own
+# torch 2.13 renames the argument, and warns about the old name.
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -84,30 +84,29 @@ class Computation(Protocol):
     """The number format in which a model computes.
 
     Attributes:
-      dtype: that of activations and matrix products.
+      dtype: of activations and matrix products.
     """
 
     dtype: torch.dtype
 
     def replica(self, model: Model, /) -> Model:
-        """The module that computes in it: the model itself, or a copy with the same ties."""
+        """Return the module that computes: the model itself, or a copy with the same ties."""
         ...
 
 
 class ParallelError(RuntimeError):
-    """Another process of the run failed; its message says why."""
+    """Another process of the run failed; the message has the reason."""
 
 
 class DataParallel:
-    """The processes of a run, one or as many as `torchrun` started, and what they say together.
+    """The processes of a run, and their collective operations.
 
-    Used as a context: entering joins the processes, unless they are joined already, and leaving
-    parts what it joined. One process needs no group and pays nothing. Gradients are averaged by
-    torch's DistributedDataParallel while the backward pass is under way; on CPUs over gloo, on
-    GPUs over NCCL.
+    As a context manager, it initializes the process group unless there is one already, and destroys
+    the group that it made. A single process has no group and no overhead. Gradients are averaged by
+    torch's DistributedDataParallel during the backward pass: over gloo on CPUs, NCCL on GPUs.
 
     Args:
-      device: where the model lives; this process's accelerator, or the CPU, unless said.
+      device: of the model; defaults to this process's accelerator, or the CPU.
     """
 
     def __init__(self, *, device: torch.device | None = None) -> None:
@@ -124,13 +123,13 @@ class DataParallel:
             return self._device
         if torch.accelerator.is_available():
             kind = torch.accelerator.current_accelerator()
-            assert kind is not None  # there is one, and it says which
+            assert kind is not None
             return torch.device(kind.type, int(os.environ.get("LOCAL_RANK", "0")))
         return torch.device("cpu")
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and speaks to the console."""
+        """Whether this process writes files and prints to the console."""
         return self.rank == 0
 
     def __enter__(self) -> "DataParallel":
@@ -142,9 +141,9 @@ class DataParallel:
                 join_processes()
             except (ValueError, RuntimeError) as error:
                 raise ParallelError(
-                    f"the processes of the run do not come together: {str(error).splitlines()[0]}\n"
-                    f"RANK={os.environ['RANK']} says that there are several: start all of them "
-                    "with torchrun, or unset RANK."
+                    f"processes of the run cannot connect: {str(error).splitlines()[0]}\n"
+                    f"RANK={os.environ['RANK']} is set: start all processes with torchrun, or "
+                    "unset RANK for a single one."
                 ) from error
         if dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -155,9 +154,9 @@ class DataParallel:
         joined = self._joined.pop()
         lost = _wait_for_all() if kind is None else error
         if joined:
-            # Torch ends a group whose last owner is a DistributedDataParallel without letting go of
-            # the GIL, while a thread of the group may want it: a deadlock, one run in seven on a
-            # busy machine. Held here, the group outlives the module.
+            # When a DistributedDataParallel is its last owner, torch destroys a group while holding
+            # the GIL, which a thread of the group may need: a deadlock in one of seven runs on a
+            # busy machine. This reference keeps the group alive longer than the module.
             self._group = dist.group.WORLD
             dist.destroy_process_group()
         if not self._joined:
@@ -169,24 +168,24 @@ class DataParallel:
             raise lost
 
     def shards_of(self, world_size: int) -> int:
-        """How many of so many processes share one copy of the model: each has its own."""
+        """Return how many processes share one copy of the model."""
         return 1
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
-        """Deals the weights of a model that need no memory yet over the processes: not here."""
+        """Shard the weights of a model on the meta device over the processes; no-op here."""
 
     def replica(self, model: Model, precision: Computation) -> Model:
-        """What computes for a model: what the precision makes of it."""
+        """Return the module that computes for a model, in its precision."""
         return precision.replica(model)
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
-        """Inside, whole tensors can be copied into the parameters of a model."""
+        """Allow full tensors to be copied into the parameters of a model."""
         yield
 
     def place(self, module: nn.Module) -> nn.Module:
-        """Wraps a module on this device, so that its gradients are those of the whole batch."""
-        # Buffers are alike already: what moves them is summed over all processes first.
+        """Wrap a module on this device so that its gradients are those of the global batch."""
+        # Buffers need no synchronization: their updates are all-reduced.
         if self.world_size == 1:
             return module
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
@@ -194,7 +193,7 @@ class DataParallel:
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:
-        """Inside, gradients stay on this process: for every micro-batch but the last."""
+        """Skip the all-reduce of gradients: for every micro-batch but the last."""
         if isinstance(module, DistributedDataParallel):
             with module.no_sync():
                 yield
@@ -202,18 +201,18 @@ class DataParallel:
             yield
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean of a tensor over the processes, on each of them."""
+        """Return the mean of a tensor over all processes."""
         return self.sum(value) / self.world_size
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum of a tensor over the processes, on each of them."""
+        """Return the sum of a tensor over all processes."""
         if self.world_size > 1:
             value = value.to(self.device, copy=True)
             dist.all_reduce(value)
         return value
 
     def largest(self, number: int) -> int:
-        """The largest of the processes' numbers, the same on each of them."""
+        """Return the largest of the processes' numbers."""
         if self.world_size == 1:
             return number
         largest = torch.tensor(number, device=self.device)
@@ -221,7 +220,7 @@ class DataParallel:
         return int(largest)
 
     def on_main(self, action: Callable[[], object]) -> None:
-        """Does something on the main process alone, and fails on all of them if it fails there.
+        """Run an action on the main process, and fail on all processes if it fails there.
 
         Raises:
           ParallelError: on the other processes, in place of what the main one raised.
@@ -239,15 +238,15 @@ class DataParallel:
             raise ParallelError(f"the main process failed: {message}")
 
     def require_same(self, values: Mapping[str, str]) -> None:
-        """Ends the run at once where processes would run different things.
+        """Stop the run if processes differ in these values.
 
-        Left alone, they would wait for each other for half an hour, or train on in disagreement.
+        Otherwise they would hang until a timeout, or train inconsistently.
 
         Args:
-          values: what must be the same, by name, in an order that is the same everywhere.
+          values: by name, in the same order on all processes.
 
         Raises:
-          ParallelError: on every process, with the first name under which two of them differ.
+          ParallelError: on every process, with the first name in which two of them differ.
         """
         if self.world_size == 1:
             return
@@ -262,7 +261,7 @@ class DataParallel:
         raise ParallelError(_first_difference(gathered[0], gathered[other], other))
 
     def agree(self, value: Any) -> Any:
-        """The first process's value, on each of them."""
+        """Return the value of the main process."""
         if self.world_size == 1:
             return value
         holder = [value]
@@ -271,7 +270,7 @@ class DataParallel:
 
 
 def _wait_for_all() -> RuntimeError | None:
-    """Leaves nobody while another still writes; returns how it failed where one is gone."""
+    """Wait until all processes are done; return the error if one is gone."""
     try:
         if dist.is_initialized():
             dist.barrier()
@@ -287,6 +286,6 @@ def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) ->
     here, there = (side.get(names[0], "absent") for side in (main, other))
     more = f" ({len(names) - 1} more differ)" if len(names) > 1 else ""
     return (
-        f"process {rank} would run another config than process 0: {names[0]} is {here} on process "
-        f"0 and {there} on process {rank}{more}. Start all of them with the same code and flags."
+        f"process {rank} has another config than process 0: {names[0]} is {here} on process 0 and "
+        f"{there} on process {rank}{more}. Start all processes with the same code and flags."
     )

@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism: a process holds a part of each weight, and borrows the rest."""
+"""Fully sharded data parallelism."""
 
 import contextlib
 from collections import Counter
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-# What shards is imported where it is used: it takes longer than all else that a command starts.
+# torch.distributed.fsdp is imported where it is used: it takes longer than the rest of a start.
 Model = TypeVar("Model", bound=nn.Module)
 
 
 class FullyShardedDataParallel(DataParallel):
-    """Weights, gradients and the optimizer's memory are dealt over the processes (ZeRO, stage 3).
+    """Shards weights, gradients and optimizer state over the processes (ZeRO stage 3, FSDP2).
 
-    Torch's `fully_shard`: a block is gathered when it is about to compute and let go afterwards,
-    in the forward pass and again in the backward pass; the rest of the model (tables, the last
-    norm) stays gathered from its forward to its backward pass. What is gathered is in the number
-    format of the precision, what is kept, summed and stepped in float32. (Rajbhandari et al.,
-    2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
+    With torch's `fully_shard`, each block is gathered before it computes and resharded afterwards,
+    in the forward and the backward pass; the rest of the model (embeddings, last norm) stays
+    gathered from its forward to its backward pass. Gathered weights are in the number format of the
+    precision; shards, reduction and optimizer steps are in float32. (Rajbhandari et al., 2020,
+    arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
 
-    One process computes as `DataParallel` does.
+    A single process computes as with `DataParallel`.
 
     Args:
-      num_shards: processes that hold the model between them, neighbours by rank, such as those of
-        one node; the others hold copies of it (hybrid sharding). All processes unless said.
-      device: where the shards live; this process's accelerator, or the CPU, unless said.
+      num_shards: processes that share one copy of the model, of neighbouring ranks, such as those
+        of a node; the others hold further copies (hybrid sharding). Defaults to all processes.
+      device: of the shards; defaults to this process's accelerator, or the CPU.
 
     Raises:
-      ValueError: `num_shards` is below 1.
-      ParallelError: once the processes are known: `num_shards` does not divide their number.
+      ValueError: num_shards is below 1.
+      ParallelError: when processes join: num_shards does not divide their number.
     """
 
     def __init__(
@@ -48,15 +48,14 @@ class FullyShardedDataParallel(DataParallel):
         self.num_shards = num_shards
 
     def shards_of(self, world_size: int) -> int:
-        """How many of so many processes share one copy of the model."""
+        """Return how many processes share one copy of the model."""
         return min(self.num_shards or world_size, world_size)
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
-        """Makes every parameter of a model one of which this process holds a part.
+        """Shard every parameter of a model.
 
-        Blocks become one after the other what is gathered at once; a block that holds what
-        another part holds too is left to the model as a whole, so that what is tied is gathered
-        together.
+        Each block is a unit of gathering, unless it shares parameters with another module: tied
+        parameters are gathered together, with the model.
         """
         if self.world_size == 1:
             return
@@ -74,16 +73,16 @@ class FullyShardedDataParallel(DataParallel):
             fully_shard(block, mesh=mesh, mp_policy=narrow)
         fully_shard(model, mesh=mesh, mp_policy=narrow)
         for name, parameter in model.named_parameters():
-            vars(parameter).update(kept[name])  # above all how it starts
+            vars(parameter).update(kept[name])  # such as its init
         _gather_around_features(model)
 
     def replica(self, model: Model, precision: Computation) -> Model:
-        """The model itself, which computes with what it gathers."""
+        """Return the model itself, which computes with what it gathers."""
         return super().replica(model, precision) if self.world_size == 1 else model
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
-        """Inside, a whole tensor that is copied into a parameter leaves each process its part."""
+        """Allow full tensors to be copied into sharded parameters."""
         if self.world_size == 1:
             yield
             return
@@ -93,12 +92,12 @@ class FullyShardedDataParallel(DataParallel):
             yield
 
     def place(self, module: nn.Module) -> nn.Module:
-        """The module itself: the model inside averages its gradients."""
+        """Return the module itself: the model inside reduces its gradients."""
         return super().place(module) if self.world_size == 1 else module
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:
-        """Inside, gradients stay on this process, whole: for every micro-batch but the last."""
+        """Skip the reduce-scatter of gradients: for every micro-batch but the last."""
         if self.world_size == 1:
             with super().accumulating(module):
                 yield
@@ -120,7 +119,7 @@ class FullyShardedDataParallel(DataParallel):
         if left:
             raise ParallelError(
                 f"num_shards={self.num_shards} does not divide {self.world_size} processes: start "
-                "a whole multiple of it with torchrun, or set another num_shards."
+                "a multiple of it with torchrun, or set another num_shards."
             )
         if copies == 1:
             return init_device_mesh(self.device.type, (shards,), mesh_dim_names=("shard",))
@@ -129,7 +128,7 @@ class FullyShardedDataParallel(DataParallel):
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The parts of the model's lists that share no parameter with anything else, each once."""
+    """Return the distinct modules of the model's lists that share no parameter with another one."""
     lists = [child for child in model.children() if isinstance(child, nn.ModuleList)]
     blocks = list(dict.fromkeys(block for one in lists for block in one))
     parts = [*blocks, *(child for child in model.children() if child not in lists)]
@@ -143,7 +142,7 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _kept_in_float32(model: nn.Module) -> list[nn.Module]:
-    """What computes with float32 weights whatever the rest does, such as the routers of experts."""
+    """Return modules that always compute with float32 weights, such as routers."""
     return [
         module
         for module in model.modules()
@@ -152,11 +151,11 @@ def _kept_in_float32(model: nn.Module) -> list[nn.Module]:
 
 
 def _gather_around_features(model: nn.Module) -> None:
-    """Lets `features` gather too, as `forward` does, and `train` and `eval` let go.
+    """Let `features` gather as `forward` does, and `train` and `eval` reshard.
 
-    After `features` the unembedding is used as well, so that what is not in blocks stays gathered
-    until a backward pass ends. Where none follows, `train` and `eval` are what is said between two
-    passes; and whoever reads or changes weights there is to find shards.
+    The unembedding is used after `features`, so modules outside of blocks stay gathered until the
+    end of the backward pass. Evaluation has none; `train` and `eval`, called between passes, then
+    reshard, so that code that reads or changes weights sees shards.
     """
     from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
@@ -173,5 +172,5 @@ def _gather_around_features(model: nn.Module) -> None:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is spread over a mesh of devices, whose class takes a second to import."""
+    """Return whether a tensor is a DTensor, without the second that its import takes."""
     return hasattr(tensor, "device_mesh")

@@ -20,7 +20,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import compose
 from fidgpt.graph import ConfigError
 from fidgpt.graph.difference.patches import Patch, patch_of
-from fidgpt.model import StartError
+from fidgpt.model import InitError
 from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
@@ -431,7 +431,7 @@ class _Search:
         """Return the point that tries some differences, or what is wrong with them."""
         try:
             identity, cost, _ = self._dry_runs.of(self._of.composed(pieces))
-        except (ConfigError, StartError) as error:
+        except (ConfigError, InitError) as error:
             return str(error)
         directives = self._of.directives(pieces)
         name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({identity[:6]})"

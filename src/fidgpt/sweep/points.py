@@ -24,7 +24,7 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import is_node
-from fidgpt.model import StartError
+from fidgpt.model import InitError
 from fidgpt.sweep.axes import NUMBERS, Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.facts import measured_flops
@@ -82,7 +82,7 @@ class DryRuns:
         """Return the fingerprint, cost and bound graph of a point that can be trained.
 
         Raises:
-          ConfigError, StartError: it cannot be trained.
+          ConfigError, InitError: it cannot be trained.
         """
         graph = BoundGraph(check_and_bind(cfg, constraints=CONSTRAINTS, construct=False))
         bound, identity = graph.root, graph.fingerprint()
@@ -157,7 +157,7 @@ class Maker:
         """Return the point of a choice of each axis and its graph.
 
         Raises:
-          ConfigError, StartError: it cannot be trained.
+          ConfigError, InitError: it cannot be trained.
         """
         identity, cost, bound = self._dry_runs.of(graph)
         values = self._names.values(chosen, bound)
@@ -217,7 +217,7 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
                 continue
             try:
                 point = maker.point(chosen, graph)
-            except (ConfigError, StartError) as error:
+            except (ConfigError, InitError) as error:
                 mistakes.setdefault(str(error), []).append(" ".join(_varied(chosen)))
                 continue
             identities[numbers] = point.fingerprint

@@ -27,7 +27,7 @@ from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.files import lock, wait_for_lock
 from fidgpt.graph import ConfigError
-from fidgpt.model import StartError
+from fidgpt.model import InitError
 from fidgpt.sweep import spaces
 from fidgpt.sweep.objective import (
     Objective,
@@ -211,7 +211,7 @@ class Driver:
     def _recover_rows(self) -> None:
         """Restore rows that the table has lost, of trials that are finished."""
         for trial in (one for one in self._study.trials if one.state.is_finished()):
-            with contextlib.suppress(ConfigError, StartError):  # it was refused then, too
+            with contextlib.suppress(ConfigError, InitError):  # it was refused then, too
                 job = self._search.job(trial.params)
                 known = job.point.fingerprint in self._screen.book.rows
                 if not known and job.directory.exists():
@@ -233,7 +233,7 @@ class Driver:
         """Return the job of a trial; None if it fails its checks, is known or runs elsewhere."""
         try:
             job = self._search.job(trial.params)
-        except (ConfigError, StartError) as error:
+        except (ConfigError, InitError) as error:
             self.num_refused += 1
             self._study.close(trial, TrialState.PRUNED)
             line = " ".join(str(error).split())[:300]
@@ -389,7 +389,7 @@ class Search:
         """Return the job of values by the names of their spaces.
 
         Raises:
-          ConfigError, StartError: the point fails its checks.
+          ConfigError, InitError: the point fails its checks.
         """
         point: Point = self.points.of(values)
         return jobs_of([point], self.directory, runs.allow_flags(self.allowed))[0]

@@ -168,7 +168,7 @@ class Points:
         """Return the point of values by the names of their spaces, or of all first values.
 
         Raises:
-          ConfigError, StartError: the point fails its checks.
+          ConfigError, InitError: the point fails its checks.
         """
         chosen = self._end(0)
         if values is not None:

@@ -1,4 +1,4 @@
-"""Writing and scoring text with a trained model, by the same modules that were trained."""
+"""Generation and scoring of text."""
 
 from fidgpt.model.cpu.weights import *
 from fidgpt.model.generation.decoding import *

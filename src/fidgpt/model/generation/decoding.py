@@ -28,23 +28,23 @@ __all__ = [
 
 @runtime_checkable
 class LogitFilter(Protocol):
-    """Changes the logits of the next token, row by row; -inf is never drawn."""
+    """Changes the logits of the next token; tokens with -inf are never sampled."""
 
     def __call__(
         self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"], /
     ) -> Float[Tensor, "batch fewer"]:
-        """The new logits, of the same tokens or of the first of them.
+        """Return the new logits, of the same tokens or of the first of them.
 
         Args:
           logits: of the next token.
-          tokens: of the text so far, prompt and all; short rows begin with their first token again.
+          tokens: of the prompt and the text so far; short rows are padded with their first token.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens from `size` on have no meaning, and are never drawn."""
+    """Excludes tokens from `size` on, which have no meaning."""
 
     size: int
 
@@ -56,9 +56,9 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Divides the logit of what the text holds already where it is positive, else multiplies it.
+    """Divides positive logits of tokens in the text by the penalty, and multiplies negative ones.
 
-    (Keskar et al., 2019, arXiv:1909.05858, section 4.1; for negative logits as transformers.)
+    (Keskar et al., 2019, arXiv:1909.05858, section 4.1; negative logits as in transformers.)
     """
 
     penalty: float
@@ -66,7 +66,7 @@ class RepetitionPenalty:
     def __post_init__(self) -> None:
         if not 0 < self.penalty < math.inf:
             raise ValueError(
-                f"repetition_penalty={self.penalty} has to be above 0, and finite; 1 is none."
+                f"repetition_penalty={self.penalty} must be above 0, and finite; 1 is none."
             )
 
     def __call__(
@@ -74,15 +74,15 @@ class RepetitionPenalty:
     ) -> Float[Tensor, "batch fewer"]:
         present = logits.gather(1, tokens).double()
         scaled = torch.where(present > 0, present / self.penalty, present * self.penalty)
-        largest = torch.finfo(logits.dtype).max  # beyond it there is no difference to the others
+        largest = torch.finfo(logits.dtype).max
         return logits.scatter(1, tokens, scaled.clamp(-largest, largest).to(logits.dtype))
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """Divides logits by `temperature`: below 1 the likely become likelier.
+    """Divides logits by `temperature`.
 
-    In double and below the largest, so that no temperature is so small that this is no number.
+    In double precision, after subtracting the maximum, so that small temperatures give no NaN.
     """
 
     temperature: float
@@ -90,7 +90,7 @@ class Temperature:
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(
-                f"temperature={self.temperature} has to be above 0; draw with `likeliest` for 0."
+                f"temperature={self.temperature} must be above 0; use `likeliest` for 0."
             )
 
     def __call__(
@@ -101,13 +101,13 @@ class Temperature:
 
 @dataclass(frozen=True)
 class TopK:
-    """Leaves the `k` likeliest tokens, and no more where logits are equal."""
+    """Keeps the `k` most likely tokens, and no more if logits are equal."""
 
     k: int
 
     def __post_init__(self) -> None:
         if self.k < 1:
-            raise ValueError(f"top_k={self.k} leaves nothing to draw: use 1 or more.")
+            raise ValueError(f"top_k={self.k} must be 1 or more.")
 
     def __call__(
         self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
@@ -118,16 +118,18 @@ class TopK:
 
 @dataclass(frozen=True)
 class TopP:
-    """Leaves the fewest tokens that have a probability of `p` together (Holtzman et al., 2020).
+    """Nucleus sampling: keeps the fewest tokens with a total probability of at least `p`.
 
-    Nucleus sampling, arXiv:1904.09751, section 3.1; the likeliest token always stays.
+    (Holtzman et al., 2020, arXiv:1904.09751, section 3.1.)
     """
 
     p: float
 
     def __post_init__(self) -> None:
         if not 0 < self.p <= 1:
-            raise ValueError(f"top_p={self.p} is no probability above 0; 1 leaves all tokens.")
+            raise ValueError(
+                f"top_p={self.p} must be above 0 and at most 1, which keeps all tokens."
+            )
 
     def __call__(
         self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
@@ -135,23 +137,23 @@ class TopP:
         ordered, where = logits.sort(dim=1, descending=True, stable=True)
         probabilities = ordered.softmax(1)
         before = probabilities.cumsum(1) - probabilities
-        spare = before >= self.p
-        spare[:, 0] = False
-        return logits.masked_fill(torch.zeros_like(spare).scatter(1, where, spare), -math.inf)
+        removed = before >= self.p
+        removed[:, 0] = False
+        return logits.masked_fill(torch.zeros_like(removed).scatter(1, where, removed), -math.inf)
 
 
 @dataclass(frozen=True)
 class MinP:
-    """Leaves tokens at least `p` times as likely as the likeliest one (Nguyen et al., 2024).
+    """Keeps tokens at least `p` times as likely as the most likely one.
 
-    (arXiv:2407.01082, section 3.)
+    (Nguyen et al., 2024, arXiv:2407.01082, section 3.)
     """
 
     p: float
 
     def __post_init__(self) -> None:
         if not 0 < self.p <= 1:
-            raise ValueError(f"min_p={self.p} is no share of the likeliest: use more than 0, to 1.")
+            raise ValueError(f"min_p={self.p} must be above 0 and at most 1.")
 
     def __call__(
         self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
@@ -162,21 +164,21 @@ class MinP:
 
 @runtime_checkable
 class Draw(Protocol):
-    """Takes one token for each row."""
+    """Draws one token for each row."""
 
     def __call__(self, logits: Float[Tensor, "batch vocab"], /) -> Int[Tensor, " batch"]: ...
 
 
 def likeliest(logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, " batch"]:
-    """The token with the largest logit, the first of equals."""
+    """Return the token with the largest logit, the first of equals."""
     return logits.argmax(1)
 
 
 class Chance:
-    """Draws each token as often as it is likely.
+    """Samples tokens by their probability.
 
-    Each row has a stream of random numbers of its own, from which a token takes one number: what
-    a row draws does not depend on who else is in the batch.
+    Each row has its own random generator, and uses one number of it per token, so samples do not
+    depend on the other rows.
 
     Args:
       seeds: of the rows.
@@ -186,14 +188,14 @@ class Chance:
         self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __call__(self, logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, " batch"]:
-        """Draws by the cumulative distribution, so that what has no probability never comes.
+        """Sample by the cumulative distribution, which never returns tokens of probability 0.
 
         Raises:
-          ValueError: there are more rows than seeds, or fewer.
+          ValueError: the number of rows is not that of the seeds.
         """
         if len(logits) != len(self._streams):
             raise ValueError(
-                f"{len(self._streams)} seeds for {len(logits)} rows: give each row one of its own."
+                f"{len(self._streams)} seeds for {len(logits)} rows: give one for each row."
             )
         numbers = [torch.rand(1, dtype=torch.double, generator=rng) for rng in self._streams]
         heights = logits.double().softmax(1).cumsum(1)
@@ -202,11 +204,11 @@ class Chance:
 
 
 class Sampling:
-    """Filters in turn, then a draw.
+    """Filters, then a draw.
 
     Args:
-      filters: change logits.
-      draw: takes a token by what they leave.
+      filters: applied in order.
+      draw: draws tokens from the filtered logits.
     """
 
     def __init__(self, *, filters: Sequence[LogitFilter], draw: Draw) -> None:
@@ -216,14 +218,13 @@ class Sampling:
     def __call__(
         self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
     ) -> Int[Tensor, " batch"]:
-        """The next token of each row.
+        """Return the next token of each row.
 
         Raises:
-          ValueError: a logit is no number, or without bound.
+          ValueError: a logit is NaN or infinite.
         """
-        # The largest of some numbers is no number where one of them is none.
-        if not logits.amax(1).isfinite().all():
-            raise ValueError("the model's logits are no numbers: its weights are spoilt.")
+        if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
+            raise ValueError("the model's logits are NaN or inf: its weights are corrupt.")
         for change in self.filters:
             logits = change(logits, tokens)
         return self.draw(logits)
@@ -239,22 +240,22 @@ def sampling(
     repetition_penalty: float | None = None,
     vocab_size: int | None = None,
 ) -> Sampling:
-    """The usual filters, in the order of transformers: penalty, temperature, top-k, top-p, min-p.
+    """Return the usual filters, in the order of transformers.
 
     Args:
-      seeds: of the rows; unread at temperature 0.
-      temperature: logits are divided by it; 0 takes the likeliest token always.
-      top_k: draws among so many of the likeliest tokens; None among all.
-      top_p: among the fewest that have this probability together; None among all.
-      min_p: among those at least this share as likely as the likeliest; None among all.
-      repetition_penalty: above 1, what the text holds already becomes less likely.
-      vocab_size: tokens from this one on have no meaning and are never drawn.
+      seeds: of the rows; unused at temperature 0.
+      temperature: divides the logits; 0 for greedy decoding.
+      top_k: keeps the k most likely tokens; None for all.
+      top_p: keeps the fewest tokens with this total probability; None for all.
+      min_p: keeps tokens with at least this fraction of the highest probability; None for all.
+      repetition_penalty: above 1 makes tokens of the text less likely.
+      vocab_size: tokens from this one on are never sampled.
 
     Raises:
-      ValueError: a number is out of its range.
+      ValueError: an argument is out of range.
     """
     if not temperature >= 0:
-        raise ValueError(f"{temperature=} may not be below 0.")
+        raise ValueError(f"{temperature=} must be 0 or more.")
     parts: list[LogitFilter | None] = [
         None if repetition_penalty is None else RepetitionPenalty(repetition_penalty),
         None if vocab_size is None else Vocabulary(vocab_size),
@@ -270,26 +271,26 @@ def sampling(
 
 
 class UntilString:
-    """Passes text on up to the first of some strings, which is not passed on.
+    """Streams text up to the first occurrence of a stop string, without it.
 
-    What may be the beginning of such a string is held back until it is clear.
+    Text that may be the start of a stop string is held back until that is known.
 
     Args:
-      strings: end the text; none of them is empty.
+      strings: stop strings; not empty.
 
     Raises:
-      ValueError: one is empty.
+      ValueError: a stop string is empty.
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
         if not all(strings):
-            raise ValueError("an empty string ends every text: give one character at least.")
+            raise ValueError("a stop string must have one character or more.")
         self._strings = strings
         self._held = ""
         self.found = False
 
     def push(self, piece: str) -> str:
-        """What is certain of the text after this piece; nothing once a string was found."""
+        """Add a piece, and return text that can be passed on; nothing once a string was found."""
         if self.found:
             return ""
         text = self._held + piece
@@ -302,12 +303,12 @@ class UntilString:
         return text[:certain]
 
     def finish(self) -> str:
-        """What was still held back: no string came."""
+        """Return the text that was held back."""
         rest, self._held = self._held, ""
         return rest
 
 
 def _begun(text: str, string: str) -> int:
-    """How many characters of the string, not all, the text ends with."""
+    """Return the length of the longest proper prefix of the string that ends the text."""
     longest = min(len(text), len(string) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(string[:size])), 0)

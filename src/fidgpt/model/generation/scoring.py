@@ -1,4 +1,4 @@
-"""How likely a model finds a text: log-probabilities, perplexity, bits per byte."""
+"""Scoring of text: log-probabilities, perplexity, bits per byte."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from fidgpt.model.transformer import LanguageModel
 __all__ = ["Score", "log_probabilities", "score"]
 
 
-_CHUNK = 1024  # logits of so many tokens at once
+_CHUNK = 1024  # tokens whose logits are computed at once
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """How likely each token of a text is after those before it.
+    """Log-probabilities of the tokens of a text, given the tokens before.
 
     Attributes:
       log_probabilities: in nats, of all tokens but the first.
@@ -30,36 +30,37 @@ class Score:
 
     @property
     def nats(self) -> float:
-        """The text's negative log-probability."""
+        """The negative log-probability of the text."""
         return -self.log_probabilities.double().sum().item()
 
     @property
     def perplexity(self) -> float:
-        """Guessing among so many equal tokens would be as hard: e to the mean of `nats`."""
+        """The perplexity, e to the mean of `nats` per token."""
         return math.exp(self.nats / len(self.log_probabilities))
 
     def bits_per_byte(self, num_bytes: int) -> float:
-        """Bits for each of the bytes that the text has; they do not depend on the tokenizer."""
+        """Return bits per byte of the text, which can be compared across tokenizers."""
         return self.nats / math.log(2) / num_bytes
 
 
 def score(model: LanguageModel, tokens: Sequence[int], *, context: int) -> Score:
-    """Scores every token of a text but the first, each after `context` / 2 others at least.
+    """Score all tokens of a text but the first.
 
-    A text that is longer than the context is read in windows that overlap by half.
+    Texts longer than the context are read in windows that overlap by half, so that each token has
+    at least `context` / 2 tokens before it.
 
     Args:
-      model: what reads, in eval mode.
-      tokens: two at least; the first is often the end of text, of the text before.
-      context: the model sees at most this many tokens.
+      model: in eval mode.
+      tokens: two or more; the first is often the end of text.
+      context: maximum number of tokens that the model sees.
 
     Raises:
-      ValueError: there is nothing to score, or the context is below 1.
+      ValueError: there are fewer than two tokens, or the context is below 1.
     """
     if len(tokens) < 2 or context < 1:
         raise ValueError(
-            f"{len(tokens)} tokens in a context of {context}: the first is not scored, so that two "
-            "are needed, and a context of 1 at least."
+            f"cannot score {len(tokens)} tokens in a context of {context}: two tokens are needed, "
+            "as the first is not scored, and a context of 1 or more."
         )
     row = torch.tensor([list(tokens)], device=model.device)
     parts, scored = [], 0
@@ -75,12 +76,12 @@ def score(model: LanguageModel, tokens: Sequence[int], *, context: int) -> Score
 def log_probabilities(
     model: LanguageModel, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
 ) -> Float[Tensor, "batch seq-1"]:
-    """Of each token but the first after those before it, in nats and float32.
+    """Return the log-probability of each token but the first, in nats and float32.
 
     Args:
-      model: what reads, in eval mode.
+      model: in eval mode.
       tokens: rows of text.
-      ctx: of all but the last of them; defaults to that of the model's `layout`.
+      ctx: of all tokens but the last; defaults to that of the model's `layout`.
     """
     features = model.features(tokens[:, :-1], ctx)
     targets = tokens[:, 1:]

@@ -17,15 +17,14 @@ __all__ = ["Choice", "generate", "next_logits", "write"]
 
 
 class Rows:
-    """Prompts that end in one column, and what is written after them.
+    """Left-padded prompts and the tokens generated after them.
 
-    A short prompt begins further right; on its left stands its first token again, at negative
-    positions, where nothing looks at it.
+    Padding is the first token of a row at negative positions, which no token attends to.
 
     Args:
-      prompts: at least one token each.
-      num_tokens: how many may be written after each.
-      device: where the model computes.
+      prompts: one token or more each.
+      num_tokens: maximum number of tokens to generate.
+      device: of the model.
 
     Raises:
       ValueError: there is no prompt, or one is empty.
@@ -36,7 +35,7 @@ class Rows:
     ) -> None:
         if not prompts or not all(len(prompt) for prompt in prompts):
             raise ValueError(
-                "the prompt is empty: give one token at least, such as the end of text."
+                "the prompt is empty: it needs one token or more, such as the end of text."
             )
         self.width = max(len(prompt) for prompt in prompts)
         filled = [[prompt[0]] * (self.width - len(prompt)) + [*prompt] for prompt in prompts]
@@ -48,15 +47,15 @@ class Rows:
 
     @property
     def capacity(self) -> int:
-        """Columns that there will be."""
+        """The number of columns, of prompts and generated tokens."""
         return self._tokens.shape[1]
 
     def text(self, begin: int = 0) -> Int[Tensor, "batch seq"]:
-        """The tokens so far, from column `begin` on."""
+        """Return the tokens so far, from column `begin` on."""
         return self._tokens[:, begin : self.width]
 
     def append(self, tokens: Int[Tensor, " batch"]) -> None:
-        """One more token for each row."""
+        """Append a token to each row."""
         self._tokens[:, self.width] = tokens
         self.width += 1
 
@@ -66,10 +65,10 @@ class Rows:
         """Return the context of the columns from `cached` on, in a text that begins at `begin`.
 
         Args:
-          layout: the model's own, for whole rows.
-          begin: the model sees nothing before this column.
-          cached: the columns before this one are in the cache.
-          cache: keeps keys and values; None for none.
+          layout: of the model, for full rows.
+          begin: first column that the model sees.
+          cached: first column that is not in the cache.
+          cache: of keys and values; None for none.
         """
         whole = layout(self.text(begin))
         if self._absent is not None:
@@ -112,7 +111,7 @@ class Choice(Protocol):
 
 @runtime_checkable
 class CacheFactory(Protocol):
-    """Makes room for the text; Cache and StaticCache are two."""
+    """Makes a cache, such as Cache or StaticCache."""
 
     def __call__(self, *, capacity: int) -> Cache: ...
 
@@ -124,7 +123,7 @@ Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
 def next_logits(
     model: LanguageModel, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext
 ) -> Float[Tensor, "batch vocab"]:
-    """Logits of the token after the last; the others are not scored."""
+    """Return the logits of the next token only."""
     return model.unembedding(model.features(tokens, ctx)[:, -1])
 
 
@@ -139,33 +138,33 @@ def write(
     cache: CacheFactory = Cache,
     step: Step = next_logits,
 ) -> Iterator[list[int | None]]:
-    """Yields the next token of every row, as soon as all are drawn; None where a row has ended.
+    """Yield the next token of all rows, with None for rows that have ended.
 
-    Each token is computed once, as long as a text fits the context. Once it is longer, the model
-    reads the latest `context` tokens again for every token, the first of them at position 0. So it
-    does from the beginning if a layer keeps nothing in the cache (`AttentionContext.update_cache`),
-    as an attention of your own may: alone with a new token, it would not know the others.
+    While a text fits the context, each token is computed once. Beyond that, the model reads the
+    latest `context` tokens again for every token, the first of them at position 0. So it does from
+    the start if a layer does not use the cache (`AttentionContext.update_cache`), as a custom mixer
+    may: from the new token alone, it could not see the others.
 
     Args:
-      model: what writes, in eval mode.
-      prompts: at least one token each; they may differ in length.
-      num_tokens: how many to write at most.
-      context: the model sees at most this many of the latest tokens of a row.
-      choose: takes the next tokens.
-      stops: for each row, whether it ends with a token that it is shown, the latest; () for never.
-      cache: what keeps the text; StaticCache where `step` is compiled.
-      step: computes the logits after a single token; `next_logits` or its compiled form.
+      model: in eval mode.
+      prompts: one token or more each, of any lengths.
+      num_tokens: maximum number of tokens to generate.
+      context: maximum number of latest tokens that the model sees.
+      choose: chooses the next tokens.
+      stops: for each row, returns whether a token ends it; () to never stop.
+      cache: makes the cache; StaticCache if `step` is compiled.
+      step: computes the logits after a single token: `next_logits` or its compiled form.
 
     Raises:
-      ValueError: a prompt is empty, the context is below 1 or the text may outgrow learned
-        positions before it, or there is not one stop for each row; as it writes, if the model's
-        logits are no numbers.
+      ValueError: a prompt is empty, the context is below 1 or exceeds learned positions that the
+        text may need, or the number of stops is not that of the rows; while generating, if logits
+        are NaN or infinite.
     """
     rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     if context < 1:
-        raise ValueError(f"{context=} shows the model nothing: use 1 or more.")
+        raise ValueError(f"{context=} must be 1 or more.")
     if stops and len(stops) != len(prompts):
-        raise ValueError(f"{len(stops)} stops for {len(prompts)} rows: give each row its own.")
+        raise ValueError(f"{len(stops)} stops for {len(prompts)} rows: give one for each row.")
     _require_positions(model, min(rows.capacity - 1, context), context=context)
     logits = _logits(model, rows, context=context, cache=cache, step=step)
     return _chosen(rows, logits, choose, stops or [_never] * len(prompts), num_tokens)
@@ -185,24 +184,24 @@ def generate(
     vocab_size: int | None = None,
     seed: int = 0,
 ) -> Iterator[int]:
-    """Yields `num_tokens` tokens that follow a prompt, each as soon as it is drawn.
+    """Yield `num_tokens` tokens that follow a prompt, each as soon as it is sampled.
 
     Args:
-      model: what writes, in eval mode.
-      prompt: at least one token.
-      num_tokens: how many to draw.
-      context: the model sees at most this many of the latest tokens.
-      temperature: logits are divided by it; 0 takes the likeliest token always.
-      top_k: draws among so many of the likeliest tokens; None among all.
-      top_p: among the fewest that have this probability together; None among all.
-      min_p: among those at least this share as likely as the likeliest; None among all.
-      repetition_penalty: above 1, what the text holds already becomes less likely.
-      vocab_size: tokens from this one on have no meaning and are never drawn.
-      seed: another one draws another text.
+      model: in eval mode.
+      prompt: one token or more.
+      num_tokens: number of tokens to generate.
+      context: maximum number of latest tokens that the model sees.
+      temperature: see `sampling`.
+      top_k: see `sampling`.
+      top_p: see `sampling`.
+      min_p: see `sampling`.
+      repetition_penalty: see `sampling`.
+      vocab_size: tokens from this one on are never sampled.
+      seed: of the random numbers.
 
     Raises:
-      ValueError: the prompt is empty or a number is out of its range; as it draws, if the
-        model's logits are no numbers.
+      ValueError: the prompt is empty or an argument out of range; while generating, if logits are
+        NaN or infinite.
     """
     choose = sampling(
         seeds=[seed],
@@ -218,13 +217,13 @@ def generate(
 
 
 def _require_positions(model: LanguageModel, count: int, *, context: int) -> None:
-    """Raises ValueError where a table of positions would end before the text does."""
+    """Raise ValueError if the text may outgrow a table of positions."""
     tables = [part for part in model.modules() if isinstance(part, LearnedPositions)]
     least = min((table.weight.shape[0] for table in tables), default=count)
     if count > least:
         raise ValueError(
-            f"{context=}, and the text may get {count} tokens long, but the model has learned "
-            f"{least} positions: use a context of {least} at most, and it sees the latest tokens."
+            f"{context=} with up to {count} tokens exceeds the {least} learned positions of the "
+            f"model: use a context of at most {least}, which keeps the latest tokens."
         )
 
 
@@ -235,7 +234,7 @@ def _never(token: int) -> bool:
 def _logits(
     model: LanguageModel, rows: Rows, *, context: int, cache: CacheFactory, step: Step
 ) -> Iterator[Float[Tensor, "batch vocab"]]:
-    """Of the next token, whenever the rows have grown by one."""
+    """Yield the logits of the next token each time the rows have grown by one."""
     kept, cached = cache(capacity=min(rows.capacity, context)), 0
     while True:
         begin = max(0, rows.width - context)

@@ -15,7 +15,7 @@ __all__ = ["Capacity", "Dispatch", "dropless"]
 
 @runtime_checkable
 class Dispatch(Protocol):
-    """Sends tokens [tokens, hidden] through their experts and adds up what comes back, weighted."""
+    """Sends tokens [tokens, hidden] through their experts, and returns the weighted sums."""
 
     def __call__(
         self,
@@ -33,10 +33,10 @@ def dropless(
     weights: Float[Tensor, "tokens top_k"],
     experts: Experts,
 ) -> Float[Tensor, "tokens hidden"]:
-    """Every token gets to all of its experts, however many come to one of them.
+    """Send every token to all of its experts, without a capacity.
 
-    Rows are sorted by expert (Gale et al., 2022, MegaBlocks, arXiv:2211.15841). Nothing here adds
-    numbers in an order that depends on the moment, so that a GPU too repeats itself bit by bit.
+    Rows are sorted by expert (Gale et al., 2022, MegaBlocks, arXiv:2211.15841). All sums have a
+    fixed order, so results are deterministic on GPUs too.
     """
     owners, order = chosen.flatten().sort(stable=True)
     bounds = torch.arange(experts.num_experts, device=x.device)
@@ -48,19 +48,19 @@ def dropless(
 
 
 class Capacity(nn.Module):
-    """In training each expert takes the tokens it has room for; those that come late pass it by.
+    """Limits the tokens of an expert in training, and drops the rest.
 
-    Room is `factor` times the even share, and for all tokens at most, so all sizes are known
-    beforehand. First choices come before second ones, and tokens in their order (Lepikhin et al.,
-    2020, GShard, arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961). The metric
-    `moe/dropped` is the share of choices that found no room.
+    The capacity of an expert is `factor` times the even share, so all sizes are static. First
+    choices have priority over second ones, then tokens in order (Lepikhin et al., 2020, GShard,
+    arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961). The metric `moe/dropped` is the
+    fraction of dropped choices.
 
-    Who finds room depends on all tokens at hand, those of other sequences and later ones included.
-    So outside of training there is room for all, where the papers give some more than in training:
-    a token then counts the same alone, from a cache or among others.
+    Which tokens are dropped depends on the whole batch, later tokens included. Outside of training
+    nothing is dropped, where the papers use a larger capacity, so that a token's output does not
+    depend on the batch or on a cache.
 
     Args:
-      factor: room of an expert, in even shares.
+      factor: capacity of an expert, relative to the even share.
 
     Raises:
       ValueError: the factor is not above zero.
@@ -69,7 +69,7 @@ class Capacity(nn.Module):
     def __init__(self, *, factor: float = 1.25) -> None:
         super().__init__()
         if not factor > 0:
-            raise ValueError(f"{factor=} leaves experts no room: use one above 0, such as 1.25.")
+            raise ValueError(f"{factor=} must be above 0, such as 1.25.")
         self.factor = factor
 
     def forward(
@@ -83,7 +83,7 @@ class Capacity(nn.Module):
             return dropless(x, chosen, weights, experts)
         room = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
         slots = _slots(chosen, num_experts=experts.num_experts, room=room)
-        num_slots = experts.num_experts * room  # one more is for what finds no room
+        num_slots = experts.num_experts * room  # one more for dropped choices
         report_metric("moe/dropped", (slots == num_slots).float().mean())
         copies = x.unsqueeze(1).expand(-1, chosen.shape[1], -1).flatten(0, 1)
         rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
@@ -97,7 +97,7 @@ class Capacity(nn.Module):
 def _slots(
     chosen: Int64[Tensor, "tokens top_k"], *, num_experts: int, room: int
 ) -> Int64[Tensor, "tokens top_k"]:
-    """The place of each choice among those of all experts; the one past the end for no room."""
+    """Return the slot of each choice among those of all experts; dropped ones get the last."""
     queue = chosen.T.flatten()  # all first choices, then all second ones
     owners, order = queue.sort(stable=True)
     heads = torch.searchsorted(owners, owners)
@@ -113,7 +113,7 @@ def _weighted(
 
 
 class _Copied(torch.autograd.Function):
-    """A row for each choice, in another order; torch's gradient would add up in any order."""
+    """A row per choice, permuted; the gradient of torch's index_select sums in no fixed order."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, places: Tensor) -> Tensor:

@@ -27,21 +27,23 @@ __all__ = [
 
 @runtime_checkable
 class Balancing(Protocol):
-    """Looks at what a router decided in training, and reports what it has against it."""
+    """Reports losses that balance the choices of a router in training."""
 
     def __call__(self, routing: Routing, /) -> None: ...
 
 
 class LoadBalancingLoss:
-    """`weight * num_experts * sum_i f_i P_i`, which is `weight` where all is even.
+    """`weight * num_experts * sum_i f_i P_i`, which is `weight` for an even load.
 
-    f_i is the share of all choices that fell on expert i, and P_i its mean share of the scores: the
-    gradient lowers the scores of what is chosen too often (Fedus et al., 2021, Switch,
-    arXiv:2101.03961, equations 4 to 6). Implementations that count f_i per token have top_k times
-    as much for the same weight.
+    f_i is the fraction of all choices that went to expert i, and P_i its mean share of the scores
+    (Fedus et al., 2021, Switch, arXiv:2101.03961, equations 4 to 6). Implementations that count f_i
+    per token have a loss top_k times as large for the same weight.
 
     Args:
-      weight: what it counts beside the cross-entropy, for each layer; 0.01 in Switch.
+      weight: of the loss, for each layer; 0.01 in Switch.
+
+    Raises:
+      ValueError: the weight is negative or not finite.
     """
 
     def __init__(self, *, weight: float = 0.01) -> None:
@@ -56,13 +58,16 @@ class LoadBalancingLoss:
 
 
 class SequenceBalancingLoss:
-    """The same for each sequence by itself, then averaged: none may lean on a few experts.
+    """`LoadBalancingLoss` of each sequence, averaged over sequences.
 
-    A small one accompanies balancing without a loss (DeepSeek-V3, 2024, arXiv:2412.19437, equations
-    17 to 20).
+    DeepSeek-V3 combines a small one with loss-free balancing (2024, arXiv:2412.19437, equations 17
+    to 20).
 
     Args:
-      weight: what it counts beside the cross-entropy, for each layer.
+      weight: of the loss, for each layer.
+
+    Raises:
+      ValueError: the weight is negative or not finite.
     """
 
     def __init__(self, *, weight: float = 0.0001) -> None:
@@ -70,7 +75,7 @@ class SequenceBalancingLoss:
         self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
-        """Sequences are the dimension before the last of the routing, [..., seq, experts]."""
+        """Report the loss of a routing [..., seq, experts]."""
         num_experts = routing.scores.shape[-1]
         chosen = routing.experts.flatten(-2)
         counts = torch.zeros_like(routing.scores[..., 0, :])
@@ -81,12 +86,15 @@ class SequenceBalancingLoss:
 
 
 class RouterZLoss:
-    """`weight * mean(logsumexp(logits)^2)`: keeps logits where float32 is exact.
+    """`weight * mean(logsumexp(logits)^2)`: keeps logits small, where float32 is precise.
 
     (Zoph et al., 2022, ST-MoE, arXiv:2202.08906, equation 5.)
 
     Args:
-      weight: what it counts beside the cross-entropy, for each layer; 0.001 in ST-MoE.
+      weight: of the loss, for each layer; 0.001 in ST-MoE.
+
+    Raises:
+      ValueError: the weight is negative or not finite.
     """
 
     def __init__(self, *, weight: float = 0.001) -> None:
@@ -99,19 +107,19 @@ class RouterZLoss:
 
 
 class MoE(nn.Module):
-    """Each token goes through the few experts that a router chooses for it.
+    """Mixture of experts: each token goes through a few experts, chosen by a router.
 
-    In training it reports the load of the experts: `moe/load_max` is that of the busiest one over
-    the mean, `moe/load` that of each, over all tokens of the optimizer step.
+    In training it reports the load of the experts over all tokens of an optimizer step, relative to
+    the mean: `moe/load` of each, `moe/load_max` of the busiest.
 
     Args:
-      num_experts: how many there are; router and experts have as many.
+      num_experts: number of experts; equal to those of router and experts.
       router: chooses the experts of each token.
-      experts: all of them.
-      shared: an MLP that every token goes through besides (DeepSeek-MoE, Dai et al., 2024,
+      experts: the experts.
+      shared: an MLP for all tokens, whose output is added (DeepSeek-MoE, Dai et al., 2024,
         arXiv:2401.06066).
-      dispatch: brings tokens to their experts and back.
-      balancing: what is reported against the router's choices in training.
+      dispatch: sends tokens to their experts, and combines the outputs.
+      balancing: losses for an even load in training.
 
     Raises:
       ValueError: router or experts have another number of experts.
@@ -130,8 +138,8 @@ class MoE(nn.Module):
         super().__init__()
         if not router.num_experts == experts.num_experts == num_experts:
             raise ValueError(
-                f"{num_experts=}, but the router chooses among {router.num_experts} and there are "
-                f"{experts.num_experts}: let all three hear one value."
+                f"{num_experts=} must equal the router's {router.num_experts} and the experts' "
+                f"{experts.num_experts}; let all three inherit one value."
             )
         self.num_experts = num_experts
         self.router = router
@@ -151,31 +159,29 @@ class MoE(nn.Module):
         return out if self.shared is None else out + self.shared(x)
 
     def settle(self, tally: Int64[Tensor, " experts"]) -> dict[str, Tensor]:
-        """Balances by the load of an optimizer step, and returns it relative to the mean."""
+        """Update the selection bias by the load of an optimizer step; return load metrics."""
         if self.router.selection_bias is not None:
             self.router.selection_bias.move(tally)
         load = (tally / tally.double().mean()).float()
         return {"moe/load_max": load.max(), "moe/load": load}
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """The products of the experts that a token goes to, and the sum of what they give."""
+        """Return the operations of the experts of a token, and of the sum of their outputs."""
         joined = 2 * self.router.weight.shape[1]
         return self.router.top_k * (self.experts.flops_per_row() + joined)
 
     def own_idle_parameters(self) -> int:
-        """Parameters of the experts that a token does not go to."""
+        """Return the number of parameters of the experts that a token does not use."""
         return (self.num_experts - self.router.top_k) * self.experts.parameters_per_expert()
 
 
 class GatedShared(nn.Module):
-    """`sigmoid(gate(x)) * mlp(x)`: a shared MLP that each token takes as much of as it asks for.
-
-    As in Qwen2-MoE (Yang et al., 2024, arXiv:2407.10671).
+    """`sigmoid(gate(x)) * mlp(x)`, as in Qwen2-MoE (Yang et al., 2024, arXiv:2407.10671).
 
     Args:
       hidden_dim: width of the residual stream.
-      mlp: what is gated.
-      init: start of the gate, one vector.
+      mlp: the gated MLP.
+      init: of the gate, one vector.
     """
 
     def __init__(self, *, hidden_dim: int, mlp: nn.Module, init: Init = GPT2_NORMAL) -> None:

@@ -14,13 +14,13 @@ __all__ = ["GroupLimit", "Router", "Routing", "SelectionBias", "SigmoidRouter", 
 
 
 class Routing(NamedTuple):
-    """Which experts each token goes to.
+    """The experts of each token.
 
     Attributes:
       experts: the chosen experts of each token, [..., top_k].
-      weights: what their outputs are multiplied with, [..., top_k], float32.
-      scores: how well each expert suits the token, above zero, [..., num_experts], float32.
-      logits: what the scores were computed from, [..., num_experts], float32.
+      weights: factors of their outputs, [..., top_k], float32.
+      scores: scores of all experts, above zero, [..., num_experts], float32.
+      logits: the scores before softmax or sigmoid, [..., num_experts], float32.
     """
 
     experts: Int64[Tensor, "*batch top_k"]
@@ -30,11 +30,11 @@ class Routing(NamedTuple):
 
     @property
     def shares(self) -> Float[Tensor, "*batch experts"]:
-        """The scores of each token, made to sum to 1."""
+        """The scores of each token, normalized to sum to 1."""
         return self.scores / self.scores.sum(dim=-1, keepdim=True)
 
     def load(self) -> Int64[Tensor, " experts"]:
-        """How often each expert was chosen."""
+        """Return how often each expert was chosen."""
         chosen = self.experts.flatten()
         return chosen.new_zeros(self.scores.shape[-1]).scatter_add_(
             0, chosen, torch.ones_like(chosen)
@@ -42,70 +42,67 @@ class Routing(NamedTuple):
 
 
 class GroupLimit:
-    """A token's experts come from a few groups of neighbours, such as those of one machine.
+    """Group-limited routing: the experts of a token come from a few groups.
 
-    A group is as good as its best experts together: the best one in DeepSeek-V2 (2024,
-    arXiv:2405.04434, section 2.2.2), the best two in DeepSeek-V3 (2024, arXiv:2412.19437, section
-    2.1.2).
+    The score of a group is the sum of its best experts' scores: of one in DeepSeek-V2 (2024,
+    arXiv:2405.04434, section 2.2.2), of two in DeepSeek-V3 (2024, arXiv:2412.19437, section 2.1.2).
 
     Args:
-      num_groups: groups that the experts are dealt to, in order.
-      top_groups: groups that a token's experts come from.
-      best: how many of its experts a group is judged by.
+      num_groups: number of groups of consecutive experts.
+      top_groups: number of groups for each token.
+      best: number of experts in the score of a group.
 
     Raises:
-      ValueError: a count is below one, or there are more chosen groups than groups.
+      ValueError: a count is below one, or top_groups exceeds num_groups.
     """
 
     def __init__(self, *, num_groups: int, top_groups: int, best: int = 1) -> None:
         if not 1 <= top_groups <= num_groups or best < 1:
             raise ValueError(
-                f"{top_groups=} of {num_groups=}, judged by {best=}: choose between one group and "
-                "all of them, by one expert or more."
+                f"{top_groups=} must be from 1 to {num_groups=}, and {best=} 1 or more."
             )
         self.num_groups = num_groups
         self.top_groups = top_groups
         self.best = best
 
     def check(self, *, num_experts: int, top_k: int) -> None:
-        """Raises ValueError where the experts cannot be dealt so, or the chosen groups are small.
-
-        The router that holds the limit asks.
-        """
+        """Raise ValueError if a router with these settings cannot have this limit."""
         if num_experts % self.num_groups:
             raise ValueError(
-                f"{num_experts=} cannot be dealt evenly to num_groups={self.num_groups}: use a "
+                f"{num_experts=} cannot be split evenly into num_groups={self.num_groups}: use a "
                 "num_groups that divides it."
             )
         size = num_experts // self.num_groups
         if size < self.best or size * self.top_groups < top_k:
             raise ValueError(
                 f"top_groups={self.top_groups} of {size} experts each hold fewer than {top_k=}, or "
-                f"than best={self.best}: choose more groups, or fewer experts a token."
+                f"than best={self.best}: use more groups, or fewer experts per token."
             )
 
     def __call__(
         self, preferences: Float[Tensor, "*batch experts"]
     ) -> Float[Tensor, "*batch experts"]:
-        """The same numbers, minus infinity where the group is not among the chosen ones."""
+        """Return the scores, with minus infinity outside of the chosen groups."""
         groups = preferences.unflatten(-1, (self.num_groups, -1))
-        merits = groups.topk(self.best, dim=-1).values.sum(dim=-1)
-        chosen = merits.topk(self.top_groups, dim=-1).indices
-        barred = torch.ones_like(merits, dtype=torch.bool).scatter(-1, chosen, False)
+        group_scores = groups.topk(self.best, dim=-1).values.sum(dim=-1)
+        chosen = group_scores.topk(self.top_groups, dim=-1).indices
+        barred = torch.ones_like(group_scores, dtype=torch.bool).scatter(-1, chosen, False)
         return groups.masked_fill(barred.unsqueeze(-1), float("-inf")).flatten(-2)
 
 
 class SelectionBias(nn.Module):
-    """Balances experts without a loss: what is chosen too often is preferred less from then on.
+    """Loss-free balancing: a bias per expert that is added to scores for the choice alone.
 
-    Each expert has a number that is added to its score when experts are chosen, and nowhere else.
-    After each optimizer step it moves by `rate`, up where the expert had less than the mean load,
-    down where it had more (Wang et al., 2024, arXiv:2408.15664; DeepSeek-V3, 2024,
+    After each optimizer step, the bias moves by `rate`: up if the expert had less than the mean
+    load, down if it had more (Wang et al., 2024, arXiv:2408.15664; DeepSeek-V3, 2024,
     arXiv:2412.19437).
 
     Args:
       num_experts: experts to choose from.
-      rate: how far a number moves in a step.
+      rate: change of a bias per step.
+
+    Raises:
+      ValueError: the rate is negative or not finite.
     """
 
     keeps_float32: ClassVar[bool] = True  # steps of 0.001 would be lost in bfloat16
@@ -119,7 +116,7 @@ class SelectionBias(nn.Module):
         self.register_buffer("bias", torch.zeros(num_experts))
 
     def reset_parameters(self) -> None:
-        """No expert is preferred."""
+        """Set the bias to zero."""
         self.bias.zero_()
 
     def forward(self, scores: Float[Tensor, "*batch experts"]) -> Float[Tensor, "*batch experts"]:
@@ -127,32 +124,32 @@ class SelectionBias(nn.Module):
 
     @torch.no_grad()
     def move(self, load: Int64[Tensor, " experts"]) -> None:
-        """One step against the load that a whole optimizer step had."""
+        """Update the bias by the load of an optimizer step."""
         lack = load.double().mean() - load
         self.bias += self.rate * lack.sign().to(self.bias.dtype)
 
 
 class Router(nn.Module):
-    """Scores every expert for a token and chooses the best ones; in float32, weights included.
+    """Scores all experts for each token, and chooses the best, in float32 with float32 weights.
 
-    Subclasses say how logits become scores.
+    Subclasses define how logits become scores.
 
     Args:
       hidden_dim: width of the residual stream.
       num_experts: experts to choose from.
-      top_k: experts that a token goes to.
-      groups: keeps the choice within a few groups of experts.
-      selection_bias: balances the experts by what it adds to scores in the choice alone.
+      top_k: experts per token.
+      groups: limits the choice to a few groups of experts.
+      selection_bias: is added to the scores for the choice alone.
       normalize: makes the weights of a token's experts sum to 1.
-      scale: what the weights are multiplied with in the end.
+      scale: of the weights.
       bias: adds a bias to the logits.
-      init: start of the weight.
+      init: of the weight.
 
     Raises:
-      ValueError: there are fewer experts than a token goes to, or groups do not fit them.
+      ValueError: top_k is not from 1 to num_experts, or groups do not fit.
     """
 
-    keeps_float32: ClassVar[bool] = True  # a rounded logit sends a token elsewhere
+    keeps_float32: ClassVar[bool] = True  # rounded logits change the choice
 
     def __init__(
         self,
@@ -186,7 +183,7 @@ class Router(nn.Module):
         self.bias = with_init(nn.Parameter(torch.empty(num_experts)), ZEROS) if bias else None
 
     def scored(self, logits: Float[Tensor, "*batch experts"]) -> Float[Tensor, "*batch experts"]:
-        """How well each expert suits a token, above zero."""
+        """Return the scores, which are above zero."""
         raise NotImplementedError
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Routing:
@@ -201,7 +198,7 @@ class Router(nn.Module):
         return Routing(experts, weights * self.scale, scores, logits)
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """The product that makes the logits."""
+        """Return the operations of the logits."""
         return 2 * self.weight.numel()
 
     def _preferences(
@@ -212,11 +209,11 @@ class Router(nn.Module):
 
 
 class SoftmaxRouter(Router):
-    """Scores that sum to 1 over all experts: Mixtral, Qwen, DeepSeek-V2.
+    """Softmax over all experts, as in Mixtral, Qwen and DeepSeek-V2.
 
-    With `normalize` the weights are a softmax over the logits of the chosen experts alone (Jiang et
-    al., 2024, arXiv:2401.04088, section 2.1), without it their share of all experts' (Shazeer et
-    al., 2017, arXiv:1701.06538; Fedus et al., 2021, arXiv:2101.03961, for one expert a token).
+    With `normalize`, the weights are a softmax over the logits of the chosen experts (Jiang et al.,
+    2024, arXiv:2401.04088, section 2.1), without it a softmax over all (Shazeer et al., 2017,
+    arXiv:1701.06538; Fedus et al., 2021, arXiv:2101.03961, for top_k=1).
     """
 
     def scored(self, logits: Float[Tensor, "*batch experts"]) -> Float[Tensor, "*batch experts"]:
@@ -224,7 +221,7 @@ class SoftmaxRouter(Router):
 
 
 class SigmoidRouter(Router):
-    """Scores between 0 and 1 for each expert on its own (DeepSeek-V3, 2024, arXiv:2412.19437)."""
+    """A sigmoid per expert (DeepSeek-V3, 2024, arXiv:2412.19437)."""
 
     def scored(self, logits: Float[Tensor, "*batch experts"]) -> Float[Tensor, "*batch experts"]:
         return logits.sigmoid()
