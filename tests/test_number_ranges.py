@@ -106,5 +106,5 @@ def test_an_overflowing_size_is_an_error_of_one_line(path: str) -> None:
     find_parameter(cfg, path).write(2**80)
     with pytest.raises(ConfigError) as error:
         build_trainer(cfg)
-    assert "is more than" in str(error.value)
+    assert "must be at most" in str(error.value)
     assert len(str(error.value)) < 2000

@@ -99,7 +99,7 @@ def test_a_rope_that_comes_later_is_made_to_fit():
     cfg = fiddled("base", use_mla)
     rope = fiddled("base").model.blocks[0].attention.rope
     cfg.model.blocks[0].attention.rope = rope
-    with pytest.raises(ConfigError, match=r"rope_head_dim=16, .* head_dim=64"):
+    with pytest.raises(ConfigError, match=r"rope_head_dim=16 must equal .* head_dim=64"):
         cfg.model.blocks[0].attention.rope_head_dim = 16
         build_trainer(cfg)
     turn_a_share(rope, 16)

@@ -67,7 +67,7 @@ def test_sines_tell_positions_apart_and_shift_alike():
     products = table @ table.T
     torch.testing.assert_close(products[5, 9], products[25, 29])
     assert products.argmax(1).tolist() == list(range(40))
-    with pytest.raises(ValueError, match="hidden_dim=7 is odd"):
+    with pytest.raises(ValueError, match="hidden_dim=7 must be even"):
         SinusoidalPositions(hidden_dim=7)
 
 

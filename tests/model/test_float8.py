@@ -35,7 +35,7 @@ def test_linear_maps_whose_sizes_fit_are_converted_and_keep_their_names():
 
 def test_without_such_a_gpu_the_first_step_says_so():
     block = Float8(maps)()
-    with pytest.raises(MachineError, match=r"a cpu does not multiply in float8.*capability 8\.9"):
+    with pytest.raises(MachineError, match=r"a cpu does not support float8.*capability 8\.9"):
         block.get_submodule("fits")(torch.ones(2, 32))
     on_meta = Float8(lambda: maps().to("meta"))()
     assert on_meta.get_submodule("fits")(torch.ones(2, 32, device="meta")).shape == (2, 16)
@@ -44,7 +44,7 @@ def test_without_such_a_gpu_the_first_step_says_so():
 def test_a_run_that_no_machine_here_can_compute_leaves_no_directory(tmp_path):
     cfg = debug()
     use_float8(cfg)
-    with pytest.raises(MachineError, match="does not multiply in float8"):
+    with pytest.raises(MachineError, match="does not support float8"):
         build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts={}))
     assert not (tmp_path / "run").exists()
 

@@ -105,7 +105,7 @@ def test_a_static_cache_and_windows_change_nothing(model):
 def test_learned_positions_end_in_an_error_or_slide(model):
     model.embedding.positions = LearnedPositions(seq_len=6, hidden_dim=32)
     nn.init.normal_(model.embedding.positions.weight)
-    with pytest.raises(ValueError, match=r"get 7 tokens long, but the model has learned 6 posit"):
+    with pytest.raises(ValueError, match=r"up to 7 tokens exceeds the 6 learned posit"):
         generate(model, [1, 2, 3], num_tokens=5, context=7)
     assert len(list(generate(model, [1, 2, 3], num_tokens=4, context=99))) == 4
     expected = by_argmax(model, [1, 2, 3], num_tokens=9, context=6)
@@ -202,7 +202,7 @@ def test_weights_that_are_no_numbers_write_nothing(temperature):
     drawn = generate(
         Scored([0.0, float("nan")]), [0], num_tokens=1, context=8, temperature=temperature
     )
-    with pytest.raises(ValueError, match="no numbers"):
+    with pytest.raises(ValueError, match="NaN or inf"):
         next(drawn)
 
 

@@ -68,14 +68,14 @@ def test_no_penalty_makes_logits_that_cannot_be_drawn(penalty, temperature):
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0, math.inf, math.nan])
 def test_a_penalty_is_a_number_above_0(penalty):
-    with pytest.raises(ValueError, match="has to be above 0, and finite; 1 is none"):
+    with pytest.raises(ValueError, match="must be above 0, and finite; 1 is none"):
         RepetitionPenalty(penalty)
 
 
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf])
 def test_logits_that_are_no_numbers_are_told(spoilt):
     choose = sampling(seeds=[0], temperature=1.0)
-    with pytest.raises(ValueError, match="the model's logits are no numbers"):
+    with pytest.raises(ValueError, match="the model's logits are NaN or inf"):
         choose(torch.tensor([[1.0, spoilt]]), torch.tensor([[0]]))
 
 
@@ -158,5 +158,5 @@ def test_a_string_ends_the_text_wherever_pieces_part_it(strings, pieces, shown):
 
 
 def test_an_empty_string_is_refused():
-    with pytest.raises(ValueError, match="empty string ends every text"):
+    with pytest.raises(ValueError, match="stop string must have one"):
         UntilString(["a", ""])

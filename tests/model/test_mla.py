@@ -214,7 +214,7 @@ def test_biases_are_those_of_deepseek():
         ({"rope_head_dim": 0, "value_head_dim": -1}, "rope_head_dim=0, value_head_dim=-1"),
         ({"num_heads": 0}, "num_heads=0"),
         ({"window": 0}, "window=0"),
-        ({"rope": RoPE(head_dim=16)}, "rope_head_dim=8, .* head_dim=16"),
+        ({"rope": RoPE(head_dim=16)}, "rope_head_dim=8 must equal .* head_dim=16"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(wrong, told):

@@ -147,7 +147,7 @@ def test_with_mup_the_hidden_matrices_keep_their_rate() -> None:
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        ({"params": [nn.Parameter(torch.zeros(2, 2))]}, "no group of parameters is orthogonal"),
+        ({"params": [nn.Parameter(torch.zeros(2, 2))]}, "no parameter group is orthogonal"),
         (
             {"params": [nn.Parameter(torch.zeros(2))], "orthogonal": True},
             r"not a parameter of shape \[2\]",
