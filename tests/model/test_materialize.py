@@ -200,7 +200,7 @@ class Bare(nn.Module):
 
 def test_a_parameter_that_nobody_starts_is_an_error():
     with pytest.raises(
-        ValueError, match=r"0 \(Bare\) .* scale .* reset_parameters\(\) that fills them, or its"
+        ValueError, match=r"0 \(Bare\) .* scale: .* reset_parameters\(\) that fills them, or its"
     ):
         started(lambda: nn.Sequential(Bare()))
     bare = on_meta(Bare)
@@ -241,7 +241,9 @@ def test_what_will_not_start_shows_without_memory():
     def build():
         return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Bare())
 
-    with pytest.raises(ValueError, match=r"^2 \(Bare\) does not define the initial values of scale"):
+    with pytest.raises(
+        ValueError, match=r"^2 \(Bare\) does not define the initial values of scale"
+    ):
         check_inits(on_meta(build))
     check_inits(on_meta(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))))
 
@@ -267,7 +269,7 @@ def test_a_buffer_without_a_reset_is_an_error():
         model[0].register_buffer("table", torch.arange(4))
         return model
 
-    with pytest.raises(ValueError, match=r"0 \(Identity\) .* table .*that fills them\.$"):
+    with pytest.raises(ValueError, match=r"0 \(Identity\) .* table: .*that fills them\.$"):
         started(build)
     with_memory = build()
     materialize(with_memory, device=CPU, seed=0)
