@@ -69,7 +69,6 @@ UNDERSCORED = {
 
 # Imports that still close a circle. Delete an entry with its circle; add none.
 CIRCULAR = {
-    ("fidgpt.compose", "fidgpt.interop"),
     ("fidgpt.compose.index", "fidgpt.compose.command_flags"),
     ("fidgpt.compose.index", "fidgpt.compose.names"),
     ("fidgpt.graph.storage.files", "fidgpt.graph.storage.yaml_format"),

@@ -9,7 +9,7 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
 from fidgpt.graph import ConfigError, dump, fingerprint
@@ -64,7 +64,7 @@ def test_a_mixture_fits_a_command_line(texts: dict[str, str]) -> None:
             "set:batch_size=4",
         ],
         own_catalogue(),
-    )
+    ).config
     assert isinstance(cfg, fdl.Config)
     data = build_trainer(cfg).data
     assert isinstance(data, Prefetch)
@@ -140,7 +140,7 @@ def test_weights_of_nothing_and_stages_between_steps_are_refused(texts: dict[str
 
 def test_a_dataset_of_the_hub_fits_a_command_line() -> None:
     directive = 'fiddler:use_hub_text("some/texts", name="en", text_field="body")'
-    source = compose(["config:debug", directive], own_catalogue()).data.corpus.source
+    source = compose(["config:debug", directive]).config.data.corpus.source
     assert fdl.get_callable(source) is HubDataset
-    made: Any = build_trainer(compose(["config:debug", directive], own_catalogue())).data
+    made: Any = build_trainer(compose(["config:debug", directive]).config).data
     assert vars(made.corpus.source) == vars(HubDataset("some/texts", name="en", text_field="body"))

@@ -172,12 +172,11 @@ def _loop(
 
 def _trainer(task: Task, *fiddlers: str) -> Any:
     """The trainer of the named config, with a model that has its values."""
-    from fidgpt.compose.catalogue import own_catalogue
-    from fidgpt.compose.directives import compose
+    from fidgpt.compose.composition import compose
     from fidgpt.graph import build
     from fidgpt.model import materialize
 
-    trainer = build(compose([*task.shape.directives(task.batch_size), *fiddlers], own_catalogue()))
+    trainer = build(compose([*task.shape.directives(task.batch_size), *fiddlers]).config)
     materialize(trainer.model, device=task.device, seed=0)
     return trainer
 

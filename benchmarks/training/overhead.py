@@ -15,8 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import composed
+from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.train import Facts, RunDirectory
 from fidgpt.train.trackers.trackers import Row
@@ -52,7 +51,7 @@ class Shares:
 def measure(directives: list[str], *, num_steps: int) -> list[dict[str, float]]:
     """Seconds of each step that was measured, by phase."""
     said = [*directives, f"set:num_steps={num_steps}", f"set:checkpoints.every={10**6}"]
-    cfg = composed(said, own_catalogue()).root
+    cfg = compose(said).config
     trainer = build_trainer(cfg)
     shares = Shares()
     trainer.trackers = [*trainer.trackers, shares]

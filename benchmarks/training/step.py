@@ -26,8 +26,7 @@ from contestants import CONTESTANTS
 from machine import gpu, machine
 from shapes import SHAPES, Shape
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.cost import TRAINING_PASSES, flops_per_token
 from fidgpt.graph import build
 from fidgpt.train.device import peak_flops
@@ -154,7 +153,7 @@ def table(
 
 def flops_of(shape: Shape, *, batch_size: int) -> int:
     """Operations of a training step, as fidgpt counts them."""
-    model: Any = build(compose(shape.directives(batch_size), own_catalogue())).model
+    model: Any = build(compose(shape.directives(batch_size)).config).model
     each = TRAINING_PASSES * flops_per_token(model, seq_len=shape.seq_len)
     return each * batch_size * shape.seq_len
 

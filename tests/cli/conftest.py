@@ -33,7 +33,7 @@ def command(
         monkeypatch.setattr(sys, "argv", ["command", *arguments])
         flags.FLAGS.unparse_flags()  # for a command that runs another one
         try:
-            status = app._guarded(main, app._parse(sys.argv)[1:])
+            status = app.call(main, app.parse_flags(sys.argv)[1:])
         except SystemExit as exit_:
             status = int(exit_.code or 0)
         finally:

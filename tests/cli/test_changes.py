@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
-from fidgpt.compose.directives import apply_fiddlers, compose, composed
+from fidgpt.compose.composition import apply_fiddlers, compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.fiddlers import make_large, use_gqa
@@ -25,7 +25,7 @@ DEBUG = "config:debug"
 
 
 def made(*directives: str, catalogue: Catalogue = OWN) -> Any:
-    cfg = compose((DEBUG, *directives), catalogue)
+    cfg = compose((DEBUG, *directives), catalogue).config
     check(bind(check(cfg)))
     return cfg
 
@@ -71,7 +71,7 @@ def test_items_are_added_to_lists_and_dicts() -> None:
     cfg = made("set:**.scores+=[Softcap(cap=30)]", "set:groups=ParameterGroups([])")
     assert type(attention(cfg).scores[0]) is fdl.ArgFactory
     more = "set:evaluators+={more: Validation(data=HeldOut(num_batches=1), every=5)}"
-    cfg = compose((DEBUG, more, "tie:evaluators['more'].data.corpus=data.corpus"), OWN)
+    cfg = compose((DEBUG, more, "tie:evaluators['more'].data.corpus=data.corpus"), OWN).config
     assert set(build(bind(cfg)).evaluators) == {"validation", "more"}
 
 
@@ -121,7 +121,7 @@ def test_tie_and_untie() -> None:
 
 
 def test_a_config_as_text() -> None:
-    cfg = compose([f"config_str:{dump(debug())}", "set:seed=4"], OWN)
+    cfg = compose([f"config_str:{dump(debug())}", "set:seed=4"], OWN).config
     assert cfg.seed == 4
     with pytest.raises(ConfigError, match="the text is not a fidgpt config"):
         compose(["config_str:no"], OWN)
@@ -179,7 +179,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
             "use:loss=fidgpt.graph.formulas.make_formula",
             "there is no part 'fidgpt.graph.formulas.",
         ),
-        ("use:loss=numpy.load", "numpy.load is no part: numpy is installed, and does not say that"),
+        ("use:loss=numpy.load", "numpy.load cannot be used: numpy is installed and does"),
         ("use:schedule=fraction", "schedule takes Schedule, not the part fraction."),
         ("use:groups=Normal", "groups: 'Normal' is not a Callable[[Module], list["),
         ("tag:HiddenDim*=1.3", "model.hidden_dim*=1.3: 32 * 1.3 is 41.6, and it takes int."),
@@ -210,7 +210,9 @@ def test_a_mark_before_the_text_is_no_mistake(tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8-sig")
     for name in ("c.json", "c.yaml"):
-        cfg = compose([f"config_file:{tmp_path / name}", f"patch:{tmp_path / 'p.patch'}"], OWN)
+        cfg = compose(
+            [f"config_file:{tmp_path / name}", f"patch:{tmp_path / 'p.patch'}"], OWN
+        ).config
         assert fingerprint(cfg) == fingerprint(made("set:seed=3"))
 
 
@@ -237,7 +239,7 @@ def test_parts_of_packages_that_are_allowed() -> None:
 
 class TestEffects:
     def test_each_directive_says_what_it_changed(self) -> None:
-        done = composed([DEBUG, "set:seed=3", "set:seed=3", "fiddler:use_gqa(1)"], OWN)
+        done = compose([DEBUG, "set:seed=3", "set:seed=3", "fiddler:use_gqa(1)"], OWN)
         assert [effect.number for effect in done.effects] == [1, 2, 3, 4]
         assert done.effects[0].edits == []
         assert done.effects[1].edits == [Edit("seed", 0, 3)]
@@ -246,9 +248,7 @@ class TestEffects:
         assert paths == ["model.blocks[0].attention.num_kv_heads"]
 
     def test_of_a_fiddler_they_are_those_of_its_own_time(self) -> None:
-        done = composed(
-            ["fiddler:make_small", "set:model.hidden_dim=64", "fiddler:make_large"], OWN
-        )
+        done = compose(["fiddler:make_small", "set:model.hidden_dim=64", "fiddler:make_large"], OWN)
         assert [effect.number for effect in done.effects] == [0, 1, 2, 3]
         changed = {edit.path: edit.after for edit in done.effects[1].edits}
         assert changed == {"model.hidden_dim": 768, "model.num_layers": 12}
@@ -294,7 +294,7 @@ class TestFiddlersAsParts:
         assert attention(apply_fiddlers(debug(), [again])).num_kv_heads == 1
 
     def test_what_is_none(self) -> None:
-        with pytest.raises(ConfigError, match="RoPE is no fiddler: give a function"):
+        with pytest.raises(ConfigError, match="RoPE is not a fiddler: give a function"):
             apply_fiddlers(debug(), [fdl.Config(RoPE, head_dim=4)])
         with pytest.raises(ConfigError, match="Attention failed, so it may not"):
             apply_fiddlers(debug(), [fdl.Partial(Attention)])

@@ -12,7 +12,7 @@ import pytest
 
 from fidgpt.cli.completion import SCRIPTS, candidates, main, split_line
 from fidgpt.compose import index
-from fidgpt.compose.spelling import KINDS
+from fidgpt.compose.directives import DIRECTIVES
 
 ROOT = Path(__file__).parents[2]
 BREAKS = " \t\n\"'><=;|&(:"  # bash's own
@@ -110,7 +110,7 @@ def test_what_may_follow(line: str) -> None:
 
 
 def test_every_kind_of_directive_is_offered() -> None:
-    assert follow("--config=") == [f"--config={kind}:" for kind in KINDS]
+    assert follow("--config=") == [f"--config={kind}:" for kind in DIRECTIVES]
 
 
 def test_an_axis_of_a_sweep_has_several_names() -> None:

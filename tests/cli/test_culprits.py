@@ -8,8 +8,8 @@ from torch import nn
 
 from fidgpt.cli import train
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import composed
-from fidgpt.compose.report import Culprits, grouped
+from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.errors import Attribution, grouped
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind
 
 OWN = own_catalogue()
@@ -17,15 +17,20 @@ HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 is not a whole num
 
 
 def told(*directives: str) -> list[str]:
-    root = composed(["config:debug", *directives], OWN).root
+    made = compose(["config:debug", *directives], OWN)
     with pytest.raises(ConfigError) as caught:
-        check_and_bind(root)
-    return Culprits(root).told(caught.value)
+        check_and_bind(made.config)
+    return attribution(made).messages(caught.value)
 
 
 def behind(sources: list[str], *directives: str) -> list[int]:
-    culprits = Culprits(composed(["config:debug", *directives], OWN).root)
-    return [*culprits.behind(ConfigError("it is wrong.", sources=sources))]
+    made = compose(["config:debug", *directives], OWN)
+    error = ConfigError("it is wrong.", sources=sources)
+    return [*attribution(made).directives_behind(error)]
+
+
+def attribution(made: Composition) -> Attribution:
+    return Attribution(made.config, lambda: made.resolved)
 
 
 def test_one_directive_is_shown_with_the_piece_that_is_wrong() -> None:
@@ -110,8 +115,7 @@ def test_what_different_directives_said_of_items_is_told_apart() -> None:
 def test_what_no_directive_said_stands_where_it_was_found() -> None:
     places = ["a[0]", "b", "a[1]", "seed"]
     error = ConfigErrors([ConfigError(f"{one} is odd.", place=one) for one in places])
-    root = composed(["config:debug", "set:seed=3"], OWN).root
-    first, second, third = Culprits(root).told(error)
+    first, second, third = attribution(compose(["config:debug", "set:seed=3"], OWN)).messages(error)
     assert (first, second) == ("a[0] is odd.\nThe same at a[1].", "b is odd.")
     assert third.startswith("directive 2 is wrong:")
 

@@ -10,7 +10,7 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.configs import base, debug
 from fidgpt.data import TextFiles
 from fidgpt.graph import ConfigError, dump, fingerprint, outline
@@ -21,7 +21,7 @@ OWN = own_catalogue()
 
 
 def composed(*directives: str, catalogue: Catalogue = OWN) -> Any:
-    return compose(directives, catalogue)
+    return compose(directives, catalogue).config
 
 
 def refused(*directives: str, catalogue: Catalogue = OWN) -> list[str]:
@@ -197,13 +197,16 @@ def test_configs_and_fiddlers_may_take_names_only() -> None:
 @pytest.mark.parametrize(
     ("directives", "message"),
     [
-        ([""], "'' is no directive. There are config, config_file, config_str, del, fiddler, "),
-        (["   "], "'' is no directive."),
-        (["num_steps=5"], "a directive says what kind it is: set:num_steps=5"),
-        (["make_large"], "a directive says what kind it is: fiddler:make_large"),
-        (["use_gqa(2)"], "a directive says what kind it is: fiddler:use_gqa(2)"),
-        (["gpt2_124m"], "a directive says what kind it is: config:gpt2_124m"),
-        (["sett:num_steps=5"], "'sett' is no directive. Did you mean set?"),
+        (
+            [""],
+            "there is no directive ''. There are config, config_file, config_str, del, fiddler, ",
+        ),
+        (["   "], "there is no directive ''."),
+        (["num_steps=5"], "a directive begins with its kind: set:num_steps=5"),
+        (["make_large"], "a directive begins with its kind: fiddler:make_large"),
+        (["use_gqa(2)"], "a directive begins with its kind: fiddler:use_gqa(2)"),
+        (["gpt2_124m"], "a directive begins with its kind: config:gpt2_124m"),
+        (["sett:num_steps=5"], "there is no directive 'sett'. Did you mean set?"),
         (["set:num_steps=5", "config:debug"], "a config: comes first, and only once"),
         (["config:debug", "config:debug"], "a config: comes first, and only once"),
         (["config:debug", "config_file:x"], "a config_file: comes first, and only once"),

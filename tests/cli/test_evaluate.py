@@ -121,7 +121,7 @@ def test_texts_of_ones_own_are_measured_whole(command: Command, run: str, tmp_pa
 def test_a_directory_and_what_to_measure_are_needed(command: Command, tmp_path: Path) -> None:
     assert "name one directory" in command(evaluate.main).err
     said = command(evaluate.main, "runs/none", "--limit=3").err
-    assert "--limit says something of --tasks, which is not given" in said
+    assert "--limit has no effect without --tasks" in said
     said = command(evaluate.main, "runs/none", "--tasks=one", "--seq_len=3").err
     assert "--seq_len says something of --text, which is not given" in said
     said = command(evaluate.main, "runs/none", "--batch_size=3").err

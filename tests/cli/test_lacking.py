@@ -2,8 +2,7 @@
 
 import pytest
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigErrors
 
 
@@ -26,6 +25,6 @@ from fidgpt.graph import ConfigErrors
 )
 def test_an_entry_that_is_lacking_can_be_added(directive: str, remedy: str | None) -> None:
     with pytest.raises(ConfigErrors) as caught:
-        compose([directive], own_catalogue())
+        compose([directive])
     last = str(caught.value).splitlines()[-1].strip()
-    assert last == f"To add one, say {remedy}" if remedy else "To add one" not in last
+    assert last == f"To add one, write {remedy}" if remedy else "To add one" not in last

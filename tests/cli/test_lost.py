@@ -91,4 +91,4 @@ def test_what_is_no_copy(command: Command, tmp_path: Path, resume: str, wrong: s
 def test_where_it_is_to_go_on_must_be_said(command: Command) -> None:
     done = command(train.main, "--resume=gs://bucket/run")
     assert done.status == 2
-    assert "say with --run_dir" in done.err
+    assert "name with --run_dir" in done.err

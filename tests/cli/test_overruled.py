@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose, composed
+from fidgpt.compose.composition import compose
 from fidgpt.compose.report import overruled
 from fidgpt.graph import dump_patch
 
@@ -13,7 +13,7 @@ OWN = own_catalogue()
 
 
 def told(*directives: str) -> list[str]:
-    return list(overruled(composed(["config:debug", *directives], OWN)))
+    return list(overruled(compose(["config:debug", *directives], OWN)))
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_a_word_of_which_nothing_is_left(path: str, directives: list[str]) -> No
     (line,) = told(*directives)
     number = len(directives) + 1
     assert line == (
-        f"{directives[-1]} (directive {number}) overrules what {directives[0]} (directive 2) said "
-        f"of {path}."
+        f"{directives[-1]} (directive {number}) overrules {path} as set by {directives[0]} "
+        "(directive 2)."
     )
 
 
@@ -76,6 +76,6 @@ def test_of_three_words_each_overrules_the_one_before() -> None:
 
 def test_a_patch_knows_which_value_it_replaces(tmp_path: Path) -> None:
     file = tmp_path / "seed.patch"
-    graphs = [compose(["config:debug", f"set:seed={seed}"], OWN) for seed in (3, 4)]
+    graphs = [compose(["config:debug", f"set:seed={seed}"], OWN).config for seed in (3, 4)]
     file.write_text(dump_patch((graphs[0], graphs[1])), encoding="utf-8")
     assert told("set:seed=3", f"patch:{file}") == []

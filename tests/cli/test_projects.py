@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigError, bind, dump, fingerprint
 
@@ -85,7 +85,7 @@ class TestDottedNames:
     def test_configs_fiddlers_and_parts(self) -> None:
         cfg = compose(["config:fidlab.ablations.narrow(width=64)",
                        "fiddler:fidlab.changes.deeper(by=3)",
-                       "use:model.norm=fidlab.parts.Still"], OWN)  # fmt: skip
+                       "use:model.norm=fidlab.parts.Still"], OWN).config  # fmt: skip
         assert (cfg.model.hidden_dim, cfg.model.num_layers) == (64, 5)
         assert bind(cfg).model.norm.hidden_dim == 64
 
@@ -102,9 +102,9 @@ class TestDottedNames:
              "'fidlab.broken.x': ZeroDivisionError"),
             ("fiddler:subprocess.run", "there is no fiddler 'subprocess.run': subprocess is"),
             ("fiddler:os.path.exists", "there is no fiddler 'os.path.exists': os is one of"),
-            ("fiddler:fidlab.quantities.Temperature", "fidlab.quantities.Temperature is no fid"),
+            ("fiddler:fidlab.quantities.Temperature", "fidlab.quantities.Temperature is not a fid"),
             ("tag:fidlab.quantities.Temperature=1", "no parameter of Trainer carries the"),
-            ("tag:fidlab.changes.deeper=1", "fidlab.changes.deeper is no tag, but function."),
+            ("tag:fidlab.changes.deeper=1", "fidlab.changes.deeper is not a tag, but function."),
             ("use:model.norm=subprocess.Popen", "there is no part 'subprocess.Popen': subprocess"),
             ("use:model.norm=fidlab.parts.nn", "fidlab.parts offers no part 'nn'. There is Still."),
             ("use:model.norm=torch.nn.Tensor", "there is no part 'torch.nn.Tensor'."),
@@ -130,10 +130,10 @@ def test_an_installed_project_is_first_class(lab: Path) -> None:
     }  # fmt: skip
     assert catalogue.configs["debug"] is debug
     assert {"Temperature", "fidlab.tags.Temperature"} < set(catalogue.tags)
-    cfg = compose(["config:narrow", "fiddler:deeper", "use:model.norm=Still"], catalogue)
+    cfg = compose(["config:narrow", "fiddler:deeper", "use:model.norm=Still"], catalogue).config
     assert cfg.model.num_layers == 6
     assert bind(cfg).model.norm.hidden_dim == 16
-    saved = compose([f"config_str:{dump(cfg)}"], catalogue)
+    saved = compose([f"config_str:{dump(cfg)}"], catalogue).config
     assert fingerprint(saved) == fingerprint(cfg)
 
 
@@ -142,7 +142,7 @@ def test_a_module_that_ends_python_or_says_much() -> None:
     loud = refused("fiddler:fidlab.loud.x")
     assert loud == "fidlab.loud cannot be imported for fiddler 'fidlab.loud.x': ValueError: line"
     assert "cannot be imported" in refused("fiddler:fidlab.leaves.x")
-    assert refused("fiddler:..").endswith("'.' is no name of a module.")
+    assert refused("fiddler:..").endswith("'.' cannot be the name of a module.")
 
 
 def test_what_the_parts_of_an_installed_project_offer_has_bare_names(lab: Path) -> None:
@@ -163,4 +163,7 @@ class _Hidden(RMSNorm): pass
     (about / "entry_points.txt").write_text("[fidgpt.project]\nlab = fidlab\n")
     catalogue = own_catalogue()
     assert set(catalogue.parts) - set(OWN.parts) == {"Other", "Quiet", "Still"}
-    assert compose(["use:model.norm=Quiet"], catalogue).model.norm.__fn_or_cls__.__name__ == "Quiet"
+    assert (
+        compose(["use:model.norm=Quiet"], catalogue).config.model.norm.__fn_or_cls__.__name__
+        == "Quiet"
+    )

@@ -16,7 +16,7 @@ def test_changes_that_many_parts_have_alike_are_one_line(
     changes += ["model.norm: gain is called factor now"]
     cfg = configs.debug()
     monkeypatch.setattr(recall, "load_with_changes", lambda *_, **__: (cfg, changes))
-    assert recall.load_told(dump(cfg), source="old.json", allowed=()) is cfg
+    assert recall.load_and_warn(dump(cfg), source="old.json", allowed=()) is cfg
     assert capsys.readouterr().err.splitlines() == [
         "old.json: Scale is called Gain now",
         "old.json: gain is called factor now, in model.blocks[0].norm, model.blocks[1].norm, "

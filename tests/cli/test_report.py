@@ -3,7 +3,8 @@
 import pytest
 
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import blamed, composed
+from fidgpt.compose.composition import compose
+from fidgpt.compose.errors import directive_error
 from fidgpt.compose.report import Report, report
 from fidgpt.graph import ConfigErrors
 
@@ -11,7 +12,7 @@ OWN = own_catalogue()
 
 
 def told(*directives: str, verbose: bool = False, allow_noop: bool = False) -> Report:
-    return report(composed(directives, OWN), verbose=verbose, allow_noop=allow_noop)
+    return report(compose(directives, OWN), verbose=verbose, allow_noop=allow_noop)
 
 
 def test_every_directive_tells_how_much_it_changed() -> None:
@@ -69,8 +70,8 @@ def test_a_part_in_place_of_the_same_changes_nothing() -> None:
 def test_what_is_overruled_is_named() -> None:
     (warning,) = told("set:model.hidden_dim=128", "fiddler:make_large").warnings
     assert warning == (
-        "fiddler:make_large (directive 2) overrules what set:model.hidden_dim=128 "
-        "(directive 1) said of model.hidden_dim."
+        "fiddler:make_large (directive 2) overrules model.hidden_dim as set by "
+        "set:model.hidden_dim=128 (directive 1)."
     )
 
 
@@ -87,12 +88,12 @@ def test_what_is_overruled_is_named() -> None:
         ("set:a={b} // {c}", "a: {b} // {c}: it divides by zero.", "               ^^^^^^^^^^"),
         ("set:a={bb} * 2", "a is {bb} * 2: there is no 'bb'.", "                ^^"),
         ("set:a=f('bb')", "a: f('bb'): it is no number.", "               ^^^^^^^"),
-        ("nonsense", "'nonsense' is no directive.", "         ^^^^^^^^"),
-        ("", "'' is no directive.", "         ^"),
+        ("nonsense", "there is no directive 'nonsense'.", "         ^^^^^^^^"),
+        ("", "there is no directive ''.", "         ^"),
     ],
 )
 def test_the_wrong_piece_is_underlined(directive: str, message: str, carets: str) -> None:
-    assert blamed(7, directive, message).splitlines() == [
+    assert directive_error(7, directive, message).splitlines() == [
         "directive 7 is wrong:",
         f"  --config={directive}",
         f"  {carets}",
@@ -101,9 +102,9 @@ def test_the_wrong_piece_is_underlined(directive: str, message: str, carets: str
 
 
 def test_a_directive_of_many_lines_or_letters_stays_readable() -> None:
-    lines = blamed(1, "config_str:{\n" + "x" * 500, "it is not JSON.").splitlines()
+    lines = directive_error(1, "config_str:{\n" + "x" * 500, "it is not JSON.").splitlines()
     assert lines[1] == "  --config=config_str:{ ..."
-    long = blamed(1, "set:a=" + "x" * 500, "no.").splitlines()
+    long = directive_error(1, "set:a=" + "x" * 500, "no.").splitlines()
     assert all(len(line) < 120 for line in long)
 
 

@@ -14,7 +14,7 @@ from fidgpt import configs, model, optim, tags
 from fidgpt.cli import train
 from fidgpt.compose import reproduction as again
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import command_for, directives_from, part_name
 from fidgpt.graph import dump, fingerprint, load
 
@@ -48,7 +48,7 @@ class TestRepro:
         out = command(train.main, f"--resume={run_directory}", "--repro").out
         found = [word.removeprefix("--config=") for word in shlex.split(out)[2:]]
         expected = load((run_directory / "config.json").read_text())
-        assert fingerprint(compose(found, own_catalogue())) == fingerprint(expected)
+        assert fingerprint(compose(found).config) == fingerprint(expected)
         assert len(found) == 4
 
     @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ class TestRepro:
         file.write_text(dump(cfg))
         flags = [f"--config=config_file:{file}", "--config=set:seed=3"]
         *_, before, last = command(train.main, *flags, "--repro").out.splitlines()
-        assert before == "# As it was said, the very same:"
+        assert before == "# The command as given makes it:"
         assert last == f"#   {shlex.join(['python', 'train.py', *flags])}"
 
     def test_fiddlers_and_their_arguments_are_remembered(
@@ -104,7 +104,7 @@ class TestRepro:
     ) -> None:
         done: list[Sequence[str]] = []
 
-        def counted(said: Sequence[str], *rest: Any, **options: Any) -> fdl.Config:
+        def counted(said: Sequence[str], *rest: Any, **options: Any) -> Any:
             done.append(said)
             return compose(said, *rest, **options)
 
@@ -130,9 +130,9 @@ SAID = [
 @pytest.mark.parametrize("said", SAID, ids=" ".join)
 def test_nobody_need_know_how_a_graph_was_made(said: list[str]) -> None:
     """The nearest config is found, and about as few directives, from what the graph holds alone."""
-    cfg = load(dump(compose(said, CATALOGUE)))
+    cfg = load(dump(compose(said, CATALOGUE).config))
     found = shlex.split(command_for(cfg, CATALOGUE, directives=["config_file:it.json"]))
     directives = [one.removeprefix("--config=") for one in found[2:]]
     assert directives[0] == said[0]
     assert len(directives) <= len(said) + 1
-    assert fingerprint(compose(directives, CATALOGUE)) == fingerprint(cfg)
+    assert fingerprint(compose(directives, CATALOGUE).config) == fingerprint(cfg)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.compose.runs import load_run
+from fidgpt.compose.sources import load_run
 from fidgpt.train.trackers.trackers import read_rows
 
 Command = Callable[..., Any]

@@ -11,8 +11,7 @@ import pytest
 
 from fidgpt import configs
 from fidgpt.cli import train
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import dump, fingerprint, load, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.outlines import flat, set_lines
@@ -41,7 +40,7 @@ class TestPrint:
         code = command(train.main, DEBUG, "--config=set:seed=3", "--print=python").out
         names: dict[str, Any] = {}
         exec(code, names)
-        expected = compose(["config:debug", "set:seed=3"], own_catalogue())
+        expected = compose(["config:debug", "set:seed=3"]).config
         assert fingerprint(names["config"]()) == fingerprint(expected)
 
     @pytest.mark.parametrize("form", ["json", "yaml"])
@@ -87,7 +86,7 @@ class TestWhy:
             "--why=model.blocks[0].mlp.hidden_dim",
         )
         assert status == 0
-        assert err.startswith("warning: set:model.hidden_dim=48 (directive 3) overrules what ")
+        assert err.startswith("warning: set:model.hidden_dim=48 (directive 3) overrules ")
         lines = out.splitlines()
         assert lines[0] == "model.blocks[0].mlp.hidden_dim = 48"
         assert lines[1] == "  inherited from model.hidden_dim through HiddenDim"
@@ -166,7 +165,7 @@ class TestWhy:
         (run_directory / "provenance.json").unlink()
         (run_directory / "provenance.json").mkdir()
         err = command(train.main, f"--resume={run_directory}", "--why=seed").err
-        assert err == f"{run_directory}/provenance.json is left aside: Is a directory.\n"
+        assert err == f"{run_directory}/provenance.json is ignored: Is a directory.\n"
 
     def test_a_damaged_history_is_said_aloud_and_left_aside(
         self, command: Command, run_directory: Path
@@ -174,7 +173,7 @@ class TestWhy:
         (run_directory / "provenance.json").write_text("{")
         status, out, err = command(train.main, f"--resume={run_directory}", "--why=seed")
         assert (status, out.splitlines()[0]) == (0, "seed = 7")
-        assert err.startswith(f"{run_directory}/provenance.json is left aside: ")
+        assert err.startswith(f"{run_directory}/provenance.json is ignored: ")
 
     def test_history_is_no_part_of_the_content(self, run_directory: Path) -> None:
         assert "directive" not in (run_directory / "config.json").read_text()

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
-from fidgpt.compose.effects import spare_blocks
+from fidgpt.compose.composition import compose
+from fidgpt.compose.report import unused_blocks
 
 UNROLLED = ["config:debug", "set:model.num_layers=4", "fiddler:unroll"]
 
@@ -20,14 +19,14 @@ UNROLLED = ["config:debug", "set:model.num_layers=4", "fiddler:unroll"]
         (["set:model.num_layers=8"], None),
         (["set:model.num_layers=6"], None),
         (["set:model.num_layers=2"], "model.blocks[2] to [3] make no layer: model.blocks has 4 "
-         "entries, and model.num_layers is 2. Say the depth before fiddler:unroll."),
+         "entries, and model.num_layers is 2. Set the depth before fiddler:unroll."),
         (["set:model.num_layers={batch_size} + 1"], "model.blocks[3] makes no layer: model.blocks "
-         "has 4 entries, and model.num_layers is 3. Say the depth before fiddler:unroll."),
+         "has 4 entries, and model.num_layers is 3. Set the depth before fiddler:unroll."),
     ],
 )  # fmt: skip
 def test_more_blocks_than_layers(more: list[str], line: str | None) -> None:
-    cfg = compose([*UNROLLED, *more], own_catalogue())
-    assert spare_blocks(cfg) == ([line] if line else [])
+    cfg = compose([*UNROLLED, *more])
+    assert unused_blocks(cfg) == ([line] if line else [])
 
 
 @pytest.mark.parametrize("how", ["--print", "--dry_run"])

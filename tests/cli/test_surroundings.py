@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fidgpt.compose import trial as module
-from fidgpt.compose.trial import patch, surroundings
+from fidgpt.compose import environment as module
+from fidgpt.compose.environment import environment, patch
 
 
 def test_what_another_machine_needs() -> None:
-    said = surroundings()
+    said = environment()
     assert json.loads(json.dumps(said)) == said
     assert {"time", "python", "platform", "working_directory", "threads", "git"} <= said.keys()
     packages, hardware = said["packages"], said["hardware"]
@@ -26,7 +26,7 @@ def test_only_variables_that_matter_and_no_secrets(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("TORCH_API_KEY", "hush")
     monkeypatch.setenv("HOME_SWEET", "no")
-    variables = surroundings()["variables"]
+    variables = environment()["variables"]
     assert isinstance(variables, dict)
     assert variables["OMP_NUM_THREADS"] == "3"
     assert not {"TORCH_API_KEY", "HOME_SWEET"} & variables.keys()

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import sweep
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import dump, load
 from fidgpt.sweep import axis, plan
 from fidgpt.train.trackers.trackers import read_rows
@@ -126,7 +125,7 @@ def test_a_bisection_names_the_difference_and_trains_nothing_twice(
 ) -> None:
     for name, changes in {"good": [], "bad": ["set:seed=3", "tag:LearningRate=3.0"]}.items():
         (tmp_path / name).mkdir()
-        cfg = compose([*QUICK, *changes], own_catalogue())
+        cfg = compose([*QUICK, *changes]).config
         (tmp_path / name / "config.json").write_text(dump(cfg))
     flags = [
         *(f"--bisect={tmp_path}/good:{tmp_path}/bad", "--objective=validation/loss"),

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, find
 from fidgpt.model import Attention, AttentionContext, InitError
@@ -56,7 +55,7 @@ class Unstarted(nn.Module):
 
 
 def with_attention(kind: type[nn.Module]):
-    cfg = compose(["config:debug"], own_catalogue())
+    cfg = compose(["config:debug"]).config
     for attention in find(cfg.model, Attention):
         del attention.head_dim
         cfg.model.blocks[0].attention = type(attention)(kind, hidden_dim=32)
@@ -94,11 +93,11 @@ def test_what_has_no_start_is_told_before_the_run() -> None:
     ],
 )
 def test_a_part_is_put_as_its_place_calls_it(directive: str) -> None:
-    build_trainer(compose(["config:debug", directive], own_catalogue()))
+    build_trainer(compose(["config:debug", directive]).config)
 
 
 def test_a_mask_that_is_named_alone_is_no_mask() -> None:
-    cfg = compose(["config:debug", "use:model.blocks[0].attention.mask=Window"], own_catalogue())
+    cfg = compose(["config:debug", "use:model.blocks[0].attention.mask=Window"]).config
     with pytest.raises(ConfigError, match="size is required by Window"):
         build_trainer(cfg)
 
@@ -122,14 +121,14 @@ class Growing(torch.optim.SGD):
             "Invalid beta parameter at index 0: 1.5",
             ["betas"],
         ),
-        (["fiddler:use_sgd", "set:optimizer.lr=inf"], "lr=inf is infinite", ["lr"]),
+        (["fiddler:use_sgd", "set:optimizer.lr=inf"], "lr=inf must be finite", ["lr"]),
         (["use:optimizer=Muon"], "no group of parameters is orthogonal", []),
     ],
 )
 def test_what_an_optimizer_refuses_is_told_before_a_run(
     directives: list[str], message: str, sources: list[str]
 ) -> None:
-    cfg = compose(["config:debug", *directives], own_catalogue())
+    cfg = compose(["config:debug", *directives]).config
     with pytest.raises(ConfigError, match=f"^optimizer: {message}") as caught:
         build_trainer(cfg)
     assert caught.value.place == "optimizer"
@@ -139,10 +138,10 @@ def test_what_an_optimizer_refuses_is_told_before_a_run(
 def test_groups_that_cannot_be_dealt_are_told_too() -> None:
     never = "use:groups=ParameterGroups([Rule(none, match=ByName('nothing'))])"
     with pytest.raises(ConfigError, match="^groups: no parameter matches the rule 'none'"):
-        build_trainer(compose(["config:debug", never], own_catalogue()))
+        build_trainer(compose(["config:debug", never]).config)
 
 
 def test_an_optimizer_that_needs_numbers_is_left_to_the_run() -> None:
-    cfg = compose(["config:debug"], own_catalogue())
+    cfg = compose(["config:debug"]).config
     cfg.optimizer = fdl.Partial(Growing)
     build_trainer(cfg)

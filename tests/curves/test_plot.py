@@ -39,7 +39,7 @@ def plotted(*arguments: str) -> int:
     """The exit status of the command."""
     app.FLAGS.unparse_flags()
     try:
-        return app._guarded(plot.main, app._parse(["plot", *arguments])[1:])
+        return app.call(plot.main, app.parse_flags(["plot", *arguments])[1:])
     except SystemExit as end:
         return int(end.code or 0)
     finally:

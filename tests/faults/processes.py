@@ -127,7 +127,7 @@ def ask_once() -> None:
 
     Neither has a part in any number, and to find them out takes as long as five steps.
     """
-    machine, around = device.peak_flops(torch.device("cpu"), torch.float32), runs.surroundings()
+    machine, around = device.peak_flops(torch.device("cpu"), torch.float32), runs.environment()
     device.peak_flops = lambda *_: machine
     runs.surroundings = lambda: around
     runs.patch = lambda: None

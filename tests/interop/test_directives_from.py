@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, bind
 from fidgpt.interop import directives_of
 
@@ -45,7 +44,7 @@ class ConfigDict:
 
 
 def graph_of(directives: list[str]) -> Any:
-    return bind(compose(directives, own_catalogue()))
+    return bind(compose(directives).config)
 
 
 def test_what_is_so_already_needs_no_directive() -> None:

@@ -9,8 +9,7 @@ import fiddle as fdl
 import pytest
 
 from fidgpt import model, optim, parallel, train
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, bind, build, check_and_bind, find
 from fidgpt.interop import Mapped, read_levanter
 
@@ -42,7 +41,7 @@ def read(text: str) -> Mapped:
 
 def graph_of(mapped: Mapped) -> Any:
     """Return the bound graph, with everything checked."""
-    return check_and_bind(compose(mapped.directives, own_catalogue()))
+    return check_and_bind(compose(mapped.directives).config)
 
 
 def listed(mapped: Mapped) -> list[str]:
@@ -93,10 +92,10 @@ def test_a_llama_is_mapped_value_by_value() -> None:
 
 def test_no_directive_repeats_what_holds_already() -> None:
     directives = read(SMALL_LLAMA).directives
-    whole = repr(bind(compose(directives, own_catalogue())))
+    whole = repr(bind(compose(directives).config))
     for i in range(1, len(directives)):
         if directives[i].startswith("set:"):
-            fewer = compose(directives[:i] + directives[i + 1 :], own_catalogue())
+            fewer = compose(directives[:i] + directives[i + 1 :]).config
             assert repr(bind(fewer)) != whole
 
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import dump, fingerprint
 
 Values = Mapping[str, str]
@@ -47,7 +46,7 @@ def _point(
     directory: Path, values: dict[str, str], loss: float, status: str, num_steps: int
 ) -> dict[str, Any]:
     directives = ["config:debug", *_directives(values)]
-    cfg = compose(directives, own_catalogue())
+    cfg = compose(directives).config
     identity = fingerprint(cfg)
     run = directory / identity[:12]
     step = {"finished": num_steps, "waiting": 0}.get(status, num_steps // 2)

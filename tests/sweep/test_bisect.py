@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep import Events, Job, LocalRunner, Point
 from fidgpt.sweep.bisection import (
@@ -42,7 +41,7 @@ TWO = ["set:seed=3", "set:max_grad_norm=0.5"]
 def run_of(directory: Path, *changes: str, **numbers: float) -> Path:
     """Write the files of a run without training it; with `numbers`, of a finished one."""
     directory.mkdir(parents=True)
-    cfg = compose([*QUICK, *changes], own_catalogue())
+    cfg = compose([*QUICK, *changes]).config
     (directory / "config.json").write_text(dump(cfg))
     if numbers:
         (directory / "metrics.jsonl").write_text(json.dumps({"step": 2, **numbers}) + "\n")
@@ -108,10 +107,10 @@ def test_a_single_cause_is_named_with_its_command(tmp_path: Path) -> None:
     assert "~ optimizer.lr: 0.001 -> 0.5" in findings.text
     assert findings.text.count("python train.py --config=") == 2
     assert len(fake.measured) == len(set(fake.measured)) <= 10
-    made = compose(findings.directives, own_catalogue())
+    made = compose(findings.directives).config
     assert made.optimizer.lr == 0.5 and made.seed == 0
-    cured = compose(findings.cure or (), own_catalogue())
-    rest = compose([*QUICK, *CHANGES[:5], *CHANGES[6:]], own_catalogue())
+    cured = compose(findings.cure or ()).config
+    rest = compose([*QUICK, *CHANGES[:5], *CHANGES[6:]]).config
     assert fingerprint(cured) == fingerprint(rest)
     text = (tmp_path / "bisect/bisect.jsonl").read_text()
     rows = [json.loads(line) for line in text.splitlines()]

@@ -7,8 +7,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
 from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, points, repeat
 from fidgpt.sweep.axes import Axis, Item
@@ -45,7 +44,7 @@ def test_a_fingerprint_is_that_of_the_composed_graph(late: str) -> None:
     made = plan([*QUICK, RATES, PARTS, late, repeat("seed:2")])
     assert len(made.points) == 8
     for point in made.points:
-        assert point.fingerprint == fingerprint(compose(point.directives, own_catalogue()))
+        assert point.fingerprint == fingerprint(compose(point.directives).config)
     assert made.labels == ["LearningRate", "fiddler", "seed"]
     last = {"LearningRate": "3e-3", "fiddler": "use_gqa(1)", "seed": "1"}
     assert made.points[-1].values == last
@@ -189,7 +188,7 @@ def test_each_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sweep_may_begin_with_a_graph(tmp_path: Path) -> None:
-    cfg = compose(["config:debug", "set:seed=4"], own_catalogue())
+    cfg = compose(["config:debug", "set:seed=4"]).config
     sweep = Sweep(cfg, RATES, directory=tmp_path)
     assert len(sweep.points) == 2
     assert sweep.points[0].directives[0] == f"config_file:{next(tmp_path.iterdir())}"

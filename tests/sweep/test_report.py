@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import axis, pairs, plan, repeat
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
@@ -248,7 +247,7 @@ def test_damaged_rows_and_several_sweeps_are_warned_of(sweep: Path) -> None:
 def test_the_best_points_command_reproduces_its_config(sweep: Path) -> None:
     best = read_report(sweep).best
     flags = shortest_command(best).split()[2:]
-    cfg = compose([flag.removeprefix("--config=") for flag in flags], own_catalogue())
+    cfg = compose([flag.removeprefix("--config=") for flag in flags]).config
     assert fingerprint(cfg) == best.row["fingerprint"]
     (best.directory / "config.json").write_text("{}")  # as of another version of the code
     assert shortest_command(best).endswith("--config=config:debug --config=tag:LearningRate=0.001")

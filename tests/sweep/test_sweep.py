@@ -12,8 +12,7 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
@@ -63,7 +62,7 @@ def test_a_stopped_sweep_goes_on_as_if_nothing_had_happened(
         cfg = load((sweep.directory / point.short / "config.json").read_text())
         assert fingerprint(cfg) == point.fingerprint
 
-    cfg = compose(first.directives, own_catalogue())
+    cfg = compose(first.directives).config
     whole = new_run(cfg, directives=first.directives, path=str(tmp_path / "whole"))
     build_trainer(cfg).train(whole)
     assert rows_of(metrics.parent) == rows_of(whole.path)

@@ -10,7 +10,8 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.compose.runs import build_trainer, load_run
+from fidgpt.compose.runs import build_trainer
+from fidgpt.compose.sources import load_run
 from fidgpt.data import DataError, TextFiles
 from fidgpt.fiddlers import (
     grow_batch,

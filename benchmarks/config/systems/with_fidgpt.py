@@ -7,7 +7,7 @@ import recipe
 
 from fidgpt import graph
 from fidgpt.compose.catalogue import Catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph.edits import set_text, set_value
 
 ALLOWED = ("parts", "systems")
@@ -21,7 +21,7 @@ class System:
 
     def start(self, num_blocks: int, changes: dict[str, Any]) -> Any:
         sets = [f"set:{path}={value}" for path, value in changes.items()]
-        return compose([f"config:gpt({num_blocks})", *sets], CATALOGUE)
+        return compose([f"config:gpt({num_blocks})", *sets], CATALOGUE).config
 
     def override(self, cfg: Any, changes: dict[str, Any]) -> Any:
         for path, value in changes.items():

@@ -13,99 +13,68 @@ from contextlib import suppress
 from absl import app, flags
 
 MISTAKE = 2  # exit status for what the user can mend
-INTERRUPTED = 130  # as a shell says it
+INTERRUPTED = 130  # as in a shell
 FLAGS = flags.FLAGS
-_NOBODY_READS = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
+_NO_READER = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
 _EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
+Main = Callable[[list[str]], int | None]
 
 app.define_help_flags()
 
 
 class _Help(flags.BooleanFlag):
-    """Shows help once all flags are read, since one of them says of which config."""
+    """Shows help once all flags are read, since one of them chooses the config."""
 
     def __init__(self) -> None:
-        super().__init__("help", False, "Show this, and what the chosen config can be told.", "?")
+        super().__init__("help", False, "Show this, and what can be set in the chosen config.", "?")
         self.allow_override = True
 
 
 flags.DEFINE_flag(_Help())
-flags.DEFINE_bool("debug", False, "Show where in the code a mistake was found.")
+flags.DEFINE_bool("debug", False, "Show where in the code an error was found.")
 flags.DEFINE_multi_string(
     "allow", [], "A package of your own whose functions and classes a saved config may name."
 )
 
 
-class OptionalText(flags.Flag):
-    """A flag that may stand alone (`--print`) or have a value (`--print=json`)."""
+def run(main: Main) -> None:
+    """Parse the flags, call `main` with the other arguments, and exit.
 
-    def __init__(self, name: str, *, alone: str, choices: Sequence[str], help_text: str) -> None:
-        super().__init__(
-            parser=flags.EnumParser([*choices, "true", "false"]),
-            serializer=flags.ArgumentSerializer(),
-            name=name,
-            default=None,
-            help_string=help_text,
-            boolean=True,
-        )
-        self._alone = alone
-
-    def _parse(self, argument: str | None) -> str | None:
-        value = super()._parse(argument)
-        value = {"true": self._alone, "false": None}.get(value, value) if value else None
-        return only(self, value)
-
-
-def only(flag: flags.Flag, value: str | None) -> str | None:
-    """A value of a flag that may stand alone, unless it has another one already.
-
-    Raises:
-      IllegalFlagValueError: it has.
-    """
-    if flag.present and value is not None and flag.value not in (None, value):
-        raise flags.IllegalFlagValueError(
-            f"flag --{flag.name}={value}: already defined as {flag.value}"
-        )
-    return value
-
-
-def run(main: Callable[[list[str]], int | None]) -> None:
-    """Parses the flags, calls `main` with what is no flag, and exits.
-
-    A mistake of the user's ends in its message and status 2, without a traceback unless --debug.
+    A user's error ends in its message and status 2, without a traceback unless --debug.
     """
     if __doc__ is None:
         fail("Python runs with -OO, without the texts that flags and tags need: take -O instead.")
         sys.exit(MISTAKE)
-    atexit.register(gc.freeze)  # or Python looks for garbage in all of torch before it ends
+    atexit.register(gc.freeze)  # or Python collects garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")
-    app.run(lambda arguments: sys.exit(_guarded(main, arguments[1:])), flags_parser=_parse)
+    app.run(lambda arguments: sys.exit(call(main, arguments[1:])), flags_parser=parse_flags)
 
 
 def fail(message: str) -> None:
-    """Says what is wrong on standard error, if that is there to be read."""
+    """Print an error on standard error, if that can be written."""
     with suppress(OSError):
         print(f"error: {message}", file=sys.stderr)
 
 
-def _guarded(main: Callable[[list[str]], int | None], arguments: list[str]) -> int:
+def call(main: Main, arguments: list[str]) -> int:
+    """Call the main function of a command, and return its exit status."""
     status = 0
     try:
         status = _status(main, arguments)
     except OSError:
-        if (lost := _flush("\n")) is None:  # an empty line can be printed: it was not about that
+        if (lost := _flush("\n")) is None:  # an empty line can be printed: it was something else
             raise
     else:
         lost = _flush()
-    if lost is None or lost.errno in _NOBODY_READS or status != 0:
+    if lost is None or lost.errno in _NO_READER or status != 0:
         return status
     fail(f"standard output cannot be written ({lost.strerror}).")
     return MISTAKE
 
 
 def _flush(more: str = "") -> OSError | None:
-    """Writes out what was printed, and more; returns why it cannot be, and then forgets it."""
+    """Write out what was printed, and more; return why that failed, and drop it then."""
     try:
         sys.stdout.write(more)
         sys.stdout.flush()
@@ -115,14 +84,19 @@ def _flush(more: str = "") -> OSError | None:
     return None
 
 
-def _status(main: Callable[[list[str]], int | None], arguments: list[str]) -> int:
+def _status(main: Main, arguments: list[str]) -> int:
     try:
-        return (_help if FLAGS.help else main)(arguments) or 0
+        if FLAGS.help:
+            from fidgpt.cli.listing import print_help
+
+            print_help(FLAGS)
+            return 0
+        return main(arguments) or 0
     except KeyboardInterrupt:
         fail("interrupted.")
         return INTERRUPTED
     except Exception as error:
-        from fidgpt.compose.catalogue import user_errors  # late: what knows no model waits for none
+        from fidgpt.compose.catalogue import user_errors  # late: it imports torch
 
         if not isinstance(error, user_errors()):
             raise
@@ -132,27 +106,21 @@ def _status(main: Callable[[list[str]], int | None], arguments: list[str]) -> in
         return MISTAKE
 
 
-def _parse(arguments: Sequence[str]) -> list[str]:
+def parse_flags(arguments: Sequence[str]) -> list[str]:
+    """Parse a command line, and return what is not a flag; exit if a flag is wrong."""
     overrules_file = any(argument.lstrip("-").startswith("flagfile") for argument in arguments)
     for name in FLAGS:
         if not FLAGS[name].boolean:  # what was turned on may be turned off again
-            # Or the first of two values is lost in silence.
-            FLAGS[name].allow_overwrite = overrules_file
+            FLAGS[name].allow_overwrite = overrules_file  # or the first of two values is lost
     try:
         return FLAGS(list(arguments))
     except flags.Error as error:
         message = str(error)
         if isinstance(error, flags.UnrecognizedFlagError) and "config" in FLAGS:
-            message += f"\n  What changes a config is said in --config, such as {_EXAMPLE}"
+            message += f"\n  What changes a config goes into --config, such as {_EXAMPLE}"
         elif "already defined" in message:
             message += "\n  It takes one value: leave one of the two out."
         fail(message)
         sys.exit(MISTAKE)
-    except SystemExit:  # absl ends --helpfull with 1, as if to ask were a mistake
+    except SystemExit:  # absl ends --helpfull with 1, as if to ask were an error
         sys.exit(0)
-
-
-def _help(_: list[str]) -> None:
-    from fidgpt.cli.listing import print_help  # late: most runs need no help
-
-    print_help(FLAGS)

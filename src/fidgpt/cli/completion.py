@@ -12,8 +12,8 @@ from pathlib import Path
 from absl import flags
 
 from fidgpt.cli.listing import LISTS
+from fidgpt.compose.directives import DIRECTIVES, split_directive
 from fidgpt.compose.index import Index, index_for
-from fidgpt.compose.spelling import split_directive
 
 Words = dict[str, str]  # what may follow, with what is shown beside it
 
@@ -212,9 +212,9 @@ def _given(flag: str, words: Sequence[str]) -> list[str]:
 
 def _directives(typed: str, index: Index) -> Words:
     if ":" not in typed:
-        return {f"{kind}:": entry["doc"] for kind, entry in index["directives"].items()}
+        return {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
     kind, rest = split_directive(typed)
-    completes = index["directives"].get(kind, {}).get("completes", "")
+    completes = DIRECTIVES[kind].completes if kind in DIRECTIVES else ""
     before, equals, value = rest.partition("=")
     done = rest.rpartition(",")[0] + "," * ("," in rest)  # of an axis of a sweep
     if equals and completes != "path=path":

@@ -5,7 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained
+from fidgpt.cli.trained import load_trained, writing
 
 FLAGS = flags.FLAGS
 
@@ -18,7 +18,7 @@ def run() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Writes config.json, the weights and the tokenizer.
+    """Write config.json, the weights and the tokenizer.
 
     Raises:
       ConfigError: not a run and a directory were named, or no family of the hub computes what the
@@ -29,22 +29,21 @@ def main(arguments: list[str]) -> None:
     from safetensors import SafetensorError
 
     from fidgpt.graph import ConfigError
-    from fidgpt.interop.hugging_face import save_hf
-    from fidgpt.train import RunError
+    from fidgpt.interop import save_hf
 
     if len(arguments) != 2:
         raise ConfigError("name a run and a directory: python -m fidgpt.export runs/NAME DIRECTORY")
     path, directory = map(Path, arguments)
     trained = load_trained(path)
-    try:
-        architecture = save_hf(
-            trained.model,
-            directory,
-            seq_len=trained.seq_len,
-            tokenizer=trained.tokenizer,
-            max_shard_size=int(FLAGS.shard_gb * 1e9),
-        )
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunError(f"{directory} cannot be written: {reason}.") from error
+    with writing(directory):
+        try:
+            architecture = save_hf(
+                trained.model,
+                directory,
+                seq_len=trained.trainer.seq_len,
+                tokenizer=trained.tokenizer,
+                max_shard_size=int(FLAGS.shard_gb * 1e9),
+            )
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
     print(f"{directory} holds a {architecture} of transformers.")

@@ -1,19 +1,50 @@
 """The flags that `train.py` and `sweep.py` share."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from absl import flags
 
-from fidgpt.cli.app import OptionalText
+from fidgpt.compose.directives import DEFAULT_CONFIG, DIRECTIVES
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_multi_string(
-    "config",
-    [],
-    "A directive: config:NAME(args), config_file:PATH, config_str:TEXT, fiddler:NAME(args), "
-    "set:PATH=VALUE or tag:NAME=VALUE (or *=, +=, -=), del:PATH, use:PATH=PART(args), "
-    "tie:PATH=PATH, untie:PATH or patch:FILE. Repeated; applied in the order given, on config:base "
-    "unless the first one says where to begin.",
-)
+
+class OptionalText(flags.Flag):
+    """A flag that may stand alone (`--print`) or have a value (`--print=json`), but one only."""
+
+    def __init__(self, name: str, *, alone: str, help: str, choices: Sequence[str] = ()) -> None:
+        words = [*choices, "true", "false"]
+        parser = flags.EnumParser(words) if choices else flags.ArgumentParser()
+        super().__init__(parser, flags.ArgumentSerializer(), name, None, help, boolean=True)
+        self._alone = alone
+
+    def _parse(self, argument: Any) -> str | None:
+        text = str(super()._parse(argument))
+        value = {"true": self._alone, "false": None}.get(text.lower(), text)
+        if self.present and value is not None and self.value not in (None, value):
+            raise flags.IllegalFlagValueError(
+                f"flag --{self.name}={value}: already defined as {self.value}"
+            )
+        return value
+
+
+class _Directives(flags.MultiFlag):
+    """The flag `--config`, whose help lists the kinds of directives that are registered."""
+
+    @property
+    def help(self) -> str:
+        kinds = ", ".join(f"{one.kind}:{one.syntax}" for one in DIRECTIVES.values())
+        return (
+            f"A directive: {kinds}. set: and tag: take *=, += and -= too. Repeated; applied in the "
+            f"order given, on config:{DEFAULT_CONFIG} unless the first one begins elsewhere."
+        )
+
+    @help.setter
+    def help(self, _: str) -> None: ...
+
+
+flags.DEFINE_flag(_Directives(flags.ArgumentParser(), flags.ArgumentSerializer(), "config", [], ""))
 flags.DEFINE_flag(
     OptionalText(
         "print",
@@ -22,26 +53,49 @@ flags.DEFINE_flag(
             *("text", "flat", "yaml", "json", "python", "html", "svg"),
             *("base", "defaults", "summary", "schedule"),
         ],
-        help_text="Print what would run, and train nothing: as text, as lines `path = value`, as "
-        "yaml, json, python code, a page for a browser or a drawing, only what differs from "
-        "its base or from the defaults, what it costs, or how its learning rate goes.",
+        help="Print what would run, and train nothing: as text, as lines `path = value`, as yaml, "
+        "json, python code, a page for a browser or a drawing, only what differs from its base or "
+        "from the defaults, what it costs, or the schedule of its learning rate.",
     )
 )
 flags.DEFINE_string(
     "run_dir", None, "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep."
 )
+flags.DEFINE_flag(
+    OptionalText(
+        "list",
+        alone="all",
+        help="List what has a name: all, or configs, fiddlers, tags, parts, parts:PATH (those that "
+        "fit there), knobs, knobs:PATH (those below).",
+    )
+)
+flags.DEFINE_enum(
+    "completion",
+    None,
+    ["bash", "zsh", "fish"],
+    "Print what makes a shell complete these commands, to be sourced.",
+)
 
 
-def refuse_arguments(arguments: list[str]) -> None:
-    """Refuses what stands on the command line and is no flag.
+def answered(arguments: list[str]) -> bool:
+    """Print what `--completion` or `--list` asks for; return False if neither is given.
 
     Raises:
-      ConfigError: there is something.
+      ConfigError: there is an argument that is not a flag, or what is asked for does not exist.
     """
     if arguments:
-        from fidgpt.graph import ConfigError  # late: only who is wrong waits for it
+        from fidgpt.graph import ConfigError
 
         raise ConfigError(
-            f"{arguments[0]!r} is no flag. What changes a config is said in --config, for "
+            f"{arguments[0]!r} is not a flag. What changes a config goes into --config, for "
             "example --config=set:num_steps=200."
         )
+    if FLAGS.completion:
+        from fidgpt.cli.completion import SCRIPTS
+
+        print(SCRIPTS[FLAGS.completion], end="")
+    elif FLAGS.list is not None:
+        from fidgpt.cli.listing import print_listing
+
+        print_listing(FLAGS.list, FLAGS.config, FLAGS.allow)
+    return bool(FLAGS.completion) or FLAGS.list is not None

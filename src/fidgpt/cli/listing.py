@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
+from fidgpt.compose.directives import is_base
 from fidgpt.compose.index import Index, base_of, index_for
-from fidgpt.compose.spelling import is_base
 
 LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
 _OF_PATHS = ("parts", "knobs")  # lists of what is at one path

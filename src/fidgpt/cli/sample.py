@@ -1,19 +1,12 @@
 """The command `python -m fidgpt.sample RUN`: a trained model writes, or scores texts."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained
-
-if TYPE_CHECKING:
-    from fidgpt.data import Tokenizer
-    from fidgpt.model import LanguageModel
-    from fidgpt.train import Precision
-
+from fidgpt.cli.trained import load_trained, one_directory
 
 FLAGS = flags.FLAGS
 
@@ -32,7 +25,7 @@ flags.DEFINE_float(
 )
 flags.DEFINE_multi_string("stop", [], "A string that ends the text and is not shown. Repeated.")
 flags.DEFINE_multi_string(
-    "score", [], "A text: say how likely the model finds it, and write nothing. Repeated."
+    "score", [], "A text: print how likely it is by the model, and write nothing. Repeated."
 )
 flags.DEFINE_integer("seed", 0, "Another seed draws another text.")
 flags.DEFINE_boolean("float32", False, "Write in float32 even if the run computes in less.")
@@ -44,73 +37,54 @@ def run() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Streams text to standard output.
+    """Stream texts to standard output.
 
     Raises:
-      ConfigError: not one directory was named, or a prompt is no text.
+      ConfigError: not one directory was named, or a prompt cannot be encoded.
       RunError: the run has no model that could write, or there is not enough memory.
     """
     # Late: --help loads no torch.
+    from fidgpt import train
     from fidgpt.graph import ConfigError
+    from fidgpt.model.generation import prepare_to_write
     from fidgpt.train.meters import within_memory
 
-    if len(arguments) != 1:
-        raise ConfigError("name one directory, of a run or of the hub: fidgpt.sample runs/NAME")
-    _require_text("prompt", FLAGS.prompt)
-    _require_text("stop", FLAGS.stop)
-    _require_text("score", FLAGS.score)
+    path = one_directory(arguments, "sample")
+    for name in ("prompt", "stop", "score"):
+        if any("\ud800" <= character <= "\udfff" for character in "".join(FLAGS[name].value or ())):
+            raise ConfigError(f"--{name} is not UTF-8 text.")
     if not all(FLAGS.stop):
         raise ConfigError("--stop: an empty string ends every text: give one character at least.")
     if not all(FLAGS.score):
         raise ConfigError("--score is an empty text: there is nothing to score.")
-    path = Path(arguments[0])
     with within_memory(remedy="Let it write fewer tokens, or fewer texts at once."):
-        _write(path)
+        trained = load_trained(path)
+        model, tokenizer, context = trained.model, trained.tokenizer, trained.trainer.seq_len
+        if not (FLAGS.float32 or FLAGS.score):  # scores are what one compares
+            # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
+            is_narrow = trained.precision.dtype.itemsize < 4
+            precision = train.native_precision() if is_narrow else trained.precision
+            model = precision.replica(model)
+        prepare_to_write(model)
+        try:
+            if FLAGS.score:
+                pieces = (_scored(model, tokenizer, text, context) for text in FLAGS.score)
+            else:
+                pieces = _written(model, tokenizer, context)
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        except ValueError as error:
+            raise train.RunError(f"{path} cannot write: {error}") from error
 
 
-def _write(path: Path) -> None:
-    from fidgpt.model.generation import prepare_to_write
-    from fidgpt.train import RunError
-
-    trained = load_trained(path)
-    model, tokenizer, context = trained.model, trained.tokenizer, trained.seq_len
-    if not (FLAGS.float32 or FLAGS.score):  # scores are what one compares
-        model = _as_computed(model, trained.precision)
-    prepare_to_write(model)
-    try:
-        if FLAGS.score:
-            lines = (_scored(model, tokenizer, text, context=context) for text in FLAGS.score)
-        else:
-            lines = _written(model, tokenizer, context=context)
-        for piece in lines:
-            print(piece, end="", flush=True)
-    except ValueError as error:
-        raise RunError(f"{path} cannot write: {error}") from error
-
-
-def _require_text(name: str, texts: Iterable[str]) -> None:
-    from fidgpt.graph import ConfigError
-
-    if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
-        raise ConfigError(f"--{name} is not UTF-8 text.")
-
-
-def _as_computed(model: "LanguageModel", precision: "Precision") -> "LanguageModel":
-    """A model in the format of its run, or where that was narrow in what this machine is quick at.
-
-    A token takes as long as reading all weights, of which half as many bytes are read sooner.
-    """
-    from fidgpt.train import native_precision
-
-    return (native_precision() if precision.dtype.itemsize < 4 else precision).replica(model)
-
-
-def _written(model: "LanguageModel", tokenizer: "Tokenizer", *, context: int) -> Iterator[str]:
+def _written(model: Any, tokenizer: Any, context: int) -> Iterator[str]:
+    """Yield the first text as it is written, then the others, which are written beside it."""
+    from fidgpt import train
     from fidgpt.model.generation import sampling
-    from fidgpt.train import continuations, derive_seed
 
+    first, *others = prompts = FLAGS.prompt
     choose = sampling(
-        seeds=[derive_seed(FLAGS.seed, "sample", row) for row in range(len(FLAGS.prompt))],
+        seeds=[train.derive_seed(FLAGS.seed, "sample", row) for row in range(len(prompts))],
         temperature=FLAGS.temperature,
         top_k=FLAGS.top_k or None,
         top_p=None if FLAGS.top_p == 1.0 else FLAGS.top_p,
@@ -118,33 +92,25 @@ def _written(model: "LanguageModel", tokenizer: "Tokenizer", *, context: int) ->
         repetition_penalty=None if FLAGS.repetition_penalty == 1.0 else FLAGS.repetition_penalty,
         vocab_size=tokenizer.vocab_size,
     )
-    steps = continuations(
+    yield first
+    for piece, *rest in train.continuations(
         model,
         tokenizer,
-        FLAGS.prompt,
+        prompts,
         context=context,
         num_tokens=FLAGS.num_tokens,
         choose=choose,
         stop=FLAGS.stop,
-    )
-    return _one_after_the_other(FLAGS.prompt, steps)
-
-
-def _one_after_the_other(prompts: Sequence[str], steps: Iterable[list[str]]) -> Iterator[str]:
-    """The first text as it is written, then the others, which were written beside it."""
-    others = [[prompt] for prompt in prompts[1:]]
-    yield prompts[0]
-    for first, *rest in steps:
-        yield first
-        for pieces, piece in zip(others, rest, strict=True):
-            pieces.append(piece)
+    ):
+        yield piece
+        others = [text + more for text, more in zip(others, rest, strict=True)]
     yield "\n"
-    for number, pieces in enumerate(others, start=2):
-        yield f"\n-- {number} of {len(prompts)} --\n{''.join(pieces)}\n"
+    for number, text in enumerate(others, start=2):
+        yield f"\n-- {number} of {len(prompts)} --\n{text}\n"
 
 
-def _scored(model: "LanguageModel", tokenizer: "Tokenizer", text: str, *, context: int) -> str:
-    """A line for each token, its log-probability and what it stands for; then the whole."""
+def _scored(model: Any, tokenizer: Any, text: str, context: int) -> str:
+    """Return a line for each token with its log-probability, then one for the whole text."""
     from fidgpt.model.generation import score
     from fidgpt.train import document_begin
 

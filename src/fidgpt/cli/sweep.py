@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli import show as asked
-from fidgpt.cli.flags import FLAGS, refuse_arguments
+from fidgpt.cli.flags import FLAGS, answered
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,8 +106,7 @@ def main(arguments: list[str]) -> int | None:
       ConfigError: a flag, an axis or the directory is wrong.
       RunError: a file of the sweep cannot be read or written.
     """
-    refuse_arguments(arguments)
-    if asked.answered():
+    if answered(arguments):
         return None
     from rich.console import Console  # late: --help and --list load no torch
 

@@ -1,7 +1,8 @@
-"""A trained model from where it lies: the directory of a run, or one of Hugging Face's."""
+"""A trained model from a directory: that of a run, or one of Hugging Face's."""
 
-from collections.abc import Mapping
-from functools import partial
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,12 +11,8 @@ from absl import flags
 from fidgpt.cli.app import FLAGS
 
 if TYPE_CHECKING:
-    import fiddle as fdl
-
-    from fidgpt.data import Tokenizer
-    from fidgpt.model import LanguageModel
-    from fidgpt.train import Precision, Trainer
-    from fidgpt.train.evaluation import Evaluator
+    from fidgpt import data, model, train
+    from fidgpt.train import evaluation
 
 
 flags.DEFINE_integer("step", None, "Take this checkpoint rather than the newest.")
@@ -23,27 +20,55 @@ flags.DEFINE_boolean("averaged", False, "Take the run's average of weights, not 
 
 
 class Trained(NamedTuple):
-    """A model with its weights, on the device of its run, and what goes with it.
+    """A model with its weights, on the device of its run, and what belongs to it.
 
     Attributes:
+      path: the directory.
       model: as training left it.
       tokenizer: what it reads and writes.
-      seq_len: the longest sequence that it is for, in tokens.
-      precision: the number format in which its run computes; of no run, one as wide as its file's.
-      evaluators: what its run measures, by name; nothing where it is of no run.
-      trainer: the other parts of its run, or of one that would train it.
+      precision: the number format of its run; of no run, one as wide as that of its weights.
+      evaluators: those of its run, by name; none if it is of no run.
+      trainer: its run's trainer, or one that would train it.
     """
 
-    model: "LanguageModel"
-    tokenizer: "Tokenizer"
-    seq_len: int
-    precision: "Precision"
-    evaluators: "Mapping[str, Evaluator]"
-    trainer: "Trainer"
+    path: Path
+    model: "model.LanguageModel"
+    tokenizer: "data.Tokenizer"
+    precision: "train.Precision"
+    evaluators: "Mapping[str, evaluation.Evaluator]"
+    trainer: "train.Trainer"
+
+
+def one_directory(arguments: list[str], command: str) -> Path:
+    """Return the only argument of a command, a directory.
+
+    Raises:
+      ConfigError: there is not one argument.
+    """
+    if len(arguments) == 1:
+        return Path(arguments[0])
+    from fidgpt.graph import ConfigError
+
+    raise ConfigError(f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME")
+
+
+@contextlib.contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Report what cannot be written.
+
+    Raises:
+      RunError: a file could not be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        from fidgpt.train import RunError
+
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def load_trained(path: Path) -> Trained:
-    """The model that a directory holds, ready to read and write; of a run, that of --step.
+    """Return the model in a directory, ready to read and write; of a run, that of --step.
 
     Raises:
       RunError: there is no run.
@@ -53,37 +78,46 @@ def load_trained(path: Path) -> Trained:
       DataError: there is no tokenizer that can be read.
     """
     # Late: --help loads no torch.
+    from fidgpt import data, interop, model, train
+    from fidgpt.compose.catalogue import own_catalogue
     from fidgpt.compose.runs import build_trainer
-    from fidgpt.data import load_tokenizer
-    from fidgpt.interop.hugging_face import load_hf
+    from fidgpt.compose.sources import load_run
+    from fidgpt.graph import ConfigError
     from fidgpt.interop.hugging_face.files import is_hub_directory
-    from fidgpt.model import materialize
+    from fidgpt.interop.hugging_face.settings import read_config
 
-    is_hub = is_hub_directory(path)
-    trainer = build_trainer(_of_hub(path) if is_hub else _of_run(path))
-    model, tokenizer = trainer.model, load_tokenizer(path / "tokenizer.json")
-    materialize(model, device=trainer.parallel.device, seed=0)
-    if is_hub:
-        load_hf(model, path)
+    if not is_hub_directory(path):
+        allowed = (*own_catalogue().packages, *FLAGS.allow)
+        trainer = build_trainer(load_run(path, allowed=allowed))
+        precision, evaluators = trainer.precision, trainer.evaluators
+    elif FLAGS.step is not None or FLAGS.averaged:
+        flag = "--averaged" if FLAGS.step is None else f"--step={FLAGS.step}"
+        raise ConfigError(
+            f"{flag}: {path} is a model of the hub, which has one set of weights, and not a run: "
+            "leave the flag out."
+        )
+    else:
+        trainer, evaluators = build_trainer(interop.from_hf(str(path))), {}
+        settings = read_config(path)
+        dtype = settings.get("dtype", settings.get("torch_dtype"))
+        # Weights in float16 are computed with in bfloat16 as well.
+        is_narrow = dtype in ("bfloat16", "float16")
+        precision = train.BFloat16() if is_narrow else train.Float32()
+    tokenizer = data.load_tokenizer(path / "tokenizer.json")
+    model.materialize(trainer.model, device=trainer.parallel.device, seed=0)
+    if is_hub_directory(path):
+        interop.load_hf(trainer.model, path)
     else:
         _restore(trainer, path)
-    precision = _precision_of_hub(path) if is_hub else trainer.precision
-    return Trained(
-        model.eval(),
-        tokenizer,
-        trainer.seq_len,
-        precision,
-        evaluators={} if is_hub else trainer.evaluators,
-        trainer=trainer,
-    )
+    return Trained(path, trainer.model.eval(), tokenizer, precision, evaluators, trainer)
 
 
-def _restore(trainer: "Trainer", path: Path) -> None:
-    """Gives a run's model the weights of its checkpoint, or their average."""
+def _restore(trainer: "train.Trainer", path: Path) -> None:
+    """Give a run's model the weights of its checkpoint, or their average."""
     from fidgpt.graph import ConfigError
     from fidgpt.optim.groups import train_only
 
-    restore = partial(
+    restore = functools.partial(
         trainer.checkpoints.restore, path, model=trainer.model, optimizer=None, step=FLAGS.step
     )
     if not FLAGS.averaged:
@@ -104,37 +138,3 @@ def _restore(trainer: "Trainer", path: Path) -> None:
             "the flag out."
         )
     average.exchange(trainer.model)
-
-
-def _of_run(path: Path) -> "fdl.Config":
-    from fidgpt.compose.catalogue import own_catalogue
-    from fidgpt.compose.runs import load_run
-
-    return load_run(path, allowed=(*own_catalogue().packages, *FLAGS.allow))
-
-
-def _of_hub(path: Path) -> "fdl.Config":
-    from fidgpt.graph import ConfigError
-    from fidgpt.interop.hugging_face import from_hf
-
-    if FLAGS.step is not None:
-        raise ConfigError(
-            f"--step={FLAGS.step} asks for a checkpoint, and {path} is no run but a model of the "
-            "hub, which has none: leave --step out."
-        )
-    if FLAGS.averaged:
-        raise ConfigError(f"--averaged: {path} is no run, and has one set of weights only.")
-    return from_hf(str(path))
-
-
-def _precision_of_hub(path: Path) -> "Precision":
-    """One as wide as that of the weights, which config.json names by its newer or its older key.
-
-    Weights in float16 are computed with in bfloat16 as well.
-    """
-    from fidgpt.interop.hugging_face.settings import read_config
-    from fidgpt.train import BFloat16, Float32
-
-    config = read_config(path)
-    is_narrow = config.get("dtype", config.get("torch_dtype")) in ("bfloat16", "float16")
-    return BFloat16() if is_narrow else Float32()

@@ -1,77 +1,87 @@
-"""What can be named on a command line: configs, fiddlers and components."""
+"""What can be named on a command line: configs, fiddlers, tags and components.
+
+Beside fidgpt's own names, those of dotted modules on PYTHONPATH, and those of installed packages
+that declare themselves in their `pyproject.toml`, whose modules `configs`, `fiddlers`, `tags` and
+`parts` are then known by name:
+
+    [project.entry-points."fidgpt.project"]
+    lab = "lab"
+"""
 
 import collections
 import enum
 import functools
 import importlib
+import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.compose.projects import find_dotted, installed_projects, module_in, offered
-from fidgpt.graph import ConfigError, read_value, suggest
+from fidgpt.graph import ConfigError, clone, read_value, suggest
 from fidgpt.graph.errors import at
-from fidgpt.graph.expressions import Call
+from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.graph.storage.codec import TORCH_MODULES, find_name, is_tag
 from fidgpt.late import exports
 
+GROUP = "fidgpt.project"
+_DOTTED_CONFIGS = {"from_hf": "fidgpt.interop.hugging_face.from_hf"}  # beside those in configs/
+_TORCH_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
+_LIMITED = ("fidgpt", "torch")  # not everything in these packages is for configs
+_INSTALLED = {"site-packages", "dist-packages"}
+_PACKAGES = ("model", "optim", "data", "train", "parallel")
+
 
 @functools.cache
 def user_errors() -> tuple[type[Exception], ...]:
     """Return the errors whose message alone is shown; imports the library that raises them."""
-    from fidgpt.data import DataError
-    from fidgpt.model import InitError, MachineError
-    from fidgpt.parallel import ParallelError
-    from fidgpt.train import CheckpointError, RunError
+    from fidgpt import data, model, parallel, train
 
     return (
         ConfigError,
-        DataError,
-        CheckpointError,
-        RunError,
-        ParallelError,
-        InitError,
-        MachineError,
+        data.DataError,
+        train.CheckpointError,
+        train.RunError,
+        parallel.ParallelError,
+        model.InitError,
+        model.MachineError,
     )
 
 
-def call_with(function: Callable[..., Any], call: Call, *given: Any) -> Any:
-    """What `function` returns for what is `given` and the typed arguments that come after it.
+def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
+    """Call a function with some arguments and, after them, those typed in a call.
 
     Raises:
       ConfigError: an argument is unknown, missing, one too many, or does not fit; or the function
         failed, which for a fiddler means that it does not suit the config.
     """
-    values = _read_arguments(function, call, skip=len(given))
-    parameters = inspect.signature(function).parameters.values()
-    nameless = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY][len(given) :]
-    first = [values.pop(name) for name in nameless if name in values]
-    return guarded(call.name, function, *given, *first, **values)
+    parameters = [*inspect.signature(function).parameters.values()][len(first) :]
+    values = _read_arguments(function, call, parameters)
+    nameless = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    more = [values.pop(name) for name in nameless if name in values]
+    return _guarded(call.name, function, *first, *more, **values)
 
 
 def needs_arguments(function: Callable[..., Any], *, given: int = 0) -> bool:
-    """Whether a function cannot be called without arguments, past the first that it is `given`."""
+    """Return whether a function cannot be called without arguments past the first `given`."""
     parameters = list(inspect.signature(function).parameters.values())[given:]
     return any(one.default is one.empty and one.kind not in VARIADIC for one in parameters)
 
 
-def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
-    """What a function of somebody's own returns.
-
-    Raises:
-      ConfigError: it failed, which for a fiddler means that it does not suit the config.
-    """
+def _guarded(name: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+    """Call user code, whose every failure becomes a ConfigError."""
     try:
-        return function(*given, **named)
-    except (Exception, SystemExit) as error:  # whatever goes wrong in code of somebody's own
+        return function(*args, **named)
+    except (Exception, SystemExit) as error:
         if isinstance(error, user_errors()):
             raise
         lines = str(error).splitlines() or [""]
@@ -82,56 +92,43 @@ def guarded(name: str, function: Callable[..., Any], /, *given: Any, **named: An
         ) from error
 
 
-def _read_arguments(function: Callable[..., Any], call: Call, *, skip: int) -> dict[str, Any]:
-    """The values of a function's parameters past the first `skip`, by name; defaults left out."""
-    parameters = list(inspect.signature(function).parameters.values())[skip:]
-    names = [parameter.name for parameter in parameters if parameter.kind not in VARIADIC]
-    if len(call.positional) > len(names):
+def _read_arguments(
+    function: Callable[..., Any], call: Call, parameters: list[inspect.Parameter]
+) -> dict[str, Any]:
+    """Return the typed values of a function's parameters by name, without defaults."""
+    known = {one.name: one for one in parameters if one.kind not in VARIADIC}
+    if len(call.positional) > len(known):
+        count = f"{len(known)} argument{'' if len(known) == 1 else 's'} ({', '.join(known)})"
         raise ConfigError(
-            f"{call.name} takes {_count(names)}, and is given {len(call.positional)}."
+            f"{call.name} takes {count if known else 'no arguments'}, and is given "
+            f"{len(call.positional)}."
         )
-    texts = dict(zip(names, call.positional, strict=False))
+    texts = dict(zip(known, call.positional, strict=False))
     for name, text in call.named.items():
-        if name not in names:
-            raise ConfigError(f"{call.name} has no argument {name!r}. {suggest(name, names)}")
+        if name not in known:
+            raise ConfigError(f"{call.name} has no argument {name!r}. {suggest(name, known)}")
         if name in texts:
             raise ConfigError(f"{call.name} is given {name} twice.")
         texts[name] = text
-    for parameter in parameters:
-        required = parameter.name in names and parameter.default is inspect.Parameter.empty
-        if required and parameter.name not in texts:
-            raise ConfigError(
-                f"{call.name} needs {parameter.name}: {call.name}({parameter.name}=...)."
-            )
-    return {name: _read(function, name, text) for name, text in texts.items()}
-
-
-def _read(function: Callable[..., Any], name: str, text: str) -> Any:
-    with at(name):
-        return read_value(text, hints_of(function).get(name, Any))
-
-
-def _count(names: list[str]) -> str:
-    if not names:
-        return "no arguments"
-    return f"{len(names)} {'argument' if len(names) == 1 else 'arguments'} ({', '.join(names)})"
-
-
-_WRITTEN_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
-_LIMITED = ("fidgpt", "torch")  # of which not all is for configs
-_INSTALLED = {"site-packages", "dist-packages"}
-_ROOMS = ("model", "optim", "data", "train", "parallel")
+    for name, one in known.items():
+        if one.default is one.empty and name not in texts:
+            raise ConfigError(f"{call.name} needs {name}: {call.name}({name}=...).")
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        with at(name):
+            values[name] = read_value(text, hints_of(function).get(name, Any))
+    return values
 
 
 class KnownParts(Mapping[str, Callable[..., Any]]):
-    """Parts by name; what is written with dots is looked up when it is asked for.
+    """Components by name; dotted names are looked up when they are asked for.
 
-    A bare name stands for what one room of fidgpt exports; where two rooms export it, it is
-    written `optim.Constant`. Classes of torch.nn and torch.optim are known by their bare names,
-    where nothing of fidgpt has them, and as `nn.LayerNorm`. Dotted names are theirs in full, and
-    what modules of the user's own offer. What no file could name, such as `torch.load`, is no part.
-    To ask for one that cannot be imported is a ConfigError, and so is one of a package that was
-    installed and neither declares itself nor is allowed.
+    A bare name is what one package of fidgpt exports; if two export it, it is written
+    `optim.Constant`. Classes of torch.nn and torch.optim are known by their bare names, where
+    fidgpt has none of that name, and as `nn.LayerNorm`. Other dotted names are written in full. A
+    name that a config file could not contain, such as `torch.load`, is not known. To ask for one
+    that cannot be imported is a ConfigError, and so is one of an installed package that neither
+    declares itself nor is allowed.
 
     Args:
       packages: installed projects; what they export, and what their modules `parts` offer, has
@@ -140,35 +137,34 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
     """
 
     def __init__(self, packages: tuple[str, ...] = (), allowed: tuple[str, ...] = ()) -> None:
-        self._packages = packages
+        self._projects = packages
         self._allowed = (*packages, *allowed)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        room, _, last = name.rpartition(".")
+        package, _, last = name.rpartition(".")
         if name in self._listed:
             return self._listed[name]
-        if last in self._rooms.get(room, {}):
-            return self._rooms[room][last]
-        searched = TORCH_MODULES if not room else (_WRITTEN_SHORT.get(room, room),)
-        for module in searched:
-            if module in TORCH_MODULES and (found := _class_of_torch(module, last)):
-                return found
-        if not room or room in self._rooms or room in TORCH_MODULES:
+        if last in self._exports.get(package, {}):
+            return self._exports[package][last]
+        for module in TORCH_MODULES if not package else (_TORCH_SHORT.get(package, package),):
+            if module in TORCH_MODULES:
+                found = vars(importlib.import_module(module)).get(last)
+                if inspect.isclass(found) and found.__module__.startswith(TORCH_MODULES):
+                    return found
+        if not package or package in self._exports or package in TORCH_MODULES:
             raise KeyError(name)
-        return self._dotted(name, room, last)
-
-    def _dotted(self, name: str, module: str, last: str) -> Callable[..., Any]:
-        top = module.partition(".")[0]
+        top = package.partition(".")[0]
         if top in _LIMITED:
             try:
-                return find_name(f"{module}:{last}")
+                return find_name(f"{package}:{last}")
             except ConfigError:
                 raise KeyError(name) from None
         found = find_dotted(name, "part")
-        if top not in self._allowed and _is_installed(top):
+        file = getattr(sys.modules[top], "__file__", None)
+        if top not in self._allowed and file and not _INSTALLED.isdisjoint(Path(file).parts):
             raise ConfigError(
-                f"{name} is no part: {top} is installed, and does not say that it has parts for "
-                f"fidgpt. If it has, add --allow={top}."
+                f"{name} cannot be used: {top} is installed and does not declare parts for "
+                f"fidgpt. If it has some, add --allow={top}."
             )
         return found
 
@@ -185,43 +181,28 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
         return len(self._listed)
 
     @cached_property
-    def _rooms(self) -> dict[str, dict[str, Any]]:
-        """What each room offers; imported when the first name is asked for, for it takes torch."""
-        own = {room: importlib.import_module(f"fidgpt.{room}") for room in _ROOMS}
-        exported = {room: _constructors(exports(module)) for room, module in own.items()}
-        return exported | {package: _parts_of(package) for package in self._packages}
+    def _exports(self) -> dict[str, dict[str, Any]]:
+        """The components that each package exports; imports torch when first used."""
+        found = {name: exports(importlib.import_module(f"fidgpt.{name}")) for name in _PACKAGES}
+        for name in self._projects:
+            top = importlib.import_module(name)
+            found[name] = {one: getattr(top, one) for one in getattr(top, "__all__", ())}
+            for module in _module_in(name, "parts"):
+                found[name] |= _offers(module)
+        return {
+            package: {name: value for name, value in named.items() if _is_constructor(value)}
+            for package, named in found.items()
+        }
 
     @cached_property
     def _listed(self) -> dict[str, Callable[..., Any]]:
-        """All that is offered, with its room where two rooms have the name."""
-        count = collections.Counter(name for offered in self._rooms.values() for name in offered)
+        """All components, with their package where two packages have the name."""
+        count = collections.Counter(name for found in self._exports.values() for name in found)
         return {
-            name if count[name] == 1 else f"{room}.{name}": value
-            for room, offered in self._rooms.items()
-            for name, value in offered.items()
+            name if count[name] == 1 else f"{package}.{name}": value
+            for package, found in self._exports.items()
+            for name, value in found.items()
         }
-
-
-def _is_installed(package: str) -> bool:
-    """Whether a package that was imported lies where package managers put what they install."""
-    file = getattr(sys.modules[package], "__file__", None)
-    return file is not None and not _INSTALLED.isdisjoint(Path(file).parts)
-
-
-def _exported(module: Any) -> dict[str, Any]:
-    return {name: getattr(module, name) for name in getattr(module, "__all__", ())}
-
-
-def _constructors(named: Mapping[str, Any]) -> dict[str, Any]:
-    """The classes and functions among named values, but for errors, protocols, enums and tags."""
-    return {name: value for name, value in named.items() if _is_constructor(value)}
-
-
-def _parts_of(package: str) -> dict[str, Any]:
-    """What a project exports, and what its module `parts` offers."""
-    module = module_in(package, "parts")
-    found = offered(module) if module else {}
-    return _constructors(_exported(importlib.import_module(package)) | found)
 
 
 def _is_constructor(value: Any) -> bool:
@@ -231,22 +212,15 @@ def _is_constructor(value: Any) -> bool:
     return not is_other
 
 
-def _class_of_torch(module: str, name: str) -> Callable[..., Any] | None:
-    """A class of torch, never what its files import; None where there is none of that name."""
-    found = vars(importlib.import_module(module)).get(name)
-    is_own = inspect.isclass(found) and found.__module__.startswith(TORCH_MODULES)
-    return found if is_own else None
-
-
 @dataclass(frozen=True)
 class Catalogue:
-    """Names and what they stand for; beside them only dotted names of importable modules.
+    """Names and what they stand for; other names are the dotted ones of importable modules.
 
     Attributes:
       configs: functions that return a graph.
       fiddlers: functions that change one.
       tags: quantities.
-      parts: constructors, and functions that parts take.
+      parts: constructors, and functions that components take.
       packages: packages whose callables a file may name.
     """
 
@@ -257,12 +231,12 @@ class Catalogue:
     packages: tuple[str, ...] = ()
 
     def find(self, kind: str, name: str) -> Any:
-        """What a name stands for, as a `config`, `fiddler` or `tag`.
+        """Return what a name stands for, as a `config`, `fiddler` or `tag`.
 
         Raises:
           ConfigError: there is nothing of that name and kind; the nearest names are suggested.
         """
-        known = self._lists[kind]
+        known: Mapping[str, Any] = getattr(self, f"{kind}s")
         if name in known:
             return known[name]
         if "." in name:
@@ -272,16 +246,13 @@ class Catalogue:
         raise ConfigError(f"there is no {kind} {name!r}. {remedy}")
 
     def kind_of(self, name: str) -> str | None:
-        """The kind under which a name is listed; None where it is not."""
-        return next((kind for kind, known in self._lists.items() if name in known), None)
-
-    @property
-    def _lists(self) -> dict[str, Mapping[str, Any]]:
-        return {"config": self.configs, "fiddler": self.fiddlers, "tag": self.tags}
+        """Return the kind under which a name is listed, if it is."""
+        kinds = ("config", "fiddler", "tag")
+        return next((kind for kind in kinds if name in getattr(self, f"{kind}s")), None)
 
 
 def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
-    """The catalogue of fidgpt's own configs, fiddlers, tags and parts, and of installed projects.
+    """Return the catalogue of fidgpt's own names and those of installed projects.
 
     Args:
       allowed: more packages whose callables a file may name.
@@ -290,36 +261,152 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
       ConfigError: an installed project cannot be imported.
     """
     from fidgpt import configs, fiddlers, tags
-    from fidgpt.interop.hugging_face import from_hf
 
-    projects = installed_projects()
+    packages = tuple(sorted({point.value for point in entry_points(group=GROUP)}))
+    dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
+    own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}
     return Catalogue(
-        configs=_with_projects(
-            _listed(configs) | {"from_hf": from_hf}, [project.configs for project in projects]
-        ),
-        fiddlers=_with_projects(_listed(fiddlers), [project.fiddlers for project in projects]),
-        tags=_with_projects(_tags(tags), [project.tags for project in projects]),
-        parts=KnownParts(tuple(project.package for project in projects), allowed),
-        packages=(*(project.package for project in projects), *allowed),
+        configs=_with_projects(_offers(configs) | dotted, packages, "config"),
+        fiddlers=_with_projects(_offers(fiddlers), packages, "fiddler"),
+        tags=_with_projects(own_tags, packages, "tag"),
+        parts=KnownParts(packages, allowed),
+        packages=(*packages, *allowed),
     )
 
 
-def _listed(module: Any) -> dict[str, Any]:
-    return {name: getattr(module, name) for name in module.__all__}
+def _with_projects(own: dict[str, Any], packages: Iterable[str], kind: str) -> dict[str, Any]:
+    """Return own names, the dotted ones of projects, and bare ones that one project alone has."""
+    dotted = {
+        f"{module.__name__}.{name}": value
+        for package in packages
+        for module in _module_in(package, f"{kind}s")
+        for name, value in _offers(module).items()
+        if _is_kind(value, kind)
+    }
+    bare = collections.Counter(name.rpartition(".")[2] for name in dotted)
+    short = {last: v for name, v in dotted.items() if bare[last := name.rpartition(".")[2]] == 1}
+    return short | own | dotted
 
 
-def _tags(module: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(module).items() if is_tag(value)}
+def config_named(text: str, catalogue: Catalogue) -> fdl.Config:
+    """Return a copy of the graph that a config function returns, since it may keep its own.
+
+    Raises:
+      ConfigError: there is no such function, it fails, or returns no graph.
+    """
+    call = parse_call(text)
+    root = call_with(catalogue.find("config", call.name), call)
+    if not isinstance(root, fdl.Config):
+        raise ConfigError(
+            f"{call.name} returns {type(root).__name__}, and a config is a fdl.Config."
+        )
+    return clone(root)
 
 
-def _with_projects(own: dict[str, Any], others: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """All names; of the projects' dotted ones, and bare ones that only one project has."""
-    merged = dict(own)
-    bare = [name.rpartition(".")[2] for names in others for name in names]
-    for names in others:
-        for name, value in names.items():
-            merged[name] = value
-            short = name.rpartition(".")[2]
-            if short not in own and bare.count(short) == 1:
-                merged[short] = value
-    return merged
+def call_fiddler(text: str, root: fdl.Config, catalogue: Catalogue) -> None:
+    """Change a graph by a fiddler that is called in a text, such as `use_gqa(num_kv_heads=2)`.
+
+    Raises:
+      ConfigError: there is no such fiddler, it fails, or it returns something.
+    """
+    call = parse_call(text)
+    _require_none(call.name, call_with(catalogue.find("fiddler", call.name), call, root))
+
+
+def run_fiddler(name: str, fiddler: Any, root: fdl.Config) -> None:
+    """Change a graph by a fiddler: a function, or a node for one with arguments.
+
+    Raises:
+      ConfigError: it is not a fiddler, fails, or returns something.
+    """
+    is_part = isinstance(fiddler, fdl.Partial)
+    function = _guarded(name, fdl.build, fiddler) if is_part else fiddler
+    if not callable(function) or isinstance(function, fdl.Buildable):
+        raise ConfigError(f"{name} is not a fiddler: give a function, or a fdl.Partial of one.")
+    _require_none(name, _guarded(name, function, root))
+
+
+def _require_none(name: str, returned: Any) -> None:
+    if returned is not None:
+        raise ConfigError(
+            f"{name} returns {type(returned).__name__}, and a fiddler returns None: it "
+            "changes the graph that it is given."
+        )
+
+
+def find_dotted(name: str, kind: str) -> Any:
+    """Return what a module offers under a dotted name, such as `lab.ablations.narrow`.
+
+    A module offers what it lists in `__all__`, or else its own public definitions; never what it
+    has imported. Python's own modules offer nothing.
+
+    Args:
+      name: the dotted name.
+      kind: what is wanted: a `config`, `fiddler`, `tag` or `part`.
+
+    Raises:
+      ConfigError: there is no such module, or it offers no such thing.
+    """
+    module_name, _, last = name.rpartition(".")
+    package = module_name.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        raise ConfigError(
+            f"there is no {kind} {name!r}: {package} is one of Python's own modules, which hold "
+            "none. A module of yours needs a name of its own."
+        )
+    known = _offers(_imported(module_name, f"{kind} {name!r}"))
+    if last not in known:
+        raise ConfigError(f"{module_name} offers no {kind} {last!r}. {suggest(last, known)}")
+    if not _is_kind(known[last], kind):
+        raise ConfigError(f"{name} is not a {kind}, but {type(known[last]).__name__}.")
+    return known[last]
+
+
+def _offers(module: ModuleType) -> dict[str, Any]:
+    """Return what a module lists in `__all__`, or else its own public definitions."""
+    if hasattr(module, "__all__"):
+        return {name: getattr(module, name) for name in module.__all__}
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name[0] != "_" and getattr(value, "__module__", None) == module.__name__
+    }
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    if kind == "tag":
+        return is_tag(value)
+    if kind == "part":
+        return callable(value) and not is_tag(value)
+    return inspect.isfunction(value)
+
+
+def _imported(name: str, wanted: str) -> ModuleType:
+    if not all(piece.isidentifier() for piece in name.split(".")):
+        raise ConfigError(f"there is no {wanted}: {name!r} cannot be the name of a module.")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise ConfigError(
+                f"there is no module {missing!r} for {wanted}: is its folder on PYTHONPATH?"
+            ) from None
+        raise ConfigError(f"{name} cannot be imported for {wanted}: {error}.") from error
+    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        first = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"{name} cannot be imported for {wanted}: {type(error).__name__}: {first:.200}"
+        ) from error
+
+
+def _module_in(package: str, name: str) -> list[ModuleType]:
+    """Return a module of an installed project, such as its `configs`, if it has one.
+
+    Raises:
+      ConfigError: it cannot be imported.
+    """
+    wanted, full = f"the installed project {package!r}", f"{package}.{name}"
+    top = _imported(package, wanted)
+    has_module = hasattr(top, "__path__") and importlib.util.find_spec(full) is not None
+    return [_imported(full, wanted)] if has_module else []

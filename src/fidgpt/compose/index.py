@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.compose.spelling import DEFAULT_CONFIG, is_base
+from fidgpt.compose.directives import DEFAULT_CONFIG, is_base
 from fidgpt.files import cache_directory
 
 Index = dict[str, Any]

@@ -17,9 +17,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.compose.catalogue import Catalogue, own_catalogue, user_errors
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
+from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, checksum
-from fidgpt.compose.spelling import KINDS, split_directive
 from fidgpt.files import atomic_path
 from fidgpt.graph import ConfigError, nodes, parts, resolve, title
 from fidgpt.graph.docs import doc_of, first_sentence
@@ -43,18 +43,6 @@ from fidgpt.graph.walk import children, join, step_to
 Entry = dict[str, Any]
 _LONGEST_VALUE = 120
 _MOST_FILES = 64
-_COMPLETES = {  # by kind of directive, what completes its text; "value" is a path of one
-    "config": "config",
-    "config_file": "file",
-    "fiddler": "fiddler",
-    "set": "value=",
-    "tag": "tag=",
-    "del": "path",
-    "use": "path=",
-    "tie": "path=path",
-    "untie": "path",
-    "patch": "file",
-}
 
 
 def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
@@ -64,7 +52,7 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
       ConfigError: the directive is wrong.
     """
     catalogue = own_catalogue(tuple(allowed))
-    root = compose([directive], catalogue)
+    root = compose([directive], catalogue).config
     kind, rest = split_directive(directive)
     made = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
     tags = {**catalogue.tags, **_other_tags(root, catalogue)}
@@ -77,9 +65,6 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
     return {
         "roots": roots,
         "checksum": checksum(roots),
-        "directives": {
-            kind: {"doc": doc, "completes": _COMPLETES.get(kind, "")} for kind, doc in KINDS.items()
-        },
         "configs": {name: _call_entry(one) for name, one in catalogue.configs.items()},
         "fiddlers": {name: _call_entry(one, 1) for name, one in catalogue.fiddlers.items()},
         "tags": {name: {"doc": first_sentence(tag.description)} for name, tag in tags.items()},

@@ -1,52 +1,55 @@
-"""The command that reproduces a run."""
+"""The command that reproduces a config."""
 
 import contextlib
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.directives import (
+    DEFAULT_CONFIG,
+    is_base,
+    is_by_machine,
+    kind_of,
+    split_directive,
+)
 from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import is_url
-from fidgpt.compose.spelling import DEFAULT_CONFIG, is_base, is_by_machine, split_directive
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.assignments import sources_of
 from fidgpt.graph.codegen import shortest
 from fidgpt.graph.errors import at
 from fidgpt.graph.reproduce import Repro, nearest, repro
 
-_NOTHING: Mapping[str, Any] = {}
+_MOST_KEPT = 256  # graphs that are kept, since others begin like them
 
 
 class NamedGraphs(Mapping[str, Any]):
-    """The graph of each config that takes no arguments, by its directive, made when asked for.
+    """The graph of each config that needs no arguments, by its directive, made when asked for.
 
-    To ask for one raises a ConfigError where somebody's config is wrong.
+    To ask for one raises a ConfigError if the config is wrong.
     """
 
-    def __init__(self, catalogue: Catalogue, *, made: Mapping[str, Any] = _NOTHING) -> None:
-        """Knows those of a catalogue, and besides some that are `made` already."""
+    def __init__(self, catalogue: Catalogue, *, made: Mapping[str, Any] | None = None) -> None:
+        """Offer the configs of a catalogue, and some graphs that are `made` already."""
         self._catalogue = catalogue
-        self._made = dict(made)
-        self._directives: list[str] = []
-        seen: set[int] = set()
-        for name in sorted(catalogue.configs, key=lambda one: "." in one):  # bare names first
-            function = catalogue.configs[name]
-            if id(function) not in seen and not needs_arguments(function):
-                seen.add(id(function))
-                self._directives.append(f"config:{name}")
-        self._directives += made.keys() - set(self._directives)
+        self._made = dict(made or {})
+        names = sorted(catalogue.configs, key=lambda one: "." in one)  # bare names first
+        functions = {id(catalogue.configs[name]): name for name in reversed(names)}
+        usable = [n for n in names if functions[id(catalogue.configs[n])] == n]
+        usable = [name for name in usable if not needs_arguments(catalogue.configs[name])]
+        self._directives = list(dict.fromkeys([*(f"config:{n}" for n in usable), *self._made]))
 
     def __getitem__(self, directive: str) -> Any:
         if directive not in self._directives:
             raise KeyError(directive)
         if directive not in self._made:
-            self._made[directive] = compose([directive], self._catalogue)
+            self._made[directive] = compose([directive], self._catalogue).config
         return self._made[directive]
 
     def __iter__(self) -> Iterator[str]:
@@ -56,17 +59,21 @@ class NamedGraphs(Mapping[str, Any]):
         return len(self._directives)
 
 
-def nearest_named(cfg: fdl.Config, catalogue: Catalogue) -> str:
-    """The directive of the config that differs least from a graph.
+def base_of(made: Composition) -> str:
+    """Return the directive of the config that a graph began with, or of the nearest if unknown.
 
     Raises:
       ConfigError: the graph cannot be bound.
     """
-    return nearest(cfg, NamedGraphs(catalogue))
+    first = made.effects[0].text if made.effects else ""
+    if split_directive(first)[0] == "config":
+        return first
+    known = _named_base(remembered(made.config), made.catalogue)
+    return next(iter(known), "") or nearest(made.config, NamedGraphs(made.catalogue))
 
 
-def other_directive(text: str, catalogue: Catalogue) -> str:
-    """The directive that makes the graph that somebody means by a name or a path.
+def directive_for(text: str, catalogue: Catalogue) -> str:
+    """Return the directive for the graph that a user means by a name or a path.
 
     Args:
       text: a directive such as `config:debug`, the name of a config, a file, or the directory of
@@ -80,15 +87,16 @@ def other_directive(text: str, catalogue: Catalogue) -> str:
         return text
     if is_url(text):
         is_file = text.endswith((".json", ".yaml", ".yml"))
-        return f"config_file:{text}" if is_file else f"config_file:{text.rstrip('/')}/config.json"
+        return f"config_file:{text if is_file else text.rstrip('/') + '/config.json'}"
     path = Path(text).expanduser()
     if (path / "config.json").is_file():
         return f"config_file:{path / 'config.json'}"
     if path.is_file():
         return f"config_file:{path}"
     name = text.partition("(")[0].strip()
-    if name in catalogue.configs or _is_dotted(name, catalogue):
-        return f"config:{text}"
+    with contextlib.suppress(ConfigError):
+        if name in catalogue.configs or ("." in name and catalogue.find("config", name)):
+            return f"config:{text}"
     with at(f"--diff={text}"):
         if path.is_dir():
             raise ConfigError("this directory holds no run: there is no config.json in it.")
@@ -98,48 +106,29 @@ def other_directive(text: str, catalogue: Catalogue) -> str:
         )
 
 
-def _is_dotted(name: str, catalogue: Catalogue) -> bool:
-    """Whether a dotted name is that of a config in a module of somebody's own."""
-    with contextlib.suppress(ConfigError):
-        return "." in name and bool(catalogue.find("config", name))
-    return False
-
-
-FILES = ("config_file", "config_str", "patch")  # what they hold, nobody else may have
+def _is_portable(directive: str) -> bool:
+    kind = kind_of(directive)
+    return kind is None or kind.portable
 
 
 def remembered(cfg: fdl.Config) -> list[str]:
-    """The directives that a graph remembers, in order, as far as something of each is left."""
-    said: dict[tuple[bool, int], list[str]] = {}
+    """Return the directives that a graph's history names, in order, without those of files."""
+    found: dict[tuple[bool, int], list[str]] = {}
     for one in sources_of(node.value for node in parts(cfg)):
         if one.kind == "directive":
-            said.setdefault((one.run is None, one.number), []).append(one.text)
-    # What was said of an earlier run, which has its name before it, goes before what is new; and
-    # a run that went on with directives counts them from 1 again.
-    ordered = sorted(
-        (is_new, nth, number, one)
-        for (is_new, number), all_of_it in said.items()
-        for nth, one in enumerate(all_of_it)
-    )
-    return [one for *_, one in ordered if split_directive(one)[0] not in FILES]
+            found.setdefault((one.run is None, one.number), []).append(one.text)
+    # Those of a previous run, which has a name, come first; a resumed run counts from 1 again.
+    return [one for key in sorted(found) for one in found[key] if _is_portable(one)]
 
 
-def begun_with(cfg: fdl.Config, catalogue: Catalogue) -> str | None:
-    """The config that a graph remembers to have begun with, as a directive; None: it knows none."""
-    return next(iter(own_base(remembered(cfg), catalogue)), None)
-
-
-def own_base(said: list[str], catalogue: Catalogue) -> dict[str, Any]:
-    """The graph that some directives begin with, where a config's name makes it."""
-    if not said or split_directive(said[0])[0] != "config":
+def _named_base(directives: Sequence[str], catalogue: Catalogue) -> dict[str, Any]:
+    """Return the graph that some directives begin with, if a named config makes it."""
+    if not directives or split_directive(directives[0])[0] != "config":
         return {}
     try:
-        return {said[0]: compose(said[:1], catalogue)}
+        return {directives[0]: compose(directives[:1], catalogue).config}
     except ConfigError:  # of an old run, whose config has another name today
         return {}
-
-
-_MOST_KEPT = 256  # graphs that are kept, since others begin like them
 
 
 def command_for(
@@ -149,101 +138,84 @@ def command_for(
     directives: Sequence[str] = (),
     allowed: Sequence[str] = (),
 ) -> str:
-    """The shortest command found that makes a graph, and what it cannot make.
+    """Return the shortest command found that makes a graph, and what it cannot make.
 
     Args:
       cfg: the graph.
       catalogue: what has a name.
-      directives: those that made it, which may name a config of somebody's own, or give arguments;
-        where they are not known, what the graph remembers of them is tried.
+      directives: those that made it, which may name a config of the user's, or give arguments; if
+        they are unknown, what the graph remembers of them is tried.
       allowed: packages that the command is to allow too.
 
     Raises:
       ConfigError: the graph holds what has no name.
     """
-    begins_with_file = not directives or split_directive(directives[0])[0] in FILES
-    said = remembered(cfg) if begins_with_file else list(directives)
-    bases = NamedGraphs(catalogue, made=own_base(said, catalogue))
-    found = _found(cfg, bases, catalogue, said=said)
-    if found.is_same:
-        return f"{train_command(found.directives, allowed=allowed)}\n"
+    is_known = bool(directives) and _is_portable(directives[0])
+    known = list(directives) if is_known else remembered(cfg)
+    bases = NamedGraphs(catalogue, made=_named_base(known, catalogue))
+    found = _search(cfg, bases, catalogue, known=known)
     text = f"{train_command(found.directives, allowed=allowed)}\n{_rest(found)}"
-    if directives and fingerprint(compose(directives, catalogue)) == fingerprint(cfg):
-        said = train_command(directives, allowed=allowed)
-        text += f"# As it was said, the very same:\n#   {said}\n"
+    if found.is_same or not directives:
+        return text
+    if fingerprint(compose(directives, catalogue).config) == fingerprint(cfg):
+        text += (
+            f"# The command as given makes it:\n#   {train_command(directives, allowed=allowed)}\n"
+        )
     return text
 
 
 def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
-    """The directives, one on a line, that make `cfg` of the graph that `first` makes.
+    """Return the directives, one on a line, that make `cfg` of the graph that `first` makes.
 
     Raises:
       ConfigError: a graph holds what has no name.
     """
-    found = _found(cfg, {first: compose([first], catalogue)}, catalogue)
+    found = _search(cfg, {first: compose([first], catalogue).config}, catalogue)
     lines = "".join(f"{shlex.quote(f'--config={one}')}\n" for one in found.directives[1:])
-    rest = _rest(found)
-    return lines + rest if lines or rest else "no difference\n"
+    return f"{lines}{_rest(found)}" or "no difference\n"
 
 
-def _found(
-    cfg: fdl.Config, bases: Mapping[str, Any], catalogue: Catalogue, *, said: Sequence[str] = ()
+def _search(
+    cfg: fdl.Config, bases: Mapping[str, Any], catalogue: Catalogue, *, known: Sequence[str] = ()
 ) -> Repro:
-    portable = [one for one in said if split_directive(one)[0] not in FILES]
-    portable = [one for one in portable if not is_by_machine(one)]
-    own = [one for one in portable if split_directive(one)[0] == "fiddler"]
-    return repro(
-        cfg,
-        bases,
-        compose=_composing(catalogue),
-        fiddlers=dict.fromkeys([*_plain_fiddlers(catalogue), *own]),
-        known=_with_base(portable) if len(portable) == len(said) else (),
-        part_name=lambda function: part_name(function, catalogue),
-    )
-
-
-def _composing(catalogue: Catalogue) -> Callable[[Sequence[str]], Any]:
-    """Makes the graphs of directives, each by its last directive from that of those before it."""
-
-    @functools.lru_cache(maxsize=_MOST_KEPT)
-    def made(said: tuple[str, ...]) -> Any:
-        *first, last = said
-        return compose([last], catalogue, base=made(tuple(first)) if first else None)
-
-    return lambda said: made(tuple(said))
-
-
-def _with_base(said: list[str]) -> list[str]:
-    """Directives with the config that they begin with unless they say so."""
-    is_said = not said or split_directive(said[0])[0] == "config"
-    return said if is_said else [f"config:{DEFAULT_CONFIG}", *said]
-
-
-def _plain_fiddlers(catalogue: Catalogue) -> list[str]:
-    return [
+    portable = [one for one in known if _is_portable(one) and not is_by_machine(one)]
+    plain = [
         f"fiddler:{name}"
         for name, function in catalogue.fiddlers.items()
         if not is_by_machine(f"fiddler:{name}") and not needs_arguments(function, given=1)
     ]
+    own = [one for one in portable if split_directive(one)[0] == "fiddler"]
+    begins = not portable or split_directive(portable[0])[0] == "config"
+    start = [] if begins else [f"config:{DEFAULT_CONFIG}"]
+
+    @functools.lru_cache(maxsize=_MOST_KEPT)
+    def made(directives: tuple[str, ...]) -> Any:
+        *first, last = directives
+        return compose([last], catalogue, base=made(tuple(first)) if first else None).config
+
+    return repro(
+        cfg,
+        bases,
+        compose=lambda directives: made(tuple(directives)),
+        fiddlers=dict.fromkeys([*plain, *own]),
+        known=[*start, *portable] if len(portable) == len(known) else (),
+        part_name=lambda function: part_name(function, catalogue),
+    )
 
 
 def part_name(function: Any, catalogue: Catalogue) -> str:
-    """The shortest name under which the catalogue has a constructor; its own where it has none."""
+    """Return the shortest name of a constructor in a catalogue; its own if it has none there."""
     name = getattr(function, "__qualname__", repr(function))
     module = shortest(getattr(function, "__module__", "builtins"), name.partition(".")[0])
-    names = (name, f"{module.rpartition('.')[2]}.{name}", f"{module}.{name}")
-    return next((one for one in names if _stands_for(one, function, catalogue)), name)
-
-
-def _stands_for(name: str, function: Any, catalogue: Catalogue) -> bool:
-    try:
-        return catalogue.parts[name] is function
-    except (KeyError, ConfigError):
-        return False
+    for one in (name, f"{module.rpartition('.')[2]}.{name}", f"{module}.{name}"):
+        with contextlib.suppress(KeyError, ConfigError):
+            if catalogue.parts[one] is function:
+                return one
+    return name
 
 
 def _rest(found: Repro) -> str:
-    """What no directive can say, as comments."""
+    """Return what no directive can express, as comments."""
     if found.is_same:
         return ""
     lines = diff_text(found.left).splitlines() if found.left else ["in what no difference shows"]

@@ -1,50 +1,62 @@
-"""Runs: composed, checked and built."""
+"""Runs: configs built and tried, and the directories of new and resumed runs."""
 
 import json
+import math
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import fiddle as fdl
 import torch
 
-from fidgpt.compose.sources import load_told, recall
-from fidgpt.compose.spelling import DEFAULT_CONFIG, split_directive
-from fidgpt.compose.trial import patch, surroundings, try_model, try_optimizer
+from fidgpt import graph
+from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
+from fidgpt.compose.environment import environment, patch
 from fidgpt.configs import constraints as rules
-from fidgpt.graph import ConfigError, build, diff, diff_text, dump, fingerprint, load
+from fidgpt.cost import first_of_each, with_zeros
+from fidgpt.graph import ConfigError, Resolved
+from fidgpt.graph.constraints import shown, shown_last
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
-from fidgpt.graph.provenance import attributed_to, dump_provenance
-from fidgpt.train import RunDirectory, RunError, Trainer
+from fidgpt.graph.provenance import dump_provenance
+from fidgpt.graph.storage.bound import BoundGraph
+from fidgpt.model.materialization import check_inits
+from fidgpt.train import RunDirectory, Trainer
+from fidgpt.train.facts import trainable_copy
 from fidgpt.train.run_directory import FLAGS_FILE
+
+_REMEDY = (
+    "--debug shows the whole error, --print what each component inherits. Models are tried on the "
+    "meta device: make tensors on the device of the input, as torch.arange(n, device=x.device), "
+    "and read no values of them."
+)
+CONSTRAINTS = [vars(rules)[name] for name in rules.__all__]
 
 
 def allow_flags(allowed: Iterable[str]) -> list[str]:
-    """The flags that tell a command of packages of the user's own."""
+    """Return the flags that allow a command some packages of the user's."""
     return [f"--allow={package}" for package in allowed]
 
 
 def train_command(directives: Iterable[str], *, allowed: Iterable[str] = ()) -> str:
-    """The line that trains what directives make, in which packages are allowed."""
-    said = [f"--config={directive}" for directive in directives]
-    return shlex.join(["python", "train.py", *allow_flags(allowed), *said])
+    """Return the line that trains what directives make, with some packages allowed."""
+    flags = [f"--config={directive}" for directive in directives]
+    return shlex.join(["python", "train.py", *allow_flags(allowed), *flags])
 
 
-CONSTRAINTS = [vars(rules)[name] for name in rules.__all__]
-
-
-def build_trainer(cfg: fdl.Config) -> Trainer:
-    """Builds a graph without giving its tensors memory: any size takes seconds anywhere.
+def build_trainer(cfg: fdl.Config | Resolved) -> Trainer:
+    """Build a config without giving its tensors memory, which takes seconds for any size.
 
     Raises:
-      ConfigError: the graph is wrong, or is no trainer's, or its model cannot read or start, or
+      ConfigError: the graph is wrong, or makes no trainer, or its model cannot read or start, or
         its optimizer cannot be made.
     """
     with torch.device("meta"):
-        trainer = build(cfg, constraints=CONSTRAINTS)
+        trainer = graph.build(cfg, constraints=CONSTRAINTS)
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
     try_model(trainer)
@@ -52,140 +64,181 @@ def build_trainer(cfg: fdl.Config) -> Trainer:
     return trainer
 
 
-def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
-    """The graph of a run, from its directory.
+def try_model(trainer: Trainer) -> None:
+    """Pass one sequence through a model, and check that its parameters can be initialized.
 
-    Args:
-      path: the directory.
-      allowed: packages of the user's own whose callables the config may name.
+    Of layers that are alike it goes through one only.
 
     Raises:
-      RunError: there is no run.
-      ConfigError: its config cannot be read.
+      InitError: a component does not define how it is initialized.
+      ConfigError: components of the model do not fit each other.
     """
-    file = path / "config.json"
+    check_inits(trainer.model)
+    if _runs_small(trainer):
+        return
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise RunError(
-            f"{path} holds no run: {file.name} cannot be read ({reason}).{_anew(path)}"
-        ) from None
-    try:
-        with attributed_to(str(file)):
-            cfg = load_told(text, source=str(file), allowed=allowed)
-    except ConfigError as error:
-        if _is_json_object(text):
-            raise
-        raise ConfigError(f"{error}{_anew(path)}") from None
-    return recall(cfg, str(file))
+        _pass_on_meta(trainer)
+    except Exception as error:  # whatever goes wrong in a user's model
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(
+            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
+            f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_REMEDY}"
+        ) from error
 
 
-def _is_json_object(text: str) -> bool:
-    """Whether a text is one, which what a disk lost or turned hardly is."""
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
+def _pass_on_meta(trainer: Trainer) -> None:
+    with first_of_each(trainer.model):
+        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+
+
+def _runs_small(trainer: Trainer) -> bool:
+    """Whether a small model passes with zeros, which is faster; if not, the meta device decides."""
+    device = trainer.parallel.device
+    model = with_zeros(trainer.model, num_tokens=trainer.seq_len, device=device)
+    if model is None:
         return False
+    try:
+        # What is made without a device is on the wrong one, as it would be on a GPU.
+        with first_of_each(model), torch.device("meta"):
+            model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
+    except Exception:  # whatever goes wrong in a user's model
+        return False
+    return True
 
 
-def _anew(path: Path) -> str:
-    """How a run's config is made again, if it is known how it was made first."""
-    command = path / "command.txt"
-    if not command.is_file():
-        return ""
-    return (
-        f"\n{command} is how the run was begun: its --config flags with --print=json print "
-        "config.json anew, and the checkpoints do not need it."
-    )
+def _where(model: torch.nn.Module, error: Exception) -> str:
+    """Return the innermost module whose own code failed, and the line; "" if there is none."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        module = frame.f_locals.get("self")
+        is_torchs = frame.f_globals.get("__name__", "").startswith("torch.")
+        if id(module) in names and not is_torchs:
+            file = Path(frame.f_code.co_filename).name
+            return f"{names[id(module)]} ({type(module).__name__}), {file}:{line}: "
+    return ""
+
+
+def try_optimizer(trainer: Trainer) -> None:
+    """Split the parameters of a model into groups and make the optimizer, as the run will.
+
+    Raises:
+      ConfigError: there are no such groups, or the optimizer rejects its arguments, or one of them
+        is infinite.
+    """
+    model = trainer.model
+    if trainer.trainable is not None:
+        model = trainable_copy(model, trainer.trainable)
+    groups = _made("groups", trainer.groups, model)
+    optimizer = _made("optimizer", trainer.optimizer, groups) if groups else None
+    for group in optimizer.param_groups if optimizer is not None else ():
+        for name, value in group.items():
+            numbers = value if isinstance(value, list | tuple) else [value]
+            is_number = (isinstance(one, int | float) and math.isinf(one) for one in numbers)
+            if name != "params" and any(is_number):
+                raise ConfigError(
+                    f"optimizer: {name}={value!r} must be finite.",
+                    place="optimizer",
+                    sources=[f"optimizer.{name}"],
+                )
+
+
+def _made(place: str, make: Callable[[Any], Any], argument: Any) -> Any:
+    """Return what a user's function makes of a model without memory; None if it needs values."""
+    try:
+        return make(argument)
+    except RuntimeError:  # as of tensors that have none
+        return None
+    except (TypeError, ValueError) as error:
+        arguments = getattr(make, "keywords", {})
+        names = shown(str(error), arguments) or shown_last(str(error), arguments)
+        sources = [f"{place}.{name}" for name in names]
+        raise ConfigError(f"{place}: {error}", place=place, sources=sources) from error
 
 
 def new_run(
-    cfg: fdl.Config,
+    cfg: fdl.Config | Resolved,
     *,
     directives: Sequence[str],
     path: str | None,
     allowed: tuple[str, ...] = (),
     flags: Sequence[str] = (),
 ) -> RunDirectory:
-    """The directory of a new run of `cfg`: as asked, or `runs/NAME-TIME` where one stands.
-
-    It keeps, beside the numbers, what one needs to understand the run and to do it again.
+    """Return the directory of a new run, with what one needs to understand and repeat it.
 
     Args:
-      cfg: the graph.
+      cfg: the graph, or the graph resolved.
       directives: what made it.
-      path: the directory; one of its own in `runs` unless said.
-      allowed: packages of the user's own whose callables the config may name.
-      flags: what every command about the run has to be told, such as `--allow=lab`.
+      path: the directory; None for `runs/NAME-TIME`.
+      allowed: packages of the user's whose callables the config may name.
+      flags: what every command about the run needs, such as `--allow=lab`.
 
     Raises:
-      ConfigError: the config cannot be written to a file, or what is read from it is another.
+      ConfigError: the config cannot be written to a file and read again.
     """
-    environment = {"fingerprint": fingerprint(cfg)} | surroundings()
+    resolved = Resolved.of(cfg)
+    recorded = {"fingerprint": graph.fingerprint(resolved)} | environment()
     changes = patch()
-    texts = _texts_of(cfg, allowed, flags) | {
+    texts = _texts_of(resolved, allowed, flags) | {
         "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
-        "environment.json": json.dumps(environment, indent=1) + "\n",
+        "environment.json": json.dumps(recorded, indent=1) + "\n",
         **({"changes.patch": changes} if changes else {}),
     }
     named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory = Path(path) if path else _free(Path("runs") / named)
-    return RunDirectory(directory, texts=texts, identity=_identity(cfg))
+    directory, number = Path(path) if path else Path("runs") / named, 1
+    while not path and directory.exists():
+        number += 1
+        directory = directory.with_name(f"{named}-{number}")
+    return RunDirectory(directory, texts=texts, identity=_identity(resolved))
 
 
 def resumed_run(
     path: Path,
     old: fdl.Config,
-    cfg: fdl.Config,
+    cfg: fdl.Config | Resolved,
     *,
     allowed: tuple[str, ...] = (),
     flags: Sequence[str] = (),
 ) -> RunDirectory:
-    """The directory of a run that goes on with `cfg`, where it went by `old` so far.
+    """Return the directory of a run that resumes with `cfg` where it had `old` so far.
 
     The rest is as for `new_run`.
 
     Raises:
-      ConfigErrors: something differs that may not change while a run goes on.
+      ConfigErrors: something differs that may not change in a run.
       ConfigError: the new config cannot be written to a file and read again.
     """
+    resolved = Resolved.of(cfg)
     changes = [
         {"path": one.change.path, "change": one.change.detail, "kind": one.permission.name.lower()}
-        for one in allowed_changes(old, cfg)
+        for one in allowed_changes(old, resolved.root)
     ]
-    texts = _texts_of(cfg, allowed, flags) if changes else {}
-    return RunDirectory(path, texts=texts, changes=changes, identity=_identity(cfg))
+    texts = _texts_of(resolved, allowed, flags) if changes else {}
+    return RunDirectory(path, texts=texts, changes=changes, identity=_identity(resolved))
 
 
-def _texts_of(cfg: fdl.Config, allowed: tuple[str, ...], flags: Sequence[str]) -> dict[str, str]:
-    """The files of a config, once it is certain that they can be read again."""
-    text = dump(cfg)
-    again = load(text, source="the config", allowed=allowed)
-    if fingerprint(again) != fingerprint(cfg):
-        lines = diff_text(diff(cfg, again)) or "in what no difference shows"
+def _texts_of(resolved: Resolved, allowed: tuple[str, ...], flags: Sequence[str]) -> dict[str, str]:
+    """Return the files of a config, having made sure that they can be read again."""
+    text = graph.dump(resolved)
+    again = graph.load(text, source="the config", allowed=allowed)
+    if _unbound_fingerprint(again) != _unbound_fingerprint(resolved.root):
+        lines = graph.diff_text(graph.diff(resolved, again)) or "in what no difference shows"
         raise ConfigError(f"the config is another one once it was saved and loaded:\n  {lines}")
-    told = {FLAGS_FILE: "".join(f"{flag}\n" for flag in flags)} if flags else {}
-    return {"config.json": text, "provenance.json": dump_provenance(cfg)} | told
+    files = {"config.json": text, "provenance.json": dump_provenance(resolved.root)}
+    return files | ({FLAGS_FILE: "".join(f"{flag}\n" for flag in flags)} if flags else {})
 
 
-def _identity(cfg: fdl.Config) -> dict[str, str]:
-    """What every process of a run must have alike: a text for each value, by its path."""
-    return {row.path: row.text for row in rows(cfg, defaults=True) if row.text}
+def _unbound_fingerprint(root: fdl.Config) -> str:
+    return BoundGraph(root, bound=False).fingerprint()
+
+
+def _identity(resolved: Resolved) -> dict[str, str]:
+    """Return what all processes of a run must have in common: a text for each value's path."""
+    return {row.path: row.text for row in rows(resolved, defaults=True) if row.text}
 
 
 def name_of_base(directives: Sequence[str]) -> str:
-    """The name of the config that directives begin with, for the name of a directory."""
+    """Return the name of the config that directives begin with, for the name of a directory."""
     kind, rest = split_directive(directives[0]) if directives else ("", "")
     if kind == "config_file":
         return Path(rest).resolve().parent.name or "config"
     return rest.partition("(")[0].strip() if kind == "config" else DEFAULT_CONFIG
-
-
-def _free(path: Path) -> Path:
-    """The path itself, or the first of path-2, path-3, ... that nobody took."""
-    candidate, number = path, 1
-    while candidate.exists():
-        number += 1
-        candidate = path.with_name(f"{path.name}-{number}")
-    return candidate

@@ -1,51 +1,40 @@
-"""Configs read from files and runs."""
+"""Configs read from files and runs, on this machine or in storage that fsspec knows."""
 
+import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import ConfigError, load_with_changes
+from fidgpt.graph import ConfigError, attributed_to, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
 
 
 class UnreadableFile(ConfigError):
-    """A file cannot be read; `reason` says why, as a sentence without its name."""
+    """A file cannot be read; `reason` is why, as a sentence without its name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} cannot be read: {reason}")
         self.reason = reason
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """A file in storage that fsspec knows, with as much of a path's methods as is called here."""
-
-    name: str
-    system: Any
-    path: str
-
-    def __str__(self) -> str:
-        return self.name
-
-    def read_text(self, encoding: str) -> str:
-        return self.system.read_text(self.path, encoding=encoding)
-
-    def exists(self) -> bool:
-        return self.system.exists(self.path)
-
-
 def is_url(name: str) -> bool:
-    """Whether a name is of storage, such as `gs://runs/config.json`, and not of a disk."""
+    """Return whether a name is that of a file in storage, such as `gs://runs/config.json`."""
     return "://" in name
 
 
+def _located(name: str) -> tuple[Any, str]:
+    """Return the file system and the full path of a file."""
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(name if is_url(name) else os.path.expanduser(name))
+
+
 def read_text(name: str) -> tuple[str, str]:
-    """A file's path, made whole, and what is in it.
+    """Return the path of a file and what it contains.
 
     Raises:
       ConfigError: the name is empty.
@@ -54,86 +43,109 @@ def read_text(name: str) -> tuple[str, str]:
     if not name.strip():
         raise ConfigError("the name of a file is missing.")
     try:
-        file = _file(name)
-        return str(file), file.read_text(encoding="utf-8")
+        files, path = _located(name)
+        text = files.read_text(path, encoding="utf-8")
     except Exception as error:  # every kind of storage has its own
-        raise UnreadableFile(name, f"{_reason(error)}.") from error
+        if isinstance(error, UnicodeDecodeError):
+            reason = "it is not UTF-8 text"
+        elif isinstance(error, FileNotFoundError):  # some storage gives no more than its name
+            reason = "No such file or directory"
+        else:
+            reason = getattr(error, "strerror", None) or f"{error!s:.200}"
+            reason = (reason.splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UnreadableFile(name, f"{reason}.") from error
+    return name if is_url(name) else os.path.expanduser(name), text
 
 
-def is_there(name: str) -> bool:
-    """Whether something lies at a path, a broken link too; not where storage cannot be asked."""
+def _exists(name: str) -> bool:
+    """Return whether a file is there, a broken link too; False if storage cannot be asked."""
     if not is_url(name):
         return os.path.lexists(name)
     try:
-        return _file(name).exists()
+        files, path = _located(name)
+        return files.exists(path)
     except Exception:  # as above
         return False
 
 
-def _file(name: str) -> Any:
-    from etils import epath  # late: most runs read no file
-
-    try:
-        return epath.Path(name).expanduser()
-    except KeyError:  # no kind of storage that epath knows
-        from fsspec.core import url_to_fs
-
-        return _Stored(name, *url_to_fs(name))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8 text"
-    if isinstance(error, FileNotFoundError):  # of which some storage says no more than its name
-        return "No such file or directory"
-    said = getattr(error, "strerror", None) or f"{error!s:.200}"
-    return (said.splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-B = TypeVar("B", bound=fdl.Buildable)
-
-
-def load_told(text: str, *, source: str, allowed: tuple[str, ...]) -> Any:
-    """The graph of a file; what has changed since it was written is told on standard error.
+def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
+    """Return the graph in a file, with the history that lies beside the `config.json` of a run.
 
     Raises:
-      ConfigError: the text is no such file, or names what it may not, or what is not there.
+      ConfigError: it cannot be read, or holds no graph.
+    """
+    path, content = read_text(name)
+    return _with_history(load_and_warn(content, source=path, allowed=allowed), path)
+
+
+def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> Any:
+    """Return the graph of a file, with a warning for what has changed since it was written.
+
+    Raises:
+      ConfigError: the text is no such file, or names what it may not, or what does not exist.
     """
     cfg, changes = load_with_changes(text, source=source, allowed=allowed)
-    for line in _together(changes):
-        print(f"{source}: {line}", file=sys.stderr)
-    return cfg
-
-
-def _together(changes: list[str]) -> Iterator[str]:
-    """Changes, those that many parts have alike as one line."""
-    paths: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for line in changes:
         path, colon, what = line.partition(": ")
-        paths.setdefault(what or line, []).extend([path] if colon else [])
-    for what, found in paths.items():
-        match found:
-            case []:
-                yield what
-            case [path]:
-                yield f"{path}: {what}"
-            case _:
-                yield f"{what}, in {listed(found, most=3)}"
+        places.setdefault(what or line, []).extend([path] if colon else [])
+    for what, paths in places.items():
+        before = f"{paths[0]}: " if len(paths) == 1 else ""
+        after = f", in {listed(paths, most=3)}" if len(paths) > 1 else ""
+        print(f"{source}: {before}{what}{after}", file=sys.stderr)
+    return cfg
 
 
-def recall(cfg: B, file: str) -> B:
-    """The graph of a run's `config.json`, with the history that lies beside the file, if it does.
-
-    A history that cannot be read is said aloud, and keeps nobody from the graph.
-    """
+def _with_history(cfg: fdl.Config, file: str) -> fdl.Config:
+    """Return the graph of a run with its history; one that cannot be read is left out."""
     folder, _, name = file.rpartition("/")
     beside = f"{file.removesuffix(name)}provenance.json"
-    if name != "config.json" or not is_there(beside):
-        return cfg
-    try:
-        restore_provenance(cfg, read_text(beside)[1], source=folder or ".")
-    except UnreadableFile as error:
-        print(f"{beside} is left aside: {error.reason}", file=sys.stderr)
-    except ConfigError as error:
-        print(f"{beside} is left aside: {error}", file=sys.stderr)
+    if name == "config.json" and _exists(beside):
+        try:
+            restore_provenance(cfg, read_text(beside)[1], source=folder or ".")
+        except ConfigError as error:
+            reason = error.reason if isinstance(error, UnreadableFile) else error
+            print(f"{beside} is ignored: {reason}", file=sys.stderr)
     return cfg
+
+
+def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
+    """Return the graph of a run, from its directory.
+
+    Args:
+      path: the directory.
+      allowed: packages of the user's whose callables the config may name.
+
+    Raises:
+      RunError: there is no run.
+      ConfigError: its config cannot be read.
+    """
+    from fidgpt.train import RunError  # late: it imports torch
+
+    file = path / "config.json"
+    command = path / "command.txt"
+    remedy = (
+        f"\n{command} holds the command that started the run: its --config flags with --print=json "
+        "print config.json again, and the checkpoints do not need it."
+        if command.is_file()
+        else ""
+    )
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise RunError(
+            f"{path} holds no run: {file.name} cannot be read ({reason}).{remedy}"
+        ) from None
+    try:
+        with attributed_to(str(file)):
+            cfg = load_and_warn(text, source=str(file), allowed=allowed)
+    except ConfigError as error:
+        try:
+            is_damaged = not isinstance(json.loads(text), dict)
+        except ValueError:
+            is_damaged = True
+        if not is_damaged:
+            raise
+        raise ConfigError(f"{error}{remedy}") from None
+    return _with_history(cfg, str(file))

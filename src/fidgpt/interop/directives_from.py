@@ -7,8 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, bind, find_parameter, read_value
 from fidgpt.graph.errors import ConfigErrors, raise_all
 from fidgpt.graph.fiddle import default_of
@@ -35,7 +34,7 @@ def directives_of(tree: Any, *, base: str = "config:base") -> list[str]:
       ConfigErrors: names that have no place in the graph, with the nearest that have, and values
         that do not fit; all in one go.
     """
-    wanted, mistakes = _wanted(tree, compose([base], own_catalogue()))
+    wanted, mistakes = _wanted(tree, compose([base]).config)
     directives = [base]
     try:
         directives = bring_about([base], wanted)
@@ -52,7 +51,7 @@ def bring_about(directives: list[str], wanted: list[tuple[str, Any]]) -> list[st
       ConfigErrors: a path leads nowhere, or a value does not fit; all in one go.
     """
     directives = [*directives]
-    while more := changes(compose(directives, own_catalogue()), wanted):
+    while more := changes(compose(directives).config, wanted):
         if directives[-len(more) :] == more:
             raise_all([f"{one} gives something else than that value." for one in more])
         directives += more  # what hears a changed quantity may have to be told once more

@@ -9,15 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidgpt.compose.directives import assignment
-from fidgpt.compose.spelling import KINDS, split_directive
+from fidgpt.compose.directives import (
+    DIRECTIVES,
+    assigns,
+    split_assignment,
+    split_directive,
+    takes_numbers,
+)
 from fidgpt.graph import ConfigError, find_parameters
 from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
 
-ASSIGNED = ("set", "tag", "use", "tie")  # kinds of directives with a value after a sign
-NUMBERS = ("set", "tag")  # those of which the value may be a number
 _CALL = re.compile(r"\s*(lin|log|range)\((.*)\)\s*", re.DOTALL)
 _FORMS = {
     "lin": "lin(first, last, count)",
@@ -57,7 +60,7 @@ def parsed(directive: str) -> Parsed:
       ConfigError: an assignment has no `=`.
     """
     kind, rest = split_directive(directive)
-    pieces = assignment(rest, directive) if kind in ASSIGNED else ("", "", rest)
+    pieces = split_assignment(rest, directive) if assigns(kind) else ("", "", rest)
     return Parsed(kind, *pieces)
 
 
@@ -166,7 +169,7 @@ def axis(text: str, values: Iterable[object] | None = None) -> Axis:
       ConfigError: the axis has no values.
     """
     if values is not None:
-        separator = "=" if split_directive(text)[0] in ASSIGNED else ":"
+        separator = "=" if assigns(split_directive(text)[0]) else ":"
         text += ("" if text.endswith((":", "=")) else separator) + ",".join(map(str, values))
     return Axis(f"--sweep={text}", tuple(Choice((one,)) for one in axis_values(text)))
 
@@ -229,7 +232,7 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
       ConfigError: the axis has no values.
     """
     kind = split_directive(text)[0]
-    if kind not in KINDS:
+    if kind not in DIRECTIVES or DIRECTIVES[kind].sweep is None:
         raise ConfigError(
             f"{flag}={text} lacks the kind of directive: write, for example, "
             "tag:LearningRate=1e-3,3e-3 or fiddler:use_rope,use_alibi."
@@ -241,7 +244,7 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     values = [value.strip() for value in split_at_commas(right)]
     if not values:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
-    if kind in NUMBERS:
+    if takes_numbers(kind):
         values = [one for value in values for one in expanded(value)]
     return [prefix.lstrip() + value for value in values]
 

@@ -15,9 +15,9 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import graph
-from fidgpt.compose import runs
+from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError
 from fidgpt.graph.difference.patches import Patch, patch_of
 from fidgpt.model import InitError
@@ -208,7 +208,7 @@ class Bisection:
         self.threshold = threshold
         self.allowed = tuple(allowed)
         self._ends = [] if steps is None else [f"set:num_steps={steps}"]
-        graphs = [runs.load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
+        graphs = [sources.load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
         for run, cfg in zip((self.good, self.bad), graphs, strict=True):
             objectives.refuse_unreportable(self.objective, cfg)
             objectives.refuse_unreported_by(self.objective, run)
@@ -246,7 +246,7 @@ class Bisection:
         Raises:
           ConfigError: they cannot be applied without others.
         """
-        return compose(self._ends, self._catalogue, base=self.changed(pieces))
+        return compose(self._ends, self._catalogue, base=self.changed(pieces)).config
 
     def lines(self, pieces: Pieces) -> list[str]:
         """Describe some differences, a line each."""
@@ -284,7 +284,7 @@ class Bisection:
             found = graph.repro(
                 self.composed(pieces),
                 {self._begin: good},
-                compose=lambda given: compose(list(given)[1:], self._catalogue, base=good),
+                compose=lambda given: compose(list(given)[1:], self._catalogue, base=good).config,
             )
         except ConfigError:
             return self.directives(pieces)

@@ -12,11 +12,9 @@ import torch
 
 from fidgpt.collection import gc_paused
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
-from fidgpt.compose.directives import composed
-from fidgpt.compose.effects import Effect
-from fidgpt.compose.runs import CONSTRAINTS, build_trainer
-from fidgpt.compose.spelling import is_base
-from fidgpt.compose.trial import try_optimizer
+from fidgpt.compose.composition import Effect, compose
+from fidgpt.compose.directives import is_base, takes_numbers
+from fidgpt.compose.runs import CONSTRAINTS, build_trainer, try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
 from fidgpt.graph.edits import Edit
@@ -25,7 +23,7 @@ from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
-from fidgpt.sweep.axes import NUMBERS, Axis, Choice, Item, Names, parsed
+from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.facts import measured_flops
 from fidgpt.train.summary_text import counted
@@ -137,9 +135,9 @@ class Maker:
     def _composed(self, directives: tuple[str, ...]) -> fdl.Config:
         *others, last = directives or ("",)
         if not directives or (not others and is_base(last)):
-            return composed(directives, self._catalogue).root
+            return compose(directives, self._catalogue).config
         base = self._compose(tuple(others))
-        return composed([last], self._catalogue, base=base, first=len(directives)).root
+        return compose([last], self._catalogue, base=base, first=len(directives)).config
 
     def graph(self, chosen: Sequence[Choice]) -> fdl.Config:
         """Return the graph of a choice of each axis, which must not be changed.
@@ -151,7 +149,7 @@ class Maker:
         try:
             return self._compose(directives)
         except ConfigError:
-            return composed(directives, self._catalogue).root
+            return compose(directives, self._catalogue).config
 
     def point(self, chosen: Sequence[Choice], graph: fdl.Config) -> Point:
         """Return the point of a choice of each axis and its graph.
@@ -269,8 +267,8 @@ def axis_effects(items: Sequence[Item], catalogue: Catalogue) -> tuple[list[str]
     counts = {_subject(one): 0 for one in chosen if not is_base(one)}
     mistakes: dict[tuple[str, str], str] = {}
     for sample in _samples(axes):
-        made = composed([directive for directive, _ in sample], catalogue)
-        inherited = Counter(one.binding.path for one in resolve(made.root))
+        made = compose([directive for directive, _ in sample], catalogue)
+        inherited = Counter(one.binding.path for one in resolve(made.config))
         edits = {one.number: _edits(one) for one in made.effects}
         for number, (directive, axis) in enumerate(sample, start=1):
             mine, subject = edits.get(number, []), _subject(directive)
@@ -279,7 +277,7 @@ def axis_effects(items: Sequence[Item], catalogue: Catalogue) -> tuple[list[str]
                 counts[subject] = max(counts[subject], moved)
             for before, (_, other) in enumerate(sample[: number - 1], start=1):
                 theirs = edits.get(before, []) if other.text and mine else []
-                lost = [one.path for one in theirs if _is_undone(one, mine, made.root)]
+                lost = [one.path for one in theirs if _is_undone(one, mine, made.config)]
                 if lost and (not axis.text or _sets_again(directive, lost, theirs)):
                     later = axis.text or f"{directive} (directive {number})"
                     message = _conflict(axis, later, other.text, lost[0])
@@ -294,7 +292,7 @@ def _samples(axes: Sequence[Axis]) -> Iterator[list[tuple[str, Axis]]]:
     for varying in axes:
         kinds = {parsed(one).kind for one in _varied(varying.choices)}
         # Values that differ in a number change the same parameters; but one may be the old value.
-        for i in range(len(varying.choices[: 2 if kinds <= set(NUMBERS) else None])):
+        for i in range(len(varying.choices[: 2 if all(map(takes_numbers, kinds)) else None])):
             choices = [(axis, axis.choices[i if axis is varying else 0]) for axis in axes]
             sample = [(one, axis) for axis, choice in choices for one in choice.directives]
             if (key := [one for one, _ in sample]) not in seen:

@@ -17,13 +17,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fidgpt.compose.catalogue import call_with, own_catalogue
+from fidgpt.compose.directives import split_directive, takes_numbers
 from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.spelling import split_directive
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.permissions import allowed_changes
-from fidgpt.sweep.axes import NUMBERS
 from fidgpt.sweep.objective import objective_of, refuse_unreportable
 from fidgpt.sweep.search import default_directory
 from fidgpt.sweep.spaces import Points, Space
@@ -124,7 +123,7 @@ class Population:
                 f"--space={one.text}: a population changes values set by tag: or set: and a plain "
                 "=, such as --space='tag:LearningRate=log(1e-4,1e-2)'."
                 for one in self.spaces
-                if split_directive(one.prefix)[0] not in NUMBERS
+                if not takes_numbers(split_directive(one.prefix)[0])
                 or one.prefix.rstrip("= ").endswith(("*", "+", "-"))
             ]
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fidgpt
-from fidgpt.compose.spelling import DEFAULT_CONFIG
+from fidgpt.compose.directives import DEFAULT_CONFIG
 from fidgpt.files import wait_for_lock, write_whole
 from fidgpt.graph.errors import listed
 from fidgpt.sweep.axes import Axis, Item

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.directives import compose
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep import tables
 from fidgpt.sweep.axes import Axis, Item
@@ -77,7 +77,7 @@ class Sweep:
         """
         made = plan(self.items, allowed=self.allowed)
         if self.objective is not None:
-            cfg = compose(made.points[0].directives, own_catalogue(self.allowed))
+            cfg = compose(made.points[0].directives, own_catalogue(self.allowed)).config
             refuse_unreportable(self.objective, cfg)
         return made
 

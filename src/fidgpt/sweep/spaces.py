@@ -12,11 +12,11 @@ from optuna import distributions, pruners, samplers
 from optuna.trial import FrozenTrial
 
 from fidgpt.compose.catalogue import Catalogue
-from fidgpt.compose.spelling import split_directive
+from fidgpt.compose.directives import split_directive, takes_numbers
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
-from fidgpt.sweep.axes import NUMBERS, Axis, Choice, axis_values, split_value
+from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value
 from fidgpt.sweep.points import Maker, Point, axis_effects
 from fidgpt.train.device import derive_seed
 
@@ -89,7 +89,7 @@ def space(text: str) -> Space:
       ConfigError: there is nothing to choose from.
     """
     kind, rest = split_directive(text)
-    if kind in NUMBERS and "=" in rest:
+    if takes_numbers(kind) and "=" in rest:
         prefix, right = split_value(text)
         values = split_at_commas(right)
         match = _RANGE.fullmatch(values[0]) if len(values) == 1 else None

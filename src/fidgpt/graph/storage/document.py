@@ -11,6 +11,7 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.graph.binding import Resolved
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.fiddle import (
     CALLABLE,
@@ -119,7 +120,7 @@ def _defaults_of(part: fdl.Buildable) -> dict[str, Any]:
     }
 
 
-def write(root: fdl.Buildable) -> dict[str, Any]:
+def write(root: fdl.Buildable | Resolved) -> dict[str, Any]:
     """Return a graph as a document.
 
     Raises:

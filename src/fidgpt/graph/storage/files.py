@@ -6,6 +6,7 @@ from typing import Any, Literal
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph.binding import Resolved
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.storage.document import FORMAT, VERSION, Reading, write
 from fidgpt.graph.storage.text import read_json, to_json, to_yaml
@@ -16,7 +17,7 @@ DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
 @gc_paused()
-def dump(root: fdl.Buildable, *, form: Literal["json", "yaml"] = "json") -> str:
+def dump(root: fdl.Buildable | Resolved, *, form: Literal["json", "yaml"] = "json") -> str:
     """Return a graph as the text of a file; the same graph gives the same bytes.
 
     Raises:

@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fidgpt.compose import runs
+from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.reproduction import command_for
 from fidgpt.files import write_whole
@@ -149,7 +149,7 @@ def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
     """Return a command for a point's config, or with its directives if that cannot be read."""
     given = record.row["directives"]
     try:
-        cfg = runs.load_run(record.directory, allowed=tuple(allowed))
+        cfg = sources.load_run(record.directory, allowed=tuple(allowed))
         return command_for(cfg, own_catalogue(tuple(allowed)), directives=given, allowed=allowed)
     except (ConfigError, RunError):
         return runs.train_command(given, allowed=allowed)
@@ -202,7 +202,9 @@ def differing(
 
 def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
     try:
-        lines = list(outlines.rows(runs.load_run(record.directory, allowed=allowed), defaults=True))
+        lines = list(
+            outlines.rows(sources.load_run(record.directory, allowed=allowed), defaults=True)
+        )
     except (ConfigError, RunError):
         return None
     own = [one for one in lines if one.path and one.text and one.kind != "inherited"]

@@ -1,0 +1,286 @@
+"""Composition: directives applied in order to a config, with what each of them changed."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt import graph
+from fidgpt.compose.catalogue import Catalogue, own_catalogue, run_fiddler
+from fidgpt.compose.directives import (
+    DEFAULT_CONFIG,
+    DIRECTIVES,
+    Directive,
+    is_base,
+    kind_of,
+    split_assignment,
+    split_directive,
+)
+from fidgpt.compose.errors import directive_error
+from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
+from fidgpt.graph.edits import Edit, change_by
+from fidgpt.graph.errors import MissingEntry
+from fidgpt.graph.paths import key_at
+from fidgpt.graph.walk import join
+
+
+class Effect:
+    """One directive and what it changed.
+
+    Attributes:
+      number: its position, counted from 1; 0 for the default config.
+      text: the directive.
+      kind: its kind.
+      rerun: for code, such as a fiddler: returns what it makes of the graph that it got, changed
+        by a function first; None for other directives.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        text: str,
+        edits: Callable[[], list[Edit]],
+        rerun: Callable[[Callable[[Any], Any]], Any] | None = None,
+    ) -> None:
+        self.number = number
+        self.text = text
+        self.rerun = rerun
+        self._find_edits = edits
+
+    @property
+    def kind(self) -> Directive:
+        return DIRECTIVES[split_directive(self.text)[0]]
+
+    @property
+    def source(self) -> Source:
+        """The source that its assignments were recorded with."""
+        return Source(self.text, "directive", self.number)
+
+    @cached_property
+    def edits(self) -> list[Edit]:
+        """Every parameter that it changed; for code, found by comparing when first needed.
+
+        Raises:
+          ConfigErrors: the graph before or after it cannot be bound.
+        """
+        return self._find_edits()
+
+    def __repr__(self) -> str:
+        return f"Effect({self.number}, {self.text!r})"
+
+
+class Composition:
+    """A config and the directives that made it.
+
+    Attributes:
+      config: the graph; None until a directive begins it.
+      effects: the directives, in order, with what each of them changed.
+      catalogue: the names that directives may use.
+    """
+
+    def __init__(self, catalogue: Catalogue, base: fdl.Config | None = None) -> None:
+        self.config: Any = base
+        self.effects: list[Effect] = []
+        self.catalogue = catalogue
+        self._is_kept = base is not None  # by the caller, or by an effect that compares it
+
+    @property
+    def directives(self) -> list[str]:
+        """The directives that make the config on their own; none if it was given a base."""
+        begins = bool(self.effects) and self.effects[0].kind.role == "base"
+        return [one.text for one in self.effects if one.number] if begins else []
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """The graph resolved, once for everything that reads it.
+
+        Raises:
+          ConfigErrors: it cannot be bound.
+        """
+        return graph.resolve_checked(self.config)
+
+    def why(self, path: str) -> str:
+        """Return what set the value at a path, in lines.
+
+        Raises:
+          ConfigError: there is no such path.
+        """
+        return graph.why_text(self.resolved, path)
+
+    def apply(self, number: int, text: str) -> None:
+        """Apply one more directive.
+
+        Raises:
+          ConfigError: it is wrong, and changed nothing.
+        """
+        rest, kind = split_directive(text)[1], kind_of(text)
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ConfigError("it is not UTF-8 text: whoever wrote it used another encoding.")
+        if kind is None:
+            raise ConfigError(_unknown(text, self.catalogue))
+        if kind.role == "base":
+            if self.config is not None:
+                raise ConfigError(
+                    f"a {kind.kind}: comes first, and only once: it is where the graph begins."
+                )
+            self.config = kind.apply(None, rest, self.catalogue)
+            self.effects.append(Effect(number, text, list))
+        elif kind.role == "edit":
+            if self._is_kept:
+                self.config, self._is_kept = graph.clone(self.config), False
+            edits: Any = kind.apply(self.config, rest, self.catalogue)
+            self.effects.append(Effect(number, text, lambda: edits))
+        else:
+            self._run(number, text, lambda root: kind.apply(root, rest, self.catalogue))
+
+    def _run(self, number: int, text: str, code: Callable[[Any], Any]) -> None:
+        before = self.config
+        self.config = after = code(graph.clone(before))
+        self._is_kept = True
+
+        def rerun(change: Callable[[Any], Any]) -> Any:
+            changed = graph.clone(before)
+            change(changed)
+            return code(changed)
+
+        self.effects.append(Effect(number, text, lambda: edits_between(before, after), rerun))
+
+
+def compose(
+    directives: Sequence[str] = (),
+    catalogue: Catalogue | None = None,
+    *,
+    base: fdl.Config | None = None,
+    first: int = 1,
+    other_errors: Callable[[Composition], list[str]] = lambda _: [],
+) -> Composition:
+    """Return the config that directives make, applied in the order given.
+
+    Args:
+      directives: values of `--config`.
+      catalogue: the names that they may use; fidgpt's own and those of installed projects.
+      base: the graph that they change, which stays as it is; None for `config:base`, unless the
+        first directive begins another.
+      first: the number of the first directive.
+      other_errors: finds further errors in what the others made, when one directive is wrong.
+
+    Raises:
+      ConfigErrors: some directives are wrong; each message shows the wrong piece.
+    """
+    made = Composition(catalogue or own_catalogue(), base)
+    if base is None and not (directives and is_base(directives[0])):
+        made.apply(0, f"config:{DEFAULT_CONFIG}")
+    errors: list[tuple[str, ConfigError]] = []
+    for number, text in enumerate(directives, start=first):
+        try:
+            with graph.attributed_to(Source(text, "directive", number)):
+                made.apply(number, text)
+        except ConfigError as error:
+            message = f"{error}{_remedy(made, error, text)}"
+            errors.append((directive_error(number, text, message), error))
+            if made.config is None:  # all that follow would fail for this reason alone
+                break
+    if errors:
+        others = other_errors(made) if made.config is not None else []
+        raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
+    return made
+
+
+def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
+    """Return a copy of a graph that fiddlers changed, in order.
+
+    Args:
+      root: the graph; it stays as it is.
+      fiddlers: functions, or nodes that stand for them with their arguments, such as
+        `fdl.Partial(use_gqa, num_kv_heads=2)`, from a graph of their own.
+
+    Raises:
+      ConfigError: one of them is not a fiddler, fails, or returns something.
+    """
+    changed = graph.clone(root)
+    for number, fiddler in enumerate(fiddlers, start=1):
+        called = fdl.get_callable(fiddler) if isinstance(fiddler, fdl.Buildable) else fiddler
+        name = getattr(called, "__name__", repr(called))
+        with graph.attributed_to(Source(name, "fiddler", number)):
+            run_fiddler(name, fiddler, changed)
+    return changed
+
+
+def edits_between(before: Any, after: Any) -> list[Edit]:
+    """Return the differences of two graphs as edits, one for each parameter.
+
+    Where only tags differ, the values of an edit are alike.
+
+    Raises:
+      ConfigErrors: one of the graphs cannot be bound.
+    """
+    edits: dict[str, Edit] = {}
+    for change in graph.diff(before, after):  # a change of tags comes after that of the value
+        old, new = (
+            fdl.NO_VALUE if side.is_default else side.value for side in (change.old, change.new)
+        )
+        edits.setdefault(change.path, Edit(change.path, old, new))
+    return list(edits.values())
+
+
+def _unknown(text: str, catalogue: Catalogue) -> str:
+    """Return the error message for a directive of no known kind."""
+    kind, text = split_directive(text)[0], text.strip()
+    if likely := catalogue.kind_of(text.partition("(")[0]):
+        return f"a directive begins with its kind: {likely}:{text}"
+    if text in DIRECTIVES:
+        return f"{text!r} needs a colon and what follows it: {text}:{DIRECTIVES[text].syntax}"
+    if kind.lower() in DIRECTIVES:
+        return f"there is no directive {kind!r}: write {kind.lower()}: in small letters."
+    if not kind and "=" in text:
+        return f"a directive begins with its kind: set:{text}"
+    return (
+        f"there is no directive {kind or text!r}. {graph.suggest(kind or text, DIRECTIVES)}\n"
+        "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
+    )
+
+
+def is_model(part: fdl.Buildable) -> bool:
+    """Return whether a node makes a model of blocks."""
+    from fidgpt.model import Transformer  # late: most directives need no torch
+
+    called = fdl.get_callable(part)
+    return isinstance(called, type) and issubclass(called, Transformer)
+
+
+def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
+    """Return what would add the entry that a directive misses in a list or dict; "" if unknown."""
+    if made.config is None or not isinstance(error, MissingEntry):
+        return ""
+    for node in graph.parts(made.config):
+        if join(node.path, ".blocks") == error.place and is_model(node.value):
+            blocks, depth = node.value.blocks, node.value.num_layers
+            if isinstance(blocks, list | tuple) and isinstance(depth, int) and len(blocks) < depth:
+                stand = "It stands" if len(blocks) == 1 else "They stand in turn"
+                return (
+                    f"\n{stand} for all {depth} layers: put fiddler:unroll before this, and each "
+                    "layer has an entry of its own."
+                )
+    kind, rest = split_directive(directive)
+    if kind not in ("set", "use"):
+        return ""
+    try:
+        path, sign, value = split_assignment(rest)
+        key, end = key_at(path, len(error.place)) if path.startswith(error.place) else ("", 0)
+        if sign or end != len(path):  # what is to be set lies deeper
+            return ""
+        container = graph.find_parameter(made.config, error.place).value
+        added = _items(container, key, value)
+        parts_known = made.catalogue.parts
+        change_by(graph.clone(made.config), error.place, "+", added, parts=parts_known)
+    except ConfigError:  # it would not fit there either
+        return ""
+    short = added if len(value.split()) == 1 else _items(container, key, "...")
+    return f"\nTo add one, write set:{error.place}+={short}"
+
+
+def _items(container: Any, key: Any, value: str) -> str:
+    if isinstance(container, dict):
+        return f"{{{key!r}:{value}}}"
+    return f"[{value}]" if isinstance(container, list) else f"({value},)"
