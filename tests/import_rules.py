@@ -71,7 +71,6 @@ UNDERSCORED = {
 CIRCULAR = {
     ("fidgpt.compose.index", "fidgpt.compose.command_flags"),
     ("fidgpt.compose.index", "fidgpt.compose.names"),
-    ("fidgpt.graph.storage.files", "fidgpt.graph.storage.yaml_format"),
     ("fidgpt.model.cpu", "fidgpt.model"),
     ("fidgpt.sweep", "fidgpt.cli"),
 }

@@ -14,23 +14,31 @@ from fidgpt.graph import build as build_graph
 from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.model import LanguageModel, materialize
 
-SETTINGS = {
-    "vocab_size": 300,
-    "n_positions": 24,
-    "n_embd": 48,
-    "n_layer": 3,
-    "n_head": 4,
-    "n_inner": 100,
-    "layer_norm_epsilon": 1e-4,
-    "bos_token_id": None,
-    "eos_token_id": None,
+GPT2 = {
+    **{"model_type": "gpt2", "vocab_size": 300, "n_positions": 24, "n_embd": 48, "n_layer": 3},
+    **{"n_head": 4, "n_inner": 100, "layer_norm_epsilon": 1e-4},
 }
 
 
 @pytest.fixture(scope="session")
-def settings() -> dict[str, Any]:
-    """What config.json says of a small GPT-2."""
-    return dict(SETTINGS)
+def published() -> dict[str, dict[str, Any]]:
+    """The config.json of models on the hub, without the keys on which nothing depends.
+
+    Old files and new ones, with keys that are missing, and with those of transformers 5.
+    """
+    path = Path(__file__).parent.parent / "fixtures" / "hub_configs.json"
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Callable[..., Path]:
+    """`hub(**settings)`: a directory with nothing but a config.json."""
+
+    def hub(**settings: Any) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(settings))
+        return tmp_path
+
+    return hub
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +56,7 @@ def build() -> Callable[[fdl.Config], LanguageModel]:
 
 @pytest.fixture(scope="session")
 def load(build: Callable[[fdl.Config], LanguageModel]) -> Callable[[Path], LanguageModel]:
-    """`load(directory)`: the model of a directory, with the weights of it."""
+    """`load(directory)`: the model of a directory, with its weights."""
 
     def load(directory: Path) -> LanguageModel:
         model = build(from_hf(str(directory)))
@@ -60,9 +68,9 @@ def load(build: Callable[[fdl.Config], LanguageModel]) -> Callable[[Path], Langu
 
 @pytest.fixture
 def directory(build: Callable[[fdl.Config], LanguageModel], tmp_path: Path) -> Path:
-    """A directory that we wrote ourselves, to spoil."""
+    """A small GPT-2 that we wrote, to damage."""
     path = tmp_path / "gpt2"
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(SETTINGS | {"model_type": "gpt2"}))
+    (path / "config.json").write_text(json.dumps(GPT2))
     save_hf(build(from_hf(str(path))), path, seq_len=24)
     return path

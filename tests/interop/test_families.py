@@ -17,14 +17,10 @@ from fidgpt.model import AttentionContext, LanguageModel, padded
 from fidgpt.model.generation import sampling, write
 
 from .recipes import RECIPES, Recipe
-from .variants import VARIANTS
 
 pytestmark = pytest.mark.xdist_group("transformers")  # whose import takes seconds
 
 SEQ_LEN = 40
-MODELS = RECIPES | VARIANTS
-KNOWN = {family.model_type for family in FAMILIES}
-NAMES = [name for name, recipe in MODELS.items() if recipe.family in KNOWN]
 
 
 class Pair(NamedTuple):
@@ -45,13 +41,13 @@ class Rows(NamedTuple):
     counts: Tensor
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=RECIPES)
 def pair(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     load: Callable[[Path], LanguageModel],
 ) -> Pair:
-    recipe = MODELS[request.param]
+    recipe = RECIPES[request.param]
     directory = tmp_path_factory.mktemp(request.param)
     theirs = random_model(recipe)
     theirs.save_pretrained(directory)
@@ -121,12 +117,12 @@ def additive(allowed: Tensor) -> Tensor:
 
 
 def loss_of(logits: Tensor, rows: Rows) -> Tensor:
-    """Of the tokens that count, each told by one that does."""
-    told = (rows.counts[:, :-1] & rows.counts[:, 1:]).flatten()
+    """Return the loss of the tokens that count, each predicted from one that does."""
+    predicted = (rows.counts[:, :-1] & rows.counts[:, 1:]).flatten()
     losses = F.cross_entropy(
         logits[:, :-1].flatten(0, 1), rows.tokens[:, 1:].flatten(), reduction="none"
     )
-    return losses[told].mean()
+    return losses[predicted].mean()
 
 
 @pytest.mark.parametrize("rows_of", [packed, padded_left], ids=["packed", "padded"])
@@ -200,3 +196,7 @@ def tensors_in(directory: Path) -> dict[str, Tensor]:
         with safe_open(path, "pt") as file:
             found |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     return found
+
+
+def test_every_family_has_a_recipe():
+    assert {recipe.family for recipe in RECIPES.values()} == {one.model_type for one in FAMILIES}

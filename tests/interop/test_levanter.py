@@ -332,11 +332,7 @@ SKIP = {"guard()": train.SkipOutliers, "guard.window": 128, "guard.num_deviation
             },
             "",
         ),
-        (
-            "type: muon, use_kimi_scaling: true",
-            {"optimizer.adjust_lr_fn": "match_rms_adamw"},
-            "",
-        ),
+        ("type: muon, use_kimi_scaling: true", {"optimizer.adjust_lr_fn": "match_rms_adamw"}, ""),
         ("skip_bad_steps: true", SKIP, ""),
         ("skip_bad_steps: {}", SKIP, ""),
         ("skip_bad_steps: 64", SKIP | {"guard.window": 64}, ""),

@@ -15,32 +15,18 @@ from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.interop.hugging_face.tensors import from_eight_bits, from_four_bits
 from fidgpt.model import LanguageModel
 
-# Wider than a block and no whole number of blocks, in one dimension, in both, and in none.
-SAID: dict[str, Any] = {
-    "model_type": "deepseek_v3",
-    "first_k_dense_replace": 1,
-    "hidden_act": "silu",
-    "hidden_size": 160,
-    "intermediate_size": 130,
-    "kv_lora_rank": 12,
+# Wider than a block and not a multiple of it, in one dimension, in both, and in none.
+SIZES = {
+    **{"hidden_size": 160, "intermediate_size": 130, "kv_lora_rank": 12, "n_group": 2},
+    **{"moe_intermediate_size": 8, "n_routed_experts": 4, "num_attention_heads": 2},
+    **{"num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2},
+    **{"q_lora_rank": 20, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16},
+    **{"topk_group": 1, "vocab_size": 97, "first_k_dense_replace": 1, "rope_scaling": None},
     "max_position_embeddings": 16,
-    "moe_intermediate_size": 8,
-    "n_group": 2,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "num_attention_heads": 2,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "q_lora_rank": 20,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000,
-    "tie_word_embeddings": False,
-    "topk_group": 1,
-    "v_head_dim": 16,
-    "vocab_size": 97,
+}
+SETTINGS: dict[str, Any] = {
+    **{"model_type": "deepseek_v3", "hidden_act": "silu", "n_shared_experts": 1},
+    **{"rms_norm_eps": 1e-06, "rope_theta": 10000, "tie_word_embeddings": False, **SIZES},
 }
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 
@@ -51,9 +37,9 @@ def by_hand(codes: Tensor, scales: Tensor) -> Tensor:
     return codes.float() * scales[rows][:, columns]
 
 
-def write(directory: Path, tensors: dict[str, Tensor], **said: Any) -> Path:
+def write(directory: Path, tensors: dict[str, Tensor], **settings: Any) -> Path:
     directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(SAID | said))
+    (directory / "config.json").write_text(json.dumps(SETTINGS | settings))
     safetensors.torch.save_file(tensors, directory / "model.safetensors")
     return directory
 
@@ -63,7 +49,7 @@ def plain(build: Callable[..., LanguageModel], tmp_path: Path) -> dict[str, Tens
     """The tensors of a small DeepSeek-V3, by their names in the files."""
     path = tmp_path / "plain"
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(SAID))
+    (path / "config.json").write_text(json.dumps(SETTINGS))
     save_hf(build(from_hf(str(path))), path, seq_len=16)
     return safetensors.torch.load_file(path / "model.safetensors")
 
@@ -128,26 +114,16 @@ def test_eight_bits_without_their_scales_are_refused(
     ],
 )
 def test_other_codes_are_refused_with_a_remedy(how: object, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(SAID | {"quantization_config": how}))
+    (tmp_path / "config.json").write_text(json.dumps(SETTINGS | {"quantization_config": how}))
     with pytest.raises(ConfigError, match=r"quantization_config is .*blocks of 128.*dequantize"):
         from_hf(str(tmp_path))
 
 
 OSS: dict[str, Any] = {
-    "model_type": "gpt_oss",
-    "attention_bias": True,
-    "head_dim": 16,
-    "hidden_act": "silu",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "max_position_embeddings": 64,
-    "num_attention_heads": 4,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "num_local_experts": 3,
-    "sliding_window": 8,
-    "vocab_size": 97,
+    **{"model_type": "gpt_oss", "attention_bias": True, "head_dim": 16, "hidden_act": "silu"},
+    **{"hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 64},
+    **{"num_attention_heads": 4, "num_experts_per_tok": 2, "num_hidden_layers": 2},
+    **{"num_key_value_heads": 2, "num_local_experts": 3, "sliding_window": 8, "vocab_size": 97},
 }
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
 
@@ -176,10 +152,10 @@ def test_four_bits_are_read_as_what_transformers_takes_them_for(
     plain = safetensors.torch.load_file(tmp_path / "model.safetensors")
     coded, meant = in_four_bits(plain)
     assert len(coded) == len(plain) + 4
-    for name, tensors, said in (("coded", coded, MXFP4), ("meant", meant, None)):
+    for name, tensors, codes in (("coded", coded, MXFP4), ("meant", meant, None)):
         path = tmp_path / name
         path.mkdir()
-        (path / "config.json").write_text(json.dumps(OSS | {"quantization_config": said}))
+        (path / "config.json").write_text(json.dumps(OSS | {"quantization_config": codes}))
         safetensors.torch.save_file(tensors, path / "model.safetensors")
     found, wanted = load(tmp_path / "coded"), load(tmp_path / "meant")
     assert all(map(torch.equal, found.parameters(), wanted.parameters()))

@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at, raise_all
+from fidgpt.graph.hints import fits
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.directives_from import bring_about
 from fidgpt.interop.levanter_model import map_model
@@ -199,13 +201,8 @@ def _map_checkpoints(section: Section, num_steps: int) -> None:
 
 
 def _is_interval(one: Any) -> bool:
-    return (
-        isinstance(one, dict)
-        and one.keys() <= {"every", "until"}
-        and type(one.get("every")) is int
-        and one["every"] > 0
-        and type(one.get("until")) in (int, type(None))
-    )
+    is_mapping = fits(one, dict[str, int | None]) and one.keys() <= {"every", "until"}
+    return is_mapping and (one.get("every") or 0) > 0
 
 
 def _map_average(section: Section) -> None:
@@ -361,10 +358,9 @@ def _cycles(section: Section) -> dict[str, Any]:
     for key in keys:
         value: Any = section.left.pop(key)
         name = "cycles" if key == "haps" else key
-        is_list = isinstance(value, list) and value and all(type(one) is int for one in value)
         if key == "cycle_length" and isinstance(value, int | float):
             found[name] = _length(section, key, float(value))
-        elif is_list or (key == "cycles" and type(value) is int):
+        elif (value and fits(value, list[int])) or (key == "cycles" and fits(value, int)):
             found[name] = value
         else:
             section.error(key, value, "a number or a list of steps")
@@ -445,19 +441,17 @@ def _map_mixture(section: Section) -> None:
 def _stages(weights: Any) -> dict[int, dict[str, float]]:
     """Return the shares by the step at which they begin; nothing in them if they make no sense."""
     pairs = [[0, weights]] if isinstance(weights, dict) else weights
-    if not isinstance(pairs, list) or not all(map(_is_stage, pairs)):
+    is_valid = fits(pairs, list[list[Any]]) and all(
+        len(pair) == 2 and fits(pair[0], int) and fits(pair[1], dict[Any, float]) for pair in pairs
+    )
+    if not is_valid or any(number < 0 for begin, one in pairs for number in (begin, *one.values())):
         return {0: {}}
-    stages = {begin: {str(name): share for name, share in one.items()} for begin, one in pairs}
-    names = {name: 0.0 for one in stages.values() for name in one}
-    found = {begin: names | one for begin, one in sorted(stages.items())}
-    return found if 0 in found else {0: {}}
-
-
-def _is_stage(pair: Any) -> bool:
-    is_pair = isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int
-    if not is_pair or pair[0] < 0 or not isinstance(pair[1], dict):
-        return False
-    return all(type(share) in (int, float) and share >= 0 for share in pair[1].values())
+    names = {str(name): 0.0 for _, one in pairs for name in one}
+    stages = {
+        begin: names | {str(name): one[name] for name in one}
+        for begin, one in sorted(pairs, key=itemgetter(0))
+    }
+    return stages if 0 in stages else {0: {}}
 
 
 def _text(section: Section) -> _Text | None:

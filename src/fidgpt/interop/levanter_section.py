@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fidgpt.graph.hints import fits
+from fidgpt.graph.values import as_asked
 from fidgpt.graph.yaml import Foreign
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -59,11 +61,8 @@ class Section:
         value = self.left.pop(key, None)
         if value is None:
             return default
-        if kind is int and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is kind:
+        value = as_asked(value, kind)
+        if fits(value, kind):
             return value
         self.error(key, value, _KINDS[kind])
         return default

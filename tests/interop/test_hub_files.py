@@ -1,0 +1,359 @@
+"""The files of a Hugging Face directory: forms of tensors, shards, and what does not fit."""
+
+import json
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fidgpt.configs.hub import Form, Interleaved, Joined, Paired, Same, Stacked, Transposed
+from fidgpt.data import DataError, TokenizerFile
+from fidgpt.fiddlers import unroll, use_gqa, use_lora, use_rope
+from fidgpt.graph import ConfigError, bind
+from fidgpt.graph import build as build_graph
+from fidgpt.graph.storage.codec import find_name
+from fidgpt.interop import from_hf, load_hf, save_hf
+from fidgpt.interop.hugging_face.files import TensorFiles
+from fidgpt.model import is_adapter
+
+FORMS: dict[str, tuple[Form, tuple[int, ...]]] = {
+    "same": (Same("a"), (4, 6)),
+    "transposed": (Transposed("a"), (4, 6)),
+    "transposed, a vector": (Transposed("a"), (4,)),
+    "stacked": (Stacked("a.{expert}.b"), (3, 4, 6)),
+    "joined": (Joined("a", 1, of=3), (4, 6)),
+    "joined rows": (Joined("a", 1, of=3, dim=0), (4, 6)),
+    "joined and transposed": (Transposed(Joined("a", 2, of=3)), (4, 6)),
+    "interleaved and transposed": (Transposed(Interleaved("a", 1, of=2)), (3, 4, 6)),
+    "paired": (Paired("a", still=2, turning=4), (12, 5)),
+    "all paired": (Paired("a", still=0, turning=4), (8,)),
+}
+INDEX = "model.safetensors.index.json"
+
+
+def written(form: Form, ours: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of a file, in which 0 stands for other parameters."""
+    found: dict[str, Tensor] = {}
+    for piece in form.pieces(ours):
+        tensor = found.setdefault(piece.name, torch.zeros(piece.shape))
+        piece.theirs(tensor).copy_(piece.ours)
+    return found
+
+
+@pytest.mark.parametrize(("form", "shape"), FORMS.values(), ids=FORMS)
+def test_forms_are_read_as_they_are_written(form: Form, shape: tuple[int, ...]):
+    ours = torch.randn(shape)
+    files, read = written(form, ours), torch.zeros(shape)
+    assert sum(tensor.count_nonzero() for tensor in files.values()) == ours.numel()
+    for piece in form.pieces(read):
+        piece.ours.copy_(piece.theirs(files[piece.name]))
+    assert torch.equal(read, ours)
+
+
+def test_forms_put_shares_side_by_side_and_halves_into_pairs():
+    parts = (torch.ones(2, 3), 2 * torch.ones(2, 3))
+    joined, mixed = torch.zeros(3, 4), torch.zeros(2, 6)
+    for index, part in enumerate(parts):
+        joined += written(Transposed(Joined("a", index, of=2)), part)["a"]
+        mixed += written(Interleaved("a", index, of=2), part)["a"]
+    assert torch.equal(joined, torch.tensor([[1.0, 1, 2, 2]] * 3))
+    assert torch.equal(mixed, torch.tensor([[1.0, 2, 1, 2, 1, 2]] * 2))
+    rows = torch.arange(1.0, 13.0)  # two heads: 2 rows that stay, 4 that turn
+    theirs = written(Paired("a", still=2, turning=4), rows)["a"]
+    assert theirs.tolist() == [1, 2, 3, 5, 4, 6, 7, 8, 9, 11, 10, 12]
+
+
+def equal(found: torch.nn.Module, wanted: torch.nn.Module) -> bool:
+    return all(map(torch.equal, found.parameters(), wanted.parameters()))
+
+
+def change(directory: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    """Let `change` mutate the tensors of model.safetensors."""
+    path = directory / "model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    change(tensors)
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+
+
+def configure(directory: Path, **settings: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def test_shards_hold_no_more_than_they_may_and_are_read_by_their_index(directory, load, tmp_path):
+    model = load(directory)
+    save_hf(model, tmp_path, seq_len=24, max_shard_size=60_000)
+    text = (tmp_path / INDEX).read_text()
+    index = json.loads(text)
+    files = sorted(tmp_path.glob("model-*-of-*.safetensors"))
+    assert len(files) > 2
+    assert index["metadata"]["total_size"] == sum(p.nbytes for p in model.parameters())
+    for path in files:
+        tensors = safetensors.torch.load_file(path)
+        sizes = [tensor.nbytes for tensor in tensors.values()]
+        assert sum(sizes) <= 60_000 or len(sizes) == 1
+        assert all(index["weight_map"][name] == path.name for name in tensors)
+        assert path.stat().st_mode == (tmp_path / INDEX).stat().st_mode
+    assert equal(load(tmp_path), model)
+    for shard, message in (
+        ("model-00001", r"model-00001 cannot be read: No such file"),
+        (files[0].name, r"index.json names 1 tensors [\s\S]*, such as lost: "),
+    ):
+        changed = {"weight_map": index["weight_map"] | {"lost": shard}}
+        (tmp_path / INDEX).write_text(json.dumps(changed))
+        with pytest.raises(ConfigError, match=message):
+            load_hf(model, tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [(60_000, 10**9), (10**9, 60_000), (30_000, 60_000)])
+def test_earlier_weights_are_removed(directory, load, tmp_path, sizes):
+    out = tmp_path / "out"
+    before, now = load(directory), load(directory)
+    with torch.no_grad():
+        for parameter in before.parameters():
+            parameter.add_(1)
+    for model, size in zip((before, now), sizes, strict=True):
+        save_hf(model, out, seq_len=24, max_shard_size=size)
+    assert equal(load(out), now)
+    named = {"model.safetensors"}
+    if (out / INDEX).exists():
+        named = {INDEX, *json.loads((out / INDEX).read_text())["weight_map"].values()}
+    assert {path.name for path in out.iterdir()} == {"config.json", *named}
+
+
+def test_a_config_of_something_else_is_not_overwritten(directory, load, tmp_path):
+    (tmp_path / "config.json").write_text('{"format": "fidgpt.config"}')
+    with pytest.raises(ConfigError, match="would be lost"):
+        save_hf(load(directory), tmp_path, seq_len=24)
+    assert (tmp_path / "config.json").read_text() == '{"format": "fidgpt.config"}'
+    assert not [*tmp_path.glob("*.safetensors")]
+
+
+def test_one_tensor_is_in_memory_at_a_time(directory, load, monkeypatch):
+    model, alive, most = load(directory), [], 0
+    each = TensorFiles.each
+
+    def watched(self: TensorFiles, names: list[str]):
+        nonlocal most
+        for name, tensor in each(self, names):
+            alive.append(weakref.ref(tensor))
+            most = max(most, sum(one() is not None for one in alive))
+            yield name, tensor
+            del tensor
+
+    monkeypatch.setattr(TensorFiles, "each", watched)
+    load_hf(model, directory)
+    assert len(alive) > 30
+    assert most <= 2
+
+
+def test_files_cannot_name_what_writes():
+    assert find_name("fidgpt.interop:load_hf") is load_hf
+    for name in ("hugging_face.hub:save_hf", "targets:write_targets", "hugging_face:from_hf"):
+        with pytest.raises(ConfigError, match="refused"):
+            find_name(f"fidgpt.interop.{name}")
+
+
+def test_files_of_the_bare_model_and_old_masks_are_read(directory, load):
+    def rename(tensors: dict[str, Tensor]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        for i in range(3):
+            tensors[f"h.{i}.attn.bias"] = torch.ones(1, 1, 24, 24).tril()
+            tensors[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+        tensors["lm_head.weight"] = tensors["wte.weight"].clone()
+
+    expected = load(directory)
+    change(directory, rename)
+    assert equal(load(directory), expected)
+
+
+def test_files_of_a_model_of_text_and_images_are_read(hub, build, load):
+    sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 2}
+    path = hub(model_type="gemma3_text", **sizes)
+    cfg = from_hf(str(path))
+    cfg.vocab_size = 97
+    model = build(cfg)
+    save_hf(model, path, seq_len=24)
+
+    def rename(tensors: dict[str, Tensor]) -> None:
+        for name in list(tensors):
+            tensors[f"language_model.{name}"] = tensors.pop(name)
+        tensors["vision_tower.patch.weight"] = torch.ones(3)
+        tensors["multi_modal_projector.norm.weight"] = torch.ones(2)
+
+    change(path, rename)
+    assert equal(load(path), model)
+
+
+SMALL = {
+    **{"hidden_size": 32, "intermediate_size": 24, "max_position_embeddings": 16, "head_dim": 8},
+    **{"moe_intermediate_size": 8, "num_attention_heads": 4, "num_hidden_layers": 2},
+    **{"num_key_value_heads": 2, "vocab_size": 97},
+}
+
+
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "qwen3_30b_a3b"])
+def test_adapters_of_experts_are_added_to_their_weights(name, published, hub, build, load):
+    path = hub(**published[name] | SMALL)
+    cfg = from_hf(str(path))
+    use_lora(cfg, rank=2)
+    model = build(cfg)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    save_hf(model, path, seq_len=16)
+    plain, tokens = load(path), torch.arange(12)[None]
+    assert not any(is_adapter(path, one) for path, one in plain.named_parameters())
+    torch.testing.assert_close(plain(tokens), model(tokens), atol=1e-4, rtol=1e-4)
+
+
+def test_the_further_prediction_of_deepseek_v3_is_left_out(published, hub, build, load):
+    sizes = {"kv_lora_rank": 12, "q_lora_rank": 20, "n_routed_experts": 16, "num_hidden_layers": 4}
+    sizes = SMALL | sizes | {"num_key_value_heads": 4}
+    path = hub(**published["deepseek_v3"] | sizes)
+    model = build(from_hf(str(path)))
+    assert save_hf(model, path, seq_len=16) == "DeepseekV3ForCausalLM"
+    kept = json.loads((path / "config.json").read_text())
+    assert kept["num_nextn_predict_layers"] == 0
+    assert kept["rope_scaling"].items() >= {"mscale": 1.0, "mscale_all_dim": 1.0}.items()
+    names = ("enorm.weight", "eh_proj.weight", "mlp.gate.e_score_correction_bias")
+    further = {f"model.layers.61.{name}": torch.zeros(2) for name in names}
+    change(path, lambda tensors: tensors.update(further))
+    assert equal(load(path), model)
+
+
+def test_every_tensor_that_does_not_fit_is_listed_and_nothing_is_loaded(directory, build):
+    def damage(tensors: dict[str, Tensor]) -> None:
+        del tensors["transformer.h.1.attn.c_attn.weight"]
+        tensors["transformer.h.2.ln_1.bias"] = torch.zeros(47)
+        tensors["transformer.h.3.ln_1.bias"] = torch.zeros(48)
+
+    model = build(from_hf(str(directory)))
+    before = [parameter.clone() for parameter in model.parameters()]
+    change(directory, damage)
+    with pytest.raises(ConfigError) as error:
+        load_hf(model, directory)
+    assert str(error.value).splitlines()[1:] == [
+        "  transformer.h.1.attn.c_attn.weight: absent there, [48, 144] in the model",
+        "  transformer.h.2.ln_1.bias: [47] there, [48] in the model",
+        "  transformer.h.3.ln_1.bias: [48] there, absent in the model",
+    ]
+    assert all(map(torch.equal, model.parameters(), before))
+
+
+WTE = "transformer.wte.weight"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda t: t.clear() or t.update(a=torch.zeros(1)), r"  a: \[1\] there[\s\S]*and 29 more$"),
+        (lambda t: t.update({"lm_head.weight": t[WTE] + 1}), f"lm_head.weight differs from {WTE}"),
+        (lambda t: t.update({WTE: t[WTE].to(torch.int8)}), "wte.weight: numbers of type I8 there"),
+        (
+            lambda t: t.update({WTE: t[WTE].to(torch.float8_e4m3fn)}),
+            "wte.weight: numbers of type F8_E4M3 there",
+        ),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(directory, load, damage, message):
+    change(directory, damage)
+    with pytest.raises(ConfigError, match=message):
+        load(directory)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"n_head": 6}, "n_head is 6, in the model 4"),  # which no shape would show
+        ({"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon is 1e-05, in the model 0.0001"),
+        ({"n_layer": 2}, "n_layer is 2, in the model 3"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False, in the model True"),
+    ],
+)
+def test_a_model_of_other_settings_is_refused(directory, build, changed, line):
+    model = build(from_hf(str(directory)))
+    configure(directory, **changed)
+    with pytest.raises(ConfigError, match=line):
+        load_hf(model, directory)
+
+
+@pytest.mark.parametrize("change", [use_rope, use_gqa], ids=lambda change: change.__name__)
+def test_a_model_of_another_family_is_refused(directory, build, tmp_path, change):
+    cfg = from_hf(str(directory))
+    change(cfg)
+    model = build(cfg)
+    with pytest.raises(ConfigError, match=r"config.json is of another model:\n  \S"):
+        load_hf(model, directory)
+    with pytest.raises(ConfigError, match=r"no family of the hub[\s\S]* Nearest is \w+:\n  \S"):
+        save_hf(model, tmp_path / "ours", seq_len=24)
+    assert not (tmp_path / "ours").exists()
+
+
+def test_layers_must_be_alike(directory, build, tmp_path):
+    cfg = from_hf(str(directory))
+    unroll(cfg)
+    cfg.model.blocks[1].attention.head_dim = 8
+    with pytest.raises(ConfigError, match=r"blocks.1.attention.num_heads is 6, there 4"):
+        save_hf(build(cfg), tmp_path / "ours", seq_len=24)
+
+
+def test_a_model_without_memory_is_refused(directory, tmp_path):
+    with torch.device("meta"):
+        model = build_graph(bind(from_hf(str(directory))).model)
+    with pytest.raises(ConfigError, match="materialize"):
+        load_hf(model, directory)
+    with pytest.raises(ConfigError, match="materialize"):
+        save_hf(model, tmp_path / "ours", seq_len=24)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("model-00001-of-00002.safetensors", "pytorch_model.bin", "pytorch_model-1-of-2.bin"),
+        *("consolidated.safetensors", "consolidated.00.pth", "model-Q4.gguf"),
+    ],
+)
+def test_weights_without_an_index_are_not_ignored(directory, name):
+    """Training would start from random weights, unnoticed."""
+    (directory / "model.safetensors").rename(directory / name)
+    with pytest.raises(ConfigError, match=r"holds neither model.safetensors nor .*index.json"):
+        from_hf(str(directory))
+
+
+def test_weights_come_with_their_own_tokenizer_or_none(directory):
+    spec = fdl.build(from_hf(str(directory)).data.corpus.tokenizer)
+    assert isinstance(spec, TokenizerFile)
+    assert spec.path == str(directory / "tokenizer.json")
+    with pytest.raises(DataError, match="Cannot read the tokenizer"):
+        spec.build([])
+
+
+def test_damaged_directories_are_refused(directory, build):
+    model = build(from_hf(str(directory)))
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match=r"cannot be read: [\s\S]*incomplete: download it again"):
+        load_hf(model, directory)
+    weights.unlink()
+    weights.mkdir()
+    with pytest.raises(ConfigError, match=r"model.safetensors cannot be read: Is a directory"):
+        load_hf(model, directory)
+    weights.rmdir()
+    with pytest.raises(ConfigError, match=r"holds neither"):
+        load_hf(model, directory)
+    (directory / INDEX).write_text('{"weight_map": {"a": 5}}')
+    with pytest.raises(ConfigError, match=r"index.json cannot be read: it has no weight_map"):
+        load_hf(model, directory)
+    for text in ("{", "[]", "\xff", "[" * 100_000):
+        (directory / "config.json").write_text(text, encoding="latin-1")
+        with pytest.raises(ConfigError, match=r"config.json cannot be read"):
+            from_hf(str(directory))
+    with pytest.raises(ConfigError, match=r"no/config.json cannot be read: No such file"):
+        from_hf(str(directory / "no"))
