@@ -63,7 +63,7 @@ def processes(command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) 
             return self._status
 
     monkeypatch.setattr(local, "Popen", Process)
-    monkeypatch.setattr(local, "_PAUSE", 0.0)
+    monkeypatch.setattr(local.LocalRunner, "pause", 0.0)
     return lines
 
 

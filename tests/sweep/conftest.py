@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.sweep import Job, Point, jobs_of
+from fidgpt.sweep import Job, LocalRunner, Point, jobs_of
 from fidgpt.sweep.points import Cost
-from fidgpt.sweep.runners import local
 
 NUM_STEPS = 5
 # Toy: fails at a step while a file says how often; saves its step when it is stopped.
@@ -90,7 +89,7 @@ def toy_point(name: str) -> Point:
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toys:
     """Toys in place of runs, in a directory of the test's own."""
     made = Toys(tmp_path / "sweep")
-    for name in ("command", "beginning", "going_on"):
+    for name in ("command", "start_command", "resume_command"):
         monkeypatch.setattr(Job, name, property(made.command))
-    monkeypatch.setattr(local, "_PAUSE", 0.02)
+    monkeypatch.setattr(LocalRunner, "pause", 0.02)
     return made

@@ -72,7 +72,7 @@ class SlurmHere:
     The node says that it has more cores than it has, so that some tasks fit side by side.
 
     Args:
-      folder: where all of it lies; nobody but root may write above it, or munge refuses.
+      folder: where all of it lies; only root may write above it, or munge refuses.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,26 +139,26 @@ class SlurmHere:
         """Starts a daemon."""
         program = shutil.which(name)
         assert program is not None  # it was looked for
-        with self._said(name) as said:
+        with self._output(name) as output:
             self._daemons[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", program, *options],  # never outlives the tests
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 env={**os.environ, "SLURM_CONF": str(self.conf)},
                 start_new_session=True,
             )
 
-    def _said(self, name: str) -> IO[bytes]:
+    def _output(self, name: str) -> IO[bytes]:
         return (self.folder / f"{name}.out").open("ab")
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm's says."""
+        """Return the output of a command of Slurm."""
         environment = {**os.environ, "SLURM_CONF": str(self.conf)}
-        said = subprocess.run(
+        done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
-        return said.stdout.strip()
+        return done.stdout.strip()
 
     def hurry(self, number: str) -> None:
         """Starts what is in the queue again, which Slurm would do after two minutes.
@@ -173,8 +173,10 @@ class SlurmHere:
         while not condition():
             if time.monotonic() > deadline or self._daemons[name].poll() is not None:
                 lines = (self.folder / f"{name}.out").read_text(errors="replace").splitlines()
-                said = [line for line in lines if "rror" in line or "fatal" in line] or lines
-                raise NoSlurmError(f"{name} does not come up: {said[-1] if said else 'no word'}")
+                errors = [line for line in lines if "rror" in line or "fatal" in line] or lines
+                raise NoSlurmError(
+                    f"{name} does not come up: {errors[-1] if errors else 'no output'}"
+                )
             time.sleep(0.05)
 
     def down(self) -> None:
@@ -186,7 +188,7 @@ class SlurmHere:
                 daemon.wait()
 
     def _kill_tasks(self) -> None:
-        """Kills all that was started for jobs; what is stopped first can tell nobody of it."""
+        """Kills all that was started for jobs; what is stopped first cannot report it."""
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in dict.fromkeys(self._tasks()):
                 with contextlib.suppress(ProcessLookupError):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
-from fidgpt.sweep import Events, Job, LocalRunner, Point
+from fidgpt.sweep import Events, Job, LocalRunner, Point, Runner
 from fidgpt.sweep.bisection import (
     Bisection,
     Findings,
@@ -178,10 +178,11 @@ def test_a_larger_objective_is_worse_when_it_falls() -> None:
         bounds_of(accuracy, 0.2, 0.8, None)
 
 
-class Halting:
+class Halting(Runner):
     """A runner that is stopped after some of its jobs."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self.most = most
         self.ran: list[Job] = []
 
@@ -190,9 +191,6 @@ class Halting:
         todo = every[: self.most - len(self.ran)]
         self.ran += todo
         return LocalRunner().run(todo, events) and len(todo) == len(every)
-
-    def end_early(self, job: Job) -> None:
-        raise AssertionError
 
 
 def test_a_stopped_bisection_continues(toys: Toys, tmp_path: Path) -> None:

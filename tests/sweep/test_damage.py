@@ -130,7 +130,7 @@ def test_a_point_whose_log_is_gone_has_last_words(
     toys.fail(job, times=1, words="error: no memory")
     monkeypatch.setattr(heard, "started", lambda one: one.log.unlink())
     assert LocalRunner().run([job], heard)
-    assert heard.told[0] == ("failed", "seed=1", "exit status 1, without a word", "False")
+    assert heard.lines[0] == ("failed", "seed=1", "exit status 1 without output", "False")
 
 
 def test_nobody_else_begins_a_point_before_it_is_marked(
@@ -165,7 +165,7 @@ def test_a_point_that_came_to_its_end_in_a_removed_directory_is_not_done(toys: T
     (job,) = toys.jobs(["1"])
     heard = Removing()
     assert LocalRunner().run([job], heard)
-    assert heard.told[1][0] == "failed" and not job.is_done
+    assert heard.lines[1][0] == "failed" and not job.is_done
     assert LocalRunner().run([job], RecordedEvents())
     assert job.is_done and job.result()["step"] == NUM_STEPS
     assert [path.name for path in toys.directory.glob("*.lost-*")] == ["111111111111.lost-1"]

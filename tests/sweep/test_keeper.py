@@ -43,7 +43,7 @@ def wait_for_words(log: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_process_writes_into_the_log_and_its_status_is_told(tmp_path: Path) -> None:
+def test_a_process_writes_to_the_log_and_its_status_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "log"
     kept = keep(log, sys.executable, "-c", "import sys; print('words'); sys.exit('an error')")
     assert status_of(kept) == 1
@@ -59,7 +59,7 @@ def test_a_signal_is_passed_on_though_it_was_blocked(tmp_path: Path) -> None:
     assert status_of(kept) == -signal.SIGINT
 
 
-def test_who_is_left_alone_is_told_to_end_and_then_killed(tmp_path: Path) -> None:
+def test_without_its_owner_a_process_is_terminated_and_then_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     kept = keep(log, sys.executable, "-c", f"{STUBBORN}; time.sleep(60)", patience=0.3)
     wait_for_words(log)

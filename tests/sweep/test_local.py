@@ -1,4 +1,4 @@
-"""Points in processes: failures, retries, signals, what others run, and the shares of a machine."""
+"""Points in processes: failures, retries, signals, foreign jobs, and the shares of a machine."""
 
 import os
 import signal
@@ -10,94 +10,105 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fidgpt.sweep import Ending, Job, LocalRunner
-from fidgpt.sweep.runners.attempt import Exit, State
-from fidgpt.sweep.runners.local import shares_of, visible_devices
-from fidgpt.sweep.runners.work import Work
+from fidgpt.sweep import Ending, Job, LocalRunner, Runner
+from fidgpt.sweep.runners.jobs import Exit, State
+from fidgpt.sweep.runners.local import shares, visible_devices
 
 from .conftest import NUM_STEPS, Toys
 
 
 class RecordedEvents:
-    """Writes down all that it hears."""
+    """Records all events; `lines` leaves out what a runner says of itself unless asked to keep it.
 
-    def __init__(self) -> None:
-        self.told: list[tuple[str, ...]] = []
+    Args:
+      keep_texts: whether to keep it.
+    """
+
+    def __init__(self, *, keep_texts: bool = True) -> None:
+        self.lines: list[tuple[str, ...]] = []
         self.steps: dict[str, list[int]] = {}
+        self._keep_texts = keep_texts
 
     def started(self, job: Job) -> None:
-        self.told.append(("started", job.point.name))
+        self.lines.append(("started", job.point.name))
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         self.steps.setdefault(job.point.name, []).append(row["step"])
 
     def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
-        self.told.append((ending.status, job.point.name, ending.last_words, str(again)))
+        self.lines.append((ending.status, job.point.name, ending.last_words, str(again)))
 
     def waits(self, job: Job) -> None:
-        self.told.append(("waits", job.point.name))
+        self.lines.append(("waits", job.point.name))
 
     def stops(self) -> None:
-        self.told.append(("stops",))
+        self.lines.append(("stops",))
 
     def say(self, text: str) -> None:
-        self.told.append(("says", text))
+        if self._keep_texts:
+            self.lines.append(("says", text))
 
     def tick(self) -> None:
         pass
 
-
-class HeardOfJobs(RecordedEvents):
-    """Writes down what becomes of jobs, and nothing that a runner says of itself."""
-
-    def say(self, text: str) -> None:
-        pass
+    def count(self, status: str) -> int:
+        """Return how many lines begin with a status."""
+        return [line[0] for line in self.lines].count(status)
 
 
-def interrupt_when(condition: Any, *, times: int = 1) -> threading.Thread:
-    """Sends this process Ctrl-C as soon as a condition holds."""
+def when(condition: Any, action: Any) -> threading.Thread:
+    """Does something in a thread as soon as a condition holds."""
 
     def wait() -> None:
         while not condition():
             time.sleep(0.01)
-        for _ in range(times):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.3)
+        action()
 
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     return thread
 
 
+def interrupt_when(condition: Any, *, times: int = 1) -> threading.Thread:
+    """Sends this process Ctrl-C as soon as a condition holds."""
+
+    def interrupt() -> None:
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+
+    return when(condition, interrupt)
+
+
 def test_jobs_run_one_after_the_other(toys: Toys) -> None:
-    heard = RecordedEvents()
+    events = RecordedEvents()
     jobs = toys.jobs(["1", "2"])
-    assert LocalRunner().run(jobs, heard)
-    assert heard.told == [
+    assert LocalRunner().run(jobs, events)
+    assert events.lines == [
         ("started", "seed=1"),
         ("finished", "seed=1", "", "False"),
         ("started", "seed=2"),
         ("finished", "seed=2", "", "False"),
     ]
-    assert heard.steps == {"seed=1": [1, 2, 3, 4, 5], "seed=2": [1, 2, 3, 4, 5]}
+    assert events.steps == {"seed=1": [1, 2, 3, 4, 5], "seed=2": [1, 2, 3, 4, 5]}
     assert [job.result() for job in jobs] == [{"step": NUM_STEPS, "loss": 1 / NUM_STEPS}] * 2
 
 
 def test_jobs_run_side_by_side(toys: Toys) -> None:
     toys.seconds = 0.1
-    heard = RecordedEvents()
-    assert LocalRunner(jobs=2).run(toys.jobs(["1", "2", "3"]), heard)
-    assert heard.told[:2] == [("started", "seed=1"), ("started", "seed=2")]
-    assert sorted(line[0] for line in heard.told) == ["finished"] * 3 + ["started"] * 3
+    events = RecordedEvents()
+    assert LocalRunner(jobs=2).run(toys.jobs(["1", "2", "3"]), events)
+    assert events.lines[:2] == [("started", "seed=1"), ("started", "seed=2")]
+    assert sorted(line[0] for line in events.lines) == ["finished"] * 3 + ["started"] * 3
 
 
-def test_one_that_fails_stops_no_other_and_is_tried_again_as_told(toys: Toys) -> None:
-    heard = RecordedEvents()
+def test_a_failure_is_retried_and_stops_no_other_job(toys: Toys) -> None:
+    events = RecordedEvents()
     first, second = toys.jobs(["1", "2"])
     toys.fail(first, times=3, words="error: the disk is on fire,\n  call somebody.")
-    assert LocalRunner(retries=1).run([first, second], heard)
+    assert LocalRunner(retries=1).run([first, second], events)
     words = "the disk is on fire, call somebody."
-    assert heard.told == [
+    assert events.lines == [
         ("started", "seed=1"),
         ("failed", "seed=1", words, "True"),
         ("started", "seed=2"),
@@ -106,61 +117,58 @@ def test_one_that_fails_stops_no_other_and_is_tried_again_as_told(toys: Toys) ->
         ("failed", "seed=1", words, "False"),
     ]
     assert not first.is_done
-    assert LocalRunner(retries=1).run([first], heard)
+    assert LocalRunner(retries=1).run([first], events)
     assert first.is_done
-    assert [line for line in heard.told[-2:] if line[0] == "finished"]
+    assert [line for line in events.lines[-2:] if line[0] == "finished"]
 
 
-def test_a_point_that_diverged_is_marked(toys: Toys) -> None:
-    heard = RecordedEvents()
+def test_divergence_has_a_status_of_its_own(toys: Toys) -> None:
+    events = RecordedEvents()
     (job,) = toys.jobs(["1"])
     toys.fail(job, times=1, words="Traceback\nerror: step 3 diverged: loss is nan.")
-    LocalRunner().run([job], heard)
-    assert heard.told[-1] == ("diverged", "seed=1", "step 3 diverged: loss is nan.", "False")
+    LocalRunner().run([job], events)
+    assert events.lines[-1] == ("diverged", "seed=1", "step 3 diverged: loss is nan.", "False")
 
 
-def test_one_that_was_killed_says_by_what(toys: Toys) -> None:
+def test_a_killed_process_is_reported_with_its_signal(toys: Toys) -> None:
     toys.seconds = 0.1
-    heard = RecordedEvents()
+    events = RecordedEvents()
     (job,) = toys.jobs(["1"])
 
-    def kill() -> None:
-        while not heard.steps:
-            time.sleep(0.01)
-        os.kill(int((job.directory / "pid").read_text()), signal.SIGKILL)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    assert LocalRunner(retries=1).run([job], heard)
+    thread = when(
+        lambda: events.steps,
+        lambda: os.kill(int((job.directory / "pid").read_text()), signal.SIGKILL),
+    )
+    assert LocalRunner(retries=1).run([job], events)
     thread.join()
-    assert heard.told[1] == ("failed", "seed=1", "killed by SIGKILL", "True")
-    assert heard.told[-1][0] == "finished"
+    assert events.lines[1] == ("failed", "seed=1", "killed by SIGKILL", "True")
+    assert events.lines[-1][0] == "finished"
 
 
-def test_an_interrupted_sweep_goes_on_where_it_was(toys: Toys) -> None:
+def test_an_interrupted_sweep_resumes(toys: Toys) -> None:
     toys.seconds = 0.1
-    heard = RecordedEvents()
+    events = RecordedEvents()
     jobs = toys.jobs(["1", "2", "3"])
-    thread = interrupt_when(lambda: heard.steps.get("seed=2"))
-    assert not LocalRunner(jobs=2).run(jobs, heard)
+    thread = interrupt_when(lambda: events.steps.get("seed=2"))
+    assert not LocalRunner(jobs=2).run(jobs, events)
     thread.join()
-    assert ("stops",) in heard.told
-    assert ("started", "seed=3") not in heard.told
-    assert {line[0] for line in heard.told} == {"started", "stops", "stopped"}
+    assert ("stops",) in events.lines
+    assert ("started", "seed=3") not in events.lines
+    assert {line[0] for line in events.lines} == {"started", "stops", "stopped"}
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     toys.seconds = 0.0
-    assert LocalRunner().run([job for job in jobs if not job.is_done], heard)
+    assert LocalRunner().run([job for job in jobs if not job.is_done], events)
     rows = [(job.directory / "metrics.jsonl").read_text().splitlines() for job in jobs]
     assert [len(lines) for lines in rows] == [NUM_STEPS] * 3  # so no step was done twice
 
 
 def test_two_signals_at_once_are_two(toys: Toys) -> None:
     class Busy:
-        """An attempt that ends at the second signal alone, and is told both while one looks."""
+        """An attempt that ends at the second signal, both of which arrive during one poll."""
 
         sent: ClassVar[list[int]] = []
 
-        def look(self) -> State:
+        def poll(self) -> State:
             if not self.sent:
                 signal.raise_signal(signal.SIGINT)
                 signal.raise_signal(signal.SIGINT)
@@ -169,35 +177,38 @@ def test_two_signals_at_once_are_two(toys: Toys) -> None:
         def send(self, number: signal.Signals) -> None:
             self.sent.append(number)
 
-    heard = RecordedEvents()
-    work = Work(iter(toys.jobs(["1"])), lambda *_: Busy(), num_places=1, retries=0, events=heard)
-    assert not work.run(pause=0.01)
+    class OneAttempt(Runner):
+        def launch(self, job: Any, log: Any, slot: int) -> Busy:
+            return Busy()
+
+    events = RecordedEvents()
+    assert not OneAttempt().run(toys.jobs(["1"]), events)
     assert Busy.sent == [signal.SIGINT, signal.SIGINT]
-    assert heard.told[1:] == [
+    assert events.lines[1:] == [
         ("stops",),
-        ("says", "Ending at once what still runs."),
+        ("says", "Ending all running jobs at once."),
         ("stopped", "seed=1", "", "False"),
     ]
 
 
-def test_what_another_process_runs_is_waited_for(toys: Toys) -> None:
+def test_a_job_of_another_process_is_waited_for(toys: Toys) -> None:
     toys.seconds = 0.2
-    heard = RecordedEvents()
+    events = RecordedEvents()
     first, second = toys.jobs(["1", "2"])
     with first.opened_log() as log:
         other = subprocess.Popen(first.command, stdout=log)
-    assert LocalRunner().run([first, second], heard)
+    assert LocalRunner().run([first, second], events)
     assert other.wait() == 0
-    assert heard.told[:2] == [("waits", "seed=1"), ("started", "seed=2")]
+    assert events.lines[:2] == [("waits", "seed=1"), ("started", "seed=2")]
     assert len((first.directory / "metrics.jsonl").read_text().splitlines()) == NUM_STEPS
 
 
-def test_what_another_process_finished_is_not_started(toys: Toys) -> None:
-    heard = RecordedEvents()
+def test_a_finished_job_is_not_started(toys: Toys) -> None:
+    events = RecordedEvents()
     (job,) = toys.jobs(["1"])
-    LocalRunner().run([job], heard)
-    assert LocalRunner().run([job], heard)
-    assert [line[0] for line in heard.told] == ["started", "finished", "finished"]
+    LocalRunner().run([job], events)
+    assert LocalRunner().run([job], events)
+    assert [line[0] for line in events.lines] == ["started", "finished", "finished"]
 
 
 @pytest.mark.parametrize(
@@ -221,10 +232,16 @@ def test_a_machine_is_shared(
     devices: list[str],
     environment: dict[str, str],
     expected: list[dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert shares_of(num_jobs, devices=devices, num_cores=8, environment=environment) == expected
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert shares(num_jobs, devices=devices, num_cores=8) == expected
 
 
-def test_only_visible_devices_are_dealt_out() -> None:
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": "2, GPU-abc"}) == ["2", "GPU-abc"]
-    assert visible_devices({"CUDA_VISIBLE_DEVICES": ""}) == []
+def test_only_visible_devices_are_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-abc")
+    assert visible_devices() == ["2", "GPU-abc"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_devices() == []

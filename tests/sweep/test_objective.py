@@ -10,7 +10,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.sweep import Sweep, axis, read_results
 from fidgpt.sweep.objective import Objective, objective_of, read_objective
 from fidgpt.sweep.report import read_report
-from fidgpt.sweep.runners.attempt import Job
+from fidgpt.sweep.runners.jobs import Job
 
 from .conftest import Toys
 

@@ -1,4 +1,4 @@
-"""Points on a real Ray cluster of two worker nodes: placed, killed under way, and told as here."""
+"""Points on a real Ray cluster of two worker nodes: placed, killed, moved, and reported."""
 
 import contextlib
 import io
@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,12 +17,12 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, Sweep
-from fidgpt.sweep.runners import ray_cluster
-from fidgpt.sweep.runners.ray_cluster import Claim, RayRunner, environments
+from fidgpt.sweep.runners.ray_cluster import RayRunner, assigned
+from fidgpt.sweep.runners.remote import Claim
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
-from .test_local import HeardOfJobs, RecordedEvents, interrupt_when
+from .test_local import RecordedEvents, interrupt_when, when
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fidgpt[ray]'")
 pytestmark = pytest.mark.xdist_group("processes")
@@ -64,11 +63,11 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def on_ray(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayRunner]:
     """A runner on the cluster."""
-    monkeypatch.setattr(ray_cluster, "_PAUSE", 0.02)
+    monkeypatch.setattr(RayRunner, "pause", 0.02)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def make(**said: Any) -> RayRunner:
-        return RayRunner(address=cluster.address, **said)
+    def make(**settings: Any) -> RayRunner:
+        return RayRunner(address=cluster.address, **settings)
 
     return make
 
@@ -135,37 +134,35 @@ def test_two_processes_on_two_nodes_give_the_same_numbers_as_on_one(
     assert [one["LOCAL_WORLD_SIZE"] for one in variables] == ["1"]  # so each had a node of its own
 
 
-def test_points_run_side_by_side_and_their_failures_are_told_as_here(
-    on_ray: Any, toys: Toys
-) -> None:
+def test_points_run_side_by_side_and_failures_are_retried(on_ray: Any, toys: Toys) -> None:
     toys.seconds = 0.1
-    heard = HeardOfJobs()
+    events = RecordedEvents(keep_texts=False)
     jobs = toys.jobs(["1", "2", "3"])
     toys.fail(jobs[0], times=1, words="error: the disk is on fire,\n  call somebody.")
     toys.fail(jobs[1], times=2, words="error: step 3 diverged: loss is nan.")
-    assert on_ray(jobs=2, retries=1).run(jobs, heard)
-    assert {line[:2] for line in heard.told[:2]} == {("started", "seed=1"), ("started", "seed=2")}
-    assert ("failed", "seed=1", "the disk is on fire, call somebody.", "True") in heard.told
-    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "True") in heard.told
-    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "False") in heard.told
-    assert [line[:2] for line in heard.told].count(("finished", "seed=3")) == 1
+    assert on_ray(jobs=2, retries=1).run(jobs, events)
+    assert {line[:2] for line in events.lines[:2]} == {("started", "seed=1"), ("started", "seed=2")}
+    assert ("failed", "seed=1", "the disk is on fire, call somebody.", "True") in events.lines
+    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "True") in events.lines
+    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "False") in events.lines
+    assert [line[:2] for line in events.lines].count(("finished", "seed=3")) == 1
     assert [job.is_done for job in jobs] == [True, False, True]
     assert jobs[0].result() == {"step": NUM_STEPS, "loss": 1 / NUM_STEPS}
     assert [steps_of(job) for job in jobs] == [5, 2, 5]  # so each went on where it was
 
 
-def test_an_interrupted_sweep_goes_on_where_it_was(on_ray: Any, toys: Toys) -> None:
+def test_an_interrupted_sweep_resumes(on_ray: Any, toys: Toys) -> None:
     toys.seconds = 0.2
-    heard = HeardOfJobs()
+    events = RecordedEvents(keep_texts=False)
     jobs = toys.jobs(["1", "2", "3", "4"])
-    thread = interrupt_when(lambda: len(heard.steps) == 2)
-    assert not on_ray(jobs=3).run(jobs, heard)  # one more than there is room for
+    thread = interrupt_when(lambda: len(events.steps) == 2)
+    assert not on_ray(jobs=3).run(jobs, events)  # one more than there is room for
     thread.join()
-    words = [line[0] for line in heard.told]
+    words = [line[0] for line in events.lines]
     assert sorted(words) == ["started", "started", "stopped", "stopped", "stops"]
-    assert {line[1] for line in heard.told if line[0] == "stopped"} == set(heard.steps)
+    assert {line[1] for line in events.lines if line[0] == "stopped"} == set(events.steps)
     toys.seconds = 0.0
-    assert on_ray(jobs=2).run(jobs, heard)
+    assert on_ray(jobs=2).run(jobs, events)
     assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 4
 
 
@@ -188,43 +185,39 @@ def test_a_search_runs_on_ray(on_ray: Any, toys: Toys, tmp_path: Path) -> None:
     assert len(found.results) == 3
 
 
-def test_who_insists_ends_all_at_once(on_ray: Any, toys: Toys) -> None:
+def test_a_third_signal_kills(on_ray: Any, toys: Toys) -> None:
     toys.seconds = 60
-    heard = HeardOfJobs()
+    events = RecordedEvents(keep_texts=False)
     (job,) = toys.jobs(["1"])
     thread = interrupt_when(lambda: (job.directory / "pid").exists(), times=3)
-    assert not on_ray().run([job], heard)
+    assert not on_ray().run([job], events)
     thread.join()
-    assert heard.told[-1][0] == "stopped"
+    assert events.lines[-1][0] == "stopped"
     wait_until(lambda: not is_alive(job))
 
 
-def test_a_point_whose_node_is_killed_goes_on_on_another(
-    cluster: Any, on_ray: Any, toys: Toys
-) -> None:
+def test_a_point_moves_from_a_node_that_is_killed(cluster: Any, on_ray: Any, toys: Toys) -> None:
     toys.seconds = 0.5
-    heard = HeardOfJobs()
+    events = RecordedEvents(keep_texts=False)
     jobs = toys.jobs(["1", "2"])
     node = cluster.add_node(**NODE | {"num_cpus": 2}, resources={"doomed": 1})
 
-    def kill() -> None:
-        wait_until(lambda: heard.steps.get("seed=1") and heard.steps.get("seed=2"))
-        cluster.remove_node(node, allow_graceful=False)
-
-    thread = Thread(target=kill)
-    thread.start()
-    assert on_ray(jobs=2, cpus=0.6).run(jobs, heard)
+    thread = when(
+        lambda: events.steps.get("seed=1") and events.steps.get("seed=2"),
+        lambda: cluster.remove_node(node, allow_graceful=False),
+    )
+    assert on_ray(jobs=2, cpus=0.6).run(jobs, events)
     thread.join()
-    moved = [line for line in heard.told if line[0] == "failed"]
+    moved = [line for line in events.lines if line[0] == "failed"]
     assert moved and all(
         line[3] == "True" and "its place on the cluster is gone" in line[2] for line in moved
     )
     assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 2
-    assert [line[0] for line in heard.told].count("finished") == 2
+    assert [line[0] for line in events.lines].count("finished") == 2
 
 
 @pytest.mark.parametrize("where", ["cluster", "this machine"])
-def test_runs_whose_driver_is_killed_end_and_the_same_command_goes_on(
+def test_runs_of_a_killed_driver_end_and_the_same_command_resumes_them(
     where: str, cluster: Any, on_ray: Any, toys: Toys
 ) -> None:
     address = cluster.address if where == "cluster" else ""
@@ -239,30 +232,30 @@ def test_runs_whose_driver_is_killed_end_and_the_same_command_goes_on(
     driver.wait()
     wait_until(lambda: not is_alive(jobs[0]) and not is_alive(jobs[1]))
     assert steps_of(jobs[0]) < NUM_STEPS
-    heard = HeardOfJobs()
-    assert on_ray(jobs=2).run(jobs, heard)
+    events = RecordedEvents(keep_texts=False)
+    assert on_ray(jobs=2).run(jobs, events)
     assert [steps_of(job) for job in jobs] == [NUM_STEPS] * 3
-    assert sorted(line[0] for line in heard.told if line[0] != "waits") == (
+    assert sorted(line[0] for line in events.lines if line[0] != "waits") == (
         ["finished"] * 3 + ["started"] * 3
     )
 
 
-def test_what_another_process_runs_is_waited_for(
+def test_a_job_of_another_process_is_waited_for(
     on_ray: Any, toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = toys.jobs(["1", "2"])
     other = contextlib.ExitStack()
 
-    class Releasing(HeardOfJobs):
+    class Releasing(RecordedEvents):
         def waits(self, job: Job) -> None:
             super().waits(job)
             other.close()
 
-    heard = Releasing()
+    events = Releasing(keep_texts=False)
     other.enter_context(first.opened_log())
     see_no_lock_at_first(monkeypatch)
-    assert on_ray().run([first, second], heard)
-    assert [line[:2] for line in heard.told] == [
+    assert on_ray().run([first, second], events)
+    assert [line[:2] for line in events.lines] == [
         ("waits", "seed=1"),
         ("started", "seed=2"),
         ("finished", "seed=2"),
@@ -271,30 +264,32 @@ def test_what_another_process_runs_is_waited_for(
     ]
 
 
-def test_what_ray_cannot_do_is_said(on_ray: Any) -> None:
+def test_unreachable_and_small_clusters_are_reported(on_ray: Any) -> None:
+    events = RecordedEvents()
     with pytest.raises(ConfigError, match=r"address=127.0.0.1:1:(.|\n)*ray start --head"):
-        RayRunner(address="127.0.0.1:1").run([], RecordedEvents())
-    heard = RecordedEvents()
-    assert on_ray(cpus=2, processes=3).run([], heard)
-    assert "room for 0 processes with cpus=2" in heard.told[1][1]
+        RayRunner(address="127.0.0.1:1").run([], events)
+    assert events.lines == [("says", "Connecting to Ray at 127.0.0.1:1.")]
+    events = RecordedEvents()
+    assert on_ray(cpus=2, processes=3).run([], events)
+    assert "room for 0 processes with cpus=2" in events.lines[1][1]
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("settings", "message"),
     [
-        ({"address": ""}, "address= names no cluster: say address=auto"),
-        ({"gpus": 4}, "say gpus=1, and processes=4"),
+        ({"address": ""}, "address= names no cluster: set address=auto"),
+        ({"gpus": 4}, "set gpus=1, and processes=4"),
         ({"gpus": 0.5, "processes": 2}, "several cannot share a GPU"),
-        ({"cpus": 0}, "some part of a core"),
-        ({"processes": 0}, "at least one process"),
+        ({"cpus": 0}, "cpus=0 must be above 0"),
+        ({"processes": 0}, "needs at least one process"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(said: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        RayRunner(**said)
+        RayRunner(**settings)
 
 
-def test_processes_of_a_node_see_its_gpus_and_take_one_each(
+def test_processes_of_a_node_share_its_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -303,7 +298,7 @@ def test_processes_of_a_node_see_its_gpus_and_take_one_each(
         Claim(0, "b", "10.0.0.2", 7001, ["0"]),
         Claim(0, "a", "10.0.0.1", 7002, ["1"]),
     ]
-    several = environments(claims, threads=2)
+    several = assigned(claims, threads=2)
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
     assert [[one[name] for name in names] for one in several] == [
         ["0", "0", "2", "3,1"],
@@ -313,5 +308,5 @@ def test_processes_of_a_node_see_its_gpus_and_take_one_each(
     assert {(one["MASTER_ADDR"], one["MASTER_PORT"], one["WORLD_SIZE"]) for one in several} == {
         ("10.0.0.1", "7000", "3")
     }
-    alone = environments(claims[:1], threads=2)
+    alone = assigned(claims[:1], threads=2)
     assert alone == [{"CUDA_VISIBLE_DEVICES": "3", "OMP_NUM_THREADS": "2"}]

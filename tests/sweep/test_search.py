@@ -15,8 +15,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep import Job, read_results
-from fidgpt.sweep.runners import local
+from fidgpt.sweep import Job, LocalRunner, read_results
 from fidgpt.sweep.search import FILE, Found, Search, Space, space
 
 from .test_local import interrupt_when
@@ -60,7 +59,7 @@ class Toys:
 def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     made = Toys()
     monkeypatch.setattr(Job, "command", property(made.command))
-    monkeypatch.setattr(local, "_PAUSE", 0.01)
+    monkeypatch.setattr(LocalRunner, "pause", 0.01)
     return made
 
 

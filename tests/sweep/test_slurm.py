@@ -1,28 +1,27 @@
-"""Points as tasks of a Slurm array, on a cluster of one node: ends, signals, and who watches."""
+"""Points as tasks of a Slurm array, on a cluster of one node: ends, signals, requeues, watchers."""
 
+import io
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep import Job
-from fidgpt.sweep.runners import slurm
-from fidgpt.sweep.runners import slurm as slurm_attempt
+from fidgpt.sweep import Job, LocalRunner, Sweep, axis
 from fidgpt.sweep.runners.slurm import SlurmRunner
-from fidgpt.sweep.runners.slurm_jobs import SlurmJobs
-from fidgpt.train.trackers.trackers import read_rows
+from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
 from .slurm_here import NoSlurmError, SlurmHere
-from .test_local import HeardOfJobs, RecordedEvents, interrupt_when
+from .test_local import RecordedEvents, interrupt_when, when
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -48,24 +47,9 @@ def cluster() -> Iterator[SlurmHere]:
 def here(cluster: SlurmHere, monkeypatch: pytest.MonkeyPatch) -> SlurmHere:
     """The cluster, for all commands of this test, which is looked at more often than one should."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
-    monkeypatch.setattr(slurm, "_PAUSE", 0.05)
-    monkeypatch.setattr(slurm_attempt, "_ASK", 0.2)
-    monkeypatch.setattr(slurm_attempt, "_GRACE", 1.0)
-    monkeypatch.setattr(slurm_attempt, "_PATIENCE", 1.0)
+    for name, seconds in {"pause": 0.05, "interval": 0.2, "grace": 1.0, "patience": 1.0}.items():
+        monkeypatch.setattr(SlurmRunner, name, seconds)
     return cluster
-
-
-def when(condition: Callable[[], object], action: Callable[[], object]) -> threading.Thread:
-    """Does something as soon as a condition holds."""
-
-    def wait() -> None:
-        while not condition():
-            time.sleep(0.02)
-        action()
-
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    return thread
 
 
 def steps_of(job: Job) -> list[int]:
@@ -82,62 +66,51 @@ def numbers(toys: Toys) -> list[str]:
 
 def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.1
-    heard, at_a_time = HeardOfJobs(), [0]
+    events, at_a_time = RecordedEvents(keep_texts=False), [0]
     jobs = toys.jobs(["1", "2", "3", "4"])
 
     def count() -> None:
-        said = here.ask("squeue", "--array", "--states=RUNNING", "-h")
-        at_a_time.append(len(said.splitlines()))
+        output = here.ask("squeue", "--array", "--states=RUNNING", "-h")
+        at_a_time.append(len(output.splitlines()))
 
-    heard.tick = count
-    assert SlurmRunner(jobs=2).run(jobs, heard)
+    events.tick = count
+    assert SlurmRunner(jobs=2).run(jobs, events)
     assert [job.result() for job in jobs] == [{"step": NUM_STEPS, "loss": 1 / NUM_STEPS}] * 4
-    assert heard.steps == {f"seed={i}": [1, 2, 3, 4, 5] for i in range(1, 5)}
+    assert events.steps == {f"seed={i}": [1, 2, 3, 4, 5] for i in range(1, 5)}
     assert len(numbers(toys)) == 1
     assert max(at_a_time) == 2
 
 
-def test_more_points_than_an_array_may_have_are_several(
-    here: SlurmHere, toys: Toys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SlurmJobs, "largest", lambda self: 2)
-    jobs = toys.jobs(["1", "2", "3", "4"])
-    assert SlurmRunner(jobs=2).run(jobs, RecordedEvents())
-    assert all(job.is_done for job in jobs)
-    rows = map(json.loads, (toys.directory / "slurm" / "jobs.jsonl").read_text().splitlines())
-    assert max(len(row["points"]) for row in rows) == 2
-
-
-def test_one_that_fails_is_tried_again_and_says_why(here: SlurmHere, toys: Toys) -> None:
-    heard = HeardOfJobs()
+def test_a_failure_is_retried_with_its_reason(here: SlurmHere, toys: Toys) -> None:
+    events = RecordedEvents(keep_texts=False)
     first, second = toys.jobs(["1", "2"])
     toys.fail(first, times=1, words="error: the disk is on fire,\n  call somebody.")
     toys.fail(second, times=9, words="Traceback\nerror: step 3 diverged: loss is nan.")
-    assert SlurmRunner(jobs=2, retries=1).run([first, second], heard)
-    told = [line for line in heard.told if line[0] != "started"]
-    assert sorted(line for line in told if line[1] == "seed=1") == [
+    assert SlurmRunner(jobs=2, retries=1).run([first, second], events)
+    lines = [line for line in events.lines if line[0] != "started"]
+    assert sorted(line for line in lines if line[1] == "seed=1") == [
         ("failed", "seed=1", "the disk is on fire, call somebody.", "True"),
         ("finished", "seed=1", "", "False"),
     ]
     words = "step 3 diverged: loss is nan."
-    assert [line for line in told if line[1] == "seed=2"] == [
+    assert [line for line in lines if line[1] == "seed=2"] == [
         ("diverged", "seed=2", words, "True"),
         ("diverged", "seed=2", words, "False"),
     ]
     assert steps_of(first) == [1, 2, 3, 4, 5]
 
 
-def test_a_job_that_somebody_cancels_is_not_tried_again(here: SlurmHere, toys: Toys) -> None:
+def test_a_cancelled_job_is_not_retried(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.3
-    heard = HeardOfJobs()
+    events = RecordedEvents(keep_texts=False)
     jobs = toys.jobs(["1", "2"])
     thread = when(
-        lambda: "seed=1" in heard.steps, lambda: here.ask("scancel", f"{numbers(toys)[0]}_0")
+        lambda: "seed=1" in events.steps, lambda: here.ask("scancel", f"{numbers(toys)[0]}_0")
     )
-    assert not SlurmRunner(jobs=1, retries=3).run(jobs, heard)
+    assert not SlurmRunner(jobs=1, retries=3).run(jobs, events)
     thread.join()
-    told = [line for line in heard.told if line[0] != "started"]
-    assert told == [
+    lines = [line for line in events.lines if line[0] != "started"]
+    assert lines == [
         ("stopped", "seed=1", "cancelled in Slurm", "False"),
         ("finished", "seed=2", "", "False"),
     ]
@@ -145,32 +118,32 @@ def test_a_job_that_somebody_cancels_is_not_tried_again(here: SlurmHere, toys: T
     assert steps_of(jobs[0]) == [1, 2, 3, 4, 5]
 
 
-def test_a_search_asks_for_jobs_as_places_are_free(here: SlurmHere, toys: Toys) -> None:
-    heard = HeardOfJobs()
+def test_a_search_takes_jobs_as_slots_free_up(here: SlurmHere, toys: Toys) -> None:
+    events = RecordedEvents(keep_texts=False)
     under_way: list[int] = []
     jobs = toys.jobs(["1", "2", "3", "4"])
 
     def chosen() -> Iterator[Job]:
         for i, job in enumerate(jobs):
-            under_way.append(i - sum(line[0] == "finished" for line in heard.told))
+            under_way.append(i - events.count("finished"))
             yield job
 
-    assert SlurmRunner(jobs=2).run(chosen(), heard)
+    assert SlurmRunner(jobs=2).run(chosen(), events)
     assert all(job.is_done for job in jobs)
     assert under_way[:2] == [0, 1] and max(under_way) == 1
 
 
-def test_one_that_is_not_worth_it_ends_early(here: SlurmHere, toys: Toys) -> None:
+def test_an_unpromising_job_ends_early(here: SlurmHere, toys: Toys) -> None:
     toys.seconds = 0.2
-    heard, runner = HeardOfJobs(), SlurmRunner(retries=1)
+    events, runner = RecordedEvents(keep_texts=False), SlurmRunner(retries=1)
     (job,) = toys.jobs(["1"])
-    heard.tick = lambda: runner.end_early(job) if heard.steps else None
-    assert runner.run([job], heard)
-    assert heard.told == [("started", "seed=1"), ("stopped early", "seed=1", "", "False")]
+    events.tick = lambda: runner.end_early(job) if events.steps else None
+    assert runner.run([job], events)
+    assert events.lines == [("started", "seed=1"), ("stopped early", "seed=1", "", "False")]
     assert not job.is_done
 
 
-def test_what_slurm_does_not_take_is_a_mistake_of_the_user(here: SlurmHere, toys: Toys) -> None:
+def test_a_rejected_submission_is_an_error_of_the_user(here: SlurmHere, toys: Toys) -> None:
     with pytest.raises(
         ConfigError,
         match=r"Invalid partition name specified\. They ask for partition=nowhere, time=60",
@@ -178,12 +151,187 @@ def test_what_slurm_does_not_take_is_a_mistake_of_the_user(here: SlurmHere, toys
         SlurmRunner(partition="nowhere").run(toys.jobs(["1"]), RecordedEvents())
 
 
-def test_what_slurm_holds_back_is_said(here: SlurmHere, toys: Toys) -> None:
-    heard = RecordedEvents()
-    thread = interrupt_when(lambda: len(heard.told) > 1, times=2)
-    assert not SlurmRunner(partition="closed").run(toys.jobs(["1"]), heard)
+def test_held_jobs_are_reported(here: SlurmHere, toys: Toys) -> None:
+    events = RecordedEvents()
+    thread = interrupt_when(lambda: len(events.lines) > 1, times=2)
+    assert not SlurmRunner(partition="closed").run(toys.jobs(["1"]), events)
     thread.join()
-    assert heard.told[1] == ("says", "Slurm holds seed=1 back: PartitionDown.")
+    assert events.lines[1] == ("says", "Slurm holds seed=1 back: PartitionDown.")
+
+
+def in_a_process(runner: SlurmRunner, jobs: Sequence[Job]) -> int:
+    """Runs jobs in a process of their own; returns its number."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            runner.run(jobs, RecordedEvents())
+        finally:
+            os._exit(0)
+    return pid
+
+
+def test_a_killed_sweep_follows_its_jobs_again(here: SlurmHere, toys: Toys) -> None:
+    toys.seconds = 0.3
+    jobs = toys.jobs(["1", "2", "3"])
+    pid = in_a_process(SlurmRunner(jobs=2), jobs)
+    thread = when(lambda: jobs[0].directory.exists(), lambda: os.kill(pid, signal.SIGKILL))
+    os.waitpid(pid, 0)
+    thread.join()
+    book = toys.directory / "slurm" / "jobs.jsonl"
+    book.write_text(book.read_text().splitlines()[0] + "\n")  # as if killed before the number came
+    events = RecordedEvents()
+    assert SlurmRunner(jobs=2).run(jobs, events)
+    assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
+    assert events.count("finished") == 3
+    assert numbers(toys) == []  # nothing was handed in twice
+
+
+def test_jobs_finish_after_the_user_has_left(here: SlurmHere, toys: Toys) -> None:
+    toys.seconds = 0.2
+    events = RecordedEvents()
+    jobs = toys.jobs(["1", "2"])
+    thread = interrupt_when(lambda: events.steps)
+    assert not SlurmRunner(jobs=2).run(jobs, events)
+    thread.join()
+    first, last = (line[1] for line in events.lines if line[0] == "says")
+    assert first.startswith("In Slurm as job ") and first.endswith(": 2 points.")
+    assert last.startswith("Leaving: ")
+    while here.ask("squeue", "-h"):
+        time.sleep(0.1)
+    events = RecordedEvents()
+    assert SlurmRunner(jobs=2).run(jobs, events)
+    assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 2
+    assert len(numbers(toys)) == 1
+
+
+def test_a_second_signal_ends_running_and_waiting_jobs(here: SlurmHere, toys: Toys) -> None:
+    toys.seconds = 0.3
+    events = RecordedEvents()
+    jobs = toys.jobs(["1", "2", "3"])
+    thread = interrupt_when(lambda: events.steps, times=2)
+    assert not SlurmRunner(jobs=2).run(jobs, events)
+    thread.join()
+    assert ("stops",) in events.lines
+    assert {line[0] for line in events.lines} == {"started", "says", "stops", "stopped"}
+    while here.ask("squeue", "-h"):
+        time.sleep(0.1)
+    assert not any(job.is_done for job in jobs)
+    assert not jobs[2].directory.exists()
+    toys.seconds = 0.0
+    assert SlurmRunner(jobs=3).run(jobs, RecordedEvents())
+    assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
+
+
+def test_a_preempted_job_returns_to_the_queue(here: SlurmHere, toys: Toys) -> None:
+    """By the signal that comes before its time is over, by one before a preemption, by force."""
+    toys.seconds = 0.3
+    events = RecordedEvents(keep_texts=False)
+    jobs = toys.jobs(["1", "2", "3"])
+
+    def take() -> None:
+        (number,) = numbers(toys)
+        here.ask("scancel", "--signal=USR1", f"{number}_0")
+        here.ask("scancel", "--signal=TERM", f"{number}_1")
+        here.ask("scontrol", "requeue", f"{number}_2")
+        while here.ask("squeue", "--states=PENDING", "--array", "-h", "-o%i").count("_") < 3:
+            time.sleep(0.05)
+        here.hurry(number)
+
+    thread = when(lambda: len(events.steps) == 3, take)
+    assert SlurmRunner(jobs=3).run(jobs, events)
+    thread.join()
+    assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
+    assert sorted(line[0] for line in events.lines) == ["finished"] * 3 + ["started"] * 3
+    assert len(numbers(toys)) == 1
+    records = [json.loads(path.read_text()) for path in records_of(toys)]
+    assert [record["start"] for record in records] == [1, 1, 1]
+
+
+def test_a_job_that_is_not_requeued_is_tried_again(
+    here: SlurmHere, toys: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it was put back, and could not be started there."""
+    toys.seconds = 0.3
+    events = RecordedEvents(keep_texts=False)
+    script = tmp_path / "bin" / "scontrol"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\n[ "$1" = requeue ] || exec {shutil.which("scontrol")} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
+    thread = when(
+        lambda: events.steps, lambda: here.ask("scancel", "--signal=USR1", *numbers(toys))
+    )
+    (job,) = toys.jobs(["1"])
+    assert SlurmRunner(retries=0).run([job], events)
+    thread.join()
+    assert steps_of(job) == [1, 2, 3, 4, 5]
+    lines = [line for line in events.lines if line[0] != "started"]
+    words = "returned to the queue, from where Slurm did not start it again"
+    assert lines == [("failed", "seed=1", words, "True"), ("finished", "seed=1", "", "False")]
+    assert len(numbers(toys)) == 2
+
+
+def records_of(toys: Toys) -> list[Path]:
+    return sorted((toys.directory / "slurm" / "records").glob("*.json"))
+
+
+def test_a_node_that_dies_costs_no_point(here: SlurmHere, toys: Toys) -> None:
+    toys.seconds = 0.3
+    events = RecordedEvents(keep_texts=False)
+    killed: list[bool] = []
+    jobs = toys.jobs(["1", "2"])
+
+    def kill_once() -> None:
+        if len(events.steps) == 2 and not killed:
+            killed.append(True)
+            here.kill_node()
+            here.start_node()
+        if killed and "BeginTime" in here.ask("squeue", "-h", "-o%r"):
+            here.hurry(numbers(toys)[0])
+
+    events.tick = kill_once
+    assert SlurmRunner(jobs=2, retries=3).run(jobs, events)
+    assert [sorted(set(steps_of(job))) for job in jobs] == [[1, 2, 3, 4, 5]] * 2
+    assert events.count("finished") == 2
+
+
+RUN = ["config:debug", "set:samples=None", "set:num_steps=40", "set:evaluators={}"]
+
+
+def test_a_run_is_the_same_in_slurm_as_here(
+    here: SlurmHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it was taken from its node on the way."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rates = axis("tag:LearningRate=1e-3")
+    local = Sweep(*RUN, rates, directory=tmp_path / "local")
+    there = Sweep(*RUN, rates, directory=tmp_path / "slurm")
+    metrics = there.jobs[0].directory / "metrics.jsonl"
+
+    def take() -> None:
+        number = json.loads(
+            (there.directory / "slurm" / "jobs.jsonl").read_text().splitlines()[-1]
+        )["number"]
+        here.ask("scancel", "--signal=USR1", number)
+        while "PENDING" not in here.ask("squeue", "--array", "-h", "-o%T"):
+            time.sleep(0.05)
+        here.hurry(number)
+
+    thread = when(lambda: metrics.exists() and metrics.stat().st_size, take)
+    console = Console(file=io.StringIO())
+    results = there.run(runner=SlurmRunner(), console=console)
+    thread.join()
+    assert [row["status"] for row in results] == ["finished"], [*results]
+    local.run(runner=LocalRunner(), console=console)
+    for one, other in zip(local.jobs, there.jobs, strict=True):
+        rows = [
+            [reproducible(row) for row in read_rows(job.directory / "metrics.jsonl")]
+            for job in (one, other)
+        ]
+        assert rows[0] == rows[1]
+        assert len(rows[0]) == 40
+    record = min((there.directory / "slurm" / "records").glob("*-0.json"))
+    assert json.loads(record.read_text())["start"] == 1
 
 
 _WHO = """
@@ -196,12 +344,12 @@ names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 """
 
 
-def test_the_processes_of_a_point_know_each_other(
+def test_processes_of_a_point_have_ranks(
     here: SlurmHere, toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     who = property(lambda job: [sys.executable, "-c", _WHO, str(job.directory)])
-    monkeypatch.setattr(Job, "beginning", who)
+    monkeypatch.setattr(Job, "start_command", who)
     (job,) = toys.jobs(["1"])
     assert SlurmRunner(processes=2, cpus=3).run([job], RecordedEvents())
     texts = [(job.directory / rank).read_text() for rank in ("0", "1")]

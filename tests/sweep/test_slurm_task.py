@@ -1,4 +1,4 @@
-"""What a task of a Slurm job does, where there is no Slurm: in a process of this machine."""
+"""Tasks of Slurm jobs without Slurm, in processes of this machine; settings of the runner."""
 
 import os
 import signal
@@ -13,10 +13,8 @@ import pytest
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job
-from fidgpt.sweep.runners import slurm_jobs
-from fidgpt.sweep.runners.slurm import SlurmRunner
-from fidgpt.sweep.runners.slurm_jobs import JobState
-from fidgpt.sweep.runners.slurm_task import Task, read_record
+from fidgpt.sweep.runners.slurm import JobState, SlurmRunner, pickled_by_value
+from fidgpt.sweep.runners.slurm_task import read_record
 
 from .conftest import NUM_STEPS, Toys
 from .test_local import RecordedEvents
@@ -28,27 +26,19 @@ _LOAD = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))()"
 
 
 class Started:
-    """A task in a process of its own, pickled as for submitit, with a Slurm that only notes."""
+    """A task in a process, pickled as for submitit, with a Slurm that only records calls."""
 
     def __init__(self, job: Job, folder: Path, *, state: str) -> None:
         cloudpickle = pytest.importorskip("cloudpickle")
-        self.record, self.noted = folder / "record.json", folder / "noted"
+        self.record, self.calls = folder / "record.json", folder / "noted"
         commands = folder / "bin"
         commands.mkdir(parents=True, exist_ok=True)
-        for name, says in (("scontrol", f'echo "$@" >> {self.noted}'), ("squeue", f"echo {state}")):
-            (commands / name).write_text(f"#!/bin/sh\n{says}\n")
+        for name, body in (("scontrol", f'echo "$@" >> {self.calls}'), ("squeue", f"echo {state}")):
+            (commands / name).write_text(f"#!/bin/sh\n{body}\n")
             (commands / name).chmod(stat.S_IRWXU)
         os.environ["PATH"] = f"{commands}:{os.environ['PATH']}"  # the fixture puts it back
-        task = Task(
-            beginning=job.beginning,
-            going_on=job.going_on,
-            directory=job.directory,
-            log=job.log,
-            record=self.record,
-            environment={},
-            processes=1,
-        )
-        with slurm_jobs.as_they_are():
+        task = SlurmRunner().task(job, self.record)
+        with pickled_by_value():
             (folder / "task").write_bytes(cloudpickle.dumps(task))
         self._process = subprocess.Popen([sys.executable, "-c", _LOAD, str(folder / "task")])
         self._metrics = job.directory / "metrics.jsonl"
@@ -80,7 +70,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("environment")
 class TestATask:
-    def test_says_how_it_ended(self, toys: Toys, tmp_path: Path) -> None:
+    def test_records_its_end(self, toys: Toys, tmp_path: Path) -> None:
         good, bad = toys.jobs(["1", "2"])
         toys.fail(bad, times=1, words="error: no")
         record = Started(good, tmp_path / "1", state="RUNNING").ended()
@@ -90,7 +80,7 @@ class TestATask:
         assert "error: no" in bad.log.read_text()
 
     @pytest.mark.parametrize(
-        ("number", "slurm_says", "state"),
+        ("number", "slurm_state", "state"),
         [
             (signal.SIGUSR1, "RUNNING", "requeued"),
             (signal.SIGTERM, "RUNNING", "requeued"),
@@ -98,32 +88,34 @@ class TestATask:
             (signal.SIGINT, "RUNNING", "ended"),
         ],
     )
-    def test_goes_back_to_the_queue_unless_it_was_ended(
-        self, toys: Toys, tmp_path: Path, number: signal.Signals, slurm_says: str, state: str
+    def test_returns_to_the_queue_unless_it_was_cancelled(
+        self, toys: Toys, tmp_path: Path, number: signal.Signals, slurm_state: str, state: str
     ) -> None:
         toys.seconds = 0.2
         (job,) = toys.jobs(["1"])
-        started = Started(job, tmp_path / "1", state=slurm_says)
+        started = Started(job, tmp_path / "1", state=slurm_state)
         started.send(number)
         assert started.ended()["state"] == state
-        noted = started.noted.read_text() if started.noted.exists() else ""
-        assert noted == ("requeue 7_1\n" if state == "requeued" else "")
+        calls = started.calls.read_text() if started.calls.exists() else ""
+        assert calls == ("requeue 7_1\n" if state == "requeued" else "")
         toys.seconds = 0.0
         assert Started(job, tmp_path / "2", state="RUNNING").ended()["status"] == 0
         assert len((job.directory / "metrics.jsonl").read_text().splitlines()) == NUM_STEPS
 
-    def test_leaves_a_point_to_who_runs_it(self, toys: Toys, tmp_path: Path) -> None:
+    def test_refuses_a_point_of_another_process(self, toys: Toys, tmp_path: Path) -> None:
         (job,) = toys.jobs(["1"])
         with job.opened_log():
             assert Started(job, tmp_path / "1", state="RUNNING").ended()["state"] == "refused"
         assert not job.directory.exists()
 
-    def test_gives_up_when_it_gets_nowhere(self, toys: Toys, tmp_path: Path) -> None:
+    def test_gives_up_without_progress(self, toys: Toys, tmp_path: Path) -> None:
         (job,) = toys.jobs(["1"])
         job.directory.mkdir(parents=True)
         script = "import os, signal; os.kill(os.getppid(), signal.SIGUSR1); signal.pause()"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Job, "beginning", property(lambda job: [sys.executable, "-c", script]))
+            patch.setattr(
+                Job, "start_command", property(lambda job: [sys.executable, "-c", script])
+            )
             states = [
                 Started(job, tmp_path / "1", state="RUNNING").ended()["state"] for _ in range(3)
             ]
@@ -132,7 +124,7 @@ class TestATask:
         assert record["words"].startswith("was taken from its node 3 times before it had made a")
 
 
-def test_what_a_job_asks_of_slurm() -> None:
+def test_parameters_of_submitit() -> None:
     runner = SlurmRunner(
         partition="gpu",
         timeout_min=90,
@@ -165,18 +157,18 @@ def test_what_a_job_asks_of_slurm() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"jobs": 0}, "jobs=0: Slurm needs at least 1"),
-        ({"timeout_min": 0}, "timeout_min=0: Slurm needs at least 1"),
-        ({"gpus": -1}, "gpus=-1, retries=0: neither is below 0"),
-        ({"extra": "-C a100"}, "'-C' is no option in its long form"),
+        ({"jobs": 0}, "jobs=0 must be at least 1"),
+        ({"timeout_min": 0}, "timeout_min=0 must be at least 1"),
+        ({"gpus": -1}, "gpus=-1, retries=0 must be at least 0"),
+        ({"extra": "-C a100"}, "'-C' is not an option in its long form"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SlurmRunner(**arguments)
 
 
-def test_where_there_is_no_slurm_that_is_said(
+def test_a_machine_without_slurm_is_refused(
     toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("submitit")
@@ -185,7 +177,7 @@ def test_where_there_is_no_slurm_that_is_said(
         SlurmRunner().run(toys.jobs(["1"]), RecordedEvents())
 
 
-def test_a_job_is_held_where_its_turn_does_not_come_by_itself() -> None:
+def test_a_job_is_held_if_it_waits_for_more_than_its_turn() -> None:
     assert JobState("PENDING", "PartitionTimeLimit").is_held
     assert not JobState("PENDING", "Priority").is_held
     assert not JobState("RUNNING", "None").is_held

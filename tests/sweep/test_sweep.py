@@ -19,7 +19,6 @@ from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import ResultsTable, read_table
-from fidgpt.sweep.runners import local
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import Toys
@@ -42,7 +41,7 @@ def said(console: Console) -> str:
 def test_a_stopped_sweep_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_PAUSE", 0.02)
+    monkeypatch.setattr(LocalRunner, "pause", 0.02)
     sweep = Sweep(*RUN, axis(RATES), directory=tmp_path / "sweep")
     first, wild = sweep.points
     metrics = sweep.directory / first.short / "metrics.jsonl"

@@ -26,7 +26,8 @@ from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import ResultsTable
-from fidgpt.sweep.runners.attempt import Runner, jobs_of
+from fidgpt.sweep.runners.jobs import jobs_of
+from fidgpt.sweep.runners.scheduler import Runner
 
 T = TypeVar("T", bound=Hashable)
 FirstBad = Callable[[list[tuple[T, ...]]], tuple[T, ...] | None]

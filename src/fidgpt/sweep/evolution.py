@@ -22,10 +22,10 @@ from fidgpt.sweep.population import Population, draw, rounded
 from fidgpt.sweep.progress import Screen, opened
 from fidgpt.sweep.results import Result
 from fidgpt.sweep.runners import remote
-from fidgpt.sweep.runners.attempt import Ending, Job, jobs_of
+from fidgpt.sweep.runners.jobs import Ending, Job, jobs_of
 from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.ray_cluster import RayRunner
-from fidgpt.sweep.runners.work import Signals, failure
+from fidgpt.sweep.runners.scheduler import Signals, failure
 from fidgpt.sweep.search import Found, only_driver
 from fidgpt.sweep.tables import Results
 from fidgpt.train.device import derive_seed

@@ -17,7 +17,7 @@ from fidgpt.sweep import results
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, usual, write_objective
 from fidgpt.sweep.results import Result, ResultsTable
-from fidgpt.sweep.runners.attempt import Ending, Job
+from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.sweep.tables import TO_COME, best, running_table, tally
 from fidgpt.train import RunError
 from fidgpt.train.summary_text import duration

@@ -18,7 +18,7 @@ from fidgpt.compose.directives import DEFAULT_CONFIG
 from fidgpt.files import wait_for_lock, write_whole
 from fidgpt.graph.errors import listed
 from fidgpt.sweep.axes import Axis, Item
-from fidgpt.sweep.runners.attempt import Ending, Job
+from fidgpt.sweep.runners.jobs import Ending, Job
 
 Result = dict[str, Any]
 TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"

@@ -380,7 +380,7 @@ class SweepCase:
         def disturbed() -> None:
             self.listen()
             local.Popen = self._forked
-            local._PAUSE = self._pause
+            local.LocalRunner.pause = self._pause
             if place is not None and act is not None:
                 place.arm(act, self.run)
 

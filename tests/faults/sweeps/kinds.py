@@ -141,9 +141,9 @@ SweepKind = Callable[[SweepCase], None]
 # Functions of a driver, the unit that is counted in them, and how much of it they do at most.
 _PLACES = (
     ("fidgpt.sweep.results:ResultsTable.write", "disk", 12),
-    ("fidgpt.sweep.runners.attempt:Job.finish", "disk", 4),
-    ("fidgpt.sweep.runners.work:Work._begin", "calls", 60),
-    ("fidgpt.sweep.runners.work:Work._look", "calls", 200),
+    ("fidgpt.sweep.runners.jobs:Job.finish", "disk", 4),
+    ("fidgpt.sweep.runners.scheduler:Scheduler._begin", "calls", 60),
+    ("fidgpt.sweep.runners.scheduler:Scheduler._poll", "calls", 200),
 )
 _ASK = ("fidgpt.sweep.search:Study.ask", "disk", 12)
 _RECORD = ("fidgpt.sweep.search:Study.close", "disk", 6)

@@ -7,8 +7,7 @@ from pathlib import Path
 from faults.sweeps import toy
 from fidgpt.cli import sweep
 from fidgpt.sweep import Job
-from fidgpt.sweep.runners import slurm
-from fidgpt.sweep.runners import slurm as slurm_attempt
+from fidgpt.sweep.runners.slurm import SlurmRunner
 
 SLURM_HERE = "SLURM_HERE"  # not SLURM_CONF, by which all is known that goes down with the node
 _SECONDS = 0.4  # of a toy's step
@@ -23,7 +22,9 @@ def main(journal: str, real: str, *arguments: str) -> None:
       arguments: of the command.
     """
     names = real.split(",")
-    trained = {name: getattr(Job, name).fget for name in ("command", "beginning", "going_on")}
+    trained = {
+        name: getattr(Job, name).fget for name in ("command", "start_command", "resume_command")
+    }
 
     def instead(name: str) -> property:
         def command(job: Job) -> list[str]:
@@ -38,8 +39,8 @@ def main(journal: str, real: str, *arguments: str) -> None:
         setattr(Job, name, instead(name))
     if conf := os.environ.get(SLURM_HERE):
         os.environ["SLURM_CONF"] = conf
-    slurm._PAUSE, slurm_attempt._ASK = 0.05, 0.3  # seconds; a cluster of others' is asked less
-    slurm_attempt._GRACE, slurm_attempt._PATIENCE = 2.0, 0.5
+    SlurmRunner.pause, SlurmRunner.interval = 0.05, 0.3  # seconds; a shared cluster is asked less
+    SlurmRunner.grace, SlurmRunner.patience = 2.0, 0.5
     sys.argv = [sweep.__file__, *arguments]
     sweep.run()
 

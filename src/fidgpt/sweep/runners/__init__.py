@@ -1,1 +1,1 @@
-"""How the points of a sweep are run: here, and the seam for other engines."""
+"""Engines that run the points of a sweep: this machine, Ray and Slurm."""

@@ -9,127 +9,91 @@ from typing import IO
 
 import torch
 
-from fidgpt.sweep.runners.attempt import Events, Exit, Job, State, environment_of
-from fidgpt.sweep.runners.work import Work, last_words
+from fidgpt.sweep.runners.jobs import Events, Exit, Job, State
+from fidgpt.sweep.runners.remote import failure_reason
+from fidgpt.sweep.runners.scheduler import Runner
 
-_THREADS = "OMP_NUM_THREADS"
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_THREADS, _VISIBLE = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
-def shares(num_jobs: int) -> list[dict[str, str]]:
-    """The environment of each of as many processes as run side by side.
+def shares(num_jobs: int, *, devices: list[str], num_cores: int) -> list[dict[str, str]]:
+    """Return the environment of each of several processes that run side by side.
 
-    Several GPUs are dealt out, in turns where there are more processes. The cores are divided
-    among the processes unless OMP_NUM_THREADS says otherwise; one process alone has them all.
+    Several GPUs are assigned in turn. The cores are divided unless OMP_NUM_THREADS is set; a
+    single process has them all.
     """
-    return shares_of(
-        num_jobs,
-        devices=visible_devices(os.environ),
-        num_cores=len(os.sched_getaffinity(0)),
-        environment=os.environ,
-    )
-
-
-def shares_of(
-    num_jobs: int, *, devices: list[str], num_cores: int, environment: Mapping[str, str]
-) -> list[dict[str, str]]:
-    """The same of a machine with these devices and cores."""
-    dealt: list[dict[str, str]] = [{} for _ in range(num_jobs)]
-    if len(devices) > 1:
-        for i, share in enumerate(dealt):
+    assigned: list[dict[str, str]] = [{} for _ in range(num_jobs)]
+    for i, share in enumerate(assigned):
+        if len(devices) > 1:
             share[_VISIBLE] = devices[i % len(devices)]
-    if num_jobs > 1 and _THREADS not in environment:
-        for share in dealt:
+        if num_jobs > 1 and _THREADS not in os.environ:
             share[_THREADS] = str(max(1, num_cores // num_jobs))
-    return dealt
+    return assigned
 
 
-def visible_devices(environment: Mapping[str, str]) -> list[str]:
-    """The names of the GPUs that a process with this environment sees."""
-    named = environment.get(_VISIBLE)
+def visible_devices() -> list[str]:
+    """Return the names of the GPUs that this process sees."""
+    named = os.environ.get(_VISIBLE)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
     return [str(i) for i in range(torch.cuda.device_count())]
 
 
-_PAUSE = 0.2  # seconds between two looks at the processes
-
-
 @dataclass
-class LocalRunner:
-    """Runs jobs one after the other, or several side by side.
+class LocalRunner(Runner):
+    """Runs jobs on this machine, one after the other or several side by side.
 
-    Numbers on a CPU depend in their last digits on how many threads compute them, so `jobs`
-    belongs to what makes a sweep the same again, unless OMP_NUM_THREADS is set.
+    The last digits of numbers on a CPU depend on the number of threads, so `jobs` must be the same
+    to reproduce a sweep, unless OMP_NUM_THREADS is set.
 
     Attributes:
       jobs: processes at a time.
-      retries: how often a point is started anew that failed; each time it goes on from its newest
-        checkpoint.
+      retries: how often a point that failed is retried, from its newest checkpoint.
     """
 
-    jobs: int = 1
-    retries: int = 0
-    _work: Work | None = field(default=None, init=False)
+    _shares: list[dict[str, str]] = field(default_factory=list, init=False, repr=False)
 
     def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
-        """Runs all of them; False where a signal stopped that.
+        """Run all jobs; see Runner."""
+        num_cores = len(os.sched_getaffinity(0))
+        self._shares = shares(self.jobs, devices=visible_devices(), num_cores=num_cores)
+        return super().run(jobs, events)
 
-        Each job is asked for when there is a place for it, so that what came of earlier ones may
-        decide which one it is; a None is asked again after a pause.
-
-        Ctrl-C, SIGTERM and SIGHUP let each run save where it is and end; a second Ctrl-C ends
-        them at once.
-        """
-        dealt = shares(self.jobs)
-
-        def launch(job: Job, log: IO[bytes], slot: int) -> _Process:
-            return _Process(job, log, dealt[slot])
-
-        self._work = Work(
-            iter(jobs), launch, num_places=self.jobs, retries=self.retries, events=events
-        )
-        return self._work.run(pause=_PAUSE)
-
-    def end_early(self, job: Job) -> None:
-        """Ends a job that is not worth going on with; it saves where it is."""
-        if self._work is not None:
-            self._work.end_early(job)
+    def launch(self, job: Job, log: IO[bytes], slot: int) -> "_Process":
+        """Start a process; see Runner."""
+        return _Process(job, log, self._shares[slot])
 
 
 class _Process:
     """An attempt at a job in a process of this machine.
 
-    Args:
-      job: what it is to do.
-      log: its output, whose lock it keeps until the job is marked, or another driver would begin
-        what is done.
-      share: what it was dealt of the machine.
+    It keeps the lock of the log until the job is marked as finished, or another sweep would start
+    the job again.
     """
 
     def __init__(self, job: Job, log: IO[bytes], share: Mapping[str, str]) -> None:
-        self._job, self._log_at = job, log.seek(0, os.SEEK_END)
+        self._job, self._log_start = job, log.seek(0, os.SEEK_END)
         self._process = Popen(
             job.command,
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
-            env=environment_of(job, share),
-            start_new_session=True,  # Ctrl-C is passed on once, and not by the terminal too
+            env=job.environment(share),
+            start_new_session=True,  # the scheduler forwards Ctrl-C, and the terminal must not
         )
         self._locked = os.dup(log.fileno())
 
-    def look(self) -> State:
+    def poll(self) -> State:
         status = self._process.poll()
         if status is None:
             return "running"
-        words = ""
+        reason = ""
         if status:
-            words = last_words(self._job.log, after=self._log_at, status=status)
+            reason = failure_reason(self._job.log, start=self._log_start, status=status)
         elif self._job.is_begun:
             self._job.finish()
         os.close(self._locked)
-        return Exit(status, words)
+        return Exit(status, reason)
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

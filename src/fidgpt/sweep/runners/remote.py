@@ -142,8 +142,8 @@ class Place:
         self._keeper.wait()  # for the first of its two processes, which exits at once
         os.close(self._log)
 
-    def wait(self, seconds: float) -> int | None:
-        """Return the exit status as soon as the process ends; None if it outlasts the seconds."""
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Return the exit status once the process ends; None if it outlasts the seconds."""
         assert self._keeper is not None and self._keeper.stdout is not None  # it was launched
         ended, *_ = select.select([self._keeper.stdout], [], [], seconds)
         if not ended:
