@@ -44,8 +44,8 @@ class TestList:
     def test_tags_with_what_sets_and_inherits_them(self, command: Command) -> None:
         out = command(train.main, "--list=tags", "--config=config:gpt2_124m").out
         assert out.startswith("Tags, as config:gpt2_124m sets them\n")
-        told = {row[0]: row[1:] for row in rows(out)}
-        path, inherited, doc = told["tag:HiddenDim"]
+        shown = {row[0]: row[1:] for row in rows(out)}
+        path, inherited, doc = shown["tag:HiddenDim"]
         assert path == "model.hidden_dim=768"
         assert re.fullmatch(r"inherited by \d+", inherited)
         assert doc == "Width of the residual stream, in elements."
@@ -108,11 +108,13 @@ class TestHelp:
         status, out, _ = command(train.main, *words, "--config=set:seed=1")
         assert status == 0
         assert "before the directives that follow" in out
-        told = {row[0]: row[1:] for row in rows(out.partition("Parameters of config:gpt2_124m")[2])}
-        assert told["model.num_layers"] == ["int", "12", "depth."]
-        assert "optimizer.lr" in told
-        assert "model.blocks[0].attention.hidden_dim" not in told, "inherited"
-        assert "model.norm" not in told and "evaluators" not in told, "components"
+        shown = {
+            row[0]: row[1:] for row in rows(out.partition("Parameters of config:gpt2_124m")[2])
+        }
+        assert shown["model.num_layers"] == ["int", "12", "depth."]
+        assert "optimizer.lr" in shown
+        assert "model.blocks[0].attention.hidden_dim" not in shown, "inherited"
+        assert "model.norm" not in shown and "evaluators" not in shown, "components"
         assert out.index("optimizer.weight_decay") < out.index("optimizer.eps"), "what is set first"
 
     def test_of_an_unknown_config(self, command: Command) -> None:
@@ -127,8 +129,8 @@ class TestHelp:
             for i in range(12)
         ]
         print_parameters([], {"doc": "Deep.", "parameters": parameters})
-        told = [row[0] for row in rows(capsys.readouterr().out)]
-        assert [one for one in told if one[:6] == "blocks"] == [
+        shown = [row[0] for row in rows(capsys.readouterr().out)]
+        assert [one for one in shown if one[:6] == "blocks"] == [
             "blocks[0].width",
             "blocks[2].width",
         ]
@@ -162,8 +164,8 @@ class TestUnlistedConfigs:
         status, out, err = command(train.main, narrow, "--help")
         assert (status, err) == (0, "")
         assert "As narrow as can be." in out
-        told = {row[0]: row[1:] for row in rows(out.partition("Parameters of config:pagelab")[2])}
-        assert told["model.hidden_dim"][:2] == ["int", "16"]
+        shown = {row[0]: row[1:] for row in rows(out.partition("Parameters of config:pagelab")[2])}
+        assert shown["model.hidden_dim"][:2] == ["int", "16"]
         out = command(train.main, "--config=config:pagelab.narrow(48)", "--list=knobs:model").out
         assert ["model.hidden_dim", "int", "48", "width of the residual stream."] in rows(out)
         assert "RMSNorm" in command(train.main, narrow, "--list=parts:model.norm").out

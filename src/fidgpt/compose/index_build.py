@@ -16,27 +16,15 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.compose.catalogue import Catalogue, own_catalogue, user_errors
+from fidgpt.compose.catalogue import own_catalogue, user_errors
 from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, checksum
 from fidgpt.files import atomic_path
-from fidgpt.graph import ConfigError, nodes, parts, resolve, title
+from fidgpt.graph import ConfigError, hints, nodes, parts, resolve, title
 from fidgpt.graph.docs import doc_of, first_sentence
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.fiddle import VARIADIC, all_arguments, argument_tags, set_arguments
-from fidgpt.graph.hints import (
-    element_hint,
-    fits,
-    hint_of,
-    hints_of,
-    is_protocol,
-    is_unknown,
-    members_of,
-    methods_of,
-    name_of,
-    own_method,
-)
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.walk import children, join, step_to
 
@@ -55,12 +43,15 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
     root = compose([directive], catalogue).config
     kind, rest = split_directive(directive)
     made = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
-    tags = {**catalogue.tags, **_other_tags(root, catalogue)}
+    every = [argument_tags(node.value).values() for node in parts(root)]
+    others = {tag for tags in every for own in tags for tag in own} - {*catalogue.tags.values()}
+    tags = {**catalogue.tags, **{f"{tag.__module__}.{tag.__name__}": tag for tag in others}}
     components = {name: one for name, one in catalogue.parts.items() if _builds(one)}
     found = list(parameters_of(root, tags))
-    hints = {name_of(hint): hint for hint in _hints_of_all(components)}
-    hints |= {name_of(hint): hint for _, hint in found}
-    named = [made, *_named(catalogue), *(fdl.get_callable(node.value) for node in parts(root))]
+    expected_types = {hints.name_of(hint): hint for hint in _hints_of_all(components)}
+    expected_types |= {hints.name_of(hint): hint for _, hint in found}
+    named = [made, *catalogue.configs.values(), *catalogue.fiddlers.values(), *tags.values()]
+    named += [fdl.get_callable(node.value) for node in parts(root)]
     roots = _roots(named, rest if kind == "config_file" else "")
     return {
         "roots": roots,
@@ -72,7 +63,7 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
             name: {"module": ".".join(one.__module__.split(".")[:2]), "doc": doc_of(one).summary}
             for name, one in components.items()
         },
-        "fits": {name: fitting(hint, components) for name, hint in hints.items()},
+        "fits": {name: fitting(hint, components) for name, hint in expected_types.items()},
         "doc": doc_of(made).summary if made else "",
         "parameters": [entry for entry, _ in found],
     }
@@ -100,10 +91,10 @@ def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tupl
         for key, step, value in _held(holder):
             path = join(above, step)
             is_item = not isinstance(holder, fdl.Buildable)
-            expected = element_hint(hint, key) if is_item else hint_of(holder, key)
+            expected = hints.element_hint(hint, key) if is_item else hints.hint_of(holder, key)
             source = inherited.get((id(holder), key))
             text = _text(source.value if source else value, shown)
-            entry: Entry = {"path": path, "type": name_of(expected), "value": text}
+            entry: Entry = {"path": path, "type": hints.name_of(expected), "value": text}
             if source:
                 entry["inherited_from"] = source.path
             elif not is_item and key not in set_arguments(holder):
@@ -161,37 +152,38 @@ def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
     Stricter than `graph.hints.fits`, which gives the benefit of the doubt: a Protocol's methods
     must have parameters of the same kinds.
     """
-    members = [one for one in members_of(hint) if not is_unknown(one)]
+    members = [one for one in hints.members_of(hint) if not hints.is_unknown(one)]
     return [name for name, made in components.items() if any(_fits(made, one) for one in members)]
 
 
 def _fits(made: Any, hint: Any) -> bool:
     if typing.get_origin(hint) is collections.abc.Callable:
-        asked, hint = typing.get_args(hint)
+        asked, hint = typing.get_args(hint) or (None, Any)
         try:
-            inspect.signature(made).bind(*(asked if isinstance(asked, list) and asked else []))
+            if isinstance(asked, list) and asked:  # without any, a partial holds all it needs
+                inspect.signature(made).bind(*asked)
         except TypeError:
-            if isinstance(asked, list) and asked:
-                return False  # without any, a partial holds all that is needed
-    returned = hints_of(made).get("return", Any)
+            return False
+    returned = hints.hints_of(made).get("return", Any)
     returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
-    if is_unknown(hint) or hint in (bool, str, type(None)):
+    if hints.is_unknown(hint) or hint in (bool, str, type(None)):
         return False
-    if is_protocol(hint):
-        methods = methods_of(hint)
+    if hints.is_protocol(hint):
+        methods = hints.methods_of(hint)
         is_call = inspect.isfunction(made) and [*methods] == ["__call__"]
         if is_call and _is_alike(made, methods["__call__"], first=0):
             return True
         has_methods = inspect.isclass(returned) and all(
-            inspect.isfunction(own := own_method(returned, name)) and _is_alike(own, one, first=1)
+            inspect.isfunction(own := hints.own_method(returned, name))
+            and _is_alike(own, one, first=1)
             for name, one in methods.items()
         )
-        return has_methods and fits(fdl.Config(returned), hint)
-    if is_protocol(returned) or typing.get_origin(hint):  # a list of components is not one
+        return has_methods and hints.fits(fdl.Config(returned), hint)
+    if hints.is_protocol(returned) or typing.get_origin(hint):  # a list of components is not one
         return False
     if inspect.isclass(returned) and inspect.isclass(hint) and not typing.is_typeddict(hint):
         return issubclass(returned, hint)
-    return returned is hint if typing.is_typeddict(hint) else fits(fdl.Config(made), hint)
+    return returned is hint if typing.is_typeddict(hint) else hints.fits(fdl.Config(made), hint)
 
 
 def _is_alike(own: Callable[..., Any], asked: Callable[..., Any], *, first: int) -> bool:
@@ -199,7 +191,7 @@ def _is_alike(own: Callable[..., Any], asked: Callable[..., Any], *, first: int)
     (ours, our_names), (theirs, their_names) = _shape(own), _shape(asked)
     ours, theirs = ours[first:], theirs[1:]
     return (len(ours), our_names) == (len(theirs), their_names) and all(
-        any(map(is_unknown, {*one, *other})) or not one.isdisjoint(other)
+        any(map(hints.is_unknown, {*one, *other})) or not one.isdisjoint(other)
         for one, other in zip(ours, theirs, strict=True)
     )
 
@@ -207,9 +199,9 @@ def _is_alike(own: Callable[..., Any], asked: Callable[..., Any], *, first: int)
 def _shape(function: Callable[..., Any]) -> tuple[list[set[Any]], set[str]]:
     """The kinds of each positional parameter, and the names of required keywords."""
     parameters = inspect.signature(function).parameters.values()
-    hints = hints_of(function)
+    types = hints.hints_of(function)
     kinds = [
-        {getattr(one, "dtypes", one) for one in members_of(hints.get(parameter.name, Any))}
+        {getattr(one, "dtypes", one) for one in hints.members_of(types.get(parameter.name, Any))}
         for parameter in parameters
         if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)
     ]
@@ -224,18 +216,18 @@ def _builds(made: Any) -> bool:
     except ValueError:  # such as a subclass of dict
         return False
     if inspect.isclass(made):
-        is_shape = is_protocol(made) or inspect.isabstract(made)
+        is_shape = hints.is_protocol(made) or inspect.isabstract(made)
         return not is_shape and not issubclass(made, BaseException | enum.Enum)
-    returned = hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
-    return not is_unknown(returned) and returned not in (None, type(None))
+    returned = hints.hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
+    return not hints.is_unknown(returned) and returned not in (None, type(None))
 
 
 def _hints_of_all(components: Mapping[str, Any]) -> Iterator[Any]:
     """The types of all arguments of components, and of the items of those that are lists."""
     for made in components.values():
-        for name, hint in hints_of(made).items():
+        for name, hint in hints.hints_of(made).items():
             if name != "return":
-                yield from (hint, element_hint(hint, 0), element_hint(hint, ""))
+                yield from (hint, hints.element_hint(hint, 0), hints.element_hint(hint, ""))
 
 
 def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
@@ -247,20 +239,6 @@ def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
     ]
     text = f"({', '.join(arguments)})" if arguments else ""
     return {"arguments": text, "doc": doc_of(function).summary}
-
-
-def _other_tags(root: Any, catalogue: Catalogue) -> dict[str, Any]:
-    """The tags of a graph that have no name in the catalogue, by dotted name."""
-    carried = {
-        tag for node in parts(root) for tags in argument_tags(node.value).values() for tag in tags
-    }
-    others = carried - set(catalogue.tags.values())
-    return {f"{tag.__module__}.{tag.__name__}": tag for tag in others}
-
-
-def _named(catalogue: Catalogue) -> list[Any]:
-    lists = (catalogue.configs, catalogue.fiddlers, catalogue.tags)
-    return [one for named in lists for one in named.values()]
 
 
 def _roots(named: Sequence[Any], file: str) -> list[str]:
