@@ -1,4 +1,4 @@
-"""A user's own modules and packages: what they offer by name, and what nobody can reach."""
+"""A user's own modules and packages: what they offer by name, and what they do not."""
 
 import sys
 from collections.abc import Iterator
@@ -23,6 +23,15 @@ def refused(directive: str) -> str:
 OWN_DEBUG = """
 def debug():
     return narrow(8)
+"""
+MORE_PARTS = """
+from fidgpt.model import RMSNorm
+import fiddle, typing
+
+class Quiet(RMSNorm): pass
+class Loud(typing.Protocol): pass
+class Heat(fiddle.Tag): "Warmth."
+class _Hidden(RMSNorm): pass
 """
 PROJECT = {
     "__init__.py": "",
@@ -69,7 +78,7 @@ class Still(nn.Module):
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of somebody's own, `fidlab`, on the path."""
+    """A package of the user, `fidlab`, on the path."""
     package = tmp_path / "fidlab"
     package.mkdir()
     for name, text in PROJECT.items():
@@ -114,56 +123,34 @@ class TestDottedNames:
         assert refused(directive).startswith(message)
 
 
-def test_an_installed_project_is_first_class(lab: Path) -> None:
-    (lab / "configs.py").write_text(PROJECT["ablations.py"].replace("debug", "base") + OWN_DEBUG)
-    (lab / "fiddlers.py").write_text(PROJECT["changes.py"])
-    (lab / "tags.py").write_text(PROJECT["quantities.py"])
-    (lab / "__init__.py").write_text(PROJECT["parts.py"] + "\n__all__ = ['Still']\n")
-    about = lab.parent / "fidlab-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fidlab\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[fidgpt.project]\nlab = fidlab\n")
-    catalogue = own_catalogue()
-    assert catalogue.packages == ("fidlab",)
-    assert set(catalogue.configs) - set(OWN.configs) == {
-        "narrow", "fidlab.configs.narrow", "fidlab.configs.debug"
-    }  # fmt: skip
-    assert catalogue.configs["debug"] is debug
-    assert {"Temperature", "fidlab.tags.Temperature"} < set(catalogue.tags)
-    cfg = compose(["config:narrow", "fiddler:deeper", "use:model.norm=Still"], catalogue).config
-    assert cfg.model.num_layers == 6
-    assert bind(cfg).model.norm.hidden_dim == 16
-    saved = compose([f"config_str:{dump(cfg)}"], catalogue).config
-    assert fingerprint(saved) == fingerprint(cfg)
-
-
 @pytest.mark.usefixtures("lab")
-def test_a_module_that_ends_python_or_says_much() -> None:
+def test_a_module_that_exits_or_fails_at_length() -> None:
     loud = refused("fiddler:fidlab.loud.x")
     assert loud == "fidlab.loud cannot be imported for fiddler 'fidlab.loud.x': ValueError: line"
     assert "cannot be imported" in refused("fiddler:fidlab.leaves.x")
     assert refused("fiddler:..").endswith("'.' cannot be the name of a module.")
 
 
-def test_what_the_parts_of_an_installed_project_offer_has_bare_names(lab: Path) -> None:
-    more = """
-from fidgpt.model import RMSNorm
-import fiddle, typing
-
-class Quiet(RMSNorm): pass
-class Loud(typing.Protocol): pass
-class Heat(fiddle.Tag): "Warmth."
-class _Hidden(RMSNorm): pass
-"""
-    (lab / "parts.py").write_text(PROJECT["parts.py"] + more)
+def test_an_installed_project_is_first_class(lab: Path) -> None:
+    (lab / "configs.py").write_text(PROJECT["ablations.py"].replace("debug", "base") + OWN_DEBUG)
+    (lab / "fiddlers.py").write_text(PROJECT["changes.py"])
+    (lab / "tags.py").write_text(PROJECT["quantities.py"])
+    (lab / "parts.py").write_text(PROJECT["parts.py"] + MORE_PARTS)
     (lab / "__init__.py").write_text("class Other: pass\n__all__ = ['Other']\n")
     about = lab.parent / "fidlab-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fidlab\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[fidgpt.project]\nlab = fidlab\n")
     catalogue = own_catalogue()
+    assert catalogue.packages == ("fidlab",)
+    names = {"narrow", "fidlab.configs.narrow", "fidlab.configs.debug"}
+    assert set(catalogue.configs) - set(OWN.configs) == names
+    assert catalogue.configs["debug"] is debug
+    assert {"Temperature", "fidlab.tags.Temperature"} < set(catalogue.tags)
     assert set(catalogue.parts) - set(OWN.parts) == {"Other", "Quiet", "Still"}
-    assert (
-        compose(["use:model.norm=Quiet"], catalogue).config.model.norm.__fn_or_cls__.__name__
-        == "Quiet"
-    )
+    directives = ["config:narrow", "fiddler:deeper", "use:model.norm=Still"]
+    cfg = compose(directives, catalogue).config
+    assert cfg.model.num_layers == 6
+    assert bind(cfg).model.norm.hidden_dim == 16
+    saved = compose([f"config_str:{dump(cfg)}"], catalogue).config
+    assert fingerprint(saved) == fingerprint(cfg)
