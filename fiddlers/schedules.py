@@ -5,8 +5,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, swapped, title
-from fidgpt.graph.assignments import keep_assignments
 from fidgpt.graph.fiddle import set_arguments
+from fidgpt.graph.provenance import keep_assignments
 from fidgpt.optim import (
     Constant,
     CosineDecay,

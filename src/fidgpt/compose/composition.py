@@ -21,7 +21,7 @@ from fidgpt.compose.errors import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit, change_by
 from fidgpt.graph.errors import MissingEntry
-from fidgpt.graph.paths import key_at
+from fidgpt.graph.paths import step_at
 from fidgpt.graph.walk import join
 
 
@@ -267,7 +267,8 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
         return ""
     try:
         path, sign, value = split_assignment(rest)
-        key, end = key_at(path, len(error.place)) if path.startswith(error.place) else ("", 0)
+        at = len(error.place)
+        (_, key), end = step_at(path, at) if path.startswith(error.place) else (("", ""), 0)
         if sign or end != len(path):  # what is to be set lies deeper
             return ""
         container = graph.find_parameter(made.config, error.place).value

@@ -9,10 +9,9 @@ import fiddle as fdl
 
 from fidgpt.compose.directives import is_base
 from fidgpt.graph import ConfigError, Resolved
-from fidgpt.graph.assignments import Assignment, Source, assignments_of
 from fidgpt.graph.errors import listed
 from fidgpt.graph.paths import ParameterRef, follow, parse_path
-from fidgpt.graph.provenance import assignments_at
+from fidgpt.graph.provenance import Assignment, Source, assignments_at, assignments_of
 
 _QUOTED = re.compile(r"\['[^']*'\]|'([^']+)'|\"([^\"]+)\"")  # the keys of a path are no quotes
 _ITEM = re.compile(r"\[\d+\]")

@@ -12,13 +12,12 @@ from fidgpt.compose.composition import Composition, Effect, edits_between, is_mo
 from fidgpt.compose.directives import is_by_machine, split_directive
 from fidgpt.compose.errors import Attribution
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, clone, find_parameter, parts
-from fidgpt.graph.assignments import Assignment
-from fidgpt.graph.constraints import Constraint
+from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import carry_out
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.provenance import assignments_at
+from fidgpt.graph.provenance import Assignment, assignments_at
 from fidgpt.graph.walk import join, title
 
 

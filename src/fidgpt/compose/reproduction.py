@@ -21,9 +21,9 @@ from fidgpt.compose.directives import (
 from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import is_url
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
-from fidgpt.graph.assignments import sources_of
 from fidgpt.graph.codegen import shortest
 from fidgpt.graph.errors import at
+from fidgpt.graph.provenance import sources_of
 from fidgpt.graph.reproduce import Repro, nearest, repro
 
 _MOST_KEPT = 256  # graphs that are kept, since others begin like them

@@ -19,7 +19,7 @@ from fidgpt.compose.environment import environment, patch
 from fidgpt.configs import constraints as rules
 from fidgpt.cost import first_of_each, with_zeros
 from fidgpt.graph import ConfigError, Resolved
-from fidgpt.graph.constraints import shown, shown_last
+from fidgpt.graph.building import shown, shown_last
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.provenance import dump_provenance

@@ -1,6 +1,11 @@
 """From a graph to the objects that it describes: check, bind, build."""
 
-from collections.abc import Iterable
+import contextlib
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -8,17 +13,21 @@ import fiddle as fdl
 from fidgpt.collection import gc_paused
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.checking import inherited_errors, node_errors
-from fidgpt.graph.constraints import (
-    Constraint,
-    constraint_errors,
-    constructor_errors,
-    rejection,
-)
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import PreparedConfig, failed_call
-from fidgpt.graph.walk import Node, nodes
+from fidgpt.graph.fiddle import (
+    PreparedConfig,
+    all_arguments,
+    call,
+    call_directly,
+    failed_call,
+    raw_arguments,
+)
+from fidgpt.graph.hints import computed
+from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
+Constraint = Callable[[Any], None]
+_MAX_LINES = 5  # of a message of a constructor
 
 
 class Config(PreparedConfig[T]):
@@ -131,3 +140,156 @@ def _failure(found: list[Node], error: Exception) -> ConfigError:
     part, cause = failed_call(error)
     node = next((node for node in found if node.value is part), found[0])
     return rejection(node, cause)
+
+
+def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
+    """Return the names of the arguments that a text shows with values, as `f"{name=}"` does."""
+    return [
+        name
+        for name, value in arguments.items()
+        if f"{name}=" in text and _has_words(text, f"{name}={value!r}")
+    ]
+
+
+def shown_last(text: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the names of those that are, or hold, a number after the last colon of a text.
+
+    Torch's optimizers raise such errors: `Invalid learning rate: -1.0`.
+    """
+    last = text.rpartition(":")[2].replace(",", " ").split()
+    return [
+        name
+        for name, value in arguments.items()
+        if any(repr(one) in last for one in (value if isinstance(value, list | tuple) else [value]))
+    ]
+
+
+def _has_words(text: str, words: str) -> bool:
+    """Whether a text has some words that are not part of a longer name or number."""
+    return re.search(rf"(?<![\w.\]]){re.escape(words)}(?!\w|\.\d)", text) is not None
+
+
+def constraint_errors(root: Any, constraints: Iterable[Constraint]) -> Iterator[ConfigError]:
+    """Yield what functions that inspect a whole bound graph reject by raising ValueError.
+
+    A ConfigError names in its `sources` the values that it is about, wherever they are.
+    """
+    for constraint in constraints:
+        try:
+            constraint(root)
+        except ConfigError as error:
+            yield from error.mistakes
+        except ValueError as error:
+            yield ConfigError(str(error), sources=_shown_paths(str(error), root, ""))
+        except Exception as error:  # whatever a user's own function does
+            name = getattr(constraint, "__name__", repr(constraint))
+            yield ConfigError(
+                f"the constraint {name} failed: {type(error).__name__}: {_message(error)}"
+            )
+
+
+def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> list[ConfigError]:
+    """Return the ValueErrors of all constructors of a bound graph.
+
+    Every node is built once, children first, with torch on the meta device; a node is skipped if
+    one below it failed. Classes inside factories are constructed too, as far as their arguments
+    are complete; functions that a `Partial` holds are never called. Exceptions other than
+    ValueError are for `build` to report: a file may be missing here, or a constructor unable to
+    run on meta.
+
+    Args:
+      found: the nodes, parents first.
+      known: errors that were found before; the nodes that they are about are skipped.
+    """
+    places = {error.place for error in known}
+    errors: list[ConfigError] = []
+    built: dict[int, Any] = {}  # what `fdl.build` makes of each node
+    called: dict[int, Any] = {}  # the same where a factory around it has been called
+    with _without_memory():
+        for node in reversed(found):
+            if places and places & _places(node):
+                continue
+            try:
+                _try_node(node.value, built, called)
+            except ValueError as error:
+                errors.append(rejection(node, error))
+    return errors[::-1]
+
+
+def _try_node(value: Any, built: dict[int, Any], called: dict[int, Any]) -> None:
+    """Build a node, and if it is a factory call it, as far as the nodes below it are known."""
+    held = {id(child) for _, child in children(value) if IS_NODE[type(child)]}
+    is_factory = isinstance(value, fdl.ArgFactory)
+    if is_factory or (isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value))):
+        made = _made(value, called, held, call_directly)
+    else:
+        made = None
+    if (one := _made(value, built, held, call)) is not None:
+        built[id(value)] = one
+    if not is_factory:
+        made = one if IS_PART[type(value)] else _made(value, called, held, call)
+    if made is not None:
+        called[id(value)] = made
+
+
+def _made(value: Any, made: Mapping[int, Any], held: set[int], how: Callable[..., Any]) -> Any:
+    """What a node becomes, given what the nodes below it became; None if that is not known."""
+    if not made.keys() >= held:
+        return None
+    if isinstance(value, dict):
+        return {key: made.get(id(item), item) for key, item in value.items()}
+    if not IS_PART[type(value)]:
+        items = [made.get(id(item), item) for item in value]
+        return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
+    try:
+        return how(value, {key: made.get(id(x), x) for key, x in raw_arguments(value).items()})
+    except ValueError:
+        raise
+    except Exception:  # see `constructor_errors`
+        return None
+
+
+def _places(node: Node) -> set[str]:
+    steps = [step for step, _ in children(node.value)]
+    return {node.path, *(join(node.path, step) for step in steps)}
+
+
+@contextlib.contextmanager
+def _without_memory() -> Iterator[None]:
+    """Let torch allocate nothing, draw nothing and warn of nothing; without torch, do nothing."""
+    torch = sys.modules.get("torch")
+    with contextlib.ExitStack() as stack:
+        if torch is not None:
+            stack.enter_context(torch.device("meta"))
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
+
+
+def rejection(node: Node, error: Exception) -> ConfigError:
+    """What a constructor rejected, as an error of its node.
+
+    What its message shows as `name=value` is what it is about; without any, it is the whole node.
+    """
+    message = _message(error)
+    if not isinstance(error, ValueError | TypeError):
+        message = f"{type(error).__name__}: {message}".rstrip(": ")
+    rejected = ConfigError(
+        f"{node.path or 'the root'} ({title(node.value)}): {message or 'its arguments do not fit'}",
+        place=node.path,
+        sources=_shown_paths(message, node.value, node.path),
+    )
+    rejected.__cause__ = error
+    return rejected
+
+
+def _shown_paths(text: str, part: Any, path: str) -> list[str]:
+    """The paths of the arguments of a node that a message shows."""
+    arguments = all_arguments(part) if IS_PART[type(part)] else {}
+    known = {key: computed(value) for key, value in arguments.items()}
+    return [join(path, step_to(key)) for key in shown(text, known)]
+
+
+def _message(error: Exception) -> str:
+    return "\n".join(str(error).splitlines()[:_MAX_LINES])

@@ -16,7 +16,6 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph import expressions, formulas
-from fidgpt.graph.assignments import keep_assignments
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
 from fidgpt.graph.cloning import clone_part, own_value
 from fidgpt.graph.errors import ConfigError, at, listed, nearest, suggest
@@ -45,6 +44,7 @@ from fidgpt.graph.hints import (
     name_of,
 )
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
+from fidgpt.graph.provenance import keep_assignments
 from fidgpt.graph.selectors import find, find_parameters
 from fidgpt.graph.values import as_asked, entries_in, items_in, read_key, read_value
 from fidgpt.graph.walk import children, is_node, nodes, title

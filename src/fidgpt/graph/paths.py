@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,15 @@ from fidgpt.graph.hints import (
 from fidgpt.graph.walk import IS_PART, is_node, join, parts, step_to, title
 
 TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_STEP = re.compile(rf"\.?([A-Za-z_]\w*)|\[(-?[0-9]{{1,9}})\]|\[({TEXT})\]")
+_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"  # of a class or tag, maybe with keys behind it
+_STEP = re.compile(
+    rf"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<number>-?[0-9]{{1,9}})\]|\[(?P<text>{TEXT})\]"
+    r"|\.?(?P<deep>\*\*)(?=[.:@\[])|(?P<all>\[\*\])"
+    r"|\[(?P<slice>-?[0-9]{0,9}:-?[0-9]{0,9}(?::-?[1-9][0-9]{0,8})?)\]"
+    rf"|:(?P<called>{_NAME})|\.?@(?P<tag>{_NAME})"
+)
+_EXAMPLES = "model.blocks[*].dropout, **.dropout, :RMSNorm.eps or @LearningRate"
+Step = tuple[str, Any]  # the kind of a step of a selector, and what it names
 
 _REMEDIES = (  # by what is found where a step should begin
     (r"\.?[0-9]", " An item is written [0]."),
@@ -56,34 +65,52 @@ def parse_path(path: str) -> list[Key]:
     Raises:
       ConfigError: the text is not a path.
     """
-    keys: list[Key] = []
-    at = 0
-    while at < len(path):
-        key, at = key_at(path, at)
-        keys.append(key)
-    if not keys:
+    if not path:
         raise ConfigError("the path is empty: name a parameter, such as model.hidden_dim.")
-    return keys
+    return [key for _, key in _steps(path, is_path=True)]
 
 
-def key_at(path: str, at: int) -> tuple[Key, int]:
-    """Return the key that begins at a position of a path, and the position after it.
+def parse_selector(selector: str) -> list[Step]:
+    """Return the steps of a selector, in order; those of a path are of kind `key`.
+
+    Raises:
+      ConfigError: the text is not a selector.
+    """
+    if not selector:
+        raise ConfigError(f"the path is empty: name a parameter, such as {_EXAMPLES}.")
+    return list(_steps(selector, is_path=False))
+
+
+def _steps(text: str, *, is_path: bool) -> Iterator[Step]:
+    at = 0
+    while at < len(text):
+        step, at = step_at(text, at, is_path=is_path)
+        yield step
+
+
+def step_at(text: str, at: int, *, is_path: bool = True) -> tuple[Step, int]:
+    """Return the step that begins at a position of a path or selector, and the position after it.
 
     Raises:
       ConfigError: none begins there.
     """
-    match = _STEP.match(path, at)
-    if match is None or (at and match[1] and path[at] != "."):
-        remedy = next((how for what, how in _REMEDIES if re.match(what, path[at:])), "")
+    match = _STEP.match(text, at)
+    kind = (match and match.lastgroup) or ""
+    is_key = kind in ("name", "number", "text")
+    without_dot = kind == "name" and at > 0 and text[at] != "."
+    if match is None or without_dot or (is_path and not is_key):
+        remedy = next((how for what, how in _REMEDIES if re.match(what, text[at:])), "")
         raise ConfigError(
-            f"{path!r:.80} is not a path: it goes wrong at {path[at:]!r:.40}.{remedy}"
+            f"{text!r:.80} is not a path: it goes wrong at {text[at:]!r:.40}.{remedy}"
         )
-    if match[3] is None:
-        return match[1] or int(match[2]), match.end()
-    try:
-        return ast.literal_eval(match[3]), match.end()
-    except (ValueError, SyntaxError):
-        raise ConfigError(f"{match[3]:.40} is not a Python string.") from None
+    named: Any = match[kind]
+    if kind == "text":
+        try:
+            named = ast.literal_eval(named)
+        except (ValueError, SyntaxError):
+            raise ConfigError(f"{named:.40} is not a Python string.") from None
+    step = ("key", int(named) if kind == "number" else named) if is_key else (kind, named)
+    return step, match.end()
 
 
 @dataclass(eq=False, slots=True)

@@ -1,6 +1,5 @@
 """Selectors: paths with wildcards, slices, classes and tags that match many parameters."""
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,23 +20,13 @@ from fidgpt.graph.paths import (
     find_parameter,
     follow,
     inside,
-    key_at,
+    parse_selector,
     path_of,
     unwrapped,
 )
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
 
-Step = tuple[str, Any]  # the kind of a step, and what it names
-_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"  # of a class or tag, maybe with keys behind it
-_WILD = re.compile(
-    r"\.?(?P<deep>\*\*)(?=[.:@\[])"
-    r"|(?P<all>\[\*\])"
-    r"|\[(?P<slice>-?[0-9]{0,9}:-?[0-9]{0,9}(?::-?[1-9][0-9]{0,8})?)\]"
-    rf"|:(?P<called>{_NAME})"
-    rf"|\.?@(?P<tag>{_NAME})"
-)
 _SPECIAL = frozenset("*:@")  # no plain path has these outside of quotes
-_EXAMPLES = "model.blocks[*].dropout, **.dropout, :RMSNorm.eps or @LearningRate"
 
 
 def find_parameters(root: Any, selector: str | type[fdl.Tag]) -> list[ParameterRef]:
@@ -75,27 +64,6 @@ def find_parameters(root: Any, selector: str | type[fdl.Tag]) -> list[ParameterR
     if not found:
         raise ConfigError(f"{selector} is the whole graph: name a parameter of it.")
     return list({(id(ref.container), ref.key): ref for ref in found}.values())
-
-
-def parse_selector(selector: str) -> list[Step]:
-    """Return the steps of a selector, in order.
-
-    Raises:
-      ConfigError: the text is not a selector.
-    """
-    steps: list[Step] = []
-    at = 0
-    while at < len(selector):
-        if match := _WILD.match(selector, at):
-            kind = str(match.lastgroup)
-            steps.append((kind, match[kind]))
-            at = match.end()
-        else:
-            key, at = key_at(selector, at)
-            steps.append(("key", key))
-    if not steps:
-        raise ConfigError(f"the path is empty: name a parameter, such as {_EXAMPLES}.")
-    return steps
 
 
 def _match(refs: list[ParameterRef], kind: str, named: Any) -> list[ParameterRef]:

@@ -12,7 +12,6 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.assignments import Assignment, assignments_of, unset_by
 from fidgpt.graph.binding import Binding, Resolved
 from fidgpt.graph.difference.changes import Change, short
 from fidgpt.graph.difference.comparison import diff
@@ -28,6 +27,7 @@ from fidgpt.graph.fiddle import (
 from fidgpt.graph.hints import hint_of, is_quantity, name_of
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import find_parameter
+from fidgpt.graph.provenance import Assignment, assignments_of, unset_by
 from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to
 from fidgpt.graph.walk import title as title_of
 
