@@ -1,15 +1,42 @@
-"""Streams: batches as a pure function of the step, against windows cut the plain way."""
+"""Streams of tokens: shuffling, interleaving, growth, damaged files."""
 
+import itertools
+import os
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
-from fidgpt.data import ByteTokenizer, Corpus, DataError, HeldOut, Source, TextFiles, TokenStream
+from fidgpt.data import (
+    ByteTokenizer,
+    Corpus,
+    DataError,
+    GrowingBatch,
+    GrowingSequence,
+    HeldOut,
+    IndexedStream,
+    Mixture,
+    Prefetch,
+    PreparedCorpus,
+    Source,
+    Stage,
+    TextFiles,
+    Tokenizer,
+    TokenStream,
+    annealed,
+    shuffle_and_concatenate,
+)
+from fidgpt.data.indexed_directory import MAX_OPEN_FILES, ArrayFile
+from fidgpt.data.mixture import Interleaving, exact_counts
+from fidgpt.data.order import derive_key, permute
+from fidgpt.data.packing import best_fit
+from fidgpt.optim import NoDecay, Phases
 
 SEQ_LEN = 32
 
@@ -209,3 +236,419 @@ def test_impossible_batches_and_sizes_are_refused(case: Case) -> None:
             TokenStream(case.corpus, seq_len=seq_len, batch_size=batch_size, seed=0)
     with pytest.raises(DataError, match="num_batches=0 must be at least 1"):
         HeldOut(case.corpus, seq_len=1, batch_size=1, num_batches=0)
+
+
+def whole(size: int, *, seed: int = 0, epoch: int = 0) -> np.ndarray:
+    key = derive_key(seed, "data", epoch)
+    return permute(np.arange(size, dtype=np.uint64), size=size, key=key)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 100, 255, 256, 257, 1000, 65_537])
+def test_it_is_a_bijection_of_every_size(size: int) -> None:
+    assert sorted(whole(size).tolist()) == list(range(size))
+
+
+def test_a_single_position_goes_where_it_goes_in_company() -> None:
+    size, key = 1000, derive_key(3, "data", 1)
+    alone = [int(permute(np.array([n], dtype=np.uint64), size=size, key=key)[0]) for n in range(50)]
+    assert alone == whole(size, seed=3, epoch=1)[:50].tolist()
+
+
+def test_seed_purpose_and_epoch_each_change_the_order() -> None:
+    keys = {derive_key(seed, word, epoch) for seed in (0, 1) for word in "ab" for epoch in (0, 1)}
+    assert len(keys) == 8
+    assert derive_key(1, "2") != derive_key(1, 2) != derive_key(12)
+    assert (whole(1000) != whole(1000, seed=1)).mean() > 0.9
+    assert (whole(1000) != whole(1000, epoch=1)).mean() > 0.9
+
+
+def test_the_order_never_changes_between_versions() -> None:
+    """A run that is resumed by a later version must read on in the same order."""
+    assert whole(1000, seed=5)[:8].tolist() == [413, 284, 184, 333, 104, 708, 941, 557]
+
+
+def test_neighbours_end_up_as_far_apart_as_chance_puts_them() -> None:
+    """Two random numbers below n are n / 3 apart on average; 4 standard errors are allowed."""
+    size = 20_000
+    steps = np.abs(np.diff(whole(size).astype(np.int64)))
+    assert abs(steps.mean() / size - 1 / 3) < 4 * np.sqrt(1 / 18 / size)
+
+
+@pytest.mark.parametrize("size", [20, 100])
+def test_every_place_is_equally_likely_over_the_keys(size: int) -> None:
+    """Chi-square of where position 0 goes over 1,000 keys, against 5 standard deviations."""
+    zero = np.zeros(1, dtype=np.uint64)
+    places = [permute(zero, size=size, key=derive_key(0, n))[0] for n in range(1000)]
+    counts = np.bincount(np.array(places, dtype=np.int64), minlength=size)
+    expected = 1000 / size
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < (size - 1) + 5 * np.sqrt(2 * (size - 1))
+
+
+def test_a_domain_beyond_32_bits_is_mixed_too() -> None:
+    size = 10**15
+    places = permute(np.arange(1000, dtype=np.uint64), size=size, key=derive_key(0))
+    assert len(set(places.tolist())) == 1000
+    assert places.max() < size
+    assert 0.4 < places.mean() / size < 0.6
+
+
+MakeStream = Callable[..., TokenStream]
+END = 256
+
+
+@pytest.fixture
+def texts() -> list[str]:
+    """Each begins with a word of its own; some are longer than several sequences."""
+    return [f"{n:03}" + "abcdefg " * (n * 7 % 23) for n in range(60)]
+
+
+def epoch_of(stream: TokenStream, epoch: int) -> list[int]:
+    """All tokens of an epoch that windows hold, in the order of the windows in the text."""
+    packed = shuffle_and_concatenate(
+        stream.corpus.prepare(), seq_len=stream.seq_len, seed=stream.seed
+    )
+    rows = packed.read(np.arange(packed.num_sequences), epoch=epoch).tolist()
+    assert all(row[-1] == following[0] for row, following in itertools.pairwise(rows))
+    return [token for row in rows for token in row[:-1]] + rows[-1][-1:]
+
+
+def test_an_epoch_is_all_documents_in_an_order_of_its_own(
+    stream_of: MakeStream, texts: list[str]
+) -> None:
+    stream = stream_of(texts, packing=shuffle_and_concatenate)
+    orders = []
+    for epoch in range(3):
+        tokens = epoch_of(stream, epoch)
+        whole = [bytes(part).decode() for part in split_at_ends(tokens)]
+        orders.append(whole)
+        left_out = len("".join(texts)) + len(texts) - len(tokens)
+        assert 0 <= left_out < stream.seq_len
+        assert {*whole[:-1]} <= {*texts}
+        assert len(whole) > 55
+        assert len({*whole}) == len(whole)
+    assert orders[0] != orders[1] != orders[2]
+
+
+def split_at_ends(tokens: list[int]) -> list[list[int]]:
+    parts: list[list[int]] = [[]]
+    for token in tokens:
+        if token == END:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts if parts[-1] else parts[:-1]
+
+
+def test_the_seed_and_the_packing_are_part_of_what_is_read(
+    stream_of: MakeStream, texts: list[str]
+) -> None:
+    stream = stream_of(texts, packing=shuffle_and_concatenate)
+    assert epoch_of(stream, 0) != epoch_of(
+        stream_of(texts, packing=shuffle_and_concatenate, seed=2), 0
+    )
+    assert stream.checksum != stream_of(texts).checksum
+    assert stream.num_sequences == stream_of(texts).num_sequences
+
+
+def test_a_text_shorter_than_a_sequence_is_refused(stream_of: MakeStream) -> None:
+    with pytest.raises(DataError, match="shorter than one sequence"):
+        stream_of(["short"], packing=shuffle_and_concatenate)
+
+
+def some_counts(*, number: int) -> list[int]:
+    generator = random.Random(number)
+    size = generator.choice([1, 2, 3, 4, 7, 12, 24])
+    kinds = [0, 1, 2, 3, 5, 40, 1000]
+    return [*(generator.choice([*kinds, generator.randrange(3000)]) for _ in range(size)), 1]
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_no_prefix_is_a_whole_sequence_out_of_balance(number: int) -> None:
+    counts = np.array(some_counts(number=number))
+    size = 2 * int(counts.sum()) + 3
+    sources, ranks = Interleaving(counts.tolist())(np.arange(size))
+    had = np.cumsum(sources[:, None] == np.arange(len(counts)), axis=0)
+    # In whole numbers, so that "less than one" is not a matter of rounding.
+    ahead = had * counts.sum() - np.arange(1, size + 1)[:, None] * counts
+    assert np.abs(ahead).max() < counts.sum()
+    assert (had[np.arange(size), sources] - 1 == ranks).all()
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_any_place_is_found_without_those_before_it(number: int) -> None:
+    counts = some_counts(number=number)
+    order = Interleaving(counts)
+    whole = order(np.arange(10_000))
+    for place in random.Random(number).sample(range(10_000), 50):
+        assert [int(x[0]) for x in order(np.array([place]))] == [int(x[place]) for x in whole]
+        before = np.bincount(whole[0][:place], minlength=len(counts))
+        assert order.before(place).tolist() == before.tolist()
+
+
+def test_an_order_that_ends_is_the_beginning_of_one_that_does_not() -> None:
+    for number in range(5):
+        counts = some_counts(number=number)
+        for length in (0, 1, 50, 9_000):
+            cut, places = Interleaving(counts, length=length), np.arange(length)
+            for found, whole in zip(cut(places), Interleaving(counts)(places), strict=True):
+                assert found.tolist() == whole.tolist()
+            assert cut.before(length).tolist() == Interleaving(counts).before(length).tolist()
+
+
+def test_interleaved_order_never_changes_between_versions() -> None:
+    assert Interleaving([5, 3, 1])(np.arange(9))[0].tolist() == [0, 1, 0, 0, 1, 0, 1, 0, 2]
+
+
+def test_a_far_place_costs_what_a_near_one_does() -> None:
+    sources, ranks = Interleaving([3, 1])(np.array([4 * 10**15 + 1]))
+    assert ranks[0] in (3 * 10**15 + 1, 10**15)
+    assert sources[0] in (0, 1)
+
+
+def test_weights_are_what_is_written() -> None:
+    assert exact_counts({"a": 0.7, "b": 0.2, "c": 0.1}) == {"a": 7, "b": 2, "c": 1}
+    assert exact_counts({"a": 3, "b": 0, "c": 1}) == {"a": 3, "b": 0, "c": 1}
+    assert exact_counts({"a": 0.12345, "b": 0.87655}) == {"a": 2469, "b": 17531}
+    assert exact_counts({"b": 1e-3, "a": 0.999}) == {"a": 999, "b": 1}
+
+
+def test_weights_without_a_short_period_are_rounded_to_a_hundred_thousandth() -> None:
+    weights = {"a": 2**0.5, "b": 3**0.5, "c": 5**0.5}
+    counts = exact_counts(weights)
+    assert sum(counts.values()) == 100_000
+    for name, weight in weights.items():
+        assert abs(counts[name] / 100_000 - weight / sum(weights.values())) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({}, "all zero"),
+        ({"a": 0.0, "b": 0}, "all zero"),
+        ({"a": -1.0, "b": 2}, "weight -1.0 of 'a' must be 0 or more"),
+        ({"a": float("nan")}, "weight nan of 'a'"),
+        ({"a": 1.0, "b": 1e-9}, "less than one sequence in 100,000"),
+    ],
+)
+def test_weights_that_are_no_shares_are_refused(weights: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        exact_counts(weights)
+
+
+GROWING_SEQ_LEN = 8
+
+
+class Counting(IndexedStream):
+    """Sequence n holds the tokens from n * seq_len on."""
+
+    batch_size = 12
+
+    def prepare(self, *, show_progress: bool = True) -> None:
+        pass
+
+    def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return indices[:, None] * GROWING_SEQ_LEN + np.arange(GROWING_SEQ_LEN + 1)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return ByteTokenizer().build([])
+
+    @property
+    def checksum(self) -> str:
+        return "counting"
+
+
+def rise(steps: int) -> Phases:
+    """From nothing to all in so many steps."""
+    return Phases(num_steps=100, shape=NoDecay(), warmup=steps)
+
+
+def growing_batch() -> GrowingBatch:
+    return GrowingBatch(Counting(), batch_size=12, schedule=rise(6), multiple_of=4)
+
+
+def growing_sequence() -> GrowingSequence:
+    return GrowingSequence(Counting(), seq_len=GROWING_SEQ_LEN, schedule=rise(8), min_seq_len=2)
+
+
+def test_a_batch_grows_in_whole_multiples_and_leaves_no_sequence_out() -> None:
+    stream = growing_batch()
+    batches = [stream.batch(step) for step in range(8)]
+    assert [len(batch) for batch in batches] == [4, 4, 4, 8, 8, 12, 12, 12]
+    assert torch.equal(torch.cat(batches)[:, 0], torch.arange(64) * GROWING_SEQ_LEN)
+    assert stream.full_batches(8) == 64 / 12
+
+
+def test_any_step_can_be_asked_for_first() -> None:
+    expected = [growing_batch().batch(step) for step in range(9)]
+    stream = growing_batch()
+    for step in (7, 2, 8, 0):
+        assert torch.equal(stream.batch(step), expected[step])
+
+
+@pytest.mark.parametrize("make", [growing_batch, growing_sequence])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_ranks_rows_are_those_of_one(make, world_size) -> None:
+    whole = make()
+    ranks = [make() for _ in range(world_size)]
+    for step in range(9):
+        rows = [one.batch(step, rank=i, world_size=world_size) for i, one in enumerate(ranks)]
+        assert torch.equal(torch.cat(rows), whole.batch(step))
+
+
+def test_sequences_double_and_a_batch_keeps_its_tokens() -> None:
+    stream = growing_sequence()
+    lengths = [stream.length(step) for step in range(9)]
+    assert lengths == [2, 2, 2, 4, 4, 4, 4, 8, 8]
+    for step, length in enumerate(lengths):
+        batch = stream.batch(step)
+        assert batch.shape == (12 * GROWING_SEQ_LEN // length, length + 1)
+        whole = Counting().batch(step)
+        assert torch.equal(batch[:, :-1].reshape(12, GROWING_SEQ_LEN), whole[:, :-1])
+        assert torch.equal(batch[:, 1:].reshape(12, GROWING_SEQ_LEN), whole[:, 1:])
+    assert stream.full_batches(9) == 9.0
+
+
+def test_both_grow_at_once_and_are_made_ahead() -> None:
+    both = GrowingSequence(
+        growing_batch(), seq_len=GROWING_SEQ_LEN, schedule=rise(4), min_seq_len=4
+    )
+    ahead = Prefetch(both)
+    for step in range(7):
+        assert torch.equal(ahead.batch(step), both.batch(step))
+    assert ahead.full_batches(7) == growing_batch().full_batches(7)
+
+
+def test_who_counts_steps_while_another_thread_does_counts_alike() -> None:
+    rising, asked_meanwhile = rise(6), [5]
+
+    def schedule(step: int) -> float:
+        if step == 0 and asked_meanwhile:
+            stream.batch(asked_meanwhile.pop())
+        return rising(step)
+
+    stream = GrowingBatch(Counting(), batch_size=12, schedule=schedule, multiple_of=4)
+    for step in (3, 7, 9):
+        assert torch.equal(stream.batch(step), growing_batch().batch(step))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size=12 is not a multiple of multiple_of=5"):
+        GrowingBatch(Counting(), batch_size=12, schedule=rise(4), multiple_of=5)
+    for length in (3, 16):
+        with pytest.raises(ValueError, match=f"min_seq_len={length} is not seq_len=8 halved"):
+            GrowingSequence(Counting(), seq_len=8, schedule=rise(4), min_seq_len=length)
+    with pytest.raises(ValueError, match=r"by 4 sequences.*\n.*multiple_of to a multiple of 8"):
+        growing_batch().batch(50, rank=0, world_size=8)
+
+
+def test_stages_begin_at_their_steps_while_batches_grow() -> None:
+    mixture = Mixture(
+        {"one": Counting(), "two": Counting()},
+        batch_size=12,
+        weights={"one": 1},
+        stages=[Stage(begin=5, weights={"two": 1}), Stage(begin=7, weights={"one": 1})],
+    )
+    stream = GrowingBatch(mixture, batch_size=12, schedule=rise(6), multiple_of=4)
+    stream.prepare()
+    firsts = [stream.batch(step)[:, 0] // GROWING_SEQ_LEN for step in range(8)]
+    read = 4 + 4 + 4 + 8 + 8
+    assert torch.equal(torch.cat(firsts[:5]), torch.arange(read))
+    assert torch.equal(torch.cat(firsts[5:7]), torch.arange(24))
+    assert torch.equal(firsts[7], torch.arange(read, read + 12))
+    begun = [(0, 0, {"one": 1}), (5, read, {"two": 1}), (7, read + 24, {"one": 1})]
+    assert [Prefetch(stream).stages_begun(steps) for steps in (5, 7, 8)] == [
+        begun[:1],
+        begun[:2],
+        begun,
+    ]
+
+
+def test_shares_move_along_the_schedule() -> None:
+    stages = annealed(
+        begin={"web": 3, "code": 1}, end={"code": 1}, schedule=rise(99), num_steps=100, every=10
+    )
+    mixture = Mixture(
+        {"web": Counting(), "code": Counting()},
+        batch_size=12,
+        weights={"web": 3, "code": 1},
+        stages=stages,
+    )
+    assert [stage.begin for stage in stages] == list(range(0, 100, 10))
+    assert float(mixture.shares(0)["web"]) == pytest.approx(0.75 * (1 - 1 / 99), abs=1e-5)
+    assert float(mixture.shares(55)["web"]) == pytest.approx(0.75 * (1 - 51 / 99), abs=1e-5)
+    assert mixture.shares(99)["web"] == pytest.approx(0.75 * (1 - 91 / 99), abs=1e-5)
+    with pytest.raises(ValueError, match="negative"):
+        annealed(begin={"web": -1}, end={"web": 1}, schedule=rise(9), num_steps=10, every=1)
+
+
+@pytest.fixture
+def corpus(prepared: PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> PreparedCorpus:
+    """One that is too large to be verified whenever it is opened."""
+    monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
+    monkeypatch.setattr("fidgpt.data.packing.VERIFIED_BELOW_BYTES", 0)
+    return PreparedCorpus(prepared.directory)
+
+
+def read_all(corpus: PreparedCorpus) -> None:
+    starts = np.arange(0, corpus.train.num_tokens - 100, 100)
+    corpus.train.read(starts, length=100)
+
+
+def test_a_shard_cut_short_while_it_is_read(corpus: PreparedCorpus) -> None:
+    read_all(corpus)
+    size = (corpus.directory / "train-00001.bin").stat().st_size
+    os.truncate(corpus.directory / "train-00001.bin", size // 4 * 2)
+    with pytest.raises(DataError, match=rf"train-00001.bin .* ends after {size // 4 * 2} bytes"):
+        read_all(corpus)
+
+
+def test_a_shard_that_is_gone_before_it_is_read(corpus: PreparedCorpus) -> None:
+    (corpus.directory / "train-00001.bin").unlink()
+    with pytest.raises(DataError, match=r"train-00001.bin .* No such file"):
+        read_all(corpus)
+
+
+def test_a_token_that_the_tokenizer_has_not(corpus: PreparedCorpus) -> None:
+    with (corpus.directory / "train-00001.bin").open("r+b") as file:
+        file.seek(40)
+        file.write(b"\xff\xff")
+    with pytest.raises(DataError, match=r"train-00001.bin was altered: it has the token 65535"):
+        read_all(corpus)
+
+
+@pytest.mark.parametrize("ends", [2**40, 0])
+def test_documents_out_of_order(corpus: PreparedCorpus, ends: int) -> None:
+    with (corpus.directory / "train-00000.ends").open("r+b") as file:
+        file.seek(8)
+        file.write(ends.to_bytes(8, "little"))
+    with pytest.raises(DataError, match=r"train-00000.ends was altered"):
+        list(corpus.train.document_bounds(at_once=10))
+
+
+def test_a_packing_that_was_altered_or_cut_short(corpus: PreparedCorpus) -> None:
+    packed = best_fit(corpus, seq_len=64, seed=0)
+    path = corpus.directory / "best-fit-64" / "pieces.bin"
+    every = np.arange(packed.num_sequences)
+    packed.read(every, epoch=0)
+    content = path.read_bytes()
+    path.write_bytes(b"\xff" * len(content))
+    with pytest.raises(DataError, match=r"pieces.bin was altered"):
+        packed.read(every, epoch=0)
+    os.truncate(path, 8)
+    with pytest.raises(DataError, match=r"pieces.bin .* ends after 8 bytes"):
+        packed.read(every, epoch=0)
+
+
+def test_a_limited_number_of_files_stays_open(tmp_path: Path) -> None:
+    dtype = np.dtype("<u4")
+    numbers = range(MAX_OPEN_FILES + 9)
+    files = [ArrayFile(tmp_path / f"{number}.bin", dtype) for number in numbers]
+    for number, file in zip(numbers, files, strict=True):
+        np.arange(number, number + 50, dtype=dtype).tofile(file.path)
+    before = len(os.listdir("/dev/fd"))
+    for begin in (3, 40):
+        found = [file.read(begin, begin + 2).tolist() for file in files]
+        assert found == [[number + begin, number + begin + 1] for number in numbers]
+    assert len(os.listdir("/dev/fd")) <= before + MAX_OPEN_FILES

@@ -1,13 +1,38 @@
-"""Attention against torch's own modules and a computation written out."""
+"""Attention, its kernels and masks, against torch's own modules and plain computations."""
 
 import math
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from forked import run_program
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
-from fidgpt.model import Attention, RoPE, Scoring, sdpa
+from fidgpt.model import (
+    ALiBi,
+    And,
+    Attention,
+    Or,
+    PackedDocuments,
+    Prefix,
+    RoPE,
+    Scoring,
+    Softcap,
+    Window,
+    blockwise,
+    causal,
+    eager,
+    fastest,
+    flex,
+    padded,
+    sdpa,
+)
 from fidgpt.model.context import counted
+from fidgpt.model.cpu import attention as cpu_attention
+from fidgpt.model.masks import alibi_slopes
 
 HIDDEN, HEAD_DIM, HEADS, SEQ = 32, 8, 4, 11
 
@@ -138,3 +163,259 @@ def test_sizes_that_do_not_fit_are_named(sizes, numbers):
     with pytest.raises(ValueError) as error:
         Attention(**sizes)
     assert all(number in str(error.value) for number in numbers)
+
+
+SHAPES = [(2, 4, 4, 7), (2, 4, 2, 16), (1, 4, 1, 21)]  # batch, heads, key heads, positions
+
+
+Inputs = tuple[Tensor, Tensor, Tensor]
+
+
+def _inputs(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Inputs:
+    """Queries, keys and values as the projections give them: heads are not contiguous."""
+    batch, heads, kv_heads, seq = shape
+    generator = torch.Generator().manual_seed(0)
+
+    def make(num_heads: int) -> Tensor:
+        x = torch.randn(batch, seq, num_heads, 8, generator=generator).transpose(1, 2)
+        return x.to(dtype).requires_grad_()
+
+    return make(heads), make(kv_heads), make(kv_heads)
+
+
+def _causal(seq: int, *, head_dim: int = 8, dropout: float = 0.0) -> Scoring:
+    """Plain causal attention among `seq` tokens."""
+    ctx = counted(seq, torch.device("cpu"))
+    return Scoring(ctx=ctx, scale=head_dim**-0.5, dropout=dropout)
+
+
+def _with_gradients(out: Tensor, inputs: Inputs) -> list[Tensor]:
+    weights = torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype)
+    return [out, *torch.autograd.grad(out, inputs, weights)]
+
+
+@pytest.fixture(params=[0, 512], ids=["recomputed", "kept"])
+def _memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_attention, "_KEEP_UP_TO", request.param)
+
+
+@pytest.mark.usefixtures("_memory")
+@pytest.mark.parametrize("block_size", [1, 4, 64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_give_the_result_and_gradients_of_torch(shape, block_size):
+    inputs = _inputs(shape, torch.float64)
+    ours = _with_gradients(blockwise(*inputs, _causal(shape[3]), block_size=block_size), inputs)
+    theirs = _with_gradients(sdpa(*inputs, _causal(shape[3])), inputs)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("_memory")
+def test_bfloat16_errs_like_bfloat16():
+    inputs = _inputs((2, 4, 2, 48), torch.bfloat16)
+    ours = _with_gradients(blockwise(*inputs, _causal(48), block_size=16), inputs)
+    exact = _inputs((2, 4, 2, 48), torch.bfloat16)
+    exact = (exact[0].double(), exact[1].double(), exact[2].double())
+    for mine, truth in zip(ours, _with_gradients(sdpa(*exact, _causal(48)), exact), strict=True):
+        assert mine.dtype == torch.bfloat16
+        assert (mine.double() - truth).norm() < 1e-2 * truth.norm()
+
+
+def test_a_token_sees_no_later_one():
+    inputs = _inputs((1, 2, 2, 12), torch.bfloat16)
+    with torch.no_grad():
+        before = blockwise(*inputs, _causal(12), block_size=4)
+        for x in inputs:
+            x[:, :, 9:] = 100.0
+        assert torch.equal(
+            blockwise(*inputs, _causal(12), block_size=4)[:, :, :9], before[:, :, :9]
+        )
+
+
+def test_each_case_gets_the_kernel_that_suits_it(monkeypatch):
+    called = []
+    for name in ("blockwise", "sdpa"):
+        monkeypatch.setattr(
+            sys.modules[fastest.__module__], name, lambda q, *_, name=name: called.append(name) or q
+        )
+    fastest(*_inputs(SHAPES[0], torch.bfloat16), _causal(7))
+    fastest(*_inputs(SHAPES[0], torch.float32), _causal(7))
+    with torch.device("meta"):
+        x = torch.empty(2, 4, 7, 8, dtype=torch.bfloat16)
+    fastest(x, x, x, _causal(7))
+    assert called == ["blockwise", "sdpa", "sdpa"]
+
+
+@pytest.mark.parametrize("kernel", [blockwise, fastest])
+def test_shapes_come_out_without_numbers_going_in(kernel):
+    with FakeTensorMode():
+        inputs = [torch.empty(2, 4, 300, 8, dtype=torch.bfloat16, requires_grad=True)] * 3
+        out = kernel(*inputs, _causal(300))
+        assert out.shape == (2, 4, 300, 8)
+        out.sum().backward()
+        assert inputs[0].grad is not None and inputs[0].grad.shape == (2, 4, 300, 8)
+
+
+MASK_SEQ, MASK_HEADS, KV_HEADS = 12, 6, 2
+MASKS = {
+    "causal": causal,
+    "window": And((causal, Window(3))),
+    "prefix": Prefix(4),
+    "either": Or((Window(2), Prefix(3))),
+}
+CHANGES = {
+    "plain": {},
+    "softcap": {"changes": (Softcap(cap=1.5),)},
+    "alibi": {"changes": (ALiBi(),)},
+    "both": {"changes": (Softcap(cap=1.5), ALiBi())},
+    "sinks": {"sinks": torch.linspace(-1, 2, MASK_HEADS, dtype=torch.float64)},
+}
+TOKENS = torch.tensor([[5, 0, 3, 4, 5, 0, 1, 2, 3, 4, 0, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]])
+LAYOUTS = {
+    "whole": counted(MASK_SEQ, torch.device("cpu")),
+    "packed": PackedDocuments(end_of_text=0)(TOKENS),
+    "padded": padded(TOKENS, present=torch.tensor([[0] * 4 + [1] * 8, [1] * 12])),
+}
+KERNELS = {"sdpa": sdpa, "blockwise": blockwise, "fastest": fastest, "eager": eager}
+
+
+def scoring(layout: str, mask: str, change: str) -> Scoring:
+    ctx = LAYOUTS[layout].columns(0)
+    return Scoring(ctx=ctx, scale=0.4, mask=MASKS[mask], **CHANGES[change])
+
+
+def inputs() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    make = [(MASK_HEADS, 4), (KV_HEADS, 4), (KV_HEADS, 3)]
+    return [
+        torch.randn(2, n, MASK_SEQ, d, generator=generator, dtype=torch.float64) for n, d in make
+    ]
+
+
+def allowed(layout: str, mask: str, row: int, query: int, key: int) -> bool:
+    """The masks' meaning in plain Python."""
+    documents = [0] * MASK_SEQ
+    positions = list(range(MASK_SEQ))
+    if layout == "packed":
+        for i in range(1, MASK_SEQ):
+            begins = TOKENS[row, i] == 0
+            documents[i] = documents[i - 1] + int(begins)
+            positions[i] = 0 if begins else positions[i - 1] + 1
+    if layout == "padded" and row == 0:
+        positions = [max(i - 4, -1) for i in range(MASK_SEQ)]
+    here, there = positions[query], positions[key]
+    if there < 0 or documents[query] != documents[key]:
+        return False
+    return {
+        "causal": there <= here,
+        "window": here - 3 < there <= here,
+        "prefix": there <= here or there < 4,
+        "either": abs(here - there) < 2 or there <= here or there < 3,
+    }[mask]
+
+
+def written_out(layout: str, mask: str, change: str) -> Tensor:
+    query, key, value = inputs()
+    out = torch.zeros(2, MASK_HEADS, MASK_SEQ, 3, dtype=torch.float64)
+    slopes = alibi_slopes(MASK_HEADS)
+    for row, head, q in torch.cartesian_prod(
+        *map(torch.arange, (2, MASK_HEADS, MASK_SEQ))
+    ).tolist():
+        seen = [k for k in range(MASK_SEQ) if allowed(layout, mask, row, q, k)]
+        shared = head // (MASK_HEADS // KV_HEADS)
+        if not seen:
+            continue
+        scores = 0.4 * key[row, shared, seen] @ query[row, head, q]
+        if change in ("softcap", "both"):
+            scores = 1.5 * torch.tanh(scores / 1.5)
+        if change in ("alibi", "both"):
+            scores = scores - slopes[head] * torch.tensor([abs(q - k) for k in seen])
+        weights = scores.exp()
+        sink = CHANGES["sinks"]["sinks"][head].exp() if change == "sinks" else 0.0
+        out[row, head, q] = (weights / (weights.sum() + sink)) @ value[row, shared, seen]
+    return out
+
+
+CASES = (
+    [(layout, mask, change) for layout in LAYOUTS for mask in MASKS for change in ("plain", "both")]
+    + [("whole", "causal", change) for change in CHANGES]
+    + [("packed", "window", "sinks")]
+)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[tuple[str, str, str], Tensor]:
+    return {case: written_out(*case) for case in dict.fromkeys(CASES)}
+
+
+def present(layout: str) -> Tensor:
+    """Where a query is a token: what the others get is nobody's affair."""
+    return (
+        (LAYOUTS[layout].positions >= 0).view(-1, 1, MASK_SEQ, 1).expand(2, MASK_HEADS, MASK_SEQ, 3)
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("case", dict.fromkeys(CASES), ids="-".join)
+def test_a_kernel_computes_what_the_parts_say(kernel, case, expected):
+    with torch.no_grad():
+        query, key, value = inputs()
+        mixed = KERNELS[kernel](query, key, value, scoring(*case))
+    assert mixed.isfinite().all()
+    there = present(case[0])
+    torch.testing.assert_close(mixed[there], expected[case][there], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "blockwise"])
+@pytest.mark.parametrize("case", dict.fromkeys(CASES), ids="-".join)
+def test_gradients_are_those_of_the_eager_kernel(kernel, case):
+    results = []
+    for compute in (KERNELS[kernel], eager):
+        leaves = [x.requires_grad_() for x in inputs()]
+        query, key, value = leaves
+        mixed = compute(query, key, value, scoring(*case)) * present(case[0])
+        results.append(torch.autograd.grad(mixed.square().sum(), leaves))
+    assert all(gradient.isfinite().all() for gradient in results[0])
+    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
+
+
+def compare_flex_with_eager() -> None:
+    """To float32, in which torch gives the normalisers that sinks need."""
+    for case in dict.fromkeys(CASES):
+        query, key, value = inputs()
+        mixed, exact = (kernel(query, key, value, scoring(*case)) for kernel in (flex, eager))
+        there = present(case[0])
+        torch.testing.assert_close(mixed[there], exact[there], rtol=1e-6, atol=1e-7)
+
+
+def test_flex_attention_computes_the_same(tmp_path: Path):
+    """In a process without type checks, which torch cannot trace through."""
+    here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
+    program = f"{here}; import test_masks; test_masks.compare_flex_with_eager()"
+    run_program(program, folder=tmp_path)
+
+
+def test_a_mask_is_made_once_for_layers_alike():
+    first = scoring("packed", "window", "plain")
+    assert first.visible() is replace(first, scale=2.0).visible()
+    assert first.visible() is not replace(first, mask=causal).visible()
+
+
+def test_alibi_slopes_are_those_of_transformers():
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    for heads in (1, 2, 3, 6, 8, 12, 16, 25):
+        theirs = build_alibi_tensor(torch.ones(1, 2, dtype=torch.long), heads, torch.float32)
+        torch.testing.assert_close(torch.tensor(alibi_slopes(heads)), theirs[:, 0, 1])
+
+
+def test_positions_begin_anew_with_each_document():
+    ctx = LAYOUTS["packed"]
+    assert ctx.positions[0].tolist() == [0, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]
+    assert ctx.documents is not None
+    assert ctx.documents[1].tolist() == [0] * 9 + [1] * 3
+
+
+def test_padding_stands_nowhere_and_tokens_count_from_the_first():
+    ctx = LAYOUTS["padded"]
+    assert ctx.positions[0].tolist() == [-1] * 4 + list(range(8))
+    assert not ctx.contiguous

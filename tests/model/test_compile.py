@@ -1,8 +1,43 @@
-"""The parts with gradients of their own under torch.compile, in a process without type checks."""
+"""torch.compile, activation checkpointing and float8 of blocks and mixtures."""
 
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import fiddle as fdl
+import pytest
+import torch
 from forked import run_program
+from torch import Tensor, nn
+
+from fidgpt.compose.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import (
+    share_blocks,
+    use_compile,
+    use_float8,
+    use_moe,
+    use_recompute,
+    use_selective_recompute,
+)
+from fidgpt.model import (
+    Attention,
+    Block,
+    Compile,
+    Float8,
+    Linear,
+    LoRALinear,
+    MachineError,
+    SwiGLU,
+    materialize,
+)
+from fidgpt.model.linear import require_machine
+from fidgpt.model.reports import collecting
+from fidgpt.model.wrappers import Compiled, InFloat8, Recomputed, require_float8
+from fidgpt.train import RunDirectory
+from fidgpt.train.loss import NextToken
 
 PROGRAM = """
 import sys
@@ -43,3 +78,291 @@ torch.library.opcheck(operator, (queries, keys, keys, 0.3, 4))
 
 def test_a_block_compiles_as_one_graph(tmp_path: Path):
     run_program(PROGRAM, folder=tmp_path)
+
+
+BLOCK_PROGRAM = """
+import sys
+import torch
+from torch._dynamo.utils import counters
+from fidgpt import fiddlers
+from fidgpt.compose.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import use_compile, use_moe
+from fidgpt.model import Block, Compile, materialize, wrappers
+from fidgpt.model.reports import collecting
+from fidgpt.train.loss import NextToken
+
+def results(*names, layers, compiling):
+    cfg = debug()
+    cfg.model.num_layers = layers
+    for name in names:
+        getattr(fiddlers, name)(cfg)
+    if compiling:
+        use_compile(cfg)
+        for block in cfg.model.blocks:
+            block.backend = "aot_eager"
+    trainer = build_trainer(cfg)
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    torch.manual_seed(0)
+    batch = torch.randint(0, 257, (2, 33))
+    with collecting() as reports:
+        loss = NextToken(trainer.model, trainer.loss).train()(batch)
+    loss.backward()
+    told = [*reports.metrics.values(), *reports.tallies.values()]
+    return [loss, *told, *(p.grad for p in trainer.model.parameters())]
+
+for names in [(), ("use_recompute",), ("use_moe", "use_selective_recompute")]:
+    counts = []
+    for layers in (3, 6):
+        torch._dynamo.reset()
+        counters.clear()
+        wrappers._compiled.cache_clear()
+        pairs = zip(
+            results(*names, layers=layers, compiling=False),
+            results(*names, layers=layers, compiling=True),
+            strict=True,
+        )
+        assert all((a - b).float().norm() <= 1e-5 * a.float().norm() for a, b in pairs), names
+        counts.append(counters["stats"]["unique_graphs"])
+        assert not counters["graph_break"], counters["graph_break"]
+    assert counts[0] == counts[1] <= 2, (names, counts)
+
+class Nothing(torch.nn.Module):
+    def forward(self, x, layout=None):
+        return x
+
+nothing = Nothing()
+make = lambda: Block(attention_norm=nothing, attention=nothing, mlp_norm=nothing, mlp=nothing)
+block = Compile(make, backend="eager")()
+counters.clear()
+for length in range(1, 11):
+    block(torch.ones(1, length, 3, requires_grad=True), None)
+assert counters["stats"]["unique_graphs"] == 10, counters["stats"]
+"""
+
+
+def test_compiled_blocks_compute_the_same_and_are_compiled_once_for_all_layers(tmp_path: Path):
+    run_program(BLOCK_PROGRAM, folder=tmp_path)
+
+
+def plain() -> Block:
+    nothing = torch.nn.Identity()
+    return Block(attention_norm=nothing, attention=Passing(), mlp_norm=nothing, mlp=nothing)
+
+
+class Passing(torch.nn.Module):
+    def forward(self, x, layout):
+        return x
+
+
+def test_without_a_compiler_the_first_step_says_so(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    block = Compile(plain, mode="default")()
+    x = torch.ones(1, 2, 3, requires_grad=True)
+    with pytest.raises(MachineError, match=r"no C\+\+ compiler here \(looked for no-such-compiler"):
+        block(x, None)
+    with pytest.raises(MachineError, match=r"no C\+\+ compiler"):
+        require_machine(block, device=x.device)
+    require_machine(Compile(plain, backend="aot_eager")(), device=x.device)
+    assert torch.equal(block.eval()(x, None), 4 * x)  # nothing is compiled where nothing learns
+
+
+def test_what_is_compiled_is_kept_in_the_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    block = Compile(plain, mode="max-autotune")()
+    assert isinstance(block, Compiled)
+    block(torch.ones(1, 2, 3), None)
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
+
+
+def test_a_way_of_compiling_may_be_named() -> None:
+    cfg = debug()
+    use_compile(cfg, mode="reduce-overhead")
+    use_recompute(cfg)
+    (block,) = cfg.model.blocks
+    assert (fdl.get_callable(block), block.mode) == (Compile, "reduce-overhead")
+    use_compile(cfg)
+    assert "mode" not in fdl.ordered_arguments(cfg.model.blocks[0])
+
+
+MIXTURE_PROGRAM = """
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+from fidgpt.model.moe import (
+    Capacity, GatedExperts, LoadBalancingLoss, MoE, RouterZLoss, SelectionBias, SoftmaxRouter,
+    dropless,
+)
+from fidgpt.model.reports import collecting
+
+def mixture(width, dispatch):
+    bias = SelectionBias(num_experts=4)
+    return MoE(
+        num_experts=4,
+        router=SoftmaxRouter(hidden_dim=width, num_experts=4, top_k=2, selection_bias=bias),
+        experts=GatedExperts(hidden_dim=width, num_experts=4, ffn_dim=2 * width),
+        dispatch=dispatch,
+        balancing=[LoadBalancingLoss(), RouterZLoss()],
+    )
+
+def results(moe, call, x):
+    with collecting() as reports:
+        out = call(x)
+    loss = out.float().square().sum() + sum(reports.losses.values())
+    gradients = torch.autograd.grad(loss, [x, *moe.parameters()])
+    return [out, *reports.losses.values(), reports.tallies[moe], *gradients]
+
+def compare(width, dtype, dispatch, tolerance):
+    moe = mixture(width, dispatch).to(dtype)
+    x = torch.randn(2, 9, width, dtype=dtype, requires_grad=True)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(moe, backend=counter, fullgraph=True)
+    eager = results(moe, moe, x)
+    for call in (compiled, lambda x: checkpoint(moe, x, use_reentrant=False)):
+        for one, other in zip(eager, results(moe, call, x), strict=True):
+            assert (one - other).float().norm() <= tolerance * one.float().norm()
+    assert counter.frame_count == 1
+
+torch.manual_seed(0)
+compare(16, torch.bfloat16, dropless, 1e-2)
+compare(6, torch.float32, dropless, 1e-5)
+compare(16, torch.float32, Capacity(factor=1.0), 1e-5)
+"""
+
+
+def test_a_mixture_compiles_as_one_graph_and_can_be_computed_again(tmp_path: Path):
+    run_program(MIXTURE_PROGRAM, folder=tmp_path)
+
+
+Fiddler = Callable[[fdl.Config], None]
+LAYERS = 4
+
+
+class Pass(NamedTuple):
+    """What a forward and a backward pass leave, and how much was kept between them."""
+
+    loss: Tensor
+    gradients: list[Tensor]
+    reports: Any
+    saved: int
+    foretold: int
+
+
+def model_of(*fiddlers: Fiddler) -> Any:
+    """A trainer with dropout whose model has values."""
+    cfg = debug()
+    cfg.model.num_layers = LAYERS
+    cfg.model.dropout = 0.1
+    for fiddler in fiddlers:
+        fiddler(cfg)
+    trainer = build_trainer(cfg)
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    return trainer
+
+
+def passed(*fiddlers: Fiddler) -> Pass:
+    trainer = model_of(*fiddlers)
+    torch.manual_seed(1)
+    batch = torch.randint(0, 257, (2, 33))
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), collecting() as reports:
+        loss = NextToken(trainer.model, trainer.loss).train()(batch)
+    loss.backward()
+    told = [x.tolist() for x in (*reports.metrics.values(), *reports.tallies.values())]
+    gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+    activations = trainer.facts().memory.activations
+    assert activations is not None
+    return Pass(loss, gradients, told, sum(saved.values()), activations.kept)
+
+
+def every_other(cfg: fdl.Config) -> None:
+    """Half of the blocks."""
+    use_recompute(cfg, every=2)
+
+
+@pytest.mark.parametrize("mixture", [(), (use_moe,)], ids=["dense", "mixture"])
+@pytest.mark.parametrize("again", [use_recompute, every_other, use_selective_recompute])
+def test_what_is_computed_again_is_the_same_and_reported_once(mixture, again: Fiddler) -> None:
+    once, twice = passed(*mixture), passed(*mixture, again)
+    assert torch.equal(twice.loss, once.loss)
+    for one, other in zip(once.gradients, twice.gradients, strict=True):
+        assert torch.equal(one, other)
+    assert twice.reports == once.reports
+
+
+def test_less_is_kept_the_more_is_computed_again() -> None:
+    nothing, half, full = passed(), passed(every_other), passed(use_recompute)
+    selective = passed(use_selective_recompute)
+    assert full.saved < 0.4 * nothing.saved
+    assert full.saved < half.saved < nothing.saved
+    assert full.foretold < 0.15 * nothing.foretold
+    # What operations keep by themselves is not saved through autograd, and foretold all the same.
+    assert full.foretold < selective.foretold < 0.6 * nothing.foretold
+
+
+def test_a_block_stays_of_its_class_and_keeps_its_names() -> None:
+    plain, model = model_of().model, model_of(use_recompute).model
+    assert [*dict(model.named_parameters())] == [*dict(plain.named_parameters())]
+    assert all(isinstance(block, Block | Recomputed) for block in model.blocks)
+    assert len({type(block) for block in model.blocks}) == 1
+    shared = model_of(share_blocks, use_recompute).model.blocks
+    assert len({id(block) for block in shared}) == 1 and isinstance(shared[0], Recomputed)
+
+
+def test_nothing_is_computed_twice_where_nothing_is_learned() -> None:
+    model = model_of(use_recompute).model.eval()
+    tokens = torch.arange(8)[None]
+    with torch.inference_mode():
+        assert torch.equal(model(tokens), model_of().model.eval()(tokens))
+
+
+def maps() -> nn.Module:
+    return nn.ModuleDict({
+        "fits": Linear(32, 16),
+        "odd": Linear(32, 15),
+        "adapted": LoRALinear(32, 16, rank=2),
+        "attention": Attention(hidden_dim=32, head_dim=16),
+        "mlp": SwiGLU(hidden_dim=32, ffn_dim=48),
+    })  # fmt: skip
+
+
+def test_linear_maps_whose_sizes_fit_are_converted_and_keep_their_names():
+    names = [*maps().state_dict()]
+    block = Float8(maps)()
+    assert [*block.state_dict()] == names
+    converted = {name for name, part in block.named_modules() if isinstance(part, InFloat8)}
+    assert {"fits", "attention.query", "mlp.down"} <= converted
+    assert not {"odd", "adapted"} & converted
+
+
+def test_without_such_a_gpu_the_first_step_says_so():
+    block = Float8(maps)()
+    with pytest.raises(MachineError, match=r"a cpu does not support float8.*capability 8\.9"):
+        block.get_submodule("fits")(torch.ones(2, 32))
+    on_meta = Float8(lambda: maps().to("meta"))()
+    assert on_meta.get_submodule("fits")(torch.ones(2, 32, device="meta")).shape == (2, 16)
+
+
+def test_a_run_that_no_machine_here_can_compute_leaves_no_directory(tmp_path):
+    cfg = debug()
+    use_float8(cfg)
+    with pytest.raises(MachineError, match="does not support float8"):
+        build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts={}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_torchao_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    monkeypatch.setitem(sys.modules, "torchao.float8", None)
+    with pytest.raises(MachineError, match="pip install fidgpt\\[float8\\]"):
+        require_float8(torch.device("cuda"))

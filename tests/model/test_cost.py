@@ -1,6 +1,8 @@
-"""Counts of operations and parameters against torch's own counter and closed forms."""
+"""Counts of operations, parameters and cache sizes against torch's counter and closed forms."""
 
+import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,14 +11,19 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt import configs
 from fidgpt.cost import (
     TRAINING_PASSES,
+    cache_bytes,
     cost_by_place,
     count_parameters,
+    first_of_each,
     flops_per_token,
     shared_parameters,
     undeclared_flops,
+    without_memory,
 )
+from fidgpt.graph import build
 from fidgpt.model import (
     GELU,
     ALiBi,
@@ -25,13 +32,17 @@ from fidgpt.model import (
     Embedding,
     LearnedPositions,
     RMSNorm,
+    Shared,
     Softcap,
     SwiGLU,
     Transformer,
     Unembedding,
     attention_sinks,
+    materialize,
+    one_document,
     token_table,
 )
+from fidgpt.model.cache import Cache
 from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention
 from fidgpt.model.mlp import MLP, GatedMLP, GeGLU, SquaredReLU, gelu
@@ -258,3 +269,94 @@ def test_shared_parameters_are_named_once_with_their_other_names() -> None:
         f"{names[0]}.{kind}": [f"{name}.{kind}" for name in names[1:]]
         for kind in ("weight", "bias")
     }
+
+
+CONFIG_SEQ = 64  # no longer than any window: torch counts whole squares, and we count windows
+
+
+def families() -> dict[str, Callable[[], Any]]:
+    """The first config of each file that needs no arguments."""
+    found: dict[str, Callable[[], Any]] = {}
+    for name in configs.__all__:
+        config = getattr(configs, name)
+        if not inspect.signature(config).parameters:
+            found.setdefault(config.__module__.rpartition(".")[2], config)
+    return found
+
+
+@pytest.mark.parametrize("config", families().values(), ids=families())
+def test_families_cost_what_torch_counts(config: Callable[[], Any]) -> None:
+    with torch.device("meta"):
+        model = build(config()).model
+    with first_of_each(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, CONFIG_SEQ, dtype=torch.long, device="meta"))
+        said = flops_per_token(model, seq_len=CONFIG_SEQ)
+    assert said == pytest.approx(counter.get_total_flops() / CONFIG_SEQ, rel=1e-2)
+    assert undeclared_flops(model, seq_len=CONFIG_SEQ) == {}
+
+
+CACHE_HIDDEN, CONTEXT, WINDOW = 64, 40, 16
+CACHE_SIZES: dict[str, Any] = {"hidden_dim": CACHE_HIDDEN, "head_dim": 16}
+POSITION = 8  # bytes of where a token stands
+
+
+def cache_model(*attentions: Make, share: bool = False) -> Transformer:
+    table = token_table(vocab_size=50, hidden_dim=CACHE_HIDDEN)
+
+    def block(attention: Make) -> Block:
+        return Block(
+            attention_norm=RMSNorm(hidden_dim=CACHE_HIDDEN),
+            attention=attention(),  # pyright: ignore[reportArgumentType]
+            mlp_norm=RMSNorm(hidden_dim=CACHE_HIDDEN),
+            mlp=SwiGLU(hidden_dim=CACHE_HIDDEN),
+        )
+
+    blocks = [partial(block, attention) for attention in attentions]
+    return Transformer(
+        hidden_dim=CACHE_HIDDEN,
+        num_layers=6,
+        embedding=Embedding(table),
+        blocks=[Shared(one) for one in blocks] if share else blocks,
+        norm=RMSNorm(hidden_dim=CACHE_HIDDEN),
+        unembedding=Unembedding(table),
+    )
+
+
+GROUPED = partial(Attention, **CACHE_SIZES, num_kv_heads=2)
+LATENT = partial(LatentAttention, **CACHE_SIZES, kv_rank=24, rope_head_dim=8)
+WINDOWED = partial(Attention, **CACHE_SIZES, window=WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("attentions", "share"),
+    [
+        ([GROUPED], False),
+        ([LATENT], False),
+        ([WINDOWED, GROUPED], False),
+        ([WINDOWED, WINDOWED, LATENT], False),
+        ([GROUPED], True),
+    ],
+    ids=["grouped", "latent", "windowed", "mixed", "one block for all"],
+)
+@torch.no_grad()
+def test_a_filled_cache_takes_what_was_foretold(attentions: list[Make], share: bool) -> None:
+    module = cache_model(*attentions, share=share)
+    cache = Cache(capacity=CONTEXT)
+    materialize(module, device=torch.device("cpu"), seed=0)
+    tokens = torch.zeros(1, CONTEXT, dtype=torch.long)
+    module.features(tokens, replace(one_document(tokens), cache=cache))
+    assert cache_bytes(without_memory(module), context=CONTEXT) == cache.bytes()
+
+
+def test_closed_forms() -> None:
+    """Keys and values of the kept heads; a latent and a shared key; and positions once."""
+    layers = 6
+    grouped = layers * 2 * 2 * 16 * 4
+    assert cache_bytes(without_memory(cache_model(GROUPED)), context=1) == grouped + POSITION
+    latent = layers * (24 + 8) * 4
+    assert cache_bytes(without_memory(cache_model(LATENT)), context=1) == latent + POSITION
+    half = without_memory(cache_model(GROUPED)).to(torch.bfloat16)
+    assert cache_bytes(half, context=100) == 100 * (grouped // 2 + POSITION)
+    windowed = layers * 2 * 4 * 16 * 4
+    found = cache_bytes(without_memory(cache_model(WINDOWED)), context=1000)
+    assert WINDOW * windowed <= found <= WINDOW * windowed + 1000 * POSITION

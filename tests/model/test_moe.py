@@ -1,4 +1,4 @@
-"""Mixtures against plain loops, closed forms, and what each part says of itself."""
+"""Mixtures of experts against plain loops and closed forms."""
 
 import copy
 from functools import partial
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.cost import flops_per_token
-from fidgpt.model import SwiGLU, materialize
+from fidgpt.model import GELU, LoRALinear, SwiGLU, is_adapter, materialize
 from fidgpt.model.moe import (
     Capacity,
     ClampedSwiGLU,
@@ -29,6 +29,8 @@ from fidgpt.model.moe import (
     SequenceBalancingLoss,
     SigmoidRouter,
     SoftmaxRouter,
+    StackedExperts,
+    StackedLoRA,
 )
 from fidgpt.model.reports import collecting
 from fidgpt.train import BFloat16
@@ -271,3 +273,179 @@ def test_separate_experts_cost_as_much_as_stacked_ones():
 def test_mistakes_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+ADAPTER_HIDDEN, ADAPTER_EXPERTS, ADAPTER_TOP_K, ADAPTER_FFN, RANK = 16, 4, 2, 24, 3
+ADAPTER: dict[str, Any] = {"rank": RANK, "alpha": 12.0}
+KINDS: dict[str, Any] = {"gated": (GatedExperts, SwiGLU), "plain": (PlainExperts, GELU)}
+
+
+def adapter_mixture(experts: Any) -> MoE:
+    router = SoftmaxRouter(
+        hidden_dim=ADAPTER_HIDDEN, num_experts=ADAPTER_EXPERTS, top_k=ADAPTER_TOP_K
+    )
+    return MoE(num_experts=ADAPTER_EXPERTS, router=router, experts=experts)
+
+
+def stacked(kind: str, **options: Any) -> StackedExperts:
+    return KINDS[kind][0](
+        hidden_dim=ADAPTER_HIDDEN, num_experts=ADAPTER_EXPERTS, ffn_dim=ADAPTER_FFN, **options
+    )
+
+
+def trained(kind: str = "gated") -> MoE:
+    """Adapters that have moved away from their start, and biases too."""
+    moe = adapter_mixture(
+        stacked(kind, adapter=partial(StackedLoRA, **ADAPTER), bias=True)
+    ).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in moe.parameters():
+        nn.init.normal_(parameter, std=0.5, generator=generator)
+    return moe
+
+
+def adapter_tokens() -> Tensor:
+    return torch.randn(2, 7, ADAPTER_HIDDEN, generator=torch.Generator().manual_seed(1)).double()
+
+
+def test_they_start_as_plain_experts_of_the_same_seed():
+    with torch.device("meta"):
+        plain = adapter_mixture(stacked("gated"))
+        adapted = adapter_mixture(stacked("gated", adapter=partial(StackedLoRA, rank=RANK)))
+    for model in (plain, adapted):
+        materialize(model, device=torch.device("cpu"), seed=0)
+    missing, unexpected = adapted.load_state_dict(plain.state_dict(), strict=False)
+    assert not unexpected and all(name.rpartition(".")[2].startswith("lora_") for name in missing)
+    x = adapter_tokens().float()
+    assert torch.equal(adapted(x), plain(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_expert_computes_what_an_mlp_with_adapters_does(kind):
+    moe, linear = trained(kind), partial(LoRALinear, **ADAPTER)
+    make = partial(
+        KINDS[kind][1], hidden_dim=ADAPTER_HIDDEN, ffn_dim=ADAPTER_FFN, bias=True, linear=linear
+    )
+    separate = adapter_mixture(SeparateExperts(num_experts=ADAPTER_EXPERTS, expert=make)).double()
+    separate.router.load_state_dict(moe.router.state_dict())
+    experts = dict(moe.experts.named_parameters())
+    with torch.no_grad():
+        for path, parameter in separate.experts.named_parameters():
+            _, number, name, half = path.split(".")
+            ours = {"weight": name, "bias": f"{name}_bias"}.get(half, f"adapters.{name}.{half}")
+            parameter.copy_(experts[ours][int(number)])
+    torch.testing.assert_close(moe(adapter_tokens()), separate(adapter_tokens()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_merged_weights_compute_the_same(kind):
+    moe = trained(kind)
+    merged = adapter_mixture(stacked(kind, bias=True)).double()
+    state = {name: one for name, one in moe.state_dict().items() if "lora_" not in name}
+    experts = moe.experts
+    assert isinstance(experts, StackedExperts)
+    for name in experts.adapters:
+        state[f"experts.{name}"] = experts.merged_weight(name)
+    merged.load_state_dict(state)
+    torch.testing.assert_close(merged(adapter_tokens()), moe(adapter_tokens()))
+
+
+def test_adapters_learn_while_all_else_stays():
+    moe = trained()
+    for name, parameter in moe.named_parameters():
+        parameter.requires_grad_(is_adapter(name, parameter))
+    moe(adapter_tokens()).square().sum().backward()
+    learning = {name for name, one in moe.named_parameters() if one.grad is not None}
+    assert learning == {
+        f"experts.adapters.{name}.lora_{half}" for name in ("gate", "up", "down") for half in "ab"
+    }
+
+
+def test_dropout_drops_what_adapters_hear_in_training_alone():
+    adapter = partial(StackedLoRA, rank=RANK, dropout=0.5)
+    moe, x = adapter_mixture(stacked("gated", adapter=adapter)), adapter_tokens().float()
+    for parameter in moe.experts.parameters():
+        nn.init.constant_(parameter, 0.1)
+    assert not torch.equal(moe(x), moe(x))
+    moe.eval()
+    assert torch.equal(moe(x), moe(x))
+
+
+def test_they_cost_both_thin_products_of_the_chosen_experts():
+    with torch.device("meta"):
+        moe = adapter_mixture(stacked("gated", adapter=partial(StackedLoRA, rank=RANK)))
+        with FlopCounterMode(display=False) as counter:
+            moe(torch.empty(4, 32, ADAPTER_HIDDEN))
+    assert flops_per_token(moe, seq_len=32) == counter.get_total_flops() / 128
+    per_expert = 3 * (ADAPTER_HIDDEN * ADAPTER_FFN + RANK * (ADAPTER_HIDDEN + ADAPTER_FFN))
+    assert moe.own_idle_parameters() == (ADAPTER_EXPERTS - ADAPTER_TOP_K) * per_expert
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"), [({"rank": 0}, "rank=0"), ({"rank": 1, "dropout": 1.0}, "dropout=1.0")]
+)
+def test_what_cannot_be_is_said(wrong, told):
+    with pytest.raises(ValueError, match=told):
+        StackedLoRA(ADAPTER_EXPERTS, ADAPTER_FFN, ADAPTER_HIDDEN, **wrong)
+
+
+CAPACITY_HIDDEN, CAPACITY_EXPERTS, CAPACITY_TOP_K = 16, 8, 2
+
+
+def capacity_mixture() -> MoE:
+    """A mixture whose choices are far apart."""
+    moe = MoE(
+        num_experts=CAPACITY_EXPERTS,
+        router=SoftmaxRouter(
+            hidden_dim=CAPACITY_HIDDEN, num_experts=CAPACITY_EXPERTS, top_k=CAPACITY_TOP_K
+        ),
+        experts=GatedExperts(hidden_dim=CAPACITY_HIDDEN, num_experts=CAPACITY_EXPERTS, ffn_dim=24),
+    )
+    generator = torch.Generator().manual_seed(0)
+    for parameter in moe.parameters():
+        nn.init.normal_(parameter, std=0.5, generator=generator)
+    return moe
+
+
+def capacity_tokens() -> Tensor:
+    return torch.randn(2, 11, CAPACITY_HIDDEN, generator=torch.Generator().manual_seed(1))
+
+
+def test_with_room_enough_nothing_is_dropped():
+    moe, x = capacity_mixture(), capacity_tokens().requires_grad_()
+    results = []
+    for dispatch in (moe.dispatch, Capacity(factor=CAPACITY_EXPERTS / CAPACITY_TOP_K)):
+        moe.dispatch = dispatch
+        with collecting() as reports:
+            out = moe(x)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *moe.parameters()])])
+    assert reports.metrics["moe/dropped"] == 0
+    for dropless, roomy in zip(*results, strict=True):
+        assert (roomy - dropless).norm() <= 1e-5 * dropless.norm()
+
+
+def test_no_expert_has_room_for_more_than_all_tokens():
+    moe, x = capacity_mixture(), capacity_tokens()
+    expected = moe(x)
+    moe.dispatch = Capacity(factor=1e12)
+    torch.testing.assert_close(moe(x), expected)
+
+
+def test_outside_of_training_there_is_room_for_all():
+    moe, x = capacity_mixture(), capacity_tokens()
+    expected = moe(x)
+    moe.dispatch = Capacity(factor=0.5)
+    assert not torch.allclose(moe.train()(x), expected)
+    with collecting() as reports:
+        assert torch.equal(moe.eval()(x), expected)
+    assert not reports.metrics
+
+
+def test_late_tokens_and_second_choices_are_dropped_first():
+    experts = SeparateExperts(num_experts=2, expert=nn.Identity)
+    x, weights = torch.ones(4, 1), torch.tensor([[1.0, 10.0]]).expand(4, 2)
+    chosen = torch.tensor([[0, 1], [0, 1], [0, 1], [1, 0]])
+    with collecting() as reports:
+        out = Capacity(factor=0.5)(x, chosen, weights, experts)  # room for two tokens each
+    assert out.flatten().tolist() == [11.0, 1.0, 0.0, 1.0]
+    assert reports.metrics["moe/dropped"] == 0.5

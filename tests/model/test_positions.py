@@ -1,0 +1,270 @@
+"""Positions and embeddings against transformers and closed forms."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fidgpt.model import (
+    Attention,
+    Embedding,
+    LearnedPositions,
+    RoPE,
+    SinusoidalPositions,
+    Unembedding,
+    one_document,
+    token_table,
+)
+from fidgpt.model.embedding import ValueEmbedding
+from fidgpt.model.positions import LinearScaling, Llama3Scaling, NTKScaling, RoPEScaling, YaRN
+
+
+def test_a_token_reads_its_row_and_a_position_adds_its_own():
+    table = token_table(vocab_size=7, hidden_dim=4)
+    positions = LearnedPositions(seq_len=5, hidden_dim=4)
+    tokens = torch.tensor([[3, 0, 6], [1, 1, 1]])
+    assert torch.equal(Embedding(table)(tokens), table[tokens])
+    expected = table[tokens] + positions.weight[:3]
+    assert torch.equal(Embedding(table, positions=positions)(tokens), expected)
+
+
+def test_the_unembedding_scores_every_row():
+    table = token_table(vocab_size=7, hidden_dim=4)
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(Unembedding(table)(x), torch.einsum("bsh,vh->bsv", x, table))
+
+
+def test_one_table_for_both_learns_from_both():
+    table = token_table(vocab_size=7, hidden_dim=4)
+    embedding, unembedding = Embedding(table), Unembedding(table)
+    assert embedding.weight is unembedding.weight
+    unembedding(embedding(torch.tensor([[2]])))[0, 0, 5].backward()
+    assert table.grad is not None
+    torch.testing.assert_close(table.grad[2], table[5].detach())
+    torch.testing.assert_close(table.grad[5], table[2].detach())
+
+
+def test_a_token_that_comes_often_keeps_its_gradient_in_a_narrow_format():
+    tokens = (torch.arange(4096) % 3).minimum(torch.tensor(1)).view(4, 1024)  # 0 and 1 of seven
+    outer = torch.randn(4, 1024, 8, generator=torch.Generator().manual_seed(0)) + 1
+    table = torch.nn.Parameter(token_table(vocab_size=7, hidden_dim=8).detach().bfloat16())
+    Embedding(table)(tokens).backward(outer.bfloat16())
+    exact = torch.zeros(7, 8).index_add_(
+        0, tokens.flatten(), outer.bfloat16().float().flatten(0, 1)
+    )
+    assert table.grad is not None
+    torch.testing.assert_close(table.grad.float(), exact, rtol=2**-8, atol=0)
+
+
+def test_a_sequence_past_the_last_position_is_refused():
+    positions = LearnedPositions(seq_len=5, hidden_dim=4)
+    assert positions(torch.arange(5).unsqueeze(0)).shape == (1, 5, 4)
+    with pytest.raises(ValueError, match="6 tokens .* 5 learned positions"):
+        positions(torch.arange(6).unsqueeze(0))
+
+
+def test_sines_tell_positions_apart_and_shift_alike():
+    """The product of two depends on their distance alone (Vaswani et al., 2017, section 3.5)."""
+    positions = SinusoidalPositions(hidden_dim=16)
+    table = positions(torch.arange(40).unsqueeze(0))[0]
+    torch.testing.assert_close(table[:, 0], torch.arange(40.0).sin())
+    products = table @ table.T
+    torch.testing.assert_close(products[5, 9], products[25, 29])
+    assert products.argmax(1).tolist() == list(range(40))
+    with pytest.raises(ValueError, match="hidden_dim=7 must be even"):
+        SinusoidalPositions(hidden_dim=7)
+
+
+def test_scales_and_the_cap_are_those_of_the_formula():
+    table = token_table(vocab_size=7, hidden_dim=4)
+    tokens = torch.tensor([[3, 0]])
+    torch.testing.assert_close(Embedding(table, scale=2.0)(tokens), 2 * table[tokens])
+    x = 100 * torch.randn(2, 3, 4)
+    logits = x @ table.T / 4
+    expected = 30 * torch.tanh(logits / 30)
+    torch.testing.assert_close(Unembedding(table, scale=0.25, softcap=30.0)(x), expected)
+
+
+def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
+    own = ValueEmbedding(vocab_size=7, num_kv_heads=2, head_dim=8)
+    plain = Attention(hidden_dim=32, head_dim=8, num_kv_heads=2)
+    part = Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, value_embedding=own)
+    part.load_state_dict(plain.state_dict(), strict=False)
+    x, tokens = torch.randn(2, 3, 32), torch.tensor([[3, 0, 6], [1, 1, 1]])
+    layout = one_document(tokens)
+    rows = 0.5 * own.weight[tokens]  # the gate starts at a half
+    seen = rows.cumsum(1) / torch.arange(1, 4).view(1, 3, 1)
+    with torch.no_grad():
+        for one in (plain, part):  # every token looks at all before it alike
+            one.get_parameter("query.weight").zero_()
+    heads = seen.unflatten(-1, (2, 8)).repeat_interleave(2, dim=-2).flatten(-2)
+    expected = plain(x, layout) + plain.out(heads)
+    torch.testing.assert_close(part(x, layout), expected)
+    part(x, layout).sum().backward()
+    assert own.gate.grad is not None and own.gate.grad != 0
+    assert own.weight.grad is not None
+    assert own.weight.grad.any(-1).tolist() == [True, True, False, True, False, False, True]
+
+
+def test_a_value_embedding_without_tokens_says_so():
+    own = ValueEmbedding(vocab_size=7, num_kv_heads=4, head_dim=8)
+    part = Attention(hidden_dim=32, head_dim=8, value_embedding=own)
+    with pytest.raises(ValueError, match="ValueEmbedding needs the tokens"):
+        part(torch.randn(2, 3, 32))
+
+
+SEQ = 64
+
+
+def heads(head_dim: int, seed: int, count: int = 3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, count, SEQ, head_dim, generator=generator)
+
+
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize(("head_dim", "theta"), [(16, 10_000.0), (64, 500_000.0)])
+def test_equals_llamas_rotary_embedding_of_transformers(head_dim, theta):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    query, key = heads(head_dim, seed=0), heads(head_dim, seed=1, count=1)
+    config = LlamaConfig(
+        hidden_size=head_dim,
+        num_attention_heads=1,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
+    )
+    cos, sin = LlamaRotaryEmbedding(config)(query, torch.arange(SEQ)[None])
+    expected = apply_rotary_pos_emb(query, key, cos, sin)
+    for ours, theirs in zip(
+        RoPE(head_dim=head_dim, theta=theta)(query, key), expected, strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
+
+
+def test_equals_a_rotation_of_complex_numbers():
+    """Pair k at position p, as a complex number, times exp(i p theta^(-2k / head_dim))."""
+    query, key = heads(8, seed=0), heads(8, seed=1)
+    rates = 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
+    turns = torch.polar(torch.ones(SEQ, 4).double(), torch.arange(SEQ).double()[:, None] * rates)
+    for ours, x in zip(RoPE(head_dim=8, theta=100.0)(query, key), (query, key), strict=True):
+        turned = torch.complex(x[..., :4].double(), x[..., 4:].double()) * turns
+        expected = torch.cat([turned.real, turned.imag], dim=-1)
+        torch.testing.assert_close(ours.double(), expected, atol=2e-5, rtol=0)
+
+
+def test_scores_depend_on_the_distance_alone():
+    query = heads(16, seed=0)[:, :, :1].expand(-1, -1, SEQ, -1)
+    key = heads(16, seed=1)[:, :, :1].expand(-1, -1, SEQ, -1)
+    turned_query, turned_key = RoPE(head_dim=16)(query, key)
+    scores = turned_query @ turned_key.mT
+    for distance in (0, 1, 7, 40):
+        diagonal = scores.diagonal(-distance, dim1=-2, dim2=-1)
+        torch.testing.assert_close(diagonal, diagonal[..., :1].expand_as(diagonal))
+    assert (scores[..., 8, 1] - scores[..., 8, 2]).abs().min() > 1e-3
+
+
+def test_the_first_position_is_not_turned_and_no_length_changes():
+    query, key = heads(16, seed=0), heads(16, seed=1)
+    turned, _ = RoPE(head_dim=16)(query, key)
+    assert torch.equal(turned[:, :, 0], query[:, :, 0])
+    torch.testing.assert_close(turned.norm(dim=-1), query.norm(dim=-1))
+
+
+def test_keeps_the_number_format_of_its_input():
+    query = heads(16, seed=0)
+    exact, _ = RoPE(head_dim=16)(query, query)
+    turned, _ = RoPE(head_dim=16)(query.bfloat16(), query.bfloat16())
+    assert turned.dtype == torch.bfloat16
+    torch.testing.assert_close(turned.float(), exact, atol=0.05, rtol=0.02)
+
+
+def test_an_odd_head_is_refused():
+    with pytest.raises(ValueError, match="head_dim=15"):
+        RoPE(head_dim=15)
+
+
+SCALED_SEQ = 96
+LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+CASES: list[tuple[RoPEScaling | None, dict[str, Any]]] = [
+    (LinearScaling(factor=4.0), dict(rope_type="linear", factor=4.0)),
+    (
+        Llama3Scaling(original_seq_len=64, **LLAMA3),
+        dict(rope_type="llama3", original_max_position_embeddings=64, **LLAMA3),
+    ),
+    (
+        YaRN(factor=16.0, original_seq_len=48),
+        dict(rope_type="yarn", factor=16.0, original_max_position_embeddings=48),
+    ),
+    (
+        YaRN(factor=4.0, original_seq_len=32, beta_fast=8.0, amplitude=1.5, truncate=False),
+        dict(
+            rope_type="yarn",
+            factor=4.0,
+            original_max_position_embeddings=32,
+            beta_fast=8,
+            attention_factor=1.5,
+            truncate=False,
+        ),
+    ),
+]
+
+
+def scaled_heads(head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, 3, SCALED_SEQ, head_dim, generator=generator), torch.randn(
+        2, 1, SCALED_SEQ, head_dim, generator=generator
+    )
+
+
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("head_dim", [16, 64])
+@pytest.mark.parametrize(("scaling", "theirs"), CASES, ids=lambda one: type(one).__name__)
+def test_equals_transformers(scaling: RoPEScaling, theirs: dict[str, Any], head_dim: int) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    theta = 5_000.0
+    config = LlamaConfig(
+        hidden_size=head_dim,
+        num_attention_heads=1,
+        max_position_embeddings=768,
+        rope_parameters={"rope_theta": theta, **theirs},
+    )
+    query, key = scaled_heads(head_dim)
+    cos, sin = LlamaRotaryEmbedding(config)(query, torch.arange(SCALED_SEQ)[None])
+    expected = apply_rotary_pos_emb(query, key, cos, sin)
+    turned = RoPE(head_dim=head_dim, theta=theta, scaling=scaling)(query, key)
+    for ours, reference in zip(turned, expected, strict=True):
+        torch.testing.assert_close(ours, reference, atol=5e-5, rtol=0)
+
+
+def test_ntk_scaling_is_a_larger_base() -> None:
+    """Theta * factor^(d / (d - 2)), of which the slowest pair turns `factor` times as slowly."""
+    head_dim, theta, factor = 32, 10_000.0, 4.0
+    query, key = scaled_heads(head_dim)
+    scaled = RoPE(head_dim=head_dim, theta=theta, scaling=NTKScaling(factor=factor))
+    larger = RoPE(head_dim=head_dim, theta=theta * factor ** (head_dim / (head_dim - 2)))
+    for ours, reference in zip(scaled(query, key), larger(query, key), strict=True):
+        torch.testing.assert_close(ours, reference, atol=5e-5, rtol=0)
+
+
+def test_only_the_first_dimensions_turn() -> None:
+    query, key = scaled_heads(64)
+    turned, _ = RoPE(head_dim=64, rotary_dim=16)(query, key)
+    whole, _ = RoPE(head_dim=16)(query[..., :16], key[..., :16])
+    torch.testing.assert_close(turned[..., :16], whole)
+    assert torch.equal(turned[..., 16:], query[..., 16:])
+
+
+@pytest.mark.parametrize("rotary_dim", [3, 0, 18])
+def test_dimensions_that_cannot_be_paired(rotary_dim: int) -> None:
+    with pytest.raises(ValueError, match=f"rotary_dim={rotary_dim} of head_dim=16"):
+        RoPE(head_dim=16, rotary_dim=rotary_dim)
+    RoPE(head_dim=15, rotary_dim=8)
+
+
+@pytest.mark.parametrize("kind", [LinearScaling, NTKScaling])
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan")])
+def test_waves_have_a_length(kind, factor):
+    with pytest.raises(ValueError, match="factor=.* above 0"):
+        kind(factor=factor)

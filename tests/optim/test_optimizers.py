@@ -1,0 +1,443 @@
+"""AdamW, Lion, Muon and parameter groups."""
+
+from typing import Any
+
+import fiddle as fdl
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fidgpt import configs, fiddlers
+from fidgpt.compose.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.fiddlers import unroll, untie_embeddings, use_moe, use_muon, use_mup
+from fidgpt.optim import (
+    ByName,
+    LayerDecay,
+    Lion,
+    Muon,
+    ParameterGroups,
+    Rule,
+    adamw,
+    decay_matrices,
+    is_hidden_matrix,
+    is_matrix,
+    is_table,
+    is_vector,
+    mup_groups,
+    split_hidden_matrices,
+)
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(5, 3)
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer) -> nn.Module:
+    for _ in range(4):
+        model(torch.ones(2, 5)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def test_steps_are_those_of_the_unfused_loop():
+    model, reference = _model(), _model()
+    settings: dict[str, Any] = dict(lr=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.3)
+    _train(model, adamw(model.parameters(), **settings))
+    _train(reference, torch.optim.AdamW(reference.parameters(), **settings, foreach=False))
+    torch.testing.assert_close(list(model.parameters()), list(reference.parameters()))
+
+
+def test_is_fused_where_torch_can():
+    assert adamw(_model().parameters(), lr=1e-3).defaults["fused"] is True
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_is_not_fused_where_torch_cannot(grouped):
+    weights = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    optimizer = adamw([{"params": iter([weights])}] if grouped else [weights], lr=1e-3)
+    assert not optimizer.defaults["fused"]
+    assert not optimizer.param_groups[0]["fused"]
+    weights.grad = torch.ones_like(weights)
+    optimizer.step()
+    assert weights.abs().min() > 0
+
+
+def test_a_group_keeps_its_own_settings():
+    model = _model()
+    groups = [{"params": iter([model.weight])}, {"params": [model.bias], "weight_decay": 0.0}]
+    optimizer = adamw(groups, lr=1e-3)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+    assert optimizer.param_groups[0]["params"] == [model.weight]
+
+
+def test_steps_are_those_of_the_paper() -> None:
+    torch.manual_seed(0)
+    weights = nn.Parameter(torch.randn(5, 3, dtype=torch.float64))
+    optimizer = Lion([weights], lr=0.1, betas=(0.9, 0.99), weight_decay=0.5)
+    theta, mean = weights.detach().numpy().copy(), np.zeros((5, 3))
+    for step in range(5):
+        gradient = np.random.default_rng(step).normal(size=(5, 3))
+        weights.grad = torch.from_numpy(gradient)
+        optimizer.step()
+        update = np.sign(0.9 * mean + 0.1 * gradient)
+        theta = theta - 0.1 * (update + 0.5 * theta)
+        mean = 0.99 * mean + 0.01 * gradient
+        np.testing.assert_allclose(weights.detach().numpy(), theta, rtol=1e-12)
+    np.testing.assert_allclose(optimizer.state[weights]["mean"].numpy(), mean, rtol=1e-12)
+
+
+def test_lion_a_group_keeps_its_own_settings() -> None:
+    fast, slow = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+    optimizer = Lion([{"params": [fast]}, {"params": [slow], "lr": 0.01}], lr=0.1)
+    fast.grad = slow.grad = torch.tensor([1.0, -2.0, 0.0])
+    optimizer.step()
+    torch.testing.assert_close(fast.detach(), torch.tensor([-0.1, 0.1, 0.0]))
+    torch.testing.assert_close(slow.detach(), torch.tensor([-0.01, 0.01, 0.0]))
+
+
+def test_a_parameter_without_gradient_stays_and_a_closure_is_called() -> None:
+    weights = nn.Parameter(torch.ones(2))
+    optimizer = Lion([weights], lr=0.1)
+    assert optimizer.step(lambda: 7.0) == 7.0
+    assert torch.equal(weights, torch.ones(2)) and not optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": -0.1}, "lr=-0.1"),
+        ({"lr": 0.1, "weight_decay": -1.0}, "weight_decay=-1.0"),
+        ({"lr": 0.1, "betas": (0.9, 1.0)}, "less than 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(settings: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Lion([nn.Parameter(torch.zeros(1))], **settings)
+
+
+STEPS = 4
+SETTINGS: dict[str, Any] = dict(lr=1e-2, weight_decay=0.3)
+
+
+class Stack(nn.Module):
+    """Tables, a square and a flat matrix, a stack of matrices, and vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(7, 6)
+        self.square = nn.Linear(6, 6)
+        self.flat = nn.Linear(6, 10, bias=False)
+        self.experts = nn.Parameter(torch.randn(3, 10, 4))
+
+
+def give_gradients(model: nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def train(model: nn.Module, *optimizers: torch.optim.Optimizer) -> nn.Module:
+    for step in range(STEPS):
+        give_gradients(model, step)
+        for optimizer in optimizers:
+            optimizer.step()
+    return model
+
+
+def test_hidden_matrices_step_as_torch_muon_and_the_rest_as_torch_adamw() -> None:
+    model, reference = Stack(), Stack()
+    train(model, Muon(split_hidden_matrices(model), **SETTINGS, betas=(0.8, 0.9), eps=1e-6))
+    # Torch's own takes no stack of matrices: each becomes a parameter.
+    single = [nn.Parameter(one.clone()) for one in reference.experts.detach()]
+    hidden = [reference.square.weight, reference.flat.weight]
+    muon = torch.optim.Muon(hidden + single, **SETTINGS, adjust_lr_fn="match_rms_adamw")
+    vectors = {"params": [reference.square.bias], "weight_decay": 0.0}
+    tables = {"params": [reference.embedding.weight]}
+    adamw = torch.optim.AdamW([tables, vectors], **SETTINGS, betas=(0.8, 0.9), eps=1e-6, fused=True)
+    for step in range(STEPS):
+        give_gradients(reference, step)
+        assert reference.experts.grad is not None
+        for one, gradient in zip(single, reference.experts.grad, strict=True):
+            one.grad = gradient
+        muon.step()
+        adamw.step()
+    with torch.no_grad():
+        reference.experts.copy_(torch.stack([*single]))
+    for (name, own), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
+        assert torch.equal(own, theirs), name
+
+
+def test_the_step_is_orthogonal() -> None:
+    """Singular values near 1, times 0.2 sqrt(10) of arXiv:2502.16982 (section 2.2)."""
+    model = Stack()
+    before = model.flat.weight.detach().clone()
+    optimizer = Muon(split_hidden_matrices(model), lr=1.0, weight_decay=0.0, nesterov=False)
+    give_gradients(model, 0)
+    optimizer.step()
+    values = torch.linalg.svdvals(model.flat.weight - before) / (0.2 * 10**0.5)
+    assert values.min() > 0.5 and values.max() < 1.5
+
+
+@pytest.mark.parametrize(
+    ("orthogonal", "names"),
+    [
+        (True, {"square.weight", "flat.weight", "experts"}),
+        (False, {"embedding.weight", "square.bias"}),
+    ],
+)
+def test_a_group_steps_at_its_own_rate_that_may_change(orthogonal: bool, names: set[str]) -> None:
+    model = Stack()
+    optimizer = Muon(split_hidden_matrices(model), lr=1e-2)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0 if group["orthogonal"] == orthogonal else 1e-2
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    train(model, optimizer)
+    assert {name for name, p in model.named_parameters() if torch.equal(p, before[name])} == names
+
+
+def test_a_parameter_without_gradient_stays() -> None:
+    model = Stack()
+    optimizer = Muon(split_hidden_matrices(model), lr=1e-2)
+    give_gradients(model, 0)
+    model.experts.grad = model.embedding.weight.grad = None
+    before = model.experts.detach().clone()
+    optimizer.step()
+    assert torch.equal(model.experts, before)
+    assert model.experts not in optimizer.state
+
+
+def test_groups_are_split_and_keep_their_settings() -> None:
+    groups = split_hidden_matrices(Stack(), lr_scale=2.0)
+    assert [(group["name"], len(group["params"])) for group in groups] == [
+        ("matrices", 1),
+        ("hidden matrices", 3),
+        ("vectors", 1),
+    ]
+    assert [group.get("orthogonal", False) for group in groups] == [False, True, False]
+    assert [group.get("lr_scale", 1.0) for group in groups] == [1.0, 2.0, 1.0]
+    assert groups[2]["weight_decay"] == 0.0
+
+
+def test_of_a_model_every_matrix_but_the_tables_is_orthogonal() -> None:
+    cfg = debug()
+    untie_embeddings(cfg)
+    use_muon(cfg)
+    trainer = build_trainer(cfg)
+    names = {id(p): name for name, p in trainer.model.named_parameters()}
+    optimizer = trainer.optimizer(trainer.groups(trainer.model))
+    stepped = {
+        names[id(p)]
+        for group in optimizer.param_groups
+        if group["orthogonal"]
+        for p in group["params"]
+    }
+    wanted = {name for name, p in trainer.model.named_parameters() if is_hidden_matrix(name, p)}
+    assert stepped == wanted
+    assert not {name for name in stepped if "embedding" in name or "norm" in name}
+    assert {"blocks.0.attention.query.weight", "blocks.1.mlp.down.weight"} <= stepped
+
+
+def test_with_mup_the_hidden_matrices_keep_their_rate() -> None:
+    cfg = debug()
+    use_muon(cfg, matrix_scale=0.5)
+    use_mup(cfg, base_dim=8)
+    model = build_trainer(cfg).model
+    groups = {group["name"]: group for group in build_trainer(cfg).groups(model)}
+    assert groups["hidden matrices"]["lr_scale"] == 0.5 * 8 / 32
+    assert groups["hidden matrices"]["orthogonal"]
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"params": [nn.Parameter(torch.zeros(2, 2))]}, "no parameter group is orthogonal"),
+        (
+            {"params": [nn.Parameter(torch.zeros(2))], "orthogonal": True},
+            r"not a parameter of shape \[2\]",
+        ),
+    ],
+)
+def test_what_it_cannot_step_is_refused(group: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Muon([group], lr=1e-3)
+
+
+def test_every_parameter_may_be_a_matrix() -> None:
+    linear = nn.Linear(3, 3, bias=False)
+    optimizer = Muon([{"params": [linear.weight], "orthogonal": True}], lr=1e-2)
+    assert train(linear, optimizer) is linear
+
+
+def test_a_closure_is_called() -> None:
+    linear = nn.Linear(3, 3, bias=False)
+    optimizer = Muon([{"params": [linear.weight], "orthogonal": True}], lr=1e-2)
+    assert optimizer.step(lambda: 7.0) == 7.0
+
+
+def test_matrices_decay_and_vectors_do_not():
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Embedding(3, 8))
+    matrices, vectors = decay_matrices(model)
+    assert {p.dim() for p in matrices["params"]} == {2}
+    assert {p.dim() for p in vectors["params"]} == {1}
+    assert "weight_decay" not in matrices
+    assert vectors["weight_decay"] == 0.0
+
+
+def test_every_parameter_is_in_one_group_once_also_a_shared_one():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    grouped = [p for group in decay_matrices(model) for p in group["params"]]
+    assert len(grouped) == len({id(p) for p in grouped}) == len(list(model.parameters()))
+    torch.optim.AdamW(decay_matrices(model), lr=1.0)
+
+
+def test_frozen_parameters_and_empty_groups_are_left_out():
+    model = nn.Linear(4, 4, bias=False)
+    assert [group["name"] for group in decay_matrices(model)] == ["matrices"]
+    model.weight.requires_grad_(False)
+    assert decay_matrices(model) == []
+
+
+def untied(cfg: fdl.Config) -> fdl.Config:
+    untie_embeddings(cfg)
+    return cfg
+
+
+def test_hidden_matrices_alone_learn_by_their_width():
+    model = build_trainer(untied(debug())).model
+    groups = {group["name"]: group for group in mup_groups(model, base_dim=8)}
+    assert groups["hidden matrices"]["lr_scale"] == 8 / 32
+    assert all("lr_scale" not in groups[name] for name in ("matrices", "vectors"))
+    tables = {id(model.get_parameter(f"{name}.weight")) for name in ("embedding", "unembedding")}
+    assert {id(p) for p in groups["matrices"]["params"]} == tables
+    assert groups["vectors"]["weight_decay"] == 0.0
+    grouped = [p for group in groups.values() for p in group["params"]]
+    assert {id(p) for p in grouped} == {id(p) for p in model.parameters()}
+    assert len(grouped) == len({id(p) for p in grouped})
+
+
+def test_groups_without_names_can_be_split_and_rates_multiply():
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
+    dealt = [{"params": [*model.parameters()], "lr_scale": 2.0}]
+    others, hidden = split_hidden_matrices(model, groups=lambda _: dealt, lr_scale=0.5)
+    assert "name" not in others and others["lr_scale"] == 2.0
+    assert hidden["name"] == "hidden" and hidden["lr_scale"] == 1.0
+    assert [p.dim() for p in hidden["params"]] == [2]
+
+
+DECAY = [Rule("matrices", match=is_matrix), Rule("vectors", match=is_vector, weight_decay=0.0)]
+Groups = list[dict[str, Any]]
+
+
+def model_of(name: str, *changes: Any) -> nn.Module:
+    cfg = getattr(configs, name)()
+    for change in changes:
+        change(cfg)
+    return build_trainer(cfg).model
+
+
+def named(model: nn.Module, groups: Groups) -> dict[str, list[str]]:
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {group["name"]: [names[id(p)] for p in group["params"]] for group in groups}
+
+
+def rate_of(model: nn.Module, groups: Groups) -> dict[str, float]:
+    names = {id(p): name for name, p in model.named_parameters()}
+    return {names[id(p)]: g.get("lr_scale", 1.0) for g in groups for p in g["params"]}
+
+
+@pytest.mark.parametrize("name", ["debug", "gpt2_124m", "gpt_oss_20b"])
+def test_rules_say_what_decay_matrices_does(name: str) -> None:
+    model = model_of(name)
+    own, theirs = ParameterGroups(DECAY)(model), decay_matrices(model)
+    assert named(model, own) == named(model, theirs)
+    assert [{**group, "params": 0} for group in own] == [{**group, "params": 0} for group in theirs]
+
+
+def test_rules_add_up() -> None:
+    model = model_of("gpt2_124m")
+    rules = [
+        *DECAY,
+        Rule("tables", match=is_table, lr_scale=0.1),
+        Rule("queries", match=ByName(r"attention\.query\."), lr_scale=0.5, weight_decay=0.2),
+        Rule("first queries", match=ByName(r"\.0\.attention\.query\."), lr_scale=0.5),
+    ]
+    groups = {group["name"]: group for group in ParameterGroups(rules)(model)}
+    members = named(model, list(groups.values()))
+    assert members["matrices, tables"] == ["embedding.weight", "embedding.positions.weight"]
+    assert members["vectors, queries, first queries"] == ["blocks.0.attention.query.bias"]
+    assert len(members["matrices, queries"]) == 11
+    assert groups["matrices, tables"]["lr_scale"] == 0.1
+    assert groups["vectors, queries, first queries"]["lr_scale"] == 0.25
+    assert groups["vectors, queries"]["weight_decay"] == 0.2
+    assert "weight_decay" not in groups["matrices"] and "lr_scale" not in groups["matrices"]
+    all_of_them = [name for names in members.values() for name in names]
+    assert sorted(all_of_them) == sorted(name for name, _ in model.named_parameters())
+
+
+def test_who_matches_nothing_is_with_the_others_as_the_optimizer_says() -> None:
+    model = model_of("debug")
+    *_, others = ParameterGroups([Rule("norms", match=ByName("norm"), settings={"eps": 1.0})])(
+        model
+    )
+    assert others.keys() == {"name", "params"} and others["name"] == "others"
+    optimizer = torch.optim.AdamW(ParameterGroups(DECAY[1:])(model), lr=0.1, weight_decay=0.3)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 0.3]
+
+
+def test_layers_learn_slower_from_the_top_down() -> None:
+    model = model_of("debug", unroll, fiddlers.untie_embeddings)
+    depth = len([1 for name, _ in model.named_parameters() if name.endswith("query.weight")])
+    rate = rate_of(
+        model, ParameterGroups([Rule("all", match=ByName(""), lr_scale=LayerDecay(0.5))])(model)
+    )
+    assert rate["unembedding.weight"] == rate["norm.weight"] == 1.0
+    for layer in range(depth):
+        assert rate[f"blocks.{layer}.mlp.up.weight"] == 0.5 ** (depth - 1 - layer)
+    assert rate["embedding.weight"] == 0.5**depth
+
+
+def test_what_a_parameter_is() -> None:
+    model = model_of("gpt_oss_20b", lambda cfg: setattr(cfg.model, "num_layers", 2))
+    kinds = {
+        name.rpartition("blocks.0.")[2]: [
+            kind.__name__
+            for kind in (is_matrix, is_vector, is_table, is_hidden_matrix)
+            if kind(name, p)
+        ]
+        for name, p in model.named_parameters()
+    }
+    assert kinds["embedding.weight"] == kinds["unembedding.weight"] == ["is_matrix", "is_table"]
+    assert (
+        kinds["mlp.experts.up"] == kinds["mlp.router.weight"] == ["is_matrix", "is_hidden_matrix"]
+    )
+    assert kinds["mlp.experts.up_bias"] == kinds["attention.sinks"] == ["is_vector"]
+
+
+def test_frozen_parameters_are_left_out_and_still_known() -> None:
+    model = nn.Linear(4, 4)
+    model.bias.requires_grad_(False)
+    assert named(model, ParameterGroups(DECAY)(model)) == {"matrices": ["weight"]}
+
+
+def test_a_rule_about_nothing_is_a_mistake() -> None:
+    rules = [*DECAY, Rule("heads", match=ByName("haed"))]
+    with pytest.raises(ValueError, match="no parameter matches the rule 'heads'"):
+        ParameterGroups(rules)(nn.Linear(4, 4))
+
+
+def test_mistakes_in_numbers_are_named() -> None:
+    with pytest.raises(ValueError, match=r"pattern='\('"):
+        ByName("(")
+    with pytest.raises(ValueError, match=r"factor=1\.5"):
+        LayerDecay(1.5)
+
+
+def test_experts_are_matrices() -> None:
+    model = model_of("debug", use_moe)
+    assert any(p.dim() == 3 and is_hidden_matrix(name, p) for name, p in model.named_parameters())
