@@ -1,37 +1,52 @@
-"""The command `plot`: files of every kind, and what it says where it cannot draw."""
+"""Curves of runs: as numbers, as files of every kind, and the command with its mistakes."""
 
 import errno
 import itertools
 import json
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from absl.testing import flagsaver
 
 from fidgpt.cli import app, plot
+from fidgpt.curves.drawing import Look, draw, short_number
+from fidgpt.curves.series import Curve, Recorded, chosen_metrics, curve_of, read_runs
+from fidgpt.train import RunError
+
+
+def write_run(path: Path, rows: Iterable[dict[str, Any]]) -> str:
+    path.mkdir(parents=True)
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (path / "metrics.jsonl").write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def recorded(*losses: float, name: str = "one") -> Recorded:
+    rows = [
+        {"step": step, "loss": loss, "tokens": 8 * step, "tokens_per_second": 4.0}
+        for step, loss in enumerate(losses, start=1)
+    ]
+    return Recorded(name, rows)
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[str]:
-    """Two directories with metrics, one of them without evaluations."""
-    for number, name in enumerate(["slow", "fast"], start=1):
-        (tmp_path / name).mkdir()
+    """Two runs, one of them without evaluations."""
+    pytest.importorskip("matplotlib")
+    found = []
+    for speed, name in enumerate(["slow", "fast"], start=1):
         rows = [
-            {
-                "step": step,
-                "loss": 1 + 6 * math.exp(-number * step / 40),
-                "learning_rate": 1e-3,
-                "tokens": 64 * step,
-                "tokens_per_second": 1e5 * number,
-            }
-            | ({"validation/loss": 2.0} if number == 2 and step % 20 == 0 else {})
+            {"step": step, "loss": 1 + 6 * math.exp(-speed * step / 40), "learning_rate": 1e-3}
+            | {"tokens": 64 * step, "tokens_per_second": 1e5 * speed}
+            | ({"validation/loss": 2.0} if speed == 2 and step % 20 == 0 else {})
             for step in range(1, 101)
         ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / name / "metrics.jsonl").write_text(text, encoding="utf-8")
-    return [str(tmp_path / "slow"), str(tmp_path / "fast")]
+        found.append(write_run(tmp_path / name, rows))
+    return found
 
 
 @flagsaver.flagsaver
@@ -46,119 +61,101 @@ def plotted(*arguments: str) -> int:
         app.FLAGS.unparse_flags()
 
 
-@pytest.mark.parametrize("kind", ["html", "pdf", "png", "svg"])
-def test_runs_are_drawn_into_a_file_that_is_the_same_again(
-    kind: str, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    {"html": b"<!doctype html>", "pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}.items(),
+)
+def test_equal_runs_make_equal_files(
+    kind: str, start: bytes, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     files = [tmp_path / f"{name}.{kind}" for name in ("one", "two")]
     for file in files:
-        asked = ["--metric=loss", "--metric=validation*", f"--out={file}", "--title=Both"]
-        assert plotted(*runs, *asked) == 0
-    told = capsys.readouterr()
-    assert "loss, validation/loss of slow, fast." in told.out
-    assert told.err.count("warning: slow has no number of validation/loss.") == 2
+        flags = ["--metric=loss", "--metric=validation*", f"--out={file}", "--title=Both"]
+        assert plotted(*runs, *flags) == 0
+    shown = capsys.readouterr()
+    assert "loss, validation/loss of slow, fast." in shown.out
+    assert shown.err.count("warning: slow has no number of validation/loss.") == 2
     first, second = (file.read_bytes() for file in files)
-    assert first == second
-    start = {"html": b"<!doctype html>", "pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml"}[kind]
-    assert first.startswith(start)
+    assert first == second and first.startswith(start)
     if kind == "html":
         assert b"<td>fast</td>" in first and b"http://127" not in first
 
 
 def test_axes_may_be_logarithmic_and_over_anything(runs: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    drawn = set()
-    for asked in (
-        ["--over=step", "--log_x", "--log_y"],
-        ["--over=tokens", "--log_x"],
-        ["--over=tokens"],
-        ["--over=time"],
-    ):
-        out = tmp_path / "curves.svg"
-        asked = [*asked, f"--out={out}", "--metric=l*", "--first_step=10"]
-        assert plotted(*runs, *asked) == 0
+    drawn, out = set(), tmp_path / "curves.svg"
+    for flags in ("--over=step --log_x --log_y", "--over=tokens --log_x", "--over=tokens", ""):
+        flags = (flags or "--over=time").split()
+        assert plotted(*runs, *flags, f"--out={out}", "--metric=l*", "--first_step=10") == 0
         drawn.add(out.read_bytes())
     assert len(drawn) == 4
 
 
 def test_every_run_has_its_colour_and_numbers_do_not_overlap() -> None:
     pytest.importorskip("matplotlib")
-    from fidgpt.curves.drawing import Look, draw
-    from fidgpt.curves.series import Curve
 
-    curves = [
-        Curve(f"run {i}", [1, 2], [5.0, 1 + i / 1e3], [5.0, 1 + i / 1e3], False) for i in range(10)
-    ]
-    (panel,) = draw({"loss": curves}, look=Look(over="step")).axes
-    heights = sorted(text.xy[1] for text in panel.texts)  # pyright: ignore[reportAttributeAccessIssue]
+    def panel_of(count: int) -> Any:
+        ends = [1 + i / 1e3 for i in range(count)]
+        curves = [Curve(f"run {i}", [1, 2], [5, y], [5, y], False) for i, y in enumerate(ends)]
+        (panel,) = draw({"loss": curves}, look=Look(over="step")).axes
+        assert len({str(line.get_color()) for line in panel.lines}) == count
+        return panel
+
+    heights = sorted(text.xy[1] for text in panel_of(10).texts)
     assert len(heights) == 10
     assert min(b - a for a, b in itertools.pairwise(heights)) > 0.05
-    assert len({str(line.get_color()) for line in panel.lines}) == 10
-    many = [Curve(f"run {i}", [1, 2], [2, 1], [2, 1], False) for i in range(25)]
-    (panel,) = draw({"loss": many}, look=Look(over="step")).axes
-    assert len({str(line.get_color()) for line in panel.lines}) == 25
+    assert not panel_of(25).texts
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     {
-        "no run": ([], "name the runs to draw"),
-        "no such run": (["{tmp}/none"], "none holds no run: .* (no such directory)"),
-        "a folder of runs": (["{tmp}"], "holds no run: .*Runs are inside: .*fast, .*slow"),
-        "no row": (["{tmp}/empty"], "has nothing to draw: .* has no row of a step yet"),
-        "twice": (["{tmp}/slow", "{tmp}/./slow"], "name each run once"),
-        "a metric": (["{tmp}/slow", "--metric=lossy"], "no run has the metric lossy. Did you mean"),
-        "a kind": (["{tmp}/slow", "--out=a.jpeg"], "must end in one of: .html, .pdf, .png, .svg"),
-        "a place": (["{tmp}/slow", "--out={tmp}/no/a.png"], "cannot be written: No such file"),
-        "too late": (["{tmp}/slow", "--first_step=999"], "see --first_step"),
-        "an axis": (["{tmp}/slow", "--over=epochs"], "value should be one of <step|tokens|time>"),
-    }.values(),
+        "": "name the runs to draw",
+        "{tmp}/none": "none holds no run: .* (no such directory)",
+        "{tmp}": "holds no run: .*Runs are inside: .*fast, .*slow",
+        "{tmp}/empty": "has nothing to draw: .* has no row of a step yet",
+        "{tmp}/slow {tmp}/./slow": "name each run once",
+        "{tmp}/slow --metric=lossy": "no run has the metric lossy. Did you mean",
+        "{tmp}/slow --out=a.jpeg": "must end in one of: .html, .pdf, .png, .svg",
+        "{tmp}/slow --out={tmp}/no/a.png": "cannot be written: No such file",
+        "{tmp}/slow --first_step=999": "see --first_step",
+        "{tmp}/slow --over=epochs": "value should be one of <step|tokens|time>",
+    }.items(),
 )
 @pytest.mark.usefixtures("runs")
-def test_a_mistake_is_named(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_named(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "metrics.jsonl").write_text("")
-    assert plotted(*(argument.replace("{tmp}", str(tmp_path)) for argument in arguments)) == 2
-    said = capsys.readouterr().err
-    at = -1
+    write_run(tmp_path / "empty", [])
+    assert plotted(*arguments.format(tmp=tmp_path).split()) == 2
+    error, at = capsys.readouterr().err, -1
     for part in message.split(".*"):
-        at = said.find(part.strip(), at + 1)
-        assert at >= 0, said
+        at = error.find(part.strip(), at + 1)
+        assert at >= 0, error
 
 
-def test_what_has_nothing_to_draw_is_left_out_of_what_has(
+def test_runs_and_points_that_cannot_be_drawn_are_left_out(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
-    huge = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1e308}\n{"step": 3, "loss": 1e100}\n'
-    below = '{"step": 1, "loss": -2.0}\n'
-    for name, text in {"begun": "", "below": below, "huge": huge}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "metrics.jsonl").write_text(text)
-    others = [str(tmp_path / name) for name in ("begun", "below", "huge")]
+    losses = {"begun": [], "below": [-2.0], "huge": [2.0, 1e308, 1e100]}
+    others = [
+        write_run(tmp_path / name, [{"step": i, "loss": one} for i, one in enumerate(values, 1)])
+        for name, values in losses.items()
+    ]
     assert plotted(*runs, *others, "--metric=loss", "--log_y", f"--out={tmp_path}/a.svg") == 0
-    told = capsys.readouterr()
-    assert "a.svg shows loss of slow, fast, huge." in told.out
-    assert (
-        "huge has numbers of loss that are left out, as they are NaN, infinite or too" in told.err
-    )
-    assert "at step 2." in told.err
-    assert f"warning: {tmp_path}/begun has nothing to draw" in told.err
-    assert "warning: below has no number of loss above 0, as --log_y needs." in told.err
+    shown = capsys.readouterr()
+    assert "a.svg shows loss of slow, fast, huge." in shown.out
+    assert "huge has numbers of loss that are left out, as they are NaN, infinite" in shown.err
+    assert "at step 2." in shown.err
+    assert f"warning: {tmp_path}/begun has nothing to draw" in shown.err
+    assert "warning: below has no number of loss above 0, as --log_y needs." in shown.err
     assert plotted(others[1], "--metric=loss", "--log_y", f"--out={tmp_path}/b.svg") == 2
     assert "no run has a number of loss above 0, as --log_y needs" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["html", "png"])
-def test_a_disk_without_room_leaves_the_file_that_was_there(
-    kind: str, runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_leaves_the_previous_file(
+    runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("matplotlib")
-    file = tmp_path / f"curves.{kind}"
+    file = tmp_path / "curves.html"
     assert plotted(*runs, f"--out={file}") == 0
     before = file.read_bytes()
 
@@ -178,3 +175,55 @@ def test_without_matplotlib_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert plotted(*runs) == 2
     assert 'pip install "fidgpt[plot]"' in capsys.readouterr().err
+
+
+def curve(run: Recorded, metric: str = "loss", *, over: str = "step", **settings: Any) -> Curve:
+    made = curve_of(run, metric, over=over, **settings)
+    assert made is not None
+    return made
+
+
+def test_points_lie_over_steps_tokens_or_time() -> None:
+    run = recorded(3.0, 2.0, 1.0)
+    for over, x in {"step": [1, 2, 3], "tokens": [8, 16, 24], "time": [2.0, 4.0, 6.0]}.items():
+        made = curve(run, over=over, smooth=0)
+        assert (made.x, made.y, made.smooth) == (x, [3.0, 2.0, 1.0], [3.0, 2.0, 1.0])
+    for row in run.rows[1::2]:
+        row["validation/loss"] = 5.0
+    assert (made := curve(recorded(*[2.0] * 9), over="tokens")) and not made.is_sparse
+    sparse = curve(run, "validation/loss", over="tokens")
+    assert sparse.is_sparse and (sparse.x, sparse.smooth) == ([16], [5.0])
+    del run.rows[1]["tokens_per_second"]
+    with pytest.raises(RunError, match=r"one cannot be drawn over time: .* tokens_per_second"):
+        curve_of(run, "loss", over="time")
+
+
+def test_smoothing_keeps_a_constant_and_removes_noise() -> None:
+    assert curve(recorded(*[2.0] * 50), smooth=10).smooth == pytest.approx([2.0] * 50)
+    noisy = curve(recorded(*[1.0, 3.0] * 500), smooth=50).smooth
+    assert noisy[0] == pytest.approx(1.0, abs=1e-3)  # it begins where the run does
+    assert all(abs(value - 2.0) < 0.05 for value in noisy[-100:])
+
+
+def test_first_steps_and_infinite_values_can_be_left_out() -> None:
+    run = recorded(9.0, math.nan, 2.0, 1.0, 1.7e308, 10**400, -math.inf)
+    made = curve(run, smooth=0, first_step=2)
+    assert (made.x, made.y, made.left_out) == ([3, 4], [2.0, 1.0], [2, 5, 6, 7])
+    assert curve_of(run, "loss", over="step", first_step=5) is None
+    assert curve_of(run, "accuracy", over="step") is None
+
+
+def test_metrics_are_chosen_by_name_or_pattern() -> None:
+    runs = [recorded(1.0), Recorded("two", [{"step": 1, "validation/loss": 2.0, "note": "a"}])]
+    assert chosen_metrics(runs, []) == ["loss", "validation/loss", "tokens_per_second"]
+    assert chosen_metrics(runs, ["*loss", "loss"]) == ["loss", "validation/loss"]
+
+
+def test_names_and_numbers_are_as_short_as_possible(tmp_path: Path) -> None:
+    paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    for path in paths:
+        write_run(path, [{"step": 1, "loss": 1.0}])
+    assert [run.name for run in read_runs(paths)] == ["a/run", "b/run"]
+    assert [run.name for run in read_runs(paths[:1])] == ["run"]
+    texts = {3.15678: "3.157", 0.0: "0", 2.5e-5: "2.5e-05", 381_234.0: "381k", 1234.5: "1234"}
+    assert {value: short_number(value) for value in texts} == texts
