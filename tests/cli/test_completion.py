@@ -166,9 +166,9 @@ def test_a_broken_project_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "fiddle.py").write_text("1 / 0")
-    for typed, expected in {"--dry": "--dry_run \n", "--config=tag:": ""}.items():
-        command = [sys.executable, "-m", "fidgpt.cli.completion", "bash", f"fidgpt-train {typed}"]
-        done = subprocess.run(command, capture_output=True, text=True)
+    for typed, expected in {"--config=se": "set:\n", "--config=tag:": ""}.items():
+        words = ["fidgpt.cli.completion", "bash", f"fidgpt-train {typed}", BREAKS]
+        done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
         assert (done.stdout, done.stderr) == (expected, "")
 
 

@@ -175,6 +175,8 @@ def _values(known: Mapping[str, flags.Flag], name: str, typed: str, words: Seque
     if name in ("resume", "run_dir"):
         return {text: "" for text in _files(typed) if text.endswith("/")}
     kind, colon, path = typed.partition(":")
+    if name in ("config", "sweep", "space") and not colon:
+        return {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
     index = _index(words) if name in ("config", "sweep", "space", "list", "why", "diff") else {}
     match name:
         case "config" | "sweep" | "space":
@@ -198,7 +200,7 @@ def _index(words: Sequence[str]) -> Index:
     try:
         return index_for(_given("config", words), _given("allow", words), wait=False)
     except ValueError:  # a ConfigError: its parameters are not known
-        return index_for([]) | {"parameters": []}
+        return index_for([], wait=False) | {"parameters": []}
 
 
 def _given(flag: str, words: Sequence[str]) -> list[str]:
@@ -211,8 +213,6 @@ def _given(flag: str, words: Sequence[str]) -> list[str]:
 
 
 def _directives(typed: str, index: Index) -> Words:
-    if ":" not in typed:
-        return {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
     kind, rest = split_directive(typed)
     completes = DIRECTIVES[kind].completes if kind in DIRECTIVES else ""
     before, equals, value = rest.partition("=")
@@ -275,7 +275,7 @@ def _next_steps(typed: str, known: Words, end: str) -> Words:
 
 
 def _names(typed: str, kind: str, index: Index) -> Words:
-    """The names of a kind; of projects bare ones too, and those in a module that is named."""
+    """The names of a kind, and those in a module that is named."""
     known = {name: entry["doc"] for name, entry in index[f"{kind}s"].items()}
     return known | (_in_module(typed, kind) if "." in typed else {})
 
