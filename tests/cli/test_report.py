@@ -1,78 +1,141 @@
-"""What directives came to is told: what changed, what was in vain, and what was overruled."""
+"""What is reported of directives: changes, no-ops, overruled values, and the errors they cause."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import nn
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.composition import compose
-from fidgpt.compose.errors import directive_error
-from fidgpt.compose.report import Report, report
-from fidgpt.graph import ConfigErrors
+from fidgpt.cli import train
+from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.errors import Attribution, directive_error, grouped
+from fidgpt.compose.report import Report, overruled, report, unused_blocks
+from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, dump_patch
 
-OWN = own_catalogue()
-
-
-def told(*directives: str, verbose: bool = False, allow_noop: bool = False) -> Report:
-    return report(compose(directives, OWN), verbose=verbose, allow_noop=allow_noop)
+HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 is not a whole number of heads of "
+WIDTH = "model.blocks[0].attention.hidden_dim"  # which inherits it
 
 
-def test_every_directive_tells_how_much_it_changed() -> None:
-    assert told("config:debug", "fiddler:make_large", "tag:LearningRate=1e-5") == Report(
-        changes=[
-            "fiddler:make_large: 2 values, 2 inherited by 7 parameters",
-            "tag:LearningRate=1e-5: 1 value",
+def debug(*directives: str) -> Composition:
+    return compose(["config:debug", *directives])
+
+
+def attribution(*directives: str) -> Attribution:
+    made = debug(*directives)
+    return Attribution(made.config, lambda: made.resolved)
+
+
+def errors_of(*directives: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        check_and_bind(debug(*directives).config)
+    return attribution(*directives).messages(caught.value)
+
+
+class TestReport:
+    def test_every_directive_shows_how_much_it_changed(self) -> None:
+        done = report(debug(" fiddler:make_large", "tag:LearningRate=1e-5", " set:seed=0"))
+        assert done == Report(
+            changes=[
+                " fiddler:make_large: 2 values, 2 inherited by 7 parameters",
+                "tag:LearningRate=1e-5: 1 value",
+            ],
+            warnings=[" set:seed=0 changes nothing: it is so already."],
+        )
+        assert report(debug()) == report(compose()) == ([], [])
+
+    def test_values_are_shown_on_request(self) -> None:
+        done = report(compose(["set:seed=3", "use:model.norm=LayerNorm"]), verbose=True)
+        assert done.changes == [
+            "set:seed=3: 1 value, inherited by 1 parameter",
+            "  seed: 0 -> 3",
+            "use:model.norm=LayerNorm: 1 value",
+            "  model.norm: RMSNorm(...) -> LayerNorm(...)",
+        ]
+
+    @pytest.mark.parametrize(
+        "directives",
+        [
+            ["fiddler:tie_embeddings", "fiddler:use_rope"],
+            ["use:model.norm=RMSNorm", "use:optimizer=adamw(lr=0.001)"],
         ],
-        warnings=[],
     )
+    def test_a_no_op_is_an_error_unless_allowed(self, directives: list[str]) -> None:
+        with pytest.raises(ConfigErrors) as caught:
+            report(compose(directives))
+        assert [message.splitlines()[0] for message in caught.value.messages] == [
+            f"{one} (directive {number}) changes nothing: the config is so already."
+            for number, one in enumerate(directives, start=1)
+        ]
+        idle = [f"{one} changes nothing: it is so already." for one in directives]
+        assert report(compose(directives), allow_noop=True).warnings == idle
+
+    def test_other_no_ops_are_warnings(self) -> None:
+        formula = "set:schedule.warmup_steps={num_steps} // 5"
+        again = f"{formula} changes nothing: it is so already."
+        assert report(compose([formula, formula])) == ([f"{formula}: 1 value"], [again])
+        (line,) = report(debug("fiddler:for_hardware(machine=toaster)")).warnings
+        assert line.endswith("changes nothing: it is so already.")
 
 
-def test_a_base_alone_tells_nothing() -> None:
-    assert told("config:debug") == told() == ([], [])
-
-
-def test_in_full_on_request() -> None:
-    assert told("set:seed=3", "use:model.norm=LayerNorm", verbose=True).changes == [
-        "set:seed=3: 1 value, inherited by 1 parameter",
-        "  seed: 0 -> 3",
-        "use:model.norm=LayerNorm: 1 value",
-        "  model.norm: RMSNorm(...) -> LayerNorm(...)",
-    ]
-
-
-def test_a_value_that_is_so_already_is_a_warning() -> None:
-    assert told("set:seed=0") == ([], ["set:seed=0 changes nothing: it is so already."])
-
-
-def test_a_change_that_changes_nothing_is_a_mistake_unless_a_script_asks() -> None:
-    with pytest.raises(ConfigErrors) as caught:
-        told("fiddler:tie_embeddings", "fiddler:use_rope")
-    assert [message.splitlines()[0] for message in caught.value.messages] == [
-        "fiddler:tie_embeddings (directive 1) changes nothing: the config is so already.",
-        "fiddler:use_rope (directive 2) changes nothing: the config is so already.",
-    ]
-    (line,) = told("fiddler:tie_embeddings", allow_noop=True).warnings
-    assert line.startswith("fiddler:tie_embeddings changes nothing")
-
-
-def test_a_part_in_place_of_the_same_changes_nothing() -> None:
-    with pytest.raises(ConfigErrors) as caught:
-        told("use:model.norm=RMSNorm", "use:optimizer=adamw(lr=0.001)")
-    assert [message.splitlines()[0] for message in caught.value.messages] == [
-        "use:model.norm=RMSNorm (directive 1) changes nothing: the config is so already.",
-        "use:optimizer=adamw(lr=0.001) (directive 2) changes nothing: the config is so already.",
-    ]
-    formula = "set:schedule.warmup_steps={num_steps} // 5"
-    assert told(formula, formula) == (
-        [f"{formula}: 1 value"],
-        [f"{formula} changes nothing: it is so already."],
+class TestOverruled:
+    @pytest.mark.parametrize(
+        ("path", "directives"),
+        [
+            ("seed", ["set:seed=3", "set:seed=4"]),
+            ("trackers[1]", ["set:trackers[-1]=Console", "set:trackers[1]=TensorBoard"]),
+            ("seed", ["set:seed=3", "fiddler:use_gelu", "set:seed=4"]),
+            ("seed", ["set:seed=3", "del:seed"]),
+            ("seed", ["set:seed+=3", "set:seed=4"]),
+            ("schedule.warmup_steps", ["set:schedule.warmup_steps=7", "tag:WarmupSteps=9"]),
+            ("model.hidden_dim", ["set:model.hidden_dim=128", "fiddler:make_large"]),
+            ("model.hidden_dim", ["fiddler:make_large", "set:model.hidden_dim=128"]),
+            ("model.norm", ["use:model.norm=LayerNorm", "use:model.norm=RMSNorm(eps=1e-3)"]),
+            ("schedule.min_lr_ratio", ["fiddler:use_linear(0.3)", "set:schedule.min_lr_ratio=0.2"]),
+            ("schedule", ["use:schedule=WarmupStableDecay(decay_steps=5)", "fiddler:use_linear"]),
+            ("model.num_layers", ["set:model.num_layers={batch_size}", "set:model.num_layers=3"]),
+        ],
     )
+    def test_a_value_that_is_gone(self, path: str, directives: list[str]) -> None:
+        (line,) = overruled(debug(*directives))
+        number = len(directives) + 1
+        assert line == (
+            f"{directives[-1]} (directive {number}) overrules {path} as set by {directives[0]} "
+            "(directive 2)."
+        )
 
-
-def test_what_is_overruled_is_named() -> None:
-    (warning,) = told("set:model.hidden_dim=128", "fiddler:make_large").warnings
-    assert warning == (
-        "fiddler:make_large (directive 2) overrules model.hidden_dim as set by "
-        "set:model.hidden_dim=128 (directive 1)."
+    @pytest.mark.parametrize(
+        "directives",
+        [
+            # The fiddler keeps, under another name, what the config had set.
+            ["fiddler:use_linear", "tag:WarmupSteps=7"],
+            ["set:schedule.warmup_steps=7", "fiddler:use_linear"],
+            # The later one changes what the earlier one set.
+            ["set:seed=3", "set:seed*=2"],
+            ["tag:LearningRate=2e-3", "tag:LearningRate*=2"],
+            ["tag:LearningRate=2e-3", "fiddler:scale_learning_rate(0.5)"],
+            ["set:model.num_layers=3", "fiddler:scale_depth(2)"],
+            # First a whole is set, then a piece of it.
+            ["use:model.norm=LayerNorm", "set:model.norm.eps=1e-3"],
+            ["fiddler:unroll", "set:model.blocks[1].attention.num_kv_heads=1"],
+            # Another component stands where the first one set something.
+            ["set:model.norm.eps=1e-3", "fiddler:use_layer_norm", "set:seed=4"],
+            ["fiddler:unroll", "set:model.blocks[1].mlp.ffn_dim=64", "fiddler:scale_depth(2)"],
+            ["set:seed=3", "set:seed=3"],
+        ],
     )
+    def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:
+        assert not [*overruled(debug(*directives))]
+
+    def test_each_of_three_overrules_the_one_before(self, tmp_path: Path) -> None:
+        lines = overruled(debug("set:seed=3", "set:seed=4", "set:seed=5"))
+        assert [line.partition(" overrules")[0] for line in lines] == [
+            "set:seed=4 (directive 3)",
+            "set:seed=5 (directive 4)",
+        ]
+        file = tmp_path / "seed.patch"  # which contains the value that it replaces
+        file.write_text(dump_patch((debug("set:seed=3").config, debug("set:seed=4").config)))
+        assert not [*overruled(debug("set:seed=3", f"patch:{file}"))]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +171,143 @@ def test_a_directive_of_many_lines_or_letters_stays_readable() -> None:
     assert all(len(line) < 120 for line in long)
 
 
-def test_a_space_before_the_kind_means_nothing() -> None:
-    assert told(" config:debug", " set:seed=0").warnings == [
-        " set:seed=0 changes nothing: it is so already."
-    ]
+class TestAttribution:
+    def test_one_directive_is_shown_with_the_wrong_piece(self) -> None:
+        (message,) = errors_of("set:model.hidden_dim=30")
+        lines = message.splitlines()
+        assert lines[:3] == [
+            "directive 2 is wrong:",
+            "  --config=set:model.hidden_dim=30",
+            "                     ^^^^^^^^^^^^^",
+        ]
+        assert lines[3].startswith(f"  {HEADS}head_dim=16;")
+        (message,) = errors_of("set:seq_len=0")  # one message for all errors of one directive
+        assert message.count("directive 2 is wrong") == 1
+        assert "  data (" in message and "validation'].data (" in message
+
+    def test_several_do_not_go_together(self) -> None:
+        (message,) = errors_of("set:schedule.warmup_steps=5", "set:seed=3", "tag:NumSteps=3")
+        assert [line for line in message.splitlines() if "^" not in line] == [
+            "directives 2 and 4 do not go together:",
+            "  --config=set:schedule.warmup_steps=5",
+            "  --config=tag:NumSteps=3",
+            "  schedule (WarmupCosine): warmup_steps=5 does not fit into num_steps=3: "
+            "shorten it, or train for longer.",
+        ]
+        ffn_dim = "set:model.blocks[0].mlp.ffn_dim={HiddenDim} / 7"
+        (message,) = errors_of("set:model.hidden_dim=64", ffn_dim)
+        assert message.startswith("directives 2 and 3 do not go together:")
+
+    @pytest.mark.parametrize(
+        ("numbers", "sources", "directives"),
+        [
+            ([2], [WIDTH], ["tag:HiddenDim=30", "set:seed=3"]),
+            ([3], [WIDTH], ["set:model.hidden_dim=64", "set:model.hidden_dim=30"]),
+            ([2], ["model.norm"], ["use:model.norm=LayerNorm"]),
+            ([2], ["model.norm.eps"], ["use:model.norm=LayerNorm"]),  # set by what contains it
+            ([2], ["model.norm.epps"], ["use:model.norm=LayerNorm"]),  # and has no such parameter
+            ([2], [f"{WIDTH}.of"], ["set:model.hidden_dim=30"]),  # which exists once it is bound
+            ([2], ["seed"], ["del:seed"]),
+            ([2], ["trackers[0]"], ["set:trackers=[JSONLines]"]),
+            ([2, 3], ["model.hidden_dim", "model.dropout"],
+             ["set:model.hidden_dim=3", "set:model.dropout=0.5"]),
+            ([2], ["seed", "num_stps", "{"], ["set:seed={num_steps}", "set:model.hidden_dim=3"]),
+            ([], [WIDTH], ["set:seed=3"]),
+            ([], [], ["set:model.hidden_dim=3"]),
+        ],
+    )  # fmt: skip
+    def test_the_directives_behind_an_error(
+        self, numbers: list[int], sources: list[str], directives: list[str]
+    ) -> None:
+        error = ConfigError("it is wrong.", sources=sources)
+        assert [*attribution(*directives).directives_behind(error)] == numbers
+
+    def test_items_of_a_list(self) -> None:
+        places = [f"a.b[{i}].c" for i in range(4)]
+        errors = [ConfigError(f"{one} (C): d=3 is odd.", place=one) for one in places]
+        assert grouped([*errors, ConfigError("e is f.", place="e")]) == [
+            "a.b[0].c (C): d=3 is odd.\nThe same at a.b[1].c, a.b[2].c and 1 more.",
+            "e is f.",
+        ]
+        wide = [f"set:model.blocks[{i}].attention.hidden_dim=30" for i in range(2)]
+        messages = errors_of("fiddler:unroll", *wide)  # of two directives, so not as one
+        assert [one.split()[1] for one in messages] == ["3", "4"]
+        places = ["a[0]", "b", "a[1]", "seed"]
+        error = ConfigErrors([ConfigError(f"{one} is odd.", place=one) for one in places])
+        first, second, third = attribution("set:seed=3").messages(error)
+        assert (first, second) == ("a[0] is odd.\nThe same at a[1].", "b is odd.")
+        assert third.startswith("directive 2 is wrong:")
 
 
-def test_what_a_machine_does_not_need_is_no_mistake() -> None:
-    (line,) = told("config:debug", "fiddler:for_hardware(machine=toaster)").warnings
-    assert line.endswith("changes nothing: it is so already.")
+class Norm(nn.LayerNorm):
+    """A norm in a package that is not allowed."""
+
+
+@pytest.mark.parametrize("flag", ["--dry_run", "--print"])
+@pytest.mark.parametrize(
+    ("directives", "parts"),
+    [
+        (
+            ["set:model.hidden_dim=30", "use:model.norm=RMSNorm", "set:num_step=3"],
+            [
+                "directive 4 is wrong",
+                "no parameter 'num_step'",
+                "directive 2 is wrong",
+                HEADS,
+                "use:model.norm=RMSNorm (directive 3) changes nothing",
+            ],
+        ),
+        (["set:seq_len=x", "use:model.norm=RMSNorm"], ["directive 2 is wrong", "(directive 3)"]),
+    ],
+)
+def test_all_errors_are_reported_at_once(
+    command: Callable[..., Any], directives: list[str], parts: list[str], flag: str
+) -> None:
+    flags = [f"--config={one}" for one in ("config:debug", *directives)]
+    status, out, err = command(train.main, *flags, flag)
+    assert (status, out) == (2, "")
+    assert [part for part in parts if part not in err] == []
+
+
+@pytest.mark.parametrize(
+    ("directives", "part", "absent"),
+    [
+        (["set:model.hidden_dim=30", "use:model.norm=RMSNorm"], HEADS, "required"),
+        (["set:seedd=3", "config:base"], "directive 2 is wrong", "required"),
+        (["set:seed=3", "set:model.blocks=[]"], "directive 3 is wrong:", "seed"),
+        (["use:model.norm=cli.test_report.Norm(normalized_shape=32)"], "--allow=cli", "required"),
+    ],
+)
+def test_errors_of_a_run_name_their_directives(
+    command: Callable[..., Any], directives: list[str], part: str, absent: str
+) -> None:
+    flags = [f"--config={one}" for one in ("config:debug", *directives)]
+    status, _, err = command(train.main, *flags, "--dry_run")
+    assert status == 2 and part in err
+    assert absent not in err.partition("wrong:")[2]
+
+
+UNROLLED = ["set:model.num_layers=4", "fiddler:unroll"]
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ([], None),
+        (["set:model.num_layers=8"], None),
+        (["set:model.num_layers=2"], "model.blocks[2] to [3] make no layer: model.blocks has 4 "
+         "entries, and model.num_layers is 2. Set the depth before fiddler:unroll."),
+        (["set:model.num_layers={batch_size} + 1"], "model.blocks[3] makes no layer: model.blocks "
+         "has 4 entries, and model.num_layers is 3. Set the depth before fiddler:unroll."),
+    ],
+)  # fmt: skip
+def test_more_blocks_than_layers(more: list[str], line: str | None) -> None:
+    assert unused_blocks(debug(*UNROLLED, *more)) == ([line] if line else [])
+
+
+@pytest.mark.parametrize("how", ["--print", "--dry_run"])
+def test_commands_warn_of_unused_blocks(command: Callable[..., Any], how: str) -> None:
+    flags = [f"--config={one}" for one in ["config:debug", *UNROLLED, "set:model.num_layers=2"]]
+    status, _, err = command(train.main, *flags, how)
+    assert status == 0
+    assert "warning: model.blocks[2] to [3] make no layer: " in err

@@ -263,19 +263,18 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
                     "layer has an entry of its own."
                 )
     kind, rest = split_directive(directive)
-    if kind not in ("set", "use"):
-        return ""
     try:
         path, sign, value = split_assignment(rest)
-        at = len(error.place)
-        (_, key), end = step_at(path, at) if path.startswith(error.place) else (("", ""), 0)
-        if sign or end != len(path):  # what is to be set lies deeper
+        if kind not in ("set", "use") or sign or not path.startswith(error.place):
             return ""
+        (_, key), end = step_at(path, len(error.place))
         container = graph.find_parameter(made.config, error.place).value
         added = _items(container, key, value)
-        parts_known = made.catalogue.parts
-        change_by(graph.clone(made.config), error.place, "+", added, parts=parts_known)
+        known = made.catalogue.parts
+        change_by(graph.clone(made.config), error.place, "+", added, parts=known)
     except ConfigError:  # it would not fit there either
+        return ""
+    if end != len(path):  # what is to be set lies deeper
         return ""
     short = added if len(value.split()) == 1 else _items(container, key, "...")
     return f"\nTo add one, write set:{error.place}+={short}"

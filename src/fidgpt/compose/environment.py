@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -11,43 +12,41 @@ import torch
 
 from fidgpt import __version__
 
-# Variables of the environment that change what is computed, or how fast. Others may hold secrets.
-_VARIABLES = (
-    "CUBLAS_",
-    "CUDA_",
-    "FIDGPT_",
-    "GLOO_",
-    "KMP_",
-    "LOCAL_WORLD_SIZE",
-    "MKL_",
-    "NCCL_",
-    "NVIDIA_TF32",
-    "OMP_",
-    "PYTHONHASHSEED",
-    "PYTORCH_",
-    "SLURM_JOB_ID",
-    "TORCH",
-    "WORLD_SIZE",
+# Variables that change what is computed, or how fast. Others may hold secrets.
+_VARIABLE = re.compile(
+    "(CUBLAS|CUDA|FIDGPT|GLOO|KMP|MKL|NCCL|OMP|PYTORCH)_|TORCH|PYTHONHASHSEED|NVIDIA_TF32|"
+    "SLURM_JOB_ID|(LOCAL_)?WORLD_SIZE"
 )
-_SECRET = ("KEY", "PASSWORD", "SECRET", "TOKEN")
+_SECRET = re.compile("KEY|PASSWORD|SECRET|TOKEN")
 _LARGEST_PATCH = 5_000_000  # characters; more is data that was put under version control
 
 
 def environment() -> dict[str, object]:
     """Return time, place, hardware, packages, variables and the state of the code."""
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    # The folder of a package has its version; reading metadata takes longer.
+    folders = [path for place in sys.path if place for path in Path(place).glob("*.dist-info")]
+    versions = [folder.name.removesuffix(".dist-info").rpartition("-") for folder in folders]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "working_directory": str(Path.cwd()),
-        "hardware": _hardware(),
+        "hardware": {
+            "processor": _processor(),
+            "processor_count": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "accelerators": [{"name": d.name, "memory_bytes": d.total_memory} for d in devices],
+            "cuda": torch.version.cuda,
+        },
         "threads": torch.get_num_threads(),
         "variables": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(_VARIABLES) and not any(word in name for word in _SECRET)
+            if _VARIABLE.match(name) and not _SECRET.search(name)
         },
-        "packages": {"fidgpt": __version__} | _packages(),
+        "packages": {"fidgpt": __version__}
+        | {name: version for name, _, version in sorted(versions)},
         "git": {"commit": _git("rev-parse", "HEAD"), "changes": _git("status", "--porcelain")},
     }
 
@@ -58,39 +57,18 @@ def patch() -> str | None:
     Files that git does not know are not in it; `changes` of the environment names them.
     """
     text = _git("diff", "HEAD", "--binary")
-    if not text:
-        return None
-    if len(text) > _LARGEST_PATCH:
+    if text and len(text) > _LARGEST_PATCH:
         return f"The changes are {len(text):,} characters long and were left out.\n"
-    return text + "\n"
-
-
-def _hardware() -> dict[str, object]:
-    devices = range(torch.cuda.device_count())
-    kinds = [torch.cuda.get_device_properties(device) for device in devices]
-    return {
-        "processor": _processor(),
-        "processor_count": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "accelerators": [{"name": kind.name, "memory_bytes": kind.total_memory} for kind in kinds],
-        "cuda": torch.version.cuda,
-    }
+    return f"{text}\n" if text else None
 
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
-
-
-def _packages() -> dict[str, str]:
-    """Return the version of every installed package, by its folder: metadata takes longer."""
-    folders = (path for place in sys.path if place for path in Path(place).glob("*.dist-info"))
-    pairs = (folder.name.removesuffix(".dist-info").rpartition("-") for folder in folders)
-    return dict(sorted((name, version) for name, _, version in pairs))
+        text = ""
+    found = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor()
 
 
 def _git(*command: str) -> str | None:

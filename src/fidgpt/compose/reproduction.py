@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +29,20 @@ from fidgpt.graph.reproduce import Repro, nearest, repro
 _MOST_KEPT = 256  # graphs that are kept, since others begin like them
 
 
-class NamedGraphs(Mapping[str, Any]):
-    """The graph of each config that needs no arguments, by its directive, made when asked for.
+def named_graphs(catalogue: Catalogue) -> dict[str, Any]:
+    """Return the graph of each config that needs no arguments, by its directive.
 
-    To ask for one raises a ConfigError if the config is wrong.
+    Configs that fail are left out; of several names for one function the first counts.
     """
-
-    def __init__(self, catalogue: Catalogue, *, made: Mapping[str, Any] | None = None) -> None:
-        """Offer the configs of a catalogue, and some graphs that are `made` already."""
-        self._catalogue = catalogue
-        self._made = dict(made or {})
-        names = sorted(catalogue.configs, key=lambda one: "." in one)  # bare names first
-        functions = {id(catalogue.configs[name]): name for name in reversed(names)}
-        usable = [n for n in names if functions[id(catalogue.configs[n])] == n]
-        usable = [name for name in usable if not needs_arguments(catalogue.configs[name])]
-        self._directives = list(dict.fromkeys([*(f"config:{n}" for n in usable), *self._made]))
-
-    def __getitem__(self, directive: str) -> Any:
-        if directive not in self._directives:
-            raise KeyError(directive)
-        if directive not in self._made:
-            self._made[directive] = compose([directive], self._catalogue).config
-        return self._made[directive]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._directives)
-
-    def __len__(self) -> int:
-        return len(self._directives)
+    names: dict[Any, str] = {}
+    for name in sorted(catalogue.configs, key=lambda one: "." in one):  # bare names first
+        names.setdefault(catalogue.configs[name], f"config:{name}")
+    graphs: dict[str, Any] = {}
+    for function, directive in names.items():
+        with contextlib.suppress(ConfigError):
+            if not needs_arguments(function):
+                graphs[directive] = compose([directive], catalogue).config
+    return graphs
 
 
 def base_of(made: Composition) -> str:
@@ -69,7 +55,7 @@ def base_of(made: Composition) -> str:
     if split_directive(first)[0] == "config":
         return first
     known = _named_base(remembered(made.config), made.catalogue)
-    return next(iter(known), "") or nearest(made.config, NamedGraphs(made.catalogue))
+    return next(iter(known), "") or nearest(made.config, named_graphs(made.catalogue))
 
 
 def directive_for(text: str, catalogue: Catalogue) -> str:
@@ -152,7 +138,7 @@ def command_for(
     """
     is_known = bool(directives) and _is_portable(directives[0])
     known = list(directives) if is_known else remembered(cfg)
-    bases = NamedGraphs(catalogue, made=_named_base(known, catalogue))
+    bases = named_graphs(catalogue) | _named_base(known, catalogue)
     found = _search(cfg, bases, catalogue, known=known)
     text = f"{train_command(found.directives, allowed=allowed)}\n{_rest(found)}"
     if found.is_same or not directives:
