@@ -44,7 +44,7 @@ class RecordedEvents:
     def stops(self) -> None:
         self.lines.append(("stops",))
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         if self._keep_texts:
             self.lines.append(("says", text))
 

@@ -119,7 +119,7 @@ class _Follower(tune.Callback):
             member.add_lineage(directory, lineage)
             if lineage.parent is not None:
                 values = ", ".join(f"{key}={value}" for key, value in lineage.values.items())
-                self._screen.say(
+                self._screen.log(
                     f"member {lineage.member} continues from {book.rows[lineage.parent]['name']} "
                     f"after step {lineage.step:,}, with {values}"
                 )
@@ -251,7 +251,7 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
         if not is_alone:
             raise ConfigError(f"another process trains the population in {directory}: stop it.")
         follower = _Follower(screen, population, first.cost, flags)
-        with runner.connected(screen.say):
+        with runner.connected(screen.log):
             is_whole = _fit(population, plan, runner, follower, screen)
         follower.stop()
         if follower.error is not None:

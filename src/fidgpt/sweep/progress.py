@@ -144,7 +144,7 @@ class Screen:
     def __enter__(self) -> "Screen":
         if count := self.book.num_damaged:
             rows = "1 row" if count == 1 else f"{count} rows"
-            self.say(f"warning: {rows} of the table could not be read and will be rewritten.")
+            self.log(f"warning: {rows} of the table could not be read and will be rewritten.")
         self.book.write()
         return self
 
@@ -163,7 +163,7 @@ class Screen:
         if self._console.is_terminal:
             self._live.start()  # not before there is something to see
         else:
-            self._say_of(job, f"goes on, it was at step {step:,}" if step else "begins")
+            self._log_of(job, f"goes on, it was at step {step:,}" if step else "begins")
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         """Record a row of metrics, and show one now and then."""
@@ -174,7 +174,7 @@ class Screen:
             return
         self._shown[job.point.fingerprint] = now
         left = self._pace.left(job)
-        self._say_of(job, self._numbers(job) + ("" if left is None else f", {duration(left)} left"))
+        self._log_of(job, self._numbers(job) + ("" if left is None else f", {duration(left)} left"))
 
     def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
         """Show how a process of the job ended."""
@@ -185,21 +185,21 @@ class Screen:
             text += f": {ending.last_words}"
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
-        self._say_of(job, f"{text.rstrip('.')}. It is tried again." if again else text)
+        self._log_of(job, f"{text.rstrip('.')}. It is tried again." if again else text)
         metrics, by = self.book.row(job)["metrics"], self._objective
         is_unmeasured = by is not None and by.name not in metrics and ending.status == "finished"
         if by is not None and is_unmeasured and not self._has_warned:
             self._has_warned = True
             there = [name for name in metrics if name != "step"]
-            self.say(f"warning: no run reports {by.name}. {suggest(by.name, there)}")
+            self.log(f"warning: no run reports {by.name}. {suggest(by.name, there)}")
 
     def waits(self, job: Job) -> None:
         """Show that another process runs the job."""
-        self._say_of(job, "another process runs it; waiting for it.")
+        self._log_of(job, "another process runs it; waiting for it.")
 
     def stops(self) -> None:
         """Show that a signal asked for the end."""
-        self.say("Stopping: each run saves where it is. Once more ends them at once.")
+        self.log("Stopping: each run saves where it is. Once more ends them at once.")
 
     def more(self) -> None:
         """Count one more job than expected."""
@@ -209,16 +209,16 @@ class Screen:
         """Write the table now and then; warn if that fails, and continue."""
         self.book.tick()
         if self.book.trouble not in (None, self._trouble):
-            self.say(f"warning: {self.book.trouble} It is tried again.")
+            self.log(f"warning: {self.book.trouble} It is tried again.")
         self._trouble = self.book.trouble
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Write a line for the user."""
         self._console.print(text, soft_wrap=True, markup=False, emoji=False)
 
-    def _say_of(self, job: Job, text: str) -> None:
+    def _log_of(self, job: Job, text: str) -> None:
         count = f"[{self.book.jobs.index(job) + 1}/{self._num_jobs}]"
-        self.say(f"{count} {job.point.name}: {text}")
+        self.log(f"{count} {job.point.name}: {text}")
 
     def _numbers(self, job: Job) -> str:
         row = self.book.row(job)
@@ -277,5 +277,5 @@ def opened(
     results.record_sweep(directory, items)
     with Screen(book, console=console, num_jobs=num_jobs, objective=objective) as screen:
         for line in warnings:
-            screen.say(f"warning: {line}")
+            screen.log(f"warning: {line}")
         yield screen

@@ -129,7 +129,7 @@ class Sweep:
         ) as screen:
             todo = [job for job in every if screen.book.row(job)["status"] != "finished"]
             if len(todo) < len(every):
-                screen.say(f"{len(every) - len(todo)} of {len(every)} points are done already.")
+                screen.log(f"{len(every) - len(todo)} of {len(every)} points are done already.")
             (runner or LocalRunner(jobs=jobs, retries=retries)).run(todo, screen)
         return Results(list(screen.book), self.compared_by)
 

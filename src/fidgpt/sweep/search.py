@@ -191,7 +191,7 @@ class Driver:
         self._runner = runner
         self._is_alone = is_alone
         self._open: dict[str, list[optuna.Trial]] = {}  # by the fingerprint of their job
-        self.stops, self.say = screen.stops, screen.say
+        self.stops, self.log = screen.stops, screen.log
         self.started, self.waits, self.tick = screen.started, screen.waits, screen.tick
 
     def jobs(self) -> Iterator[Job | None]:
@@ -238,7 +238,7 @@ class Driver:
             self.num_refused += 1
             self._study.close(trial, TrialState.PRUNED)
             line = " ".join(str(error).split())[:300]
-            self._screen.say(f"trial {trial.number + 1} is not run: {line}")
+            self._screen.log(f"trial {trial.number + 1} is not run: {line}")
             return None
         if (open_trials := self._open.get(job.point.fingerprint)) is not None:
             self.num_known += 1

@@ -146,7 +146,7 @@ class Events(Protocol):
     def stops(self) -> None:
         """Handle a signal to stop: running jobs save and exit, and no more are started."""
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Show a line to the user."""
 
     def tick(self) -> None:

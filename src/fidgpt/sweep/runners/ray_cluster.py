@@ -218,7 +218,7 @@ class RayRunner(Runner):
         Raises:
           ConfigError: Ray is not installed, does not answer, or has no room for a point.
         """
-        with self.connected(events.say):
+        with self.connected(events.log):
             return super().run(jobs, events)
 
     @contextlib.contextmanager

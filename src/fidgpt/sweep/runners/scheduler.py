@@ -159,7 +159,7 @@ class Scheduler:
         if level == 1:
             self._events.stops()
         else:
-            self._events.say("Ending all running jobs at once.")
+            self._events.log("Ending all running jobs at once.")
         self._send(signal.SIGINT if number < 3 else signal.SIGKILL)
 
     def _start(self) -> None:

@@ -304,7 +304,7 @@ class JobSubmitter:
             one.number, one.record = task
         self.active += some
         del self._waiting[: len(some)]
-        self._events.say(
+        self._events.log(
             f"In Slurm as job {number}: {len(some)} point{'' if len(some) == 1 else 's'}."
         )
         self.refresh()
@@ -318,12 +318,12 @@ class JobSubmitter:
     def _show_once(self, text: str) -> None:
         if text not in self._shown:
             self._shown.add(text)
-            self._events.say(text)
+            self._events.log(text)
 
     def leave(self) -> None:
         """Leave jobs to Slurm, unless a further signal comes soon."""
         self._leaves_at = time.monotonic() + self.runner.patience
-        self._events.say(
+        self._events.log(
             "Leaving: jobs in Slurm continue, and the same command follows them again. Press again "
             f"within {self.runner.patience:.0f} seconds to let each run save and exit."
         )
