@@ -169,7 +169,7 @@ class TestRelative:
             ("depth", "*", "0.3", "depth*=0.3: 3 * 0.3 is 0.8999999999999999, and it takes int."),
             ("child", "*", "2", "child*=2: it is the part Square, not a number."),
             ("other", "+", "1", "other+=1: it is 'x' (str), not a number."),
-            ("depth", "*", "x", "depth*=x: it is not arithmetic that a config can do: x is no "),
+            ("depth", "*", "x", "depth*=x: it is not arithmetic that a config can do: x is not "),
             ("depth", "+", "", "depth+=: it is not arithmetic that a config can do: "),
             ("rate", "*", "1e308*10", "rate*=1e308*10: it is too large a number."),
         ],
