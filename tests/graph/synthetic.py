@@ -43,7 +43,7 @@ def wide(count: int) -> fdl.Config:
 
 
 def ten_deep(count: int) -> fdl.Config:
-    """Ten levels, each part with as many items as it takes; the root says a width."""
+    """Ten levels, each part with as many items as it takes; the root sets a width."""
     fan = max(2, round(count ** (1 / 9.5)))
     level = [node(i) for i in range(count)]
     made = 0

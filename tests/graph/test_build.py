@@ -1,4 +1,4 @@
-"""`build`: a constructor that refuses its arguments is the user's mistake, told with its place."""
+"""`build`: errors of constructors have the path of their node."""
 
 import collections
 from typing import Any
@@ -12,7 +12,7 @@ from .parts import Outer, Square, Width, double, pair
 
 
 class Refusal(Exception):
-    """An error that cannot be made anew from its message."""
+    """An error that cannot be created from its message."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")

@@ -3,12 +3,14 @@
 import collections
 import dataclasses
 import types
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigErrors, bind, build, check
+from fidgpt.graph import ConfigError, ConfigErrors, bind, build, check
+from fidgpt.graph.hints import missing_methods
 
 from .parts import Options, Outer, Part, Size, Square, Width, annotated, pair, product
 
@@ -130,7 +132,7 @@ HIDING = {
 @pytest.mark.parametrize("value", HIDING.values(), ids=HIDING)
 def test_parts_that_fiddle_would_not_build(value: Any) -> None:
     cfg = fdl.Config(Outer, child=value)
-    assert isinstance(fdl.build(cfg), Outer), "Fiddle says nothing"
+    assert isinstance(fdl.build(cfg), Outer), "Fiddle reports nothing"
     assert "parts are not built: use a plain list" in mistakes(cfg)[0]
 
 
@@ -186,3 +188,202 @@ def test_a_dataclass_keeps_its_default_factory() -> None:
     one, two = build(fdl.Config(pair, fdl.Config(Options), fdl.Config(Options, width=2)))
     assert one.names == two.names == []
     assert one.names is not two.names
+
+
+def holding(
+    none: Callable[[], Part] | None = None,
+    one: Callable[[int], Part] | None = None,
+    any_of: Callable[..., Part] | None = None,
+    either: Callable[[], Part] | Callable[[int], Part] | None = None,
+    many: Sequence[Callable[[], Part]] = (),
+    named: Mapping[str, Sequence[Callable[[], Part]]] | None = None,
+    loose: Any = None,
+) -> list[Any]:
+    """Holds factories, and calls none."""
+    return [none, one, any_of, either, many, named, loose]
+
+
+def takes(*widths: int, depth: int) -> Part:
+    """Makes a part of any number of widths."""
+    return Part(sum(widths) + depth)
+
+
+def named(*, width: int) -> Part:
+    """May be called by name, which no Callable tells."""
+    return Part(width)
+
+
+def rectangle(width: int, depth: int) -> Part:
+    """Takes two numbers."""
+    return Part(width * depth)
+
+
+BARE = fdl.Partial(Part)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"none": fdl.Partial(Part, width=1)},
+        {"none": fdl.Partial(Part, width=Width.new())},
+        {"none": fdl.Partial(takes, 1, 2, depth=1)},
+        {"one": BARE},
+        {"one": fdl.Partial(takes, 1, depth=1)},
+        {"one": fdl.Partial(named)},
+        {"any_of": BARE},
+        {"either": BARE},
+        {"loose": BARE},
+        {"loose": [BARE]},
+        {"many": [fdl.Partial(Part, width=1)]},
+    ],
+)
+def test_what_can_be_called(arguments: dict[str, Any]) -> None:
+    cfg = fdl.Config(Outer, width=Width.new(1), child=fdl.Config(holding, **arguments))
+    check(cfg)
+    build(cfg)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"none": BARE}, "none is called without arguments, and Part requires width, which is"),
+        ({"none": fdl.Partial(takes)}, "none is called without arguments, and takes requires "),
+        ({"many": [BARE]}, "many[0] is called without arguments, and Part requires width, which"),
+        ({"named": {"a": (BARE,)}}, "named['a'][0] is called without arguments, and Part requires"),
+        ({"one": fdl.Partial(rectangle)}, "one is called with 1 argument, and rectangle requires "),
+        ({"none": BARE, "one": BARE}, "none is called without arguments"),
+    ],
+)  # fmt: skip
+def test_what_cannot(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        check(fdl.Config(holding, **arguments))
+    assert len(caught.value.messages) == 1
+    assert caught.value.messages[0].startswith(message)
+
+
+class Leaf:
+    """A part to be held."""
+
+
+class Holder:
+    def __init__(
+        self,
+        *,
+        parts: Sequence[Leaf] = (),
+        numbers: Sequence[int] | None = None,
+        pair: tuple[int, str] = (1, "a"),
+        table: Mapping[str, list[float]] | None = None,
+        either: list[int] | str = "",
+    ) -> None:
+        self.held = (parts, numbers, pair, table, either)
+
+
+def message(**arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check(fdl.Config(Holder, **arguments))
+    return str(caught.value).splitlines()[0]
+
+
+def test_a_part_among_many() -> None:
+    parts: list[Any] = [fdl.Config(Leaf) for _ in range(24)]
+    parts[7] = fdl.Config(Holder)
+    assert message(parts=parts) == "parts[7] is the part Holder, and Holder takes Leaf there."
+
+
+def test_what_is_no_part_among_parts() -> None:
+    text = message(parts=[fdl.Config(Leaf), 3])
+    assert text == "parts[1] is 3, and Holder takes Leaf there."
+
+
+def test_the_first_of_several() -> None:
+    text = message(numbers=[1, "a", 2, "b", None])
+    assert text == "numbers[1] is 'a', and Holder takes int there. 2 more do not fit either."
+
+
+def test_an_item_of_an_item() -> None:
+    text = message(table={"a": [1.0], "b": [1.0, "x"]})
+    assert text == "table['b'][1] is 'x', and Holder takes float there."
+
+
+def test_an_item_of_one_of_several_annotations() -> None:
+    assert message(either=[1, 2.5]) == "either[1] is 2.5, and Holder takes int there."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"pair": (1, "a", 2)}, "pair is (1, 'a', 2), and Holder takes tuple[int, str]."),
+        ({"table": {3: [1.0]}}, "table is {3: [1.0]}, and Holder takes Mapping[str, list[float]]"),
+        ({"numbers": {"a": 1}}, "numbers is {'a': 1}, and Holder takes Sequence[int] or None."),
+        ({"parts": fdl.Config(Leaf)}, "parts is the part Leaf, and Holder takes Sequence[Leaf]."),
+    ],
+)
+def test_the_whole_where_no_single_item_is_wrong(arguments: dict[str, Any], text: str) -> None:
+    assert message(**arguments).startswith(text)
+
+
+def test_a_long_list_of_parts_is_told_on_one_line() -> None:
+    text = message(pair=[fdl.Config(Leaf) for _ in range(9)])
+    assert text.startswith("pair is [<Config[Leaf(")
+    assert text.endswith(", and Holder takes tuple[int, str].")
+
+
+class Reader(Protocol):
+    """Reads a line.
+
+    More is written below.
+    """
+
+    def read(self, line: str, /, *, strict: bool = False) -> None: ...
+
+
+class Blind:
+    """Has no such method."""
+
+
+class Short:
+    """Takes no line."""
+
+    def read(self) -> None: ...
+
+
+class Fitting:
+    """Takes a line."""
+
+    def read(self, line: str, *, strict: bool = False) -> None: ...
+
+
+def made() -> Blind:
+    return Blind()
+
+
+def unknown() -> Any:
+    return Blind()
+
+
+def uses(reader: Reader) -> None:
+    """Takes a reader."""
+
+
+CALL = "\n  Reader: Reads a line.\n  It is called as read(line, *, strict=False)"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "lines"),
+    [
+        (fdl.Config(Blind), Reader, f"{CALL}, and Blind has no read."),
+        (fdl.Config(made), Reader | None, f"{CALL}, and Blind has no read."),
+        (fdl.Config(Short), Reader, f"{CALL}, and Short has read()."),
+        (3, Reader, f"{CALL}, and int has no read."),
+        (fdl.Partial(Fitting), Reader, f"{CALL}."),
+        (fdl.Config(unknown), Reader, f"{CALL}."),
+        (fdl.Config(Blind), int, ""),
+    ],
+)
+def test_the_methods_that_are_missing(value: Any, hint: Any, lines: str) -> None:
+    assert missing_methods(value, hint) == lines
+
+
+def test_they_follow_the_error() -> None:
+    with pytest.raises(ConfigError, match="takes Reader.\n  Reader: Reads a line.\n  It is"):
+        check(fdl.Config(uses, reader=fdl.Config(Blind)))

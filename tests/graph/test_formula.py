@@ -1,4 +1,4 @@
-"""Formulas: computed from what the graph holds when it is bound, whatever was said first."""
+"""Formulas: computed from what the graph holds when it is bound, in whatever order it was set."""
 
 from typing import Any
 
@@ -61,8 +61,8 @@ def test_a_formula_follows_later_changes() -> None:
 
 
 def test_what_is_heard_a_default_or_in_a_list_can_be_named() -> None:
-    heard = graph("{other.width} + {other.rate}", other=fdl.Config(Outer, width=Width.new()))
-    assert build(heard).child.width == 100
+    inherited = graph("{other.width} + {other.rate}", other=fdl.Config(Outer, width=Width.new()))
+    assert build(inherited).child.width == 100
     listed = graph("{other[1]} + {other[2].number}", other=[0, 5, fdl.Config(double, number=1)])
     assert build(listed).child.width == 6
     assert build(graph("{other['a b']}", other={"a b": 7})).child.width == 7

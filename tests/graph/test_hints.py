@@ -1,20 +1,23 @@
 """What fits an annotation: values, containers of them, and parts for what they build."""
 
+import abc
 import collections
 import dataclasses
+import functools
 import pathlib
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NewType, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NewType, Protocol, Self, TypeVar
 
+import fiddle as fdl
 import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.graph.hints import element_hint, fits, hints_of, name_of
+from fidgpt.graph.hints import element_hint, fits, hint_of, hints_of, name_of
 
-from .parts import Color, Shape, Size, Square, double
+from .parts import Color, Options, Part, Shape, Size, Square, Wide, Width, double, keywords, product
 
 T = TypeVar("T")
 Whole = NewType("Whole", int)
@@ -162,3 +165,246 @@ def test_the_annotation_of_an_element(hint: Any, key: Any, expected: Any) -> Non
 )
 def test_how_a_message_writes_an_annotation(hint: Any, text: str) -> None:
     assert name_of(hint) == text
+
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+U = TypeVar("U")
+Complete = NewType("Complete", int)
+
+
+class Meta(type):
+    """A metaclass whose calls return whatever they like."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return 3
+
+
+class Elsewhere(metaclass=Meta):
+    """A class of which a call returns something else."""
+
+
+class Made:
+    """A class with a `__new__` and no `__init__`."""
+
+    def __new__(cls, width: int) -> "Made":
+        return super().__new__(cls)
+
+
+class Base(abc.ABC):
+    """A base class, of a metaclass that changes nothing about calls."""
+
+    @abc.abstractmethod
+    def run(self) -> None: ...
+
+
+class Derived(Base):
+    """A class below it."""
+
+    def run(self) -> None: ...
+
+    @classmethod
+    def make(cls, width: int) -> Self:
+        return cls()
+
+
+class Holder(Generic[U]):
+    """A generic class."""
+
+    def __init__(self, item: U, count: int = 1) -> None:
+        self.item = item
+
+
+class Caller:
+    """An instance that can be called, and not hashed."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, width: int) -> Square:
+        return Square(width)
+
+
+class Runs(Protocol):
+    """What can be run."""
+
+    def run(self) -> None: ...
+
+
+class Runner:
+    """Runs."""
+
+    def run(self) -> None:
+        pass
+
+
+class RunsWhatItGets:
+    """Has a function as an attribute."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+
+class Delegate:
+    """Has any attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        return name
+
+
+def as_base(width: int = 1) -> Base:
+    """Returns something that may be narrower than its annotation."""
+    return Derived()
+
+
+def optional() -> Square | None:
+    """Returns a square, or none."""
+
+
+def any_shape() -> Shape:
+    """Returns something of which only the methods are known."""
+    return Square()
+
+
+def makes_function() -> Callable[[int], int]:
+    """Returns a function."""
+    return double
+
+
+def unresolved(amount: "Decimal", width: int) -> "Decimal":
+    """Has an annotation that only a type checker can resolve."""
+    return amount
+
+
+def bare(x, y=1):  # type: ignore[no-untyped-def]
+    """Has no annotations."""
+
+
+PARTS = [
+    (fdl.Config(Square), Square, True),
+    (fdl.Config(Square), Part, False),
+    (fdl.Config(Wide, width=1), Part, True),
+    (fdl.Config(Part, width=1), Wide, False),  # a class makes exactly its own
+    (fdl.Config(as_base), Derived, True),  # a function may return something narrower
+    (fdl.Config(as_base), Square, False),
+    (fdl.Config(Square), Square | None, True),
+    (fdl.Config(optional), Square, True),
+    (fdl.Config(Square), Shape, True),
+    (fdl.Config(any_shape), Square, True),
+    (fdl.Config(Square), int, False),
+    (fdl.Config(double, number=1), int, True),
+    (fdl.Config(double, number=1), float, True),
+    (fdl.Config(double, number=1), str, False),
+    (fdl.Config(bare, x=1), int, True),
+    (fdl.Config(unresolved, width=1), int, True),
+    (fdl.Config(Elsewhere), int, True),
+    (fdl.Config(Made, width=1), Made, True),
+    (fdl.Config(Made, width=1), Square, False),
+    (fdl.Config(Derived.make, width=1), Base, True),
+    (fdl.Config(Derived.make, width=1), Square, False),
+    (fdl.Config(Holder, item=1), Holder[int], True),
+    (fdl.Config(Square), type[Square], False),
+    (fdl.Config(dict, a=1), dict[str, int], True),
+    (fdl.Config(dict, a=1), Mapping[str, int], True),
+    (fdl.Config(list), Square, False),
+    (fdl.Config(keywords), dict[str, int], True),
+    (fdl.Config(nn.Linear, 1, 1), nn.Module, True),
+    (fdl.Config(torch.optim.AdamW), nn.Module, False),
+    (fdl.Config(nn.Linear, 1, 1), Callable[[Tensor], Tensor], True),
+    (fdl.Config(makes_function), Callable[..., int], True),
+    (fdl.Config(Square), Callable[..., int], False),
+    (fdl.Config(nn.Parameter), Float[Tensor, "rows columns"], True),
+    (fdl.Config(functools.partial(double, 1)), int, True),
+    (fdl.Config(functools.partial(double, 1)), Square, False),
+    (fdl.Config(Caller()), Square, True),
+    (fdl.Config(Caller()), Part, False),
+    (fdl.Config(Options), Options, True),
+    (fdl.Partial(Square), Callable[[], Square], True),
+    (fdl.Partial(Square), Callable[..., Part], False),
+    (fdl.Partial(as_base), Callable[[], Derived], True),
+    (fdl.Partial(bare), Callable[[], Square], True),
+    (fdl.Partial(Square), Callable, True),
+    (fdl.Partial(Square), object, True),
+    (fdl.Partial(Square), Hashable, True),
+    (fdl.Partial(Square), Runs, False),  # a partial has no method `run`
+    (fdl.Config(Square), Runs, False),
+    (fdl.Config(Runner), Runs, True),
+    (fdl.Config(RunsWhatItGets, run=1), Runs, True),
+    (fdl.Config(Delegate), Runs, True),
+    (fdl.Config(nn.Linear, 1, 1), Runs, False),
+    (fdl.Config(as_base), Runs, True),
+    ("run", Runs, False),
+    (Runner(), Runs, True),
+    (Part, Callable[[], Square], False),
+    (Square, Callable[[], Square], True),
+    (as_base, Callable[..., Square], False),
+    (fdl.Partial(Square), Square, False),
+    (fdl.Partial(Square), int | Callable[[], Square], True),
+    (fdl.Partial(Square), list[Square], False),
+    ([fdl.Partial(Square), fdl.Partial(Part)], Sequence[Callable[[], Square]], False),
+    ([fdl.Partial(Square)], Sequence[Callable[[], Square]], True),
+    ({"a": fdl.Config(Square)}, Mapping[str, Shape], True),
+    ({"a": fdl.Config(Square)}, Mapping[str, Part], False),
+    ((fdl.Config(Square), 1), tuple[Square, int], True),
+    ([fdl.Config(Square)], Iterator[Square], False),
+    ([Width.new(3), Width.new()], list[int], True),
+    ([Width.new("three")], list[int], False),
+]
+
+
+@pytest.mark.parametrize(("value", "hint", "expected"), PARTS)
+def test_parts(value: Any, hint: Any, expected: bool) -> None:
+    assert fits(value, hint) is expected
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "hint"),
+    [
+        (fdl.Config(Part), "width", int),
+        (fdl.Config(Part), "child", Any),
+        (fdl.Config(Made), "width", int),
+        (fdl.Config(Caller()), "width", int),
+        (fdl.Config(Derived.make), "width", int),
+        (fdl.Config(Holder), "count", int),
+        (fdl.Config(functools.partial(double)), "number", int),
+        (fdl.Config(product, 1, 2), 1, int),
+        (fdl.Config(keywords), "whatever", int),
+        (fdl.Config(unresolved), "width", int),  # one that cannot be resolved spoils no other
+        (fdl.Config(unresolved), "amount", Any),
+        (fdl.Config(bare), "x", Any),
+        (fdl.Config(dict, a=1), "a", Any),
+        (fdl.Config(Options), "width", int),
+        (fdl.Config(Size), "depth", int),
+        (fdl.Config(Square), 7, Any),
+        (fdl.Config(keywords), 0, Any),
+    ],
+)
+def test_the_annotation_of_a_parameter(part: fdl.Buildable, key: Any, hint: Any) -> None:
+    assert hint_of(part, key) == hint
+
+
+class Steps(Protocol):
+    """What is read step by step."""
+
+    def __call__(self, step: int, /) -> float: ...
+
+
+class OneStep:
+    def __call__(self, step: int) -> float:
+        return float(step)
+
+
+class TwoThings:
+    def __call__(self, features: int, targets: int) -> float:
+        return 0.0
+
+
+class NamedThing:
+    def __call__(self, step: int, *, theta: float) -> float:
+        return theta
+
+
+def test_a_method_that_takes_something_else_is_not_the_one_that_is_asked() -> None:
+    assert fits(fdl.Config(OneStep), Steps)
+    assert not fits(fdl.Config(TwoThings), Steps)
+    assert not fits(fdl.Config(NamedThing), Steps)

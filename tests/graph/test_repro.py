@@ -1,5 +1,6 @@
 """The fewest directives that make a graph again, checked by making it."""
 
+import itertools
 import pathlib
 import re
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ import pytest
 from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, optim, tags, train
-from fidgpt.graph import ConfigError, clone, fingerprint
+from fidgpt.graph import ConfigError, clone, diff, fingerprint
 from fidgpt.graph.edits import change_by, delete, set_text, tie, untie, use
-from fidgpt.graph.reproduce import Repro, nearest, repro
+from fidgpt.graph.reproduce import Repro, distance, frame_of, least_apart, nearest, repro
 from fidgpt.graph.spelling import spell
 from fidgpt.late import exports
 
@@ -79,7 +80,7 @@ def test_a_named_config_is_its_name(name: str) -> None:
         ["set:model.norm.eps={seed} + 1", "set:optimizer.eps={seed} + 1"],
     ],
 )
-def test_what_was_said_is_found(more: list[str]) -> None:
+def test_directives_are_found(more: list[str]) -> None:
     done = found("config:base", *more)
     assert sorted(done.directives) == sorted(["config:base", *more])
     assert done.is_same
@@ -107,7 +108,7 @@ def test_a_tie_is_found() -> None:
     again = repro(
         compose(["config:base"]),
         {"config:base": compose(done.directives)},
-        compose=lambda said: _tied(done.directives, said),
+        compose=lambda directives: _tied(done.directives, directives),
     )
     assert again.directives == [
         "config:base",
@@ -115,11 +116,11 @@ def test_a_tie_is_found() -> None:
     ]
 
 
-def _tied(first: Sequence[str], said: Sequence[str]) -> Any:
-    return compose([*first, *said[1:]])
+def _tied(first: Sequence[str], directives: Sequence[str]) -> Any:
+    return compose([*first, *directives[1:]])
 
 
-def test_many_places_are_said_at_once() -> None:
+def test_one_directive_sets_many_parameters() -> None:
     done = found(
         "config:base",
         "fiddler:unroll",
@@ -133,7 +134,7 @@ def test_many_places_are_said_at_once() -> None:
     ]
 
 
-def test_some_of_many_places_are_said_one_by_one() -> None:
+def test_some_of_many_items_are_set_one_by_one() -> None:
     done = found(
         "config:base",
         "fiddler:unroll",
@@ -158,7 +159,7 @@ def test_fiddlers_are_used_where_they_save_something() -> None:
     ]
 
 
-def test_what_cannot_be_said_is_told_and_the_rest_is_said() -> None:
+def test_what_no_directive_makes_is_left_and_the_rest_is_made() -> None:
     cfg = compose(["config:base", "set:seed=3"])
     fdl.add_tag(cfg.optimizer, "betas", tags.WarmupSteps)
     done = repro(cfg, BASES, compose=compose)
@@ -167,10 +168,10 @@ def test_what_cannot_be_said_is_told_and_the_rest_is_said() -> None:
     assert list(map(str, done.left)) == ["~ optimizer.betas: tagged WarmupSteps"]
 
 
-def test_what_is_better_left_to_be_told_leaves_no_room_for_more() -> None:
+def test_directives_that_leave_more_differences_are_dropped() -> None:
     more = ["set:seed=3", "set:num_steps=7", "set:batch_size=2", "set:seq_len=64"]
     cfg = compose(["config:base", *more])
-    fiddlers.use_qk_norm(cfg)  # whose norms hear another width than those that one can put there
+    fiddlers.use_qk_norm(cfg)  # whose norms inherit another width than those that one can put there
     done = repro(cfg, BASES, compose=compose)
     assert not done.is_same
     assert sorted(done.directives) == sorted(["config:base", *more])
@@ -194,7 +195,10 @@ def test_lists_of_parts_and_what_is_computed(more: list[str]) -> None:
     done = repro(cfg, BASES, compose=compose)
     assert done.is_same
     assert fingerprint(compose(done.directives)) == fingerprint(cfg)
-    assert [one for one in more if one not in done.directives] in ([], more)  # or said otherwise
+    assert [one for one in more if one not in done.directives] in (
+        [],
+        more,
+    )  # or another way
     assert len(done.directives) <= len(more) + 1 + ("evaluators" in more[0])
 
 
@@ -204,7 +208,7 @@ def test_a_fiddler_may_come_after_what_is_set() -> None:
     assert done == Repro(["config:base", *more], [], True)
 
 
-def test_what_no_words_say_is_said_by_a_fiddler_beside_others() -> None:
+def test_a_fiddler_makes_what_no_directive_does() -> None:
     both = ["fiddler:use_packing", "fiddler:use_layer_norm"]
     done = found("config:gpt2_124m", "fiddler:use_rms_norm", both[0], fiddlers=[*both, *NORMS])
     assert done.is_same
@@ -212,10 +216,10 @@ def test_what_no_words_say_is_said_by_a_fiddler_beside_others() -> None:
 
 
 def test_a_fiddler_with_its_arguments_is_found_where_it_is_known() -> None:
-    said = ["config:base", "fiddler:use_gqa", "set:seed=1", "set:seed=3"]
-    cfg = compose(said)
+    directives = ["config:base", "fiddler:use_gqa", "set:seed=1", "set:seed=3"]
+    cfg = compose(directives)
     assert not repro(cfg, BASES, compose=compose).is_same
-    done = repro(cfg, BASES, compose=compose, known=said)
+    done = repro(cfg, BASES, compose=compose, known=directives)
     assert done.directives == ["config:base", "fiddler:use_gqa", "set:seed=3"]
     assert done.is_same
 
@@ -256,13 +260,13 @@ def test_texts_of_values(value: Any, hint: Any, text: str | None) -> None:
     assert spell(value, hint) == text
 
 
-def test_a_quantity_that_several_parts_say_is_said_by_its_tag() -> None:
+def test_a_tag_that_several_nodes_set_is_one_directive() -> None:
     def two(width: int) -> fdl.Config[Outer]:
         return fdl.Config(Outer, child=[fdl.Config(Part, Width.new(width)) for _ in range(2)])
 
-    def mine(said: Sequence[str]) -> Any:
+    def mine(directives: Sequence[str]) -> Any:
         root = two(1)
-        for directive in said[1:]:
+        for directive in directives[1:]:
             kind, _, rest = directive.partition(":")
             left, _, right = rest.partition("=")
             assert (kind, left) == ("tag", "Width")
@@ -273,9 +277,9 @@ def test_a_quantity_that_several_parts_say_is_said_by_its_tag() -> None:
     assert done == Repro(["config:two", "tag:Width=7"], [], True)
 
 
-def test_what_is_in_a_part_that_is_put_first_is_no_mistake() -> None:
-    said = ["config:base", "use::RMSNorm=LayerNorm(normalized_shape={HiddenDim})"]
-    done = found(*said)
+def test_parameters_of_a_new_node_are_no_error() -> None:
+    directives = ["config:base", "use::RMSNorm=LayerNorm(normalized_shape={HiddenDim})"]
+    done = found(*directives)
     assert done.is_same
     assert "use:model.norm=LayerNorm(normalized_shape={HiddenDim})" in done.directives
 
@@ -288,3 +292,49 @@ def test_a_fiddler_that_hides_differences_saves_none() -> None:
     done = repro(configs.qwen3_8b(), {first: BASES[first]}, compose=compose, fiddlers=tried)
     assert done.is_same
     assert not {"fiddler:share_blocks", "fiddler:use_compile"} & set(done.directives)
+
+
+MEMBERS = ("base", "debug", "gpt2_124m", "gemma3_270m", "llama3_2_1b", "deepseek_v2_lite")
+CHANGES = (
+    "use_gelu",
+    "use_layer_norm",
+    "use_moe",
+    "use_gqa",
+    "untie_embeddings",
+    "use_mla",
+)
+
+
+def changed(name: str) -> fdl.Config:
+    root = configs.base()
+    getattr(fiddlers, name)(root)
+    return root
+
+
+GRAPHS = {name: getattr(configs, name)() for name in MEMBERS} | {n: changed(n) for n in CHANGES}
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.permutations(GRAPHS, 2)])
+def test_no_comparison_finds_fewer(one: str, other: str) -> None:
+    old, new = GRAPHS[one], GRAPHS[other]
+    assert least_apart(frame_of(old), frame_of(new)) <= distance(diff(old, new))
+
+
+def test_plain_values_and_calls_are_counted() -> None:
+    old, new = configs.base(), configs.base()
+    new.num_steps, new.model.norm = 7, fdl.Config(Part)
+    assert least_apart(frame_of(old), frame_of(new)) == 2
+
+
+def test_items_that_might_have_moved_are_not() -> None:
+    old = fdl.Config(Outer, child=[fdl.Config(Part, width=1), fdl.Config(Part, width=2)])
+    new = clone(old)
+    new.child.reverse()
+    assert least_apart(frame_of(old), frame_of(new)) == 0
+
+
+def test_one_part_in_many_blocks_is_about_as_far_as_in_one() -> None:
+    norms = clone(configs.gemma3_4b())
+    fiddlers.use_weightless_norm(norms)
+    own, others = (distance(diff(one(), norms)) for one in (configs.gemma3_4b, configs.llama3_2_1b))
+    assert own < others

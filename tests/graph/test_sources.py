@@ -1,4 +1,4 @@
-"""A mistake says where it is and which values it comes from, without its text being read."""
+"""An error has its place and the paths of the values that cause it, apart from its text."""
 
 from collections import OrderedDict
 from typing import Any
@@ -13,10 +13,10 @@ from fidgpt.graph.permissions import allowed_changes
 
 from .parts import Outer, Part, Width, pair
 
-Told = tuple[str, list[str]]  # the place, and the sources
+Places = tuple[str, list[str]]  # the place, and the sources
 
 
-def told(root: Any, **options: Any) -> list[Told]:
+def places(root: Any, **options: Any) -> list[Places]:
     with pytest.raises(ConfigError) as caught:
         build(root, **options)
     return [(one.place, list(one.sources)) for one in caught.value.mistakes]
@@ -48,14 +48,14 @@ class TestOfOnePlace:
         ],
     )
     def test_it_is_named(self, root: Any, place: str) -> None:
-        assert told(root) == [(place, [place])]
+        assert places(root) == [(place, [place])]
 
-    def test_all_that_hear_what_nobody_says(self) -> None:
+    def test_all_that_hear_what_nothing_says(self) -> None:
         root = fdl.Config(Outer, child=[fdl.Config(Part, width=Width.new()) for _ in range(3)])
-        assert told(root) == [("child[0].width", [f"child[{i}].width" for i in range(3)])]
+        assert places(root) == [("child[0].width", [f"child[{i}].width" for i in range(3)])]
 
     def test_a_root_has_none(self) -> None:
-        assert told(fdl.ArgFactory(Outer)) == [("", [])]
+        assert places(fdl.ArgFactory(Outer)) == [("", [])]
 
 
 class TestOfSeveral:
@@ -64,7 +64,7 @@ class TestOfSeveral:
     def test_both_that_say_a_quantity_and_the_way_to_it(self) -> None:
         part = fdl.Config(Part, width=Width.new())
         sides = [fdl.Config(Outer, width=Width.new(i), child=part) for i in (3, 5)]
-        assert told(fdl.Config(pair, *sides)) == [
+        assert places(fdl.Config(pair, *sides)) == [
             (
                 "first.child.width",
                 ["first.child.width", "first.child", "first.width", "second.child", "second.width"],
@@ -76,10 +76,10 @@ class TestOfSeveral:
             fdl.Config(Even, **arguments)
             for arguments in ({"width": 3}, {"width": 102}, {"width": 2, "rate": 1.0})
         )
-        assert told(odd) == [("", ["width", "depth"])]
-        assert told(fdl.Config(Outer, child=odd)) == [("child", ["child.width", "child.depth"])]
-        assert told(fdl.Config(Outer, child=large)) == [("child", ["child.width", "child.depth"])]
-        assert told(fdl.Config(Outer, child=fast)) == [("child", ["child"])]
+        assert places(odd) == [("", ["width", "depth"])]
+        assert places(fdl.Config(Outer, child=odd)) == [("child", ["child.width", "child.depth"])]
+        assert places(fdl.Config(Outer, child=large)) == [("child", ["child.width", "child.depth"])]
+        assert places(fdl.Config(Outer, child=fast)) == [("child", ["child"])]
 
     def test_those_that_a_constraint_of_the_whole_names_or_shows(self) -> None:
         def names(root: Any) -> None:
@@ -89,7 +89,7 @@ class TestOfSeveral:
             raise ValueError(f"width={root.width} is odd in world=2.")
 
         root = fdl.Config(Outer, width=3, child=fdl.Config(Part, width=2))
-        assert told(root, constraints=[names, shows]) == [
+        assert places(root, constraints=[names, shows]) == [
             ("child.width", ["child.width", "rate"]),
             ("", ["width"]),
         ]
@@ -98,19 +98,19 @@ class TestOfSeveral:
         root = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=2))
         root.child.width = make_formula(root, "{@Width} / {depth} / 0")
         tag = "child.width.values['@Width']"
-        assert told(root) == [("child.width", ["child.width", tag, "depth"])]
-        root.child.width = make_formula(root, "{depth} + {nobody}")
-        assert told(root) == [("child.width", ["child.width", "nobody"])]
+        assert places(root) == [("child.width", ["child.width", tag, "depth"])]
+        root.child.width = make_formula(root, "{depth} + {nothing}")
+        assert places(root) == [("child.width", ["child.width", "nothing"])]
         root.child.width, root.depth = (make_formula(root, name) for name in ("{depth}", "{width}"))
         root.width = make_formula(root, "{child.width}")
-        assert {source for _, all_of in told(root) for source in all_of} == {
+        assert {source for _, all_of in places(root) for source in all_of} == {
             "width", "depth", "child.width",
         }  # fmt: skip
 
     def test_a_loop_begins_and_ends(self) -> None:
         root = fdl.Config(Outer, child=fdl.Config(Outer))
         root.child.other = [root.child]
-        assert told(root) == [("child", ["child", "child.other[0]"])]
+        assert places(root) == [("child", ["child", "child.other[0]"])]
 
     def test_a_change_that_a_run_may_not_make_comes_from_what_is_new(self) -> None:
         old = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=Width.new()))

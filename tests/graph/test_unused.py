@@ -1,4 +1,4 @@
-"""Arguments that somebody set and no code reads are named; no other is."""
+"""Arguments that are set and that no code reads are reported, and no others."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_a_function_that_ignores_an_argument() -> None:
 @pytest.mark.parametrize(
     "root",
     [
-        fdl.Config(Inherits, mine=3, never_looked_at=2),  # open-ended: nobody knows from outside
+        fdl.Config(Inherits, mine=3, never_looked_at=2),  # open-ended: unknown from outside
         fdl.Config(nn.Linear, 3, out_features=4, bias=False),
         fdl.Config(dict, a=1),
     ],

@@ -1,4 +1,4 @@
-"""Reading what somebody typed, by the annotation of the place that it is for."""
+"""Values read from text by the annotation of a parameter."""
 
 import math
 import pathlib
