@@ -43,7 +43,7 @@ HUB = Family(
         "scoring_func": ("sigmoid",),
     },
     defaults={"max_position_embeddings": 4096},
-    says={"num_nextn_predict_layers": 0},
+    constants={"num_nextn_predict_layers": 0},
     spare=("model.layers.61.*",),
 )
 

@@ -133,7 +133,7 @@ HUB = Family(
         "scaled": _is_scaled,
         "scaled_by_layer": _is_scaled_by_layer,
     },
-    says={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    constants={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     spare=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
 )
 

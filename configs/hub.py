@@ -61,7 +61,7 @@ class Family:
         `layer_types`, a pattern that repeats over the depth.
       readings: where in a model a setting is found, by our name, for those that are this family's
         own; see interop/hugging_face/compare.py for all others.
-      says: keys that are written with these values and not read, because they are for training.
+      constants: keys that are written with these values and not read, as they are for training.
       spare: patterns of names of further tensors that files may hold, and that are not read.
     """
 
@@ -74,7 +74,7 @@ class Family:
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
-    says: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
     spare: Sequence[str] = ()
     whole_heads: bool = False
 

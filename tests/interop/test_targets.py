@@ -32,7 +32,7 @@ def back_and_forth(root: Any) -> Any:
 
 
 def without_tags(root: Any) -> Any:
-    """A bound copy of a graph, in which tags are gone and what they said stays."""
+    """Return a bound copy of a graph without tags, but with their values."""
     bound = bind(root)
     for node in nodes(bound):
         if isinstance(node.value, fdl.Buildable):

@@ -6,7 +6,7 @@ import inspect
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
@@ -21,8 +21,12 @@ from fidgpt.interop import references
 from fidgpt.interop.references import dotted_name, refusal
 
 _NAMES = ("_target_", "_component_")
-_SETTINGS = ("_args_", "_partial_", "_convert_", "_recursive_")
-_CONVERSIONS = ("none", "partial", "object", "all")
+_SETTINGS: dict[str, tuple[Any, str]] = {
+    "_args_": (list, "a list of arguments without a name"),
+    "_partial_": (bool, "true or false"),
+    "_convert_": (Literal["none", "partial", "object", "all"], "none, partial, object or all"),
+    "_recursive_": (Literal[True], "true: set _partial_: true on what is to be made later"),
+}
 _LOOKUPS = tuple(f"hydra.utils.get_{kind}" for kind in ("class", "method", "object"))
 _MAX_ITEMS = 1_000_000  # of lists and dicts, counted as often as they are held
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
@@ -237,28 +241,18 @@ def _call_errors(written: dict[Any, Any]) -> Iterator[str]:
     names = [name for name in _NAMES if name in written]
     if len(names) > 1:
         yield "it has both _target_ and _component_: keep one of them."
-    for key in names:
-        name = written[key]
-        if not isinstance(name, str):
-            yield f"{key} is {name!r:.60}, but must be a dotted name, such as torch.nn.Linear."
-        elif name in _LOOKUPS and ({*written} != {key, "path"} or type(written["path"]) is not str):
-            yield f"{name} takes the dotted name of what it gives as path, and nothing else."
-    for key in written:
+    for key, value in written.items():
         if not isinstance(key, str):
             yield f"the name of an argument must be a text, not {key!r:.60}."
+        elif key in _NAMES and not isinstance(value, str):
+            yield f"{key} is {value!r:.60}, but must be a dotted name, such as torch.nn.Linear."
+        elif key in _NAMES and value in _LOOKUPS:
+            if {*written} != {key, "path"} or not isinstance(written["path"], str):
+                yield f"{value} takes the dotted name of what it gives as path, and nothing else."
+        elif key in _SETTINGS and not hints.fits(value, _SETTINGS[key][0]):
+            yield f"{key} must be {_SETTINGS[key][1]}; it is {value!r:.60}."
         elif _is_reserved(key) and key not in (*_NAMES, *_SETTINGS):
             yield f"{key:.60} means nothing. {suggest(key, (*_NAMES, *_SETTINGS))}"
-    if not isinstance(written.get("_args_", []), list):
-        yield "_args_ must be a list of arguments without a name."
-    if not isinstance(written.get("_partial_", False), bool):
-        yield f"_partial_ must be true or false, not {written['_partial_']!r:.60}."
-    if written.get("_convert_", "all") not in _CONVERSIONS:
-        yield f"_convert_ is {written['_convert_']!r:.60}. {suggest('', _CONVERSIONS)}"
-    if written.get("_recursive_", True) is not True:
-        yield (
-            "_recursive_: false would pass descriptions of parts, not parts. Delete it, or set "
-            "_partial_: true on what is to be made later."
-        )
 
 
 def _part(kind: type[fdl.Buildable], function: Any) -> fdl.Buildable:
@@ -357,15 +351,17 @@ def _remarks(found: list[Node], shared: list[Node], has_tags: bool) -> Iterator[
     """Say what a reader of the file should know."""
     if has_tags:
         yield "Quantities that tags pass down are written out in every place that inherits them."
-    if shared:
-        yield "Built once by fidgpt; Hydra would build another at each alias:"
-    for node in shared:
-        yield f"  {' = '.join(node.paths)}"
-    factories = [node for node in found if type(node.value) is fdl.ArgFactory]
-    if factories:
-        yield "Made at each call by fidgpt; Hydra would pass the uncalled partial:"
-    for node in factories:
-        yield f"  {node.path}"
+    for title, rows in (
+        (
+            "Built once by fidgpt; Hydra would build another at each alias:",
+            [" = ".join(node.paths) for node in shared],
+        ),
+        (
+            "Made at each call by fidgpt; Hydra would pass the uncalled partial:",
+            [node.path for node in found if type(node.value) is fdl.ArgFactory],
+        ),
+    ):
+        yield from [title, *(f"  {row}" for row in rows)] if rows else []
 
 
 def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:

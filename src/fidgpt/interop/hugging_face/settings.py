@@ -273,7 +273,7 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
       ConfigError: config.json has no form for the scaling.
     """
     found: HubConfig = {key: allowed[0] for key, allowed in family.fixed.items()}
-    found |= dict(family.says) | {family.settings[name]: one for name, one in settings.items()}
+    found |= dict(family.constants) | {family.settings[name]: one for name, one in settings.items()}
     if "scaling" in settings:
         found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
     return found | {on: found.get(key) is not None for key, on in family.switches.items()}
