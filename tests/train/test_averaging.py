@@ -76,15 +76,6 @@ def test_ema_decay_sqrt_is_the_mean_by_what_steps_count(num_steps: int) -> None:
     torch.testing.assert_close(value(average).double(), summed / sum(counts), rtol=1e-5, atol=1e-6)
 
 
-def test_after_its_decay_the_average_stays() -> None:
-    average = EmaDecaySqrt(beta=0.9, switch_step=0, decay_steps=5)
-    net = started(average)
-    follow(average, net, 0, 5)
-    kept = value(average).clone()
-    follow(average, net, 5, NUM_STEPS)
-    assert torch.equal(value(average), kept)
-
-
 @pytest.mark.parametrize("make", MAKE)
 @pytest.mark.parametrize("stop", range(1, NUM_STEPS, 3))
 def test_stopped_at_any_step_it_goes_on_bit_for_bit(make: Callable[[], Average], stop: int) -> None:

@@ -212,16 +212,6 @@ def test_going_on_from_an_earlier_step_sets_later_ones_aside(tmp_path: Path) -> 
     assert names(tmp_path) == [*kept, "step_00000150"]  # 100 left when 300 came
 
 
-def test_restoring_a_chosen_step(tmp_path: Path) -> None:
-    saved = save(tmp_path, 1)
-    save(tmp_path, 2)
-    model = Tied()
-    assert restore(tmp_path, model, step=1) == (1, {})
-    assert torch.equal(model.turned, saved.turned)
-    with pytest.raises(CheckpointError, match=r"holds no step 3; it holds 1, 2\.\n.* is step 2:"):
-        restore(tmp_path, model, step=3)
-
-
 def test_a_model_that_does_not_fit_is_refused_untouched(tmp_path: Path) -> None:
     save(tmp_path, 1)
     model = Tied(width=4).double()

@@ -211,13 +211,6 @@ def test_a_file_that_cannot_grow(step: int, run: Path) -> None:
     assert second.startswith("Nothing half-written is left")
 
 
-def test_an_unwritable_directory(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(CheckpointError, match=r"Not a directory\); give the run a directory that"):
-        save(tmp_path / "file" / "run", 100)
-    assert (tmp_path / "file").read_text() == "not a directory"
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
 def test_an_interrupted_save_leaves_nothing(
     stop: type[BaseException], run: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,6 +1,5 @@
 """Which checkpoints are saved and kept, on the disk and in a mirror."""
 
-import operator
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -83,26 +82,6 @@ def test_of_those_saved_by_time_only_the_newest_of_all_stays() -> None:
     assert staying([*saved, Saved(10)], keep_last=2, best=None) == {5, 10}
 
 
-def test_time_counts_from_the_last_checkpoint_of_any_kind(tmp_path: Path) -> None:
-    clock = Clock()
-    checkpoints = Checkpoints(every=4, keep_last=9, temporary=EveryMinutes(3.0, clock=clock))
-    model = nn.Linear(1, 1)
-    optimizer, due = torch.optim.SGD(model.parameters()), {}
-    for step in range(1, 13):
-        clock.seconds = 60.0 * step
-        due[step] = checkpoints.due(step, num_steps=99)
-        if due[step]:
-            checkpoints.save(tmp_path, step=step, model=model, optimizer=optimizer, state={})
-    assert {step: list(why) for step, why in due.items() if why} == {
-        3: [TEMPORARY],
-        4: [REGULAR],
-        7: [TEMPORARY],
-        8: [REGULAR],
-        11: [TEMPORARY],
-        12: [REGULAR],
-    }
-
-
 LOSSES = {2: 3.0, 4: 2.0, 6: 2.5, 8: 1.0, 10: 1.5, 12: 1.2}
 ROWS = {step: {"validation/loss": loss} for step, loss in LOSSES.items()}
 
@@ -123,11 +102,6 @@ def test_the_best_stays_besides_the_last(tmp_path: Path) -> None:
     assert run(checkpoints, tmp_path, 12, rows=ROWS, begin=7) == [8, 12]
     notes = read_manifest(find(tmp_path)[8])
     assert (notes["reasons"], notes["metrics"]) == ([BEST], {"validation/loss": 1.0})
-
-
-def test_better_may_be_more(tmp_path: Path) -> None:
-    best = KeepBest("validation/loss", better=operator.gt)
-    assert run(Checkpoints(every=5, keep_last=1, best=best), tmp_path, 12, rows=ROWS) == [2, 12]
 
 
 def test_no_number_is_never_the_best() -> None:
@@ -261,27 +235,6 @@ def test_a_failed_copy_is_reported_and_retried(
     ]
     save(saver, tmp_path, 2)
     assert there(storage) == ["step_00000001", "step_00000002"]
-
-
-def test_nothing_stays_of_copies_that_were_cut_short(
-    tmp_path: Path, storage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saver = checkpoints(keep_last=1)
-    save(saver, tmp_path, 1)
-    put, left = type(storage).put_file, [3]
-
-    def some(self: Any, *arguments: Any, **options: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise ConnectionError("no route")
-        put(self, *arguments, **options)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(type(storage), "put_file", some)
-        save(saver, tmp_path, 2)
-    assert there(storage) == ["step_00000001", "step_00000002"]  # a part of it
-    save(saver, tmp_path, 3)
-    assert there(storage) == ["step_00000003"]
 
 
 def test_a_run_that_ends_tries_again_to_copy_its_last_checkpoint(

@@ -20,6 +20,7 @@ from fidgpt.configs import debug
 from fidgpt.data import mask_loss
 from fidgpt.model import materialize
 from fidgpt.model.reports import collecting, report_tally
+from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, Float32, Precision, Trainer
 from fidgpt.train.meters import StepReports
@@ -175,14 +176,57 @@ def decays_less(run: Run) -> None:
     fiddlers.use_value_clipping(run.cfg, max_grad_value=0.01)
 
 
+def muon_of_experts(cfg: Any) -> None:
+    fiddlers.use_moe(cfg, num_experts=3)
+    fiddlers.use_mup(cfg, base_dim=8)
+    fiddlers.use_muon(cfg, matrix_scale=2.0)
+
+
+def layer_decay(cfg: Any) -> None:
+    rule = fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=fdl.Config(LayerDecay, 0.5))
+    cfg.groups = fdl.Config(ParameterGroups, [rule])
+
+
+def cycles(cfg: Any) -> None:
+    fiddlers.use_cycles(cfg, cycles=[3], rewarmup=1)
+
+
+def dropout(cfg: Any) -> None:
+    cfg.model.dropout = 0.2
+
+
+def accumulation(cfg: Any) -> None:
+    cfg.batch_size, cfg.micro_batch_size = 4, 1
+
+
+def bfloat16(cfg: Any) -> None:
+    cfg.precision = fdl.Config(BFloat16)
+
+
 PARTS = [skips, skips_what_is_no_number, goes_back, averages, averages_by_sqrt, decays_less]
+CHANGES = [dropout, accumulation, bfloat16, muon_of_experts, layer_decay, cycles]
+CHANGES += [
+    getattr(fiddlers, f"use_{name}")
+    for name in [
+        "float32",
+        "wsd",
+        "gqa",
+        "learned_positions",
+        "adamw",
+        "muon",
+        "lion",
+        "sgd",
+        "adafactor",
+    ]
+]
 
 
-@pytest.mark.parametrize("use", PARTS, ids=lambda use: use.__name__)
+@pytest.mark.parametrize("use", [*PARTS, *CHANGES], ids=lambda use: use.__name__)
 def test_a_resumed_run_equals_the_run_that_never_stopped(
-    run: Run, use: Callable[[Run], None]
+    run: Run, use: Callable[[Any], None]
 ) -> None:
-    use(run)
+    run.cfg.model.blocks[0].attention.head_dim = 8
+    use(run if use in PARTS else run.cfg)
     whole = run.train()
     state = run.state()
     for stop in (6, 4, 2) if use is goes_back else (4,):

@@ -160,23 +160,6 @@ def test_weights_and_biases_writes_offline_where_no_account_is_known(tmp_path: P
     assert sys.modules["wandb"].run is None
 
 
-def test_tensorboard_shows_what_the_model_wrote_as_it_was(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    path = tmp_path / "one"
-    path.mkdir()
-    with Trackers([TensorBoard()]) as trackers:
-        trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
-        trackers.log({"step": 4, "loss": 3.0, "samples": ["def f():\n    pass", "class"]})
-    found = EventAccumulator(str(path / "tensorboard"))
-    found.Reload()
-    (event,) = found.Tensors("samples/0/text_summary")
-    assert event.step == 4
-    assert event.tensor_proto.string_val[0] == b"    def f():\n        pass"
-    assert found.Scalars("loss")[0].value == 3.0
-
-
 def test_trackers_change_no_number_of_a_run(cfg: Any, train: Callable[..., list[Row]]) -> None:
     packages = {TensorBoard: "tensorboard", MLflow: "mlflow", Trackio: "trackio", WandB: "wandb"}
     there = [kind for kind, name in packages.items() if importlib.util.find_spec(name)]
