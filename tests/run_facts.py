@@ -1,7 +1,9 @@
 """Facts of an imaginary run, for tests of trackers."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +11,8 @@ import torch
 from fidgpt.train.facts import Facts
 from fidgpt.train.footprint import Footprint
 from fidgpt.train.run_directory import RunDirectory
+from fidgpt.train.trackers.background import Trackers
+from fidgpt.train.trackers.trackers import Tracker
 
 FACTS = Facts(
     parameters=10,
@@ -68,3 +72,12 @@ class RecordingTracker:
 
     def finish(self) -> None:
         """Do nothing."""
+
+
+@contextlib.contextmanager
+def tracking(run: Path | RunDirectory, *trackers: Tracker, step: int = 0) -> Iterator[Trackers]:
+    """Start trackers of a run after a step, and finish them."""
+    run = run if isinstance(run, RunDirectory) else RunDirectory(run, texts={})
+    with Trackers(list(trackers)) as several:
+        several.start(run, FACTS, step=step)
+        yield several

@@ -18,24 +18,7 @@ from fidgpt.train.checkpoints import manifest
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 STEPS, EVERY = 10, 3
-WORDS = [
-    "the",
-    "a",
-    "fox",
-    "bear",
-    "river",
-    "stone",
-    "moon",
-    "old",
-    "red",
-    "runs",
-    "sleeps",
-    "sees",
-    "says",
-    "and",
-    "to",
-    "of",
-]
+WORDS = [f"word{number}" for number in range(16)]
 
 
 def variants(texts: Path) -> dict[str, list[str]]:

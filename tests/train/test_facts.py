@@ -14,23 +14,11 @@ from memory_profile import memory_of
 from run_facts import FACTS
 from torch import Tensor, nn
 
+from fidgpt import model as parts
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.cost import activation_bytes, alike_layers, with_zeros, without_memory
 from fidgpt.fiddlers import use_muon
-from fidgpt.model import (
-    GELU,
-    Attention,
-    Block,
-    Embedding,
-    RMSNorm,
-    RoPE,
-    Softcap,
-    SwiGLU,
-    Transformer,
-    Unembedding,
-    token_table,
-)
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrices, is_matrix
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32, RunError
@@ -49,36 +37,39 @@ Make = Callable[[], nn.Module]
 
 SIZES: dict[str, Any] = {"hidden_dim": HIDDEN, "head_dim": 32}
 ATTENTIONS: dict[str, Make] = {
-    "plain": partial(Attention, **SIZES, rope=RoPE(head_dim=32)),
-    "windowed": partial(Attention, **SIZES, window=32),
-    "softcap": partial(Attention, **SIZES, scores=[Softcap(cap=30.0)]),
-    "few keys": partial(Attention, **SIZES, num_kv_heads=1),
-    "latent": partial(LatentAttention, **SIZES, kv_rank=48, rope=RoPE(head_dim=16)),
+    "plain": partial(parts.Attention, **SIZES, rope=parts.RoPE(head_dim=32)),
+    "windowed": partial(parts.Attention, **SIZES, window=32),
+    "softcap": partial(parts.Attention, **SIZES, scores=[parts.Softcap(cap=30.0)]),
+    "few keys": partial(parts.Attention, **SIZES, num_kv_heads=1),
+    "latent": partial(LatentAttention, **SIZES, kv_rank=48, rope=parts.RoPE(head_dim=16)),
 }
 
 
 def model(
-    *attentions: Make, mlp: type[nn.Module] = SwiGLU, dropout: float = 0.0, vocab_size: int = VOCAB
-) -> Transformer:
+    *attentions: Make,
+    mlp: type[nn.Module] = parts.SwiGLU,
+    dropout: float = 0.0,
+    vocab_size: int = VOCAB,
+) -> parts.Transformer:
     """Four layers, with these attentions in turn."""
-    table = token_table(vocab_size=vocab_size, hidden_dim=HIDDEN)
+    table = parts.token_table(vocab_size=vocab_size, hidden_dim=HIDDEN)
 
-    def block(attention: Make) -> Block:
-        return Block(
-            attention_norm=RMSNorm(hidden_dim=HIDDEN),
+    def block(attention: Make) -> parts.Block:
+        return parts.Block(
+            attention_norm=parts.RMSNorm(hidden_dim=HIDDEN),
             attention=attention(),  # pyright: ignore[reportArgumentType]
-            mlp_norm=RMSNorm(hidden_dim=HIDDEN),
+            mlp_norm=parts.RMSNorm(hidden_dim=HIDDEN),
             mlp=mlp(hidden_dim=HIDDEN),
             dropout=dropout,
         )
 
-    return Transformer(
+    return parts.Transformer(
         hidden_dim=HIDDEN,
         num_layers=4,
-        embedding=Embedding(table),
+        embedding=parts.Embedding(table),
         blocks=[partial(block, attention) for attention in attentions or [ATTENTIONS["plain"]]],
-        norm=RMSNorm(hidden_dim=HIDDEN),
-        unembedding=Unembedding(table),
+        norm=parts.RMSNorm(hidden_dim=HIDDEN),
+        unembedding=parts.Unembedding(table),
     )
 
 
@@ -86,7 +77,7 @@ def tokens() -> Tensor:
     return torch.zeros(ROWS, SEQ + 1, dtype=torch.long)
 
 
-def kept(module: Transformer, precision: Precision) -> tuple[int, int]:
+def kept(module: parts.Transformer, precision: Precision) -> tuple[int, int]:
     """What a forward pass keeps, foretold and real."""
     twin = precision.replica(without_memory(module))
     foretold = activation_bytes(
@@ -119,7 +110,7 @@ def test_activations_of_many_blocks_and_chunks(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_activations_of_other_parts() -> None:
-    foretold, real = kept(model(mlp=GELU, dropout=0.1), Float32())
+    foretold, real = kept(model(mlp=parts.GELU, dropout=0.1), Float32())
     assert foretold == pytest.approx(real, rel=0.01)
 
 
@@ -133,7 +124,7 @@ def test_layers_of_one_kind_are_measured_once_and_each_counts() -> None:
 
 
 def needed(
-    module: Transformer,
+    module: parts.Transformer,
     precision: Precision,
     optimizer: Any,
     micro_batch_size: int | None = None,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console as RichConsole
-from run_facts import FACTS, metrics_row
+from run_facts import FACTS, metrics_row, tracking
 
 from fidgpt.train import Console, JSONLines, RunDirectory, RunError, derive_seed
 from fidgpt.train.run_directory import StopSignals, resume_flag
@@ -117,15 +117,13 @@ def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_pa
 
 def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tmp_path):
     run = RunDirectory(tmp_path, texts={})
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(run, FACTS, step=0)
+    with tracking(run, JSONLines()) as trackers:
         for step in (1, 2, 3):
             trackers.log(metrics_row(step))
     path = tmp_path / "metrics.jsonl"
     path.write_text(path.read_text() + '{"step": 4, "lo')
     assert [row["step"] for row in read_rows(path)] == [1, 2, 3]
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(run, FACTS, step=2)
+    with tracking(run, JSONLines(), step=2) as trackers:
         trackers.log(metrics_row(3))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3]
@@ -162,8 +160,8 @@ def test_a_line_that_makes_no_sense_costs_no_other_row(tmp_path, line, capsys):
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n{"step": 4}\n{"st')
     assert read_rows(path) == [{"step": 1}, {"step": 3}, {"step": 4}]
     for _ in range(2):
-        with Trackers([JSONLines()]) as trackers:
-            trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=3)
+        with tracking(tmp_path, JSONLines(), step=3):
+            pass
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
     assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == line + b"\n"
     messages = capsys.readouterr().err
@@ -183,8 +181,7 @@ def test_a_row_of_no_numbers_is_strict_json_and_read_as_it_was(tmp_path):
 
 
 def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
-    with Trackers([Console()]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
+    with tracking(tmp_path, Console(), step=4) as trackers:
         trackers.log(metrics_row(5))
         trackers.log({**metrics_row(10), "validation/loss": 1.5, "validation/bits_per_byte": 2.25})
         trackers.print("def f(): [bold]")
@@ -246,8 +243,7 @@ def edited(path: Path) -> None:
 @pytest.mark.parametrize("takes", [Path.unlink, lambda path: path.replace(f"{path}.1"), edited])
 def test_metrics_that_are_taken_away_during_the_run_are_written_anew(tmp_path, capsys, takes):
     path = tmp_path / "metrics.jsonl"
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+    with tracking(tmp_path, JSONLines()) as trackers:
         trackers.log(metrics_row(1))
         takes(path)
         trackers.log(metrics_row(2))
@@ -258,8 +254,7 @@ def test_metrics_that_are_taken_away_during_the_run_are_written_anew(tmp_path, c
 
 def test_metrics_that_are_cut_during_the_run_go_on_with_whole_rows(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+    with tracking(tmp_path, JSONLines()) as trackers:
         trackers.log(metrics_row(1))
         path.write_bytes(b"")
         trackers.log(metrics_row(2))
@@ -280,8 +275,7 @@ def test_metrics_that_are_cut_during_the_run_go_on_with_whole_rows(tmp_path, cap
 def test_metrics_of_a_folder_that_is_gone_are_not_written_anew(tmp_path):
     run = RunDirectory(tmp_path / "run", texts={})
     run.create()
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(run, FACTS, step=0)
+    with tracking(run, JSONLines()) as trackers:
         trackers.log(metrics_row(1))
         run.path.rename(tmp_path / "moved")
         trackers.log(metrics_row(2))
@@ -319,8 +313,7 @@ def test_the_bar_keeps_its_numbers_below_what_others_print(tmp_path, monkeypatch
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    with Trackers([Console(), Loud()]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=4)
+    with tracking(tmp_path, Console(), Loud(), step=4) as trackers:
         for step in range(5, 11):
             trackers.log(metrics_row(step))
             trackers.print(f"words after {step}")

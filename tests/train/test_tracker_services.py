@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from fiddling import apply
-from run_facts import FACTS, RecordingTracker, metrics_row, until
+from run_facts import RecordingTracker, metrics_row, tracking, until
 
 from fidgpt.graph import clone
 from fidgpt.train import BackgroundTracker, MLflow, RunDirectory, TensorBoard, Trackio, WandB
 from fidgpt.train.trackers import background as aside
-from fidgpt.train.trackers.background import GROUP, Trackers
+from fidgpt.train.trackers.background import GROUP
 from fidgpt.train.trackers.trackers import Row
 
 Known = dict[str, Any]
@@ -50,8 +50,9 @@ def tracked(
     path.mkdir(parents=True, exist_ok=True)
     (path / "command.txt").write_text("python train.py\n")
     identity = {"": "T", "model.blocks[0].hidden_dim": "256", "trackers['a']": "Console"}
-    with Trackers([recorder, make()]) as trackers:
-        trackers.start(RunDirectory(path, texts={}, identity=identity), FACTS, step=steps[0] - 1)
+    with tracking(
+        RunDirectory(path, texts={}, identity=identity), recorder, make(), step=steps[0] - 1
+    ) as trackers:
         for step in steps:
             trackers.log({**metrics_row(step), "loss": 1 / step, "validation/loss": 2.5})
         before_end()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_facts import FACTS, RecordingTracker, metrics_row, until
+from run_facts import FACTS, RecordingTracker, metrics_row, tracking, until
 
 from fidgpt.train import JSONLines, RunDirectory, RunError
 from fidgpt.train.trackers import background as aside
@@ -81,8 +81,7 @@ def tracked(path: Path, service: Service, steps: Sequence[int], *, changes: Any 
     """Return what is printed in a run that takes these steps in a directory."""
     recorder = RecordingTracker()
     run = RunDirectory(path, texts={}, changes=changes)
-    with Trackers([recorder, service]) as trackers:
-        trackers.start(run, FACTS, step=steps[0] - 1)
+    with tracking(run, recorder, service, step=steps[0] - 1) as trackers:
         for step in steps:
             trackers.log(metrics_row(step))
     return recorder.printed
@@ -113,8 +112,7 @@ def test_other_settings_from_an_earlier_step_are_another_run(tmp_path):
 @pytest.mark.parametrize("is_writing", [False, True])
 def test_what_follows_a_way_back_is_another_run_and_holds_every_step_once(tmp_path, is_writing):
     service, recorder = Service(), RecordingTracker()
-    with Trackers([recorder, service]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+    with tracking(tmp_path, recorder, service) as trackers:
         for step in range(1, 6):
             trackers.log(metrics_row(step))
         until(lambda: service.steps == [1, 2, 3, 4, 5])
@@ -134,8 +132,7 @@ def test_what_follows_a_way_back_is_another_run_and_holds_every_step_once(tmp_pa
 
 def test_a_run_killed_after_a_rollback_keeps_no_abandoned_step(tmp_path):
     killed, service = Service(), Service()
-    with Trackers([JSONLines(), killed]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+    with tracking(tmp_path, JSONLines(), killed) as trackers:
         for step in range(1, 6):
             trackers.log(metrics_row(step))
         until(lambda: killed.steps == [1, 2, 3, 4, 5])
@@ -150,8 +147,7 @@ def test_a_run_killed_after_a_rollback_keeps_no_abandoned_step(tmp_path):
 
 def test_rows_that_a_tracker_lacks_are_sent(tmp_path):
     run = RunDirectory(tmp_path, texts={})
-    with Trackers([JSONLines()]) as trackers:
-        trackers.start(run, FACTS, step=0)
+    with tracking(run, JSONLines()) as trackers:
         for step in range(1, 6):
             trackers.log(metrics_row(step))
     service = Service()
@@ -161,8 +157,7 @@ def test_rows_that_a_tracker_lacks_are_sent(tmp_path):
 
 def test_a_tracker_that_is_down_is_reported_once_and_gets_its_rows_later(tmp_path):
     service, recorder = Service(), RecordingTracker()
-    with Trackers([recorder, service]) as trackers:
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
+    with tracking(tmp_path, recorder, service) as trackers:
         trackers.log(metrics_row(1))
         until(lambda: service.steps == [1])
         service.broken = "no route to host"
@@ -204,8 +199,7 @@ def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):
 
     path, service, recorder = tmp_path / "run", Maker(), RecordingTracker()
     path.mkdir()
-    with Trackers([recorder, service]) as trackers:
-        trackers.start(RunDirectory(path, texts={}), FACTS, step=0)
+    with tracking(path, recorder, service) as trackers:
         trackers.log(metrics_row(1))
         until(lambda: service.steps == [1])
         shutil.rmtree(path)
@@ -230,8 +224,7 @@ def test_a_tracker_that_hangs_holds_nothing_up(tmp_path):
 def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path, kind):
     recorder, service, broken = RecordingTracker(), Service(), Broken(kind("five"))
     run = RunDirectory(tmp_path, texts={})
-    with Trackers([broken, recorder, service, JSONLines()]) as trackers:
-        trackers.start(run, FACTS, step=0)
+    with tracking(run, broken, recorder, service, JSONLines()) as trackers:
         trackers.log(metrics_row(1))
         trackers.log(metrics_row(2))
     assert [text for text in recorder.printed if "broke" in text] == [

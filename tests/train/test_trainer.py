@@ -10,16 +10,10 @@ import fiddle as fdl
 import pytest
 import torch
 
+from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.compose.sources import load_run
 from fidgpt.data import DataError, TextFiles
-from fidgpt.fiddlers import (
-    grow_batch,
-    use_float32,
-    use_mixture,
-    use_prefetch,
-    use_roll_back,
-)
 from fidgpt.graph import ConfigError, fingerprint
 from fidgpt.graph.permissions import Permission, allowed_changes
 from fidgpt.train import CheckpointError, RunDirectory, RunError, Trainer
@@ -56,7 +50,7 @@ def test_a_setting_that_changed_takes_effect_on_resume_and_the_others_stay(cfg, 
 
 
 def test_micro_batches_change_nothing_but_rounding(cfg, train):
-    use_float32(cfg)
+    fiddlers.use_float32(cfg)
     cfg.batch_size = 4
     whole = train(cfg, "whole")
     cfg.micro_batch_size = 1
@@ -198,8 +192,8 @@ Config = fdl.Config[Trainer]
 def test_a_longer_run_that_would_read_sequences_again_is_refused(
     cfg: Config, train: Callable[..., list[Row]]
 ) -> None:
-    grow_batch(cfg, over=0.5)
-    use_prefetch(cfg)
+    fiddlers.grow_batch(cfg, over=0.5)
+    fiddlers.use_prefetch(cfg)
     cfg.num_steps, cfg.batch_size, cfg.evaluators = 4, 4, {}
     train(cfg)
     longer = copy.deepcopy(cfg)
@@ -219,8 +213,8 @@ def staged(cfg: Config, tmp_path: Path) -> Config:
     text = tmp_path / "own.txt"
     text.write_text("One fish, two fish, red fish, blue fish. " * 200, encoding="utf-8")
     cfg.num_steps, cfg.batch_size, cfg.evaluators = 4, 4, {}
-    use_mixture(cfg, {"other": str(text)}, stages={0.5: {"other": 1}})
-    grow_batch(cfg, over=2)
+    fiddlers.use_mixture(cfg, {"other": str(text)}, stages={0.5: {"other": 1}})
+    fiddlers.grow_batch(cfg, over=2)
     return cfg
 
 
@@ -234,7 +228,7 @@ def longer(cfg: Config) -> Config:
 def test_stages_that_were_begun_stay_where_they_were(
     staged: Config, train: Callable[..., list[Row]], tmp_path: Path
 ) -> None:
-    use_roll_back(staged)  # by which a run may be elsewhere in its text than its steps say
+    fiddlers.use_roll_back(staged)  # by which a run may be elsewhere in its text than its steps say
     train(staged)
     extended = longer(staged)
     messages = r"a stage from step 2 \(other 1\) on, .* has none there\. Keep"

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fidgpt.ranges import require_probability
 from fidgpt.train.step import group_by_mesh
 
 __all__ = ["Average", "Ema", "EmaDecaySqrt"]
@@ -109,7 +110,7 @@ class Ema(_Averaged):
     """
 
     def __init__(self, *, beta: float = 0.999) -> None:
-        _require_share(beta)
+        require_probability("beta", beta)
         super().__init__()
         self.beta = beta
 
@@ -135,7 +136,7 @@ class EmaDecaySqrt(_Averaged):
     def __init__(
         self, *, beta: float = 0.999, switch_step: int = 100_000, decay_steps: int = 100_000
     ) -> None:
-        _require_share(beta)
+        require_probability("beta", beta)
         if switch_step < 0 or decay_steps < 1:
             raise ValueError(f"{switch_step=} and {decay_steps=} must be at least 0 and 1.")
         super().__init__()
@@ -166,11 +167,6 @@ class EmaDecaySqrt(_Averaged):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         super().load_state_dict(state)
         self._total = state["total"]
-
-
-def _require_share(beta: float) -> None:
-    if not 0 <= beta < 1:
-        raise ValueError(f"{beta=} must be from 0 to less than 1.")
 
 
 def _require_same_names(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -37,6 +38,7 @@ class Evaluator(Protocol):
         ...
 
 
+@dataclass(eq=False, kw_only=True)
 class Periodic:
     """An evaluator that runs every so many steps, and after the last.
 
@@ -47,9 +49,10 @@ class Periodic:
       ValueError: `every` is below 1.
     """
 
-    def __init__(self, *, every: int | None = None) -> None:
-        require_size("every", every)
-        self.every = every
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        require_size("every", self.every)
 
     def due(self, step: int, *, num_steps: int) -> bool:
         return step == num_steps or (self.every is not None and step % self.every == 0)
@@ -69,6 +72,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 _MOST_NATS = 700.0  # e to more than 709 overflows
 
 
+@dataclass(eq=False)
 class Validation(Periodic):
     """Loss per token, and bits per byte, which does not depend on the tokenizer.
 
@@ -80,9 +84,7 @@ class Validation(Periodic):
       every: steps between two evaluations; the last step is always evaluated.
     """
 
-    def __init__(self, data: EvaluationStream, *, every: int | None = None) -> None:
-        super().__init__(every=every)
-        self.data = data
+    data: EvaluationStream
 
     def prepare(self, *, show_progress: bool = True) -> None:
         self.data.prepare(show_progress=show_progress)
@@ -95,6 +97,7 @@ class Validation(Periodic):
         return _means(parallel.sum(sums.to(parallel.device)))
 
 
+@dataclass(eq=False)
 class DomainValidation(Periodic):
     """Measures several texts like `Validation`, each by its name, and all of them together.
 
@@ -109,13 +112,13 @@ class DomainValidation(Periodic):
       ValueError: there is no domain, or `every` is below 1.
     """
 
-    def __init__(
-        self, domains: Mapping[str, EvaluationStream], *, every: int | None = None
-    ) -> None:
-        super().__init__(every=every)
-        if not domains:
+    domains: Mapping[str, EvaluationStream]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.domains:
             raise ValueError("domains={} must hold at least one stream.")
-        self.domains = dict(sorted(domains.items()))  # saved configs may sort them
+        self.domains = dict(sorted(self.domains.items()))  # saved configs may sort them
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Prepare every stream; DataError names the domain whose text is too short."""

@@ -89,21 +89,6 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSize:
-    """Bytes of the KV cache in generation.
-
-    Attributes:
-      token: of one token, as long as every attention still sees all tokens.
-      context: of a text as long as a training sequence.
-      seq_len: tokens of that.
-    """
-
-    token: int
-    context: int
-    seq_len: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Summary:
     """The facts of a run, and where its cost is.
 
@@ -112,7 +97,8 @@ class Summary:
       parameters: by how they are used.
       places: the cost of a token's forward pass, by place.
       runs_without_memory: whether the model could be run on the meta device to measure it.
-      cache: of generation; None if the model needs the values of its tensors.
+      cache: bytes of the KV cache of one token and of a training sequence, and the tokens of that;
+        None if the model needs the values of its tensors.
       groups: of parameters, as the optimizer treats them.
     """
 
@@ -120,7 +106,7 @@ class Summary:
     parameters: ParameterCount
     places: Sequence[PlaceCost]
     runs_without_memory: bool
-    cache: CacheSize | None
+    cache: tuple[int, int, int] | None
     groups: Sequence[GroupFacts]
 
 
@@ -135,14 +121,16 @@ def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | No
         return None
 
 
-def cache_size(model: LanguageModel, precision: Precision, *, seq_len: int) -> CacheSize | None:
-    """Return the size of the KV cache; None if the model needs the values of its tensors."""
+def cache_sizes(
+    model: LanguageModel, precision: Precision, *, seq_len: int
+) -> tuple[int, int, int] | None:
+    """Return the `cache` of a `Summary`."""
     replica = precision.replica(without_memory(model)).eval()
     try:
         token, context = (cache_bytes(replica, context=count) for count in (1, seq_len))
+        return token, context, seq_len
     except NEEDS_NUMBERS:
         return None
-    return CacheSize(token=token, context=context, seq_len=seq_len)
 
 
 def call_text(function: Callable[..., object]) -> str:

@@ -5,8 +5,9 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -116,16 +117,6 @@ def _scores(model: LanguageModel, windows: Sequence[_Window]) -> list[tuple[floa
     ]
 
 
-@runtime_checkable
-class Request(Protocol):
-    """What is read of an instance of the harness."""
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        """Texts, and for generation its settings."""
-        ...
-
-
 class _Generation(NamedTuple):
     """How a task wants a text to be generated: as in `sampling`; temperature 0 is greedy."""
 
@@ -171,18 +162,18 @@ class Answers:
         self.batch_size = batch_size
         self.seed = seed
 
-    def loglikelihood(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """Return nats and greediness of the continuation of each (context, continuation)."""
         found = self._likelihoods([self._split(*request.args) for request in requests])
         return [(one.log_probability, one.is_greedy) for one in found]
 
-    def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[float]:
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """Return the nats of each whole (text,), in windows of which only the last overlaps."""
         begins = [document_begin(self.reader, request.args[0]) for request in requests]
         found = self._likelihoods([(begin[:1], begin[1:]) for begin in begins])
         return [one.log_probability for one in found]
 
-    def generate_until(self, requests: Sequence[Request]) -> list[str]:
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Return the text after each (context, settings), up to its end.
 
         A long context is cut on the left to leave room for the text, up to a half of the model's.
@@ -407,6 +398,7 @@ def _silent() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@dataclass(eq=False)
 class TaskEvaluation(Periodic):
     """Tasks of lm-evaluation-harness (the extra `lm-eval`), such as the accuracy of LAMBADA.
 
@@ -427,29 +419,20 @@ class TaskEvaluation(Periodic):
       ValueError: there is no task, or a count is too small.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[str],
-        *,
-        corpus: CorpusPart,
-        seq_len: int,
-        include_path: str | Path | None = None,
-        num_fewshot: int | None = None,
-        limit: int | None = None,
-        batch_size: int = 16,
-        every: int | None = None,
-    ) -> None:
-        super().__init__(every=every)
-        require_size("seq_len", seq_len)
-        require_size("batch_size", batch_size)
-        _require_tasks(tasks, num_fewshot, limit)
-        self.tasks = tasks
-        self.corpus = corpus
-        self.seq_len = seq_len
-        self.include_path = include_path
-        self.num_fewshot = num_fewshot
-        self.limit = limit
-        self.batch_size = batch_size
+    tasks: Sequence[str]
+    _: KW_ONLY
+    corpus: CorpusPart
+    seq_len: int
+    include_path: str | Path | None = None
+    num_fewshot: int | None = None
+    limit: int | None = None
+    batch_size: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_size("seq_len", self.seq_len)
+        require_size("batch_size", self.batch_size)
+        _require_tasks(self.tasks, self.num_fewshot, self.limit)
         self._prepared: tuple[Tasks, Tokenizer] | None = None
 
     def prepare(self, *, show_progress: bool = True) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.reports import Reports, Tallier
 from fidgpt.parallel import DataParallel
+from fidgpt.ranges import require_size
 from fidgpt.train.run_directory import RunError
 from fidgpt.train.step import GradientNorms, norms_of
 
@@ -37,8 +38,7 @@ class StepMeters:
     """
 
     def __init__(self, *, every: int = 10) -> None:
-        if every < 1:
-            raise ValueError(f"{every=} must be 1 or more steps.")
+        require_size("every", every)
         self.every = every
 
     def due(self, step: int) -> bool:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol, cast, runtime_checkable
@@ -17,6 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fidgpt.parallel import DataParallel
+from fidgpt.ranges import require_size
 from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
 
 __all__ = ["Determinism", "MemorySnapshot", "Observer", "Profiler", "Watchdog"]
@@ -90,6 +92,7 @@ class Determinism:
             ) from error
 
 
+@dataclass(eq=False, kw_only=True)
 class SomeSteps(abc.ABC):
     """Records steps `begin` to `begin + num_steps - 1`, counted from 1, on every process.
 
@@ -104,11 +107,12 @@ class SomeSteps(abc.ABC):
       ValueError: a number is below one.
     """
 
-    def __init__(self, *, begin: int = 10, num_steps: int = 3) -> None:
-        if begin < 1 or num_steps < 1:
-            raise ValueError(f"{begin=} and {num_steps=} must be 1 or more; steps count from 1.")
-        self.begin = begin
-        self.num_steps = num_steps
+    begin: int = 10
+    num_steps: int = 3
+
+    def __post_init__(self) -> None:
+        require_size("begin", self.begin)
+        require_size("num_steps", self.num_steps)
         self._recording = contextlib.ExitStack()
         self._files = Path()
 
@@ -154,6 +158,7 @@ class SomeSteps(abc.ABC):
         """Wrap the steps, and write the files whose names start with `files`."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Profiler(SomeSteps):
     """Traces some steps with torch's profiler.
 
@@ -171,17 +176,8 @@ class Profiler(SomeSteps):
       ValueError: a number is below one.
     """
 
-    def __init__(
-        self,
-        *,
-        begin: int = 10,
-        num_steps: int = 3,
-        with_stack: bool = False,
-        with_memory: bool = False,
-    ) -> None:
-        super().__init__(begin=begin, num_steps=num_steps)
-        self.with_stack = with_stack
-        self.with_memory = with_memory
+    with_stack: bool = False
+    with_memory: bool = False
 
     @contextmanager
     def recording(self, files: Path) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The number format that a model computes in, while its weights are kept in float32."""
 
 import copy
+from collections.abc import Iterable
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -47,36 +48,19 @@ class Precision(Protocol):
         ...
 
 
-class Float32:
-    """Computes in float32: the model is its own replica."""
-
-    dtype = torch.float32
-    scaling: LossScaling | None = None
-
-    def replica(self, model: Model) -> Model:
-        return model
-
-    def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        pass
-
-    def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        pass
-
-    def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
-        pass
-
-
-class _Narrow:
-    """Computes on a copy of the weights in a narrow format."""
+class _Format:
+    """Computes in a format; if it is narrower than float32, on a copy of the weights."""
 
     dtype: torch.dtype
 
     def replica(self, model: Model) -> Model:
-        """Return a copy of `model` in the format, with the same ties.
+        """Return the model, or a copy in the format with the same ties.
 
         A module whose attribute `keeps_float32` is true keeps the format of its own parameters and
         buffers, and shares its buffers with the model, so that what training counts there is kept.
         """
+        if self.dtype == torch.float32:
+            return model
         copies: dict[int, Tensor] = {}
         for module in model.modules():
             exact = getattr(module, "keeps_float32", False)
@@ -84,14 +68,13 @@ class _Narrow:
                 values = parameter.detach().clone() if exact else parameter.detach().to(self.dtype)
                 copies[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
             for buffer in module.buffers(recurse=False):
-                copies[id(buffer)] = buffer if exact else _narrowed(buffer, self.dtype)
+                dtype = self.dtype if buffer.is_floating_point() else buffer.dtype
+                copies[id(buffer)] = buffer if exact else buffer.to(dtype, copy=True)
         return copy.deepcopy(model, copies)
 
     @torch.no_grad()
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        if replica is model:
-            return
-        for weight, own in zip(model.parameters(), replica.parameters(), strict=True):
+        for weight, own in _pairs(model, replica):
             if own.grad is None:
                 continue
             if weight.grad is None:
@@ -102,21 +85,29 @@ class _Narrow:
 
     @torch.no_grad()
     def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        if replica is model:
-            return
-        for weight, own in zip(model.parameters(), replica.parameters(), strict=True):
+        for weight, own in _pairs(model, replica):
             if weight.grad is not None:
                 own.grad, weight.grad = weight.grad.to(own.dtype), None
 
     @torch.no_grad()
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
-        if replica is model:
-            return
-        for weight, own in zip(model.parameters(), replica.parameters(), strict=True):
+        for weight, own in _pairs(model, replica):
             own.copy_(weight)
 
 
-class BFloat16(_Narrow):
+def _pairs(model: nn.Module, replica: nn.Module) -> Iterable[tuple[nn.Parameter, nn.Parameter]]:
+    """Return the parameters of both; none if the model is its own replica."""
+    return () if replica is model else zip(model.parameters(), replica.parameters(), strict=True)
+
+
+class Float32(_Format):
+    """Computes in float32: the model is its own replica."""
+
+    dtype = torch.float32
+    scaling: LossScaling | None = None
+
+
+class BFloat16(_Format):
     """Computes on a bfloat16 copy of the weights, cast once a step.
 
     Autocast would cast each weight at each use and keep the rest in float32; here activations,
@@ -130,7 +121,7 @@ class BFloat16(_Narrow):
     scaling: LossScaling | None = None
 
 
-class Float16(_Narrow):
+class Float16(_Format):
     """Computes on a float16 copy of the weights, with the loss scaled: for GPUs without bfloat16.
 
     The range of float16 is 6e-8 to 65,504, and gradients may be smaller; the loss is multiplied
@@ -151,10 +142,6 @@ class Float16(_Narrow):
         self.scaling: LossScaling | None = LossScaling(
             init_scale=init_scale, growth_interval=growth_interval
         )
-
-
-def _narrowed(buffer: Tensor, dtype: torch.dtype) -> Tensor:
-    return buffer.to(dtype, copy=True) if buffer.is_floating_point() else buffer.clone()
 
 
 def native_precision() -> Precision:

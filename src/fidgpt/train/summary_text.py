@@ -50,9 +50,9 @@ def _rows(rows: Sequence[tuple[str, str]]) -> Table:
 
 def _model(summary: Summary) -> list[tuple[str, str]]:
     count, facts, cached = summary.parameters, summary.facts, _UNKNOWN
-    if (cache := summary.cache) is not None:
-        context = f"{bytes_text(cache.context)} for {cache.seq_len:,}"
-        cached = f"{bytes_text(cache.token)} a token, {context}"
+    if summary.cache is not None:
+        token, context, seq_len = summary.cache
+        cached = f"{bytes_text(token)} a token, {bytes_text(context)} for {seq_len:,}"
     rows = [("parameters", f"{count.total:,}{_in_words(count.total)}")]
     if facts.trained_parameters != count.total:
         rows.append(

@@ -32,7 +32,7 @@ from fidgpt.train.facts import (
     Facts,
     GroupFacts,
     Summary,
-    cache_size,
+    cache_sizes,
     call_text,
     measured_flops,
     parameter_groups,
@@ -635,7 +635,7 @@ class Trainer:
             parameters=cost.count_parameters(self.model),
             places=cost.cost_by_place(self.model, seq_len=self.seq_len, measured=known),
             runs_without_memory=measured is not None,
-            cache=cache_size(self.model, self.precision, seq_len=self.seq_len),
+            cache=cache_sizes(self.model, self.precision, seq_len=self.seq_len),
             groups=self.parameter_groups(),
         )
 

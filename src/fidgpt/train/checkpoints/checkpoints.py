@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,7 @@ def cannot_write(final: Path, error: Exception, size: int) -> str:
     )
 
 
+@dataclass(eq=False, kw_only=True)
 class Checkpoints:
     """Saves every `every` steps (None: only the last one) and keeps the newest `keep_last`.
 
@@ -125,27 +127,19 @@ class Checkpoints:
       mirror: keeps a second copy in storage at a URL.
     """
 
-    def __init__(
-        self,
-        *,
-        every: int | None,
-        keep_last: int,
-        keep: Sequence[KeepEvery] = (),
-        temporary: EveryMinutes | None = None,
-        best: KeepBest | None = None,
-        writer: Writer | None = None,
-        mirror: Mirror | None = None,
-    ) -> None:
-        require_size("every", every)
-        require_size("keep_last", keep_last)
-        retention.check_keep(keep)
-        self.every = every
-        self.keep_last = keep_last
-        self.keep = keep
-        self.temporary = temporary
-        self.best = best
-        self.mirror = mirror
-        self._writer = writer or WriteAtOnce()
+    every: int | None
+    keep_last: int
+    keep: Sequence[KeepEvery] = ()
+    temporary: EveryMinutes | None = None
+    best: KeepBest | None = None
+    writer: Writer | None = None
+    mirror: Mirror | None = None
+
+    def __post_init__(self) -> None:
+        require_size("every", self.every)
+        require_size("keep_last", self.keep_last)
+        retention.check_keep(self.keep)
+        self._writer = self.writer or WriteAtOnce()
         self._peers: Peers | None = None
 
     def planned(self, step: int, *, num_steps: int) -> list[str]:

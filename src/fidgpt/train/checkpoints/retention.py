@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fidgpt.ranges import require_positive, require_size
+
 __all__ = ["EveryMinutes", "KeepBest", "KeepEvery"]
 
 # Why a checkpoint was saved.
@@ -21,10 +23,8 @@ class KeepEvery:
     """
 
     def __init__(self, *, every: int, until: int | None = None) -> None:
-        if every < 1:
-            raise ValueError(f"{every=} must be 1 or more steps.")
-        if until is not None and until < 1:
-            raise ValueError(f"{until=} must be 1 or a later step, or None for no end.")
+        require_size("every", every)
+        require_size("until", until)
         if until is not None and until < every:
             raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
         self.every = every
@@ -40,8 +40,7 @@ class EveryMinutes:
     """
 
     def __init__(self, minutes: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        if not minutes > 0:
-            raise ValueError(f"{minutes=} must be more than 0.")
+        require_positive("minutes", minutes)
         self.minutes = minutes
         self._clock = clock
         self._last = clock()
