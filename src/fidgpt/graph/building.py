@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -18,7 +19,6 @@ from fidgpt.graph.fiddle import (
     PreparedConfig,
     all_arguments,
     call,
-    call_directly,
     failed_call,
     raw_arguments,
 )
@@ -221,7 +221,7 @@ def _try_node(value: Any, built: dict[int, Any], called: dict[int, Any]) -> None
     held = {id(child) for _, child in children(value) if IS_NODE[type(child)]}
     is_factory = isinstance(value, fdl.ArgFactory)
     if is_factory or (isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value))):
-        made = _made(value, called, held, call_directly)
+        made = _made(value, called, held, partial(call, directly=True))
     else:
         made = None
     if (one := _made(value, built, held, call)) is not None:

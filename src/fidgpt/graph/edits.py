@@ -24,9 +24,10 @@ from fidgpt.graph.fiddle import (
     Key,
     all_arguments,
     assign,
-    default_container_of,
+    default_factory_of,
     default_of,
     kind_of,
+    makes_container,
     nonempty_tags,
     parameter_names,
     parameters_of,
@@ -402,8 +403,9 @@ def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -
     now = ref.value
     is_argument = isinstance(ref.container, fdl.Buildable)
     if now is fdl.NO_VALUE and is_argument:
-        made = default_container_of(ref.container, ref.key)
-        now = default_of(ref.container, ref.key) if made is None else made
+        factory = default_factory_of(ref.container, ref.key)
+        now = default_of(ref.container, ref.key)
+        now = factory() if makes_container(factory) else now
     if sign == "+" and type(now) in _ITEMS:
         return _extended(root, ref, now, text, parts)
     with at(f"{ref.path}{sign}={text}"):

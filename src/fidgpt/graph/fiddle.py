@@ -71,16 +71,16 @@ def first_variadic(part: fdl.Buildable) -> int | None:
     return part.__signature_info__.var_positional_start
 
 
-def call(part: fdl.Buildable, arguments: dict[Any, Any]) -> Any:
-    """Call what a node calls, as `fdl.build` does once the arguments are built."""
-    args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
-    return part.__build__(*args, **keywords)
+def call(part: fdl.Buildable, arguments: dict[Any, Any], *, directly: bool = False) -> Any:
+    """Call what a node calls, as `fdl.build` does once the arguments are built.
 
-
-def call_directly(part: fdl.Buildable, arguments: dict[Key, Any]) -> Any:
-    """Call what a factory calls, instead of making a factory of it."""
+    Args:
+      part: the node.
+      arguments: its arguments, built.
+      directly: whether to call what a factory calls, instead of making a factory of it.
+    """
     args, keywords = part.__signature_info__.transform_to_args_kwargs(arguments)
-    return fdl.get_callable(part)(*args, **keywords)
+    return (part.__fn_or_cls__ if directly else part.__build__)(*args, **keywords)
 
 
 class PreparedConfig(fdl.Config[T]):
@@ -155,7 +155,7 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:
-    """The arguments that are set, in the order of the signature."""
+    """Return the arguments that are set, in the order of the signature."""
     named, known = named_defaults(part), part.__arguments__
     if named is None:
         return fdl.ordered_arguments(part)
@@ -165,7 +165,7 @@ def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:
 
 
 def all_arguments(part: fdl.Buildable) -> dict[Key, Any]:
-    """All arguments: what is set, else the default, else `fdl.NO_VALUE`.
+    """Return all arguments: what is set, else the default, else `fdl.NO_VALUE`.
 
     Elements of `*args` and `**kwargs` that carry a tag and no value are among them, which Fiddle
     itself does not list.
@@ -181,7 +181,7 @@ def all_arguments(part: fdl.Buildable) -> dict[Key, Any]:
 
 
 def named_defaults(part: fdl.Buildable) -> Mapping[Key, Any] | None:
-    """The defaults of a part that takes arguments by name only, in the order of its signature.
+    """Return the defaults of a node that takes arguments by name only, in the signature's order.
 
     `fdl.NO_VALUE` stands where there is none. None where there may be arguments without a name, or
     with any name.
@@ -217,7 +217,7 @@ def _position(part: fdl.Buildable, key: Key) -> tuple[int, int]:
 
 
 def default_of(part: fdl.Buildable, key: Key) -> Any:
-    """The default of a parameter; `fdl.NO_VALUE` where it has none."""
+    """Return the default of a parameter; `fdl.NO_VALUE` where it has none."""
     if (named := named_defaults(part)) is not None:
         return named.get(key, fdl.NO_VALUE)
     parameter = parameter_of(part, key)
@@ -227,37 +227,20 @@ def default_of(part: fdl.Buildable, key: Key) -> Any:
 
 
 def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
-    """Return the class or function that creates a dataclass field's default; None for others."""
-    factory = _factory_of(part, key)
-    return None if _makes_container(factory) else factory
+    """Return what creates the default of a dataclass field for each call; None for others."""
+    function = fdl.get_callable(part)
+    fields = dataclasses.fields(function) if dataclasses.is_dataclass(function) else ()
+    factories = [field.default_factory for field in fields if field.name == str(key)]
+    return next((one for one in factories if one is not dataclasses.MISSING), None)
 
 
-def default_container_of(part: fdl.Buildable, key: Key) -> Any:
-    """Return the empty list or dict that is created as a dataclass field's default; else None."""
-    factory = _factory_of(part, key)
-    return factory() if _makes_container(factory) else None
-
-
-def has_factory(part: fdl.Buildable, key: Key) -> bool:
-    """Whether a parameter's default is created for each call, by a class, a list or a function."""
-    return _factory_of(part, key) is not None
-
-
-def _makes_container(factory: Any) -> bool:
+def makes_container(factory: Any) -> bool:
+    """Whether a default factory makes an empty list, dict, set or tuple."""
     return isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
 
 
-def _factory_of(part: fdl.Buildable, key: Key) -> Any:
-    function = fdl.get_callable(part)
-    if not dataclasses.is_dataclass(function):
-        return None
-    fields = {field.name: field.default_factory for field in dataclasses.fields(function)}
-    factory = fields.get(str(key), dataclasses.MISSING)
-    return None if factory is dataclasses.MISSING else factory
-
-
 def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:
-    """The parameter that takes an argument: `*args` and `**kwargs` take what no other does.
+    """Return the parameter that takes an argument: `*args` and `**kwargs` take what no other does.
 
     None where nothing takes it.
     """
@@ -280,7 +263,7 @@ def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:
 
 
 def assign(part: fdl.Buildable, key: Key, value: Any) -> None:
-    """Sets an argument by its name, or by its number where it has none.
+    """Set an argument by its name, or by its number where it has none.
 
     Raises:
       AttributeError, IndexError: there is no such argument.
@@ -290,7 +273,7 @@ def assign(part: fdl.Buildable, key: Key, value: Any) -> None:
     if isinstance(key, str):
         setattr(part, key, value)
         return
-    # Fiddle refuses to set an element of *args that is not there yet, or that was left open.
+    # Fiddle refuses to set an element of *args that is not there yet, or that is unset.
     first = part.__signature_info__.var_positional_start
     if parameter_of(part, key) is None or (
         first is not None and key > first and not {key, key - 1} & all_arguments(part).keys()
@@ -300,7 +283,7 @@ def assign(part: fdl.Buildable, key: Key, value: Any) -> None:
 
 
 def unset(part: fdl.Buildable, key: Key) -> None:
-    """Takes an argument away; its tags stay."""
+    """Remove an argument; its tags stay."""
     if isinstance(key, str):
         delattr(part, key)
     else:  # Fiddle's own `del part[i]` would move the arguments that follow

@@ -17,7 +17,7 @@ from fidgpt.graph.fiddle import (
     assign,
     default_factory_of,
     default_of,
-    has_factory,
+    makes_container,
     named_defaults,
     parameter_of,
     parameters_of,
@@ -318,7 +318,8 @@ def unwrapped(ref: ParameterRef) -> ParameterRef:
 def _in_default(root: Any, ref: ParameterRef, key: Key, path: str) -> ParameterRef:
     """Return a parameter of what the default factory of an unset parameter makes."""
     factory = default_factory_of(ref.container, ref.key)
-    if factory is None or not (isinstance(factory, type) or inspect.signature(factory).parameters):
+    is_part = isinstance(factory, type) or (factory and inspect.signature(factory).parameters)
+    if not is_part or makes_container(factory):
         raise ConfigError(_not_set(ref, path))
     is_called_later = isinstance(ref.container, fdl.Partial | fdl.ArgFactory)
     part = (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
@@ -343,7 +344,7 @@ def _nothing_at(root: Any, ref: ParameterRef, key: Key, path: str) -> ConfigErro
 
 def _not_set(ref: ParameterRef, path: str) -> str:
     message = f"{ref.path} is not set, so there is nothing at {path}."
-    if has_factory(ref.container, ref.key):
+    if default_factory_of(ref.container, ref.key):
         return f"{message} Its default is created by the code: set it whole, set:{ref.path}=..."
     default = type(default_of(ref.container, ref.key))
     if default in (type(None), type(fdl.NO_VALUE)) and not can_be_typed(ref.hint):
