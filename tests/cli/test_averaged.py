@@ -37,7 +37,7 @@ def test_the_average_is_read_and_not_the_last_weights(command: Command, tmp_path
     assert scores(command, first, "--averaged") != own
 
 
-def test_who_has_no_average_says_so(command: Command, tmp_path: Path) -> None:
+def test_a_run_without_an_average(command: Command, tmp_path: Path) -> None:
     run = train_run(command, tmp_path / "run")
     with flagsaver.flagsaver():
         failed = command(sample.main, run, "--averaged", "--prompt=def ")

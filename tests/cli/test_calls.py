@@ -1,4 +1,4 @@
-"""Reading a call as somebody types it: names, arguments by annotation, commas, quotes."""
+"""Reading a call as typed: names, arguments by annotation, commas, quotes."""
 
 from typing import Any, Literal
 
@@ -107,7 +107,7 @@ def test_wrong_arguments(text: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_a_function_that_takes_nothing_says_so() -> None:
+def test_a_function_without_parameters() -> None:
     with pytest.raises(ConfigError, match=r"^f takes no arguments, and is given 1\.$"):
         call_with(lambda: None, parse_call("f(1)"))
 

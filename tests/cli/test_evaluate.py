@@ -120,16 +120,16 @@ def test_texts_of_ones_own_are_measured_whole(command: Command, run: str, tmp_pa
 
 def test_a_directory_and_what_to_measure_are_needed(command: Command, tmp_path: Path) -> None:
     assert "name one directory" in command(evaluate.main).err
-    said = command(evaluate.main, "runs/none", "--limit=3").err
-    assert "--limit has no effect without --tasks" in said
-    said = command(evaluate.main, "runs/none", "--tasks=one", "--seq_len=3").err
-    assert "--seq_len says something of --text, which is not given" in said
-    said = command(evaluate.main, "runs/none", "--batch_size=3").err
-    assert "--batch_size says something of --text or --tasks, which is not given" in said
+    err = command(evaluate.main, "runs/none", "--limit=3").err
+    assert "--limit has no effect without --tasks" in err
+    err = command(evaluate.main, "runs/none", "--tasks=one", "--seq_len=3").err
+    assert "--seq_len has no effect without --text." in err
+    err = command(evaluate.main, "runs/none", "--batch_size=3").err
+    assert "--batch_size has no effect without --text or --tasks." in err
     assert "holds no run" in command(evaluate.main, str(tmp_path)).err
 
 
-def test_of_a_model_of_the_hub_one_says_what_to_measure(
+def test_a_model_of_the_hub_needs_a_text_or_a_task(
     command: Command, run: str, tmp_path: Path
 ) -> None:
     hub = str(tmp_path / "hub")

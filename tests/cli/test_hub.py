@@ -42,8 +42,8 @@ def test_a_run_begins_with_the_weights(command: Command, hub: Path, tmp_path: Pa
     flags = (f'--config=config:from_hf("{hub}")', *QUICK, "--config=tag:LearningRate=0")
     assert "load_hf" in command(train.main, *flags, "--dry_run").out
     assert command(train.main, *flags, f"--run_dir={run}").status == 0
-    status, said, _ = command(export.main, str(run), str(out))
-    assert (status, said) == (0, f"{out} holds a LlamaForCausalLM of transformers.\n")
+    status, written, _ = command(export.main, str(run), str(out))
+    assert (status, written) == (0, f"{out} holds a LlamaForCausalLM of transformers.\n")
     ours, theirs = (load_file(path / "model.safetensors") for path in (out, hub))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
@@ -54,19 +54,19 @@ def test_a_run_begins_with_the_weights(command: Command, hub: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
 @pytest.mark.parametrize(
-    ("said", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)]
+    ("written", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)]
 )
 def test_a_text_is_written_in_the_format_of_the_file(
     command: Command,
     hub: Path,
     monkeypatch: pytest.MonkeyPatch,
     key: str,
-    said: str,
+    written: str,
     dtype: torch.dtype,
 ) -> None:
     config = json.loads((hub / "config.json").read_text())
     del config["dtype"]
-    (hub / "config.json").write_text(json.dumps(config | {key: said}))
+    (hub / "config.json").write_text(json.dumps(config | {key: written}))
     seen: list[torch.dtype] = []
 
     def watch(model: nn.Module) -> None:

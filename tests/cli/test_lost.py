@@ -60,7 +60,7 @@ def test_the_command_that_began_it_finds_the_copies(
     assert (tmp_path / "run/checkpoints/step_00000002").exists()
 
 
-def test_the_same_command_without_that_says_how_to_go_on(
+def test_the_same_command_without_that_explains_how_to_resume(
     command: Command, flags: list[str], lost: list[tuple[int, float]], tmp_path: Path
 ) -> None:
     done = command(train.main, *flags, f"--run_dir={tmp_path}/run")
@@ -88,7 +88,7 @@ def test_what_is_no_copy(command: Command, tmp_path: Path, resume: str, wrong: s
     assert not (tmp_path / "again").exists()
 
 
-def test_where_it_is_to_go_on_must_be_said(command: Command) -> None:
+def test_the_directory_to_resume_in_must_be_named(command: Command) -> None:
     done = command(train.main, "--resume=gs://bucket/run")
     assert done.status == 2
     assert "name with --run_dir" in done.err

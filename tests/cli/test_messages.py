@@ -69,7 +69,7 @@ ON_THE_COMMAND_LINE = [
     ("a formula that leaves no whole number", ["--config=set:seed={num_steps} / 7"]),
     ("a number computed from itself", ["--config=set:num_steps={num_steps} + 1"]),
     ("two from each other", ["--config=set:seed={num_steps}", "--config=set:num_steps={seed}"]),
-    ("a tag that a formula cannot hear", ["--config=set:num_steps={HiddenDim}"]),
+    ("a tag that a formula cannot inherit", ["--config=set:num_steps={HiddenDim}"]),
     ("what is no arithmetic", ["--config=set:num_steps=len({seed})"]),
     ("a part that there is not", ["--config=set:model.norm=RMSNrm()"]),
     ("a misspelt argument of a part", ["--config=set:model.norm=RMSNorm(epps=1e-6)"]),
@@ -82,7 +82,7 @@ ON_THE_COMMAND_LINE = [
     ("a value in place of a part", ["--config=use:samples=None"]),
     ("a part for a number", ["--config=use:seed=RMSNorm"]),
     ("a tie to a number", ["--config=tie:model.norm=model.hidden_dim"]),
-    ("a tie to what is made anew", ["--config=tie:model.norm=model.blocks[0].mlp_norm"]),
+    ("a tie to what is made for every call", ["--config=tie:model.norm=model.blocks[0].mlp_norm"]),
     ("nothing to untie", ["--config=untie:model.norm"]),
     ("an item of a list to delete", ["--config=del:trackers[0]"]),
     ("a module that there is not", ["--config=fiddler:lab.changes.deeper"]),
@@ -108,12 +108,12 @@ IN_A_SWEEP = [
 ]
 
 
-def unsaid(cfg: Any) -> Any:
+def unset(cfg: Any) -> Any:
     cfg.model.norm = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=1e4)
     return bind(cfg)
 
 
-def said_twice(cfg: Any) -> Any:
+def set_twice(cfg: Any) -> Any:
     teacher = clone(cfg.model)
     teacher.hidden_dim = 64
     teacher.norm = cfg.model.norm
@@ -121,12 +121,12 @@ def said_twice(cfg: Any) -> Any:
     return bind(cfg)
 
 
-def said_twice_by_one(cfg: Any) -> Any:
+def set_twice_by_one(cfg: Any) -> Any:
     fdl.add_tag(cfg.model, "dropout", HiddenDim)
     return bind(cfg)
 
 
-def said_under_two_tags(cfg: Any) -> Any:
+def set_under_two_tags(cfg: Any) -> Any:
     fdl.add_tag(cfg.model.norm, "hidden_dim", NumLayers)
     return bind(cfg)
 
@@ -201,10 +201,10 @@ IN_A_FILE = {
 }
 
 IN_PYTHON = [
-    unsaid,
-    said_twice,
-    said_twice_by_one,
-    said_under_two_tags,
+    unset,
+    set_twice,
+    set_twice_by_one,
+    set_under_two_tags,
     computed_from_itself,
     an_optimizer_as_attention,
     a_missing_argument,

@@ -14,7 +14,7 @@ Main = Callable[[list[str]], int]
 Command = Callable[..., Any]
 
 
-def pipe_nobody_reads() -> IO[str]:
+def pipe_without_reader() -> IO[str]:
     """A pipe whose reader has gone."""
     read, write = os.pipe()
     os.close(read)
@@ -38,7 +38,7 @@ def answering(status: int, *, flush: bool, text: str = "a line") -> Main:
 
 @pytest.mark.parametrize("text", ["a line", "a page\n" * 10_000])
 @pytest.mark.parametrize("flush", [False, True])
-@pytest.mark.parametrize(("output", "ends"), [(pipe_nobody_reads, 0), (full_disk, app.MISTAKE)])
+@pytest.mark.parametrize(("output", "ends"), [(pipe_without_reader, 0), (full_disk, app.MISTAKE)])
 def test_what_cannot_be_printed_ends_without_a_traceback(
     output: Callable[[], IO[str]],
     ends: int,
@@ -56,8 +56,8 @@ def test_what_cannot_be_printed_ends_without_a_traceback(
     assert done.err.count("error: standard output cannot be written (No space left") == bool(ends)
 
 
-@pytest.mark.parametrize("output", [pipe_nobody_reads, full_disk])
-def test_how_a_run_ended_is_told_to_a_scheduler_whoever_reads(
+@pytest.mark.parametrize("output", [pipe_without_reader, full_disk])
+def test_the_exit_status_of_a_run_is_kept(
     output: Callable[[], IO[str]], monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     with output() as nowhere:

@@ -65,7 +65,7 @@ def test_steps_at_which_it_turns_are_marked() -> None:
     assert turns_of([0.5]) == [Turn(1, 0.5, "first step")]
 
 
-def test_of_many_turns_the_first_and_the_last_are_told() -> None:
+def test_the_first_and_the_last_of_many_turns_are_shown() -> None:
     schedule = Phases(num_steps=1000, warmup=0, cycles=50, shape=LinearDecay())
     lines = schedule_text(schedule, num_steps=1000, peaks=PEAKS).splitlines()
     assert len(lines) < 40
@@ -84,7 +84,7 @@ def test_the_largest_rate_can_be_drawn() -> None:
     assert text.splitlines()[-1].split() == ["500", "1.7e+308", "1", "last", "step"]
 
 
-def test_groups_that_learn_at_another_rate_are_told() -> None:
+def test_groups_with_another_learning_rate_are_shown() -> None:
     peaks = [("matrices", 0.1), ("vectors", 0.1), ("tables", 0.05)]
     schedule = Phases(num_steps=10, warmup=2, shape=NoDecay())
     assert schedule_text(schedule, num_steps=10, peaks=peaks).splitlines()[-1] == (
@@ -107,7 +107,7 @@ def test_the_command_draws_what_the_run_would_do(command: Callable[..., Any]) ->
     ]
 
 
-def test_a_curve_that_leaps_is_told_by_its_leaps() -> None:
+def test_a_curve_with_jumps_is_shown_by_its_jumps() -> None:
     assert turns_of([0.25, 0.25, 0.5, 0.5, 1.0]) == [
         Turn(1, 0.25, "first step"),
         Turn(3, 0.5, "from here"),

@@ -1,4 +1,4 @@
-"""What is told of an old file: each change once, however many parts have it."""
+"""Warnings about an old file: each change once, however many components have it."""
 
 import pytest
 

@@ -63,16 +63,16 @@ class TestRepro:
     def test_parts_are_called_as_directives_call_them(self, function: Any, name: str) -> None:
         assert part_name(function, own_catalogue()) == name
 
-    def test_what_no_directive_says_is_told(self) -> None:
+    def test_what_no_directive_makes_is_listed(self) -> None:
         cfg = configs.debug()
         fdl.add_tag(cfg.samples, "num_tokens", tags.NumSteps)
         assert command_for(cfg, own_catalogue()).splitlines() == [
             "python train.py --config=config:debug",
-            "# No directive says the rest:",
+            "# No directive makes the rest:",
             "#   ~ samples.num_tokens: tagged NumSteps",
         ]
 
-    def test_a_file_that_says_more_than_directives_is_named(
+    def test_a_file_with_more_than_directives_is_named(
         self, command: Command, tmp_path: Path
     ) -> None:
         cfg = configs.debug()
@@ -104,18 +104,18 @@ class TestRepro:
     ) -> None:
         done: list[Sequence[str]] = []
 
-        def counted(said: Sequence[str], *rest: Any, **options: Any) -> Any:
-            done.append(said)
-            return compose(said, *rest, **options)
+        def counted(directives: Sequence[str], *rest: Any, **options: Any) -> Any:
+            done.append(directives)
+            return compose(directives, *rest, **options)
 
         monkeypatch.setattr(again, "compose", counted)
         text = directives_from(configs.base(), "config:debug", own_catalogue())
         assert "--config=set:num_steps=450" in text
-        assert all(len(said) == 1 for said in done)
+        assert all(len(directives) == 1 for directives in done)
 
 
 CATALOGUE = own_catalogue()
-SAID = [
+DIRECTIVES = [
     ["config:base", "set:seed=5", "set:batch_size=96"],
     ["config:base", "fiddler:use_sinusoidal_positions", "set:optimizer.weight_decay=0.3"],
     ["config:base", "fiddler:use_squared_relu", "set:num_steps=777", "tag:LearningRate=3e-4"],
@@ -127,12 +127,12 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("said", SAID, ids=" ".join)
-def test_nobody_need_know_how_a_graph_was_made(said: list[str]) -> None:
+@pytest.mark.parametrize("directives", DIRECTIVES, ids=" ".join)
+def test_a_graph_is_reproduced_without_its_history(directives: list[str]) -> None:
     """The nearest config is found, and about as few directives, from what the graph holds alone."""
-    cfg = load(dump(compose(said, CATALOGUE).config))
+    cfg = load(dump(compose(directives, CATALOGUE).config))
     found = shlex.split(command_for(cfg, CATALOGUE, directives=["config_file:it.json"]))
     directives = [one.removeprefix("--config=") for one in found[2:]]
-    assert directives[0] == said[0]
-    assert len(directives) <= len(said) + 1
+    assert directives[0] == directives[0]
+    assert len(directives) <= len(directives) + 1
     assert fingerprint(compose(directives, CATALOGUE).config) == fingerprint(cfg)

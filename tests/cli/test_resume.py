@@ -100,9 +100,9 @@ def test_a_dry_run_refuses_what_the_checkpoint_would(
 def test_a_dry_run_ends_as_the_run_itself(
     command: Command, tmp_path: Path, begun: list[str], change: str, fits: bool
 ) -> None:
-    said = ["config:debug", "set:num_steps=2", "set:checkpoints.every=1", *begun]
+    directives = ["config:debug", "set:num_steps=2", "set:checkpoints.every=1", *begun]
     path = tmp_path / "run"
-    flags = [f"--config={one}" for one in said]
+    flags = [f"--config={one}" for one in directives]
     assert command(train.main, *flags, f"--run_dir={path}").status in (0, None)
     files = {one: one.stat().st_mtime_ns for one in path.rglob("*")}
     resume = [f"--resume={path}", f"--config={change}", "--allow_noop", "--until_step=3"]
@@ -130,7 +130,7 @@ def test_a_change_can_be_looked_at_first(command: Command, run_directory: Path) 
     assert out == "~ num_steps: 2 -> 4, inherited by 2 parameters\n"
 
 
-def test_what_it_went_on_with_is_told_after_what_it_began_with(
+def test_later_changes_are_shown_after_the_first_ones(
     command: Command, run_directory: Path
 ) -> None:
     flags = ["--config=set:samples.num_tokens=8", "--config=set:num_steps=3"]

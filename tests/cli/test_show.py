@@ -159,7 +159,7 @@ class TestWhy:
         assert (status, err) == (0, "")
         assert out.splitlines()[1] == f"  7  set by {run_directory}/config.json"
 
-    def test_a_history_that_is_no_file_is_said_aloud_and_left_aside(
+    def test_a_history_that_cannot_be_read_is_ignored_with_a_warning(
         self, command: Command, run_directory: Path
     ) -> None:
         (run_directory / "provenance.json").unlink()
@@ -167,7 +167,7 @@ class TestWhy:
         err = command(train.main, f"--resume={run_directory}", "--why=seed").err
         assert err == f"{run_directory}/provenance.json is ignored: Is a directory.\n"
 
-    def test_a_damaged_history_is_said_aloud_and_left_aside(
+    def test_a_damaged_history_is_ignored_with_a_warning(
         self, command: Command, run_directory: Path
     ) -> None:
         (run_directory / "provenance.json").write_text("{")
@@ -177,8 +177,8 @@ class TestWhy:
 
     def test_history_is_no_part_of_the_content(self, run_directory: Path) -> None:
         assert "directive" not in (run_directory / "config.json").read_text()
-        told = json.loads((run_directory / "provenance.json").read_text())
-        assert told["seed"][-1] == {"value": "7", "by": "directive 4: set:seed=7"}
+        recorded = json.loads((run_directory / "provenance.json").read_text())
+        assert recorded["seed"][-1] == {"value": "7", "by": "directive 4: set:seed=7"}
 
     def test_a_wrong_path(self, command: Command) -> None:
         status, out, err = command(train.main, DEBUG, "--why=model.hiden_dim")

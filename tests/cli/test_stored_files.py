@@ -35,7 +35,7 @@ fsspec.register_implementation("locked", Locked, clobber=True)
 @pytest.fixture
 def longer() -> Any:
     cfg = debug()
-    with attributed_to("somebody far away"):
+    with attributed_to("a distant user"):
         cfg.num_steps = 20
     return cfg
 
@@ -52,16 +52,16 @@ def put(url: str, text: str) -> None:
         file.write(text)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_run_in_storage_is_read_with_who_said_what(
+def test_a_run_in_storage_is_read_with_its_history(
     command: Command, store: str, longer: Any
 ) -> None:
     put(f"{store}/config.json", dump(longer))
     put(f"{store}/provenance.json", dump_provenance(longer))
-    said = (f"--config=config_file:{store}/config.json", "--diff=debug", "--why=num_steps")
-    status, out, err = command(train.main, *said)
+    flags = (f"--config=config_file:{store}/config.json", "--diff=debug", "--why=num_steps")
+    status, out, err = command(train.main, *flags)
     assert (status, err) == (0, "")
     assert out.startswith("num_steps = 20\n  20  set by")
-    assert "somebody far away" in out
+    assert "a distant user" in out
     assert out.endswith(ONE_CHANGE)
 
 
@@ -69,8 +69,8 @@ def test_without_its_history_it_is_read_all_the_same(
     command: Command, store: str, longer: Any
 ) -> None:
     put(f"{store}/config.json", dump(longer))
-    said = (f"--config=config_file:{store}/config.json", "--diff=debug")
-    assert command(train.main, *said) == (0, ONE_CHANGE, "")
+    flags = (f"--config=config_file:{store}/config.json", "--diff=debug")
+    assert command(train.main, *flags) == (0, ONE_CHANGE, "")
 
 
 def test_what_differs_from_a_run_or_a_file_in_storage(
@@ -79,14 +79,14 @@ def test_what_differs_from_a_run_or_a_file_in_storage(
     put(f"{store}/config.json", dump(longer))
     put(f"{store}/other.yaml", dump(longer, form="yaml"))
     for named in (store, f"{store}/", f"{store}/config.json", f"{store}/other.yaml"):
-        told = command(train.main, "--config=config:debug", f"--diff={named}")
-        assert told == (0, "~ num_steps: 20 -> 10, inherited by 2 parameters\n", "")
+        done = command(train.main, "--config=config:debug", f"--diff={named}")
+        assert done == (0, "~ num_steps: 20 -> 10, inherited by 2 parameters\n", "")
 
 
 def test_a_patch_in_storage_is_applied(command: Command, store: str, longer: Any) -> None:
     put(f"{store}/longer.patch", dump_patch(diff(debug(), clone(longer))))
-    said = ("--config=config:debug", f"--config=patch:{store}/longer.patch", "--diff=debug")
-    assert command(train.main, *said) == (0, ONE_CHANGE, "")
+    flags = ("--config=config:debug", f"--config=patch:{store}/longer.patch", "--diff=debug")
+    assert command(train.main, *flags) == (0, ONE_CHANGE, "")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,6 @@ def test_a_patch_in_storage_is_applied(command: Command, store: str, longer: Any
         ("nowhere://runs/config.json", "Protocol not known: nowhere."),
     ],
 )
-def test_storage_that_cannot_be_read_says_why(command: Command, url: str, reason: str) -> None:
+def test_unreadable_storage(command: Command, url: str, reason: str) -> None:
     status, _, err = command(train.main, f"--config=config_file:{url}", "--print")
     assert (status, err.splitlines()[-1]) == (2, f"  {url} cannot be read: {reason}")

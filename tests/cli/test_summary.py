@@ -19,7 +19,7 @@ Command = Callable[..., Any]
 
 
 class Averaging(nn.Module):
-    """An attention that says nothing of what it computes."""
+    """An attention that does not declare what it computes."""
 
     def __init__(self, *, hidden_dim: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def rows(text: str) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match}
 
 
-def test_it_says_what_a_run_costs(command: Command) -> None:
+def test_the_cost_of_a_run(command: Command) -> None:
     done = command(train.main, DEBUG, SUMMARY)
     assert (done.status, done.err) == (0, "")
     shown = rows(done.out)
@@ -67,7 +67,7 @@ def test_a_named_machine_need_not_be_there(command: Command) -> None:
     assert eight["FLOPs"] == one["FLOPs"]
 
 
-def test_a_machine_that_nobody_knows_is_refused(command: Command) -> None:
+def test_an_unknown_machine_is_rejected(command: Command) -> None:
     done = command(train.main, DEBUG, SUMMARY, "--hardware=abacusx4")
     assert done.status == 2
     assert "'abacus' of 'abacusx4'" in done.err
@@ -81,7 +81,7 @@ def test_machines_have_names() -> None:
     assert machine_named("cpux1", torch.float32).device.type == "cpu"
 
 
-def test_an_attention_that_says_nothing_is_counted_and_named(command: Command) -> None:
+def test_an_attention_that_declares_nothing_is_counted_and_named(command: Command) -> None:
     part = f"{__name__}.Averaging(hidden_dim=32)"
     use = f"--config=use:model.blocks[0].attention={part}"
     done = command(train.main, f"--allow={__name__}", DEBUG, use, SUMMARY)
@@ -96,10 +96,10 @@ def test_a_large_model_is_counted_without_memory(command: Command) -> None:
     """As wide as Llama 3.1 405B (arXiv:2407.21783, table 3), with a tenth of its layers."""
     layers, hidden, ffn, vocab = 12, 16384, 53248, 128256
     sizes = {"hidden_dim": hidden, "num_layers": layers, "blocks[0].mlp.ffn_dim": ffn}
-    said = [f"--config=set:model.{name}={size}" for name, size in sizes.items()]
+    flags = [f"--config=set:model.{name}={size}" for name, size in sizes.items()]
     heads = ["--config=tag:HeadDim=128", "--config=set:**.num_kv_heads=8"]
     tables = [f"--config=tag:VocabSize={vocab}", "--config=set:seq_len=8192"]
-    done = command(train.main, BASE, *said, *heads, *tables, SUMMARY, "--hardware=h100x8")
+    done = command(train.main, BASE, *flags, *heads, *tables, SUMMARY, "--hardware=h100x8")
     assert done.status == 0, done.err
     layer = 2 * hidden**2 + 2 * hidden * 8 * 128 + 3 * hidden * ffn + 2 * hidden
     total = layers * layer + hidden + vocab * hidden

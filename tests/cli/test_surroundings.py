@@ -1,4 +1,4 @@
-"""A run directory says what the run was made in, and nothing that is secret."""
+"""A run directory records the environment of the run, and no secrets."""
 
 import json
 import subprocess
@@ -12,10 +12,10 @@ from fidgpt.compose.environment import environment, patch
 
 
 def test_what_another_machine_needs() -> None:
-    said = environment()
-    assert json.loads(json.dumps(said)) == said
-    assert {"time", "python", "platform", "working_directory", "threads", "git"} <= said.keys()
-    packages, hardware = said["packages"], said["hardware"]
+    found = environment()
+    assert json.loads(json.dumps(found)) == found
+    assert {"time", "python", "platform", "working_directory", "threads", "git"} <= found.keys()
+    packages, hardware = found["packages"], found["hardware"]
     assert isinstance(packages, dict) and isinstance(hardware, dict)
     assert packages["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert {"fidgpt", "safetensors", "fiddle"} <= packages.keys() and len(packages) > 10

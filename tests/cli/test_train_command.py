@@ -32,7 +32,7 @@ def train_two_steps(command: Command, path: Path, *more: str) -> Any:
 
 
 class TestPrint:
-    """`--print` says what would run, and does nothing else."""
+    """`--print` shows what would run, and does nothing else."""
 
     @pytest.mark.parametrize("flag", ["--print", "--print=text", "--print=true"])
     def test_as_text(self, command: Command, flag: str) -> None:
@@ -170,11 +170,11 @@ def test_mistakes(command: Command, flags: list[str], message: str) -> None:
 def test_a_file_of_flags_may_be_overruled(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "flags"
     file.write_text("--run_dir=written\n")
-    out = command(train.main, f"--flagfile={file}", DEBUG, "--run_dir=said", "--dry_run").out
-    assert "said" in out and "written" not in out
+    out = command(train.main, f"--flagfile={file}", DEBUG, "--run_dir=typed", "--dry_run").out
+    assert "typed" in out and "written" not in out
 
 
-def test_what_changes_a_config_is_told_to_who_knows_other_flags(command: Command) -> None:
+def test_an_unknown_flag_is_answered_by_config(command: Command) -> None:
     assert "--config=fiddler:make_small" in command(train.main, "--fiddler=make_large").err
 
 

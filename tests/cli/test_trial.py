@@ -1,4 +1,4 @@
-"""Parts of somebody's own that would fail in a run are named before it, with the remedy."""
+"""Components that would fail in a run are named before it, with the remedy."""
 
 import fiddle as fdl
 import pytest
@@ -76,7 +76,7 @@ def test_the_part_and_the_line_are_named(kind: type[nn.Module], message: str) ->
         build_trainer(with_attention(kind))
 
 
-def test_what_has_no_start_is_told_before_the_run() -> None:
+def test_a_parameter_without_init_is_reported_before_the_run() -> None:
     with pytest.raises(InitError, match=r"blocks\.0\.attention \(Unstarted\) .* rate starts"):
         build_trainer(with_attention(Unstarted))
 
@@ -103,7 +103,7 @@ def test_a_mask_that_is_named_alone_is_no_mask() -> None:
 
 
 class Growing(torch.optim.SGD):
-    """An optimizer of somebody's own that needs numbers to begin with."""
+    """An optimizer of the user's that needs numbers to begin with."""
 
     def __init__(self, params, *, lr: float = 0.1) -> None:
         super().__init__(params, lr=lr)
@@ -125,7 +125,7 @@ class Growing(torch.optim.SGD):
         (["use:optimizer=Muon"], "no group of parameters is orthogonal", []),
     ],
 )
-def test_what_an_optimizer_refuses_is_told_before_a_run(
+def test_what_an_optimizer_rejects_is_reported_before_a_run(
     directives: list[str], message: str, sources: list[str]
 ) -> None:
     cfg = compose(["config:debug", *directives]).config
@@ -135,7 +135,7 @@ def test_what_an_optimizer_refuses_is_told_before_a_run(
     assert list(caught.value.sources) == [f"optimizer.{name}" for name in sources] or not sources
 
 
-def test_groups_that_cannot_be_dealt_are_told_too() -> None:
+def test_groups_that_cannot_be_made_are_reported_too() -> None:
     never = "use:groups=ParameterGroups([Rule(none, match=ByName('nothing'))])"
     with pytest.raises(ConfigError, match="^groups: no parameter matches the rule 'none'"):
         build_trainer(compose(["config:debug", never]).config)

@@ -205,4 +205,4 @@ def _rest(found: Repro) -> str:
     if found.is_same:
         return ""
     lines = diff_text(found.left).splitlines() if found.left else ["in what no difference shows"]
-    return "".join(["# No directive says the rest:\n", *(f"#   {line}\n" for line in lines)])
+    return "".join(["# No directive makes the rest:\n", *(f"#   {line}\n" for line in lines)])
