@@ -143,11 +143,7 @@ def find_target(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
         name = _split_module(name, package) if package else ":".join(name.rsplit(".", 1))
     module, _, qualname = name.partition(":")
     if module in TORCH_MODULES:
-        classes = {
-            key: value
-            for key, value in vars(importlib.import_module(module)).items()
-            if inspect.isclass(value)
-        }
+        classes = dict(inspect.getmembers(importlib.import_module(module), inspect.isclass))
         if qualname not in classes:
             raise ConfigError(
                 f"{module} has no class {qualname!r:.40}. {suggest(qualname, classes)}"

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_origin
@@ -30,29 +30,16 @@ FAMILIES: tuple[Family, ...] = tuple(import_module(f"fidgpt.configs.{one}").HUB 
 
 _GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
 _LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
-# The scaling of each rope_type, and the key of each of its arguments.
-_SCALINGS: Mapping[str, tuple[type[RoPEScaling], Mapping[str, str]]] = {
-    "linear": (LinearScaling, {"factor": "factor"}),
+# The scaling of each rope_type, and its arguments.
+_SCALINGS: Mapping[str, tuple[type[RoPEScaling], Sequence[str]]] = {
+    "linear": (LinearScaling, ["factor"]),
     "llama3": (
         Llama3Scaling,
-        {
-            "factor": "factor",
-            "original_seq_len": _LENGTH,
-            "low_freq_factor": "low_freq_factor",
-            "high_freq_factor": "high_freq_factor",
-        },
+        ["factor", "original_seq_len", "low_freq_factor", "high_freq_factor"],
     ),
-    "yarn": (
-        YaRN,
-        {
-            "factor": "factor",
-            "original_seq_len": _LENGTH,
-            "beta_fast": "beta_fast",
-            "beta_slow": "beta_slow",
-            "truncate": "truncate",
-        },
-    ),
+    "yarn": (YaRN, ["factor", "original_seq_len", "beta_fast", "beta_slow", "truncate"]),
 }
+_KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _MAY_BE_ZERO = {"eps", "route_scale", "first_dense", "num_full", "mscale", _SHARPNESS}
@@ -229,9 +216,10 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
             f"rope_scaling is of type {kind!r}, and fidgpt knows linear, llama3, yarn"
         )
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
-    scaling, keys = _SCALINGS[kind]
+    scaling, names = _SCALINGS[kind]
     arguments: dict[str, Any] = {}
-    for name, key in keys.items():
+    for name in names:
+        key = _KEYS.get(name, name)
         if rope.get(key) is not None:
             arguments[name] = _checked(f"rope_scaling.{key}", rope[key], hints_of(scaling)[name])
         elif name not in _OPTIONAL:
@@ -282,10 +270,10 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
 def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
     if scaling is None:  # null means a default scaling if the family has one
         return {"rope_type": "default"} if "rope_scaling" in family.defaults else None
-    for kind, (function, keys) in _SCALINGS.items():
+    for kind, (function, names) in _SCALINGS.items():
         if type(scaling) is function:
             found = {"rope_type": kind}
-            found |= {key: getattr(scaling, name) for name, key in keys.items()}
+            found |= {_KEYS.get(name, name): getattr(scaling, name) for name in names}
             return found | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
     raise ConfigError(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
 
