@@ -15,15 +15,8 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.graph import fiddle
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.fiddle import (
-    Key,
-    all_arguments,
-    first_variadic,
-    kind_of,
-    parameter_of,
-    set_arguments,
-)
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.storage.codec import member_name, name_of
 from fidgpt.graph.walk import Node, children, is_node, title
@@ -193,14 +186,14 @@ class _Writer:
         inside = [self._height.get(id(child), 0) for _, child in children(value)]
         self._height[id(value)] = 1 + max(inside, default=0)
         if isinstance(value, TaggedValueCls):
-            return self._argument(value, "value", set_arguments(value))
+            return self._argument(value, "value", fiddle.set_arguments(value))
         return self._call(value) if isinstance(value, fdl.Buildable) else self._leaf(value)
 
     def _call(self, part: fdl.Buildable) -> _Code:
-        known = set_arguments(part)
+        known = fiddle.set_arguments(part)
         items = [("", _Code(self._imports.name(fdl.get_callable(part))))]
         odd: list[tuple[str, _Code]] = []
-        for key in all_arguments(part):
+        for key in fiddle.all_arguments(part):
             if key not in known and not fdl.get_tags(part, key):
                 continue
             argument = self._argument(part, key, known)
@@ -218,9 +211,11 @@ class _Writer:
 
     def _kind(self, part: fdl.Buildable) -> str:
         kind = type(part)
-        return f"fdl.{kind.__name__}" if kind_of(part) is kind else self._imports.name(kind)
+        return f"fdl.{kind.__name__}" if fiddle.kind_of(part) is kind else self._imports.name(kind)
 
-    def _argument(self, part: fdl.Buildable, key: Key, known: Mapping[Key, Any]) -> _Code:
+    def _argument(
+        self, part: fdl.Buildable, key: fiddle.Key, known: Mapping[fiddle.Key, Any]
+    ) -> _Code:
         """Return a value, wrapped in the tags of its parameter."""
         value = [self._leaf(known[key])] if key in known else []
         names = [self._imports.name(tag) for tag in sorted(fdl.get_tags(part, key), key=str)]
@@ -274,13 +269,13 @@ class _Writer:
         raise ConfigError(f"{value!r:.60} of type {kind.__name__} has no form in Python code.")
 
 
-def _is_positional(part: fdl.Buildable, key: Key) -> bool:
+def _is_positional(part: fdl.Buildable, key: fiddle.Key) -> bool:
     """Return whether an argument is passed by position: unnamed ones, and those before them."""
-    parameter = parameter_of(part, key)
+    parameter = fiddle.parameter_of(part, key)
     if isinstance(key, int) or parameter is None:
         return True
-    start = first_variadic(part)
+    start = fiddle.first_variadic(part)
     has_more = start is not None and any(
-        isinstance(one, int) and one >= start for one in all_arguments(part)
+        isinstance(one, int) and one >= start for one in fiddle.all_arguments(part)
     )
     return has_more and parameter.kind is parameter.POSITIONAL_OR_KEYWORD

@@ -80,15 +80,8 @@ def _docstrings(function: Any) -> Iterator[str]:
             yield text
 
 
-_CONTAINERS = (
-    dict,
-    list,
-    tuple,
-    set,
-    int,
-    float,
-    str,
-)  # their docs are of calls, not of parameters
+# Their docs are of calls, not of parameters.
+_CONTAINERS = (dict, list, tuple, set, int, float, str)
 
 
 def _is_generated(owner: Any, text: str) -> bool:

@@ -12,15 +12,7 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.difference.changes import (
-    Change,
-    ItemMoved,
-    PartReplaced,
-    TagsChanged,
-    diff_text,
-    ranges,
-    short,
-)
+from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import (
     Comparison,
     Edge,
@@ -218,7 +210,7 @@ class _Lines:
         self._left: dict[int, list[tuple[str, Any]]] = {}  # items that a list lost
         self._old_titles: dict[int, str] = {}
         if comparison is not None:
-            for edge, change in comparison.changes():
+            for edge, change in comparison.changed_edges():
                 self._add_note(edge, change, comparison)
         self._looks = self._find_looks()
 
@@ -250,19 +242,19 @@ class _Lines:
             return [(row, [to for to in leads if self._is_gone(to.part)]) for row, leads in lines]
         return lines
 
-    def _add_note(self, edge: Edge, change: Change | None, comparison: Comparison) -> None:
+    def _add_note(self, edge: Edge, change: changes.Change | None, comparison: Comparison) -> None:
         _, place = edge.places
         if place is None:
             self._left.setdefault(edge.holders[1], []).append((edge.steps[0] or "", edge.old.value))
             return
         was, now = edge.old.value, edge.new.value
-        if isinstance(change, PartReplaced) and comparison.is_same(edge):
+        if isinstance(change, changes.PartReplaced) and comparison.is_same(edge):
             self._old_titles[id(now)] = title(was)
             return
         note = self._notes.setdefault(place, _Note(Mark.CHANGED))
-        if isinstance(change, TagsChanged):
+        if isinstance(change, changes.TagsChanged):
             note.lost_tags = change.removed
-        elif isinstance(change, ItemMoved):
+        elif isinstance(change, changes.ItemMoved):
             note.was = edge.steps[0] or ""
         else:
             if change is None:
@@ -274,7 +266,7 @@ class _Lines:
             if comparison.old.has_parts(was):
                 note.gone = was
             elif was is not fdl.NO_VALUE and not (was is None and comparison.new.has_parts(now)):
-                note.was = short(was)
+                note.was = changes.short(was)
 
     def _note(self, place: PlaceKey) -> _Note:
         return self._notes.get(place) or _Note(Mark.SAME if self._comparison else Mark.NONE)
@@ -303,7 +295,7 @@ class _Lines:
         row.was, row.lost_tags, row.mark = note.was, note.lost_tags, note.mark
         before = list(self._before(note.gone))
         if not self._bound_of(value).has_parts(value):
-            row.text = "" if value is fdl.NO_VALUE else short(value)
+            row.text = "" if value is fdl.NO_VALUE else changes.short(value)
             yield row, before
         elif isinstance(value, fdl.Buildable):
             is_new = note.mark in (Mark.CHANGED, Mark.ADDED)
@@ -327,13 +319,16 @@ class _Lines:
             note = self._note((id(container), steps[0]))
             if note.mark is Mark.SAME and mark is not Mark.SAME:
                 note = _Note(mark)
-            indices = ranges(int(step[1:-1]) for step in steps) if len(steps) > 1 else ""
+            indices = changes.ranges(int(step[1:-1]) for step in steps) if len(steps) > 1 else ""
             row = Row(name + (f"[{indices}]" if indices else steps[0]))
             for line, leads in self._line(row, value, note):
                 yield line, [lead._replace(times=len(steps)) for lead in leads]
         for step, value in self._left.get(id(container), ()):
             leads = list(self._before(value))
-            yield Row(name + step, was="" if leads else short(value), mark=Mark.REMOVED), leads
+            yield (
+                Row(name + step, was="" if leads else changes.short(value), mark=Mark.REMOVED),
+                leads,
+            )
 
     def _before(self, gone: Any) -> Iterator[_Lead]:
         """Yield where old arrows led: to nodes that are gone, or to their new ones."""
@@ -614,4 +609,4 @@ def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None
       ConfigError: there is no node at `at`.
     """
     source = _source(picture(root, since=since, at=at, depth=depth))
-    return Drawing(source, outline(root) if since is None else diff_text(diff(since, root)))
+    return Drawing(source, outline(root) if since is None else changes.diff_text(diff(since, root)))

@@ -1,19 +1,11 @@
 """Alignment of the items of two lists."""
 
-import bisect
-from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from difflib import SequenceMatcher
 
 Keys = Sequence[Sequence[Hashable]]  # of each item, the strictest key first
-
-
-class Pair(NamedTuple):
-    """The positions of two items that correspond; None where an item has no partner."""
-
-    old: int | None
-    new: int | None
-    is_moved: bool = False
+Pair = tuple[int | None, int | None, bool]  # positions, None without a partner; whether it moved
 
 
 def align(old: Keys, new: Keys) -> list[Pair]:
@@ -29,7 +21,7 @@ def align(old: Keys, new: Keys) -> list[Pair]:
     aligned = _aligned(old, new)
     if len(old) != len(new) or any(a[-1] != b[-1] for a, b in zip(old, new, strict=True)):
         return aligned
-    by_position = [Pair(i, i) for i in range(len(old))]
+    by_position: list[Pair] = [(i, i, False) for i in range(len(old))]
     return min(by_position, aligned, key=lambda pairs: _num_changes(pairs, old, new))
 
 
@@ -38,85 +30,56 @@ def _num_changes(pairs: Sequence[Pair], old: Keys, new: Keys) -> int:
 
 
 def _aligned(old: Keys, new: Keys) -> list[Pair]:
-    kept = dict(_pairs([*enumerate(old)], [*enumerate(new)], 0))
+    kept = dict(_pairs(old, new, (0, len(old)), (0, len(new)), 0))
     old_of = {j: i for i, j in kept.items()}
     waiting: dict[Hashable, list[int]] = {}
     for i in reversed(range(len(old))):
         if i not in kept:
             waiting.setdefault(old[i][0], []).append(i)
     placed: list[tuple[int, Pair]] = []
-    moved: set[int] = set()
     for j, keys in enumerate(new):
         is_moved = j not in old_of and bool(waiting.get(keys[0]))
         i = waiting[keys[0]].pop() if is_moved else old_of.get(j)
-        moved |= {i} if is_moved and i is not None else set()
-        placed.append((j, Pair(i, j, is_moved)))
-    after = -1
+        placed.append((j, (i, j, is_moved)))
+    gone, after = {i for found in waiting.values() for i in found}, -1
     for i in range(len(old)):
         after = kept.get(i, after)
-        if i not in kept and i not in moved:
-            placed.append((after, Pair(i, None)))
+        if i in gone:
+            placed.append((after, (i, None, False)))
     return [pair for _, pair in sorted(placed, key=lambda place: place[0])]
 
 
-_Items = list[tuple[int, Sequence[Hashable]]]
+def _pairs(
+    old: Keys, new: Keys, olds: tuple[int, int], news: tuple[int, int], level: int
+) -> Iterator[tuple[int, int]]:
+    """Yield pairs of positions that rise in both ranges, for keys of a level and less strict."""
+    (i, end), (j, stop) = olds, news
+    if i == end or j == stop:
+        return
+    if level == len(old[i]):
+        yield from zip(range(i, end), range(j, stop), strict=True) if end - i == stop - j else ()
+        return
+    a = [keys[level] for keys in old[i:end]]
+    b = [keys[level] for keys in new[j:stop]]
+    for x, y in [*_matches(a, b), (len(a), len(b))]:
+        x, y = olds[0] + x, news[0] + y
+        yield from _pairs(old, new, (i, x), (j, y), level + 1)
+        if x < end:
+            yield x, y
+        i, j = x + 1, y + 1
 
 
-def _pairs(old: _Items, new: _Items, level: int) -> list[tuple[int, int]]:
-    """Return pairs of positions that rise in both lists, for keys of a level and less strict."""
-    if not old or not new:
-        return []
-    if level == len(old[0][1]):
-        same_length = len(old) == len(new)
-        return [(i, j) for (i, _), (j, _) in zip(old, new, strict=True)] if same_length else []
-    found: list[tuple[int, int]] = []
-    i, j = 0, 0
-    anchors = _anchors([keys[level] for _, keys in old], [keys[level] for _, keys in new])
-    for a, b in [*anchors, (len(old), len(new))]:
-        found += _pairs(old[i:a], new[j:b], level + 1)
-        found += [(old[a][0], new[b][0])] if a < len(old) else []
-        i, j = a + 1, b + 1
-    return found
+def _matches(old: list[Hashable], new: list[Hashable]) -> Iterator[tuple[int, int]]:
+    """Yield positions of equal keys; the common start and end first, as difflib is quadratic."""
+    start = _num_common(old, new)
+    end = _num_common(old[start:][::-1], new[start:][::-1])
+    yield from ((k, k) for k in range(start))
+    middle = [keys[start : len(keys) - end] for keys in (old, new)]
+    for x, y, size in SequenceMatcher(None, *middle, autojunk=False).get_matching_blocks():
+        yield from ((start + x + k, start + y + k) for k in range(size))
+    yield from ((k, k - len(old) + len(new)) for k in range(len(old) - end, len(old)))
 
 
-def _anchors(old: list[Hashable], new: list[Hashable]) -> list[tuple[int, int]]:
-    """Return positions of equal keys: the common start, the longest rising run, the common end."""
-    shorter = min(len(old), len(new))
-    start = next((i for i in range(shorter) if old[i] != new[i]), shorter)
-    room = shorter - start
-    end = next((i for i in range(room) if old[-1 - i] != new[-1 - i]), room)
-    middle = _longest_run(old[start : len(old) - end], new[start : len(new) - end])
-    return [
-        *((i, i) for i in range(start)),
-        *((start + i, start + j) for i, j in middle),
-        *((len(old) - i, len(new) - i) for i in range(end, 0, -1)),
-    ]
-
-
-def _longest_run(old: list[Hashable], new: list[Hashable]) -> list[tuple[int, int]]:
-    """Return the longest run of equal keys that rises in both lists; equal keys are numbered."""
-    where = {key: j for j, key in enumerate(_numbered(new))}
-    common = [(i, where[key]) for i, key in enumerate(_numbered(old)) if key in where]
-    ends: list[int] = []  # the lowest end of a run of each length
-    best: list[int] = []  # the pair with that end
-    before: list[int | None] = []
-    for index, (_, j) in enumerate(common):
-        length = bisect.bisect_left(ends, j)
-        before.append(best[length - 1] if length else None)
-        ends[length : length + 1] = [j]
-        best[length : length + 1] = [index]
-    run: list[tuple[int, int]] = []
-    index = best[-1] if best else None
-    while index is not None:
-        run.append(common[index])
-        index = before[index]
-    return run[::-1]
-
-
-def _numbered(keys: list[Hashable]) -> list[tuple[Hashable, int]]:
-    seen: Counter[Hashable] = Counter()
-    numbered: list[tuple[Hashable, int]] = []
-    for key in keys:
-        numbered.append((key, seen[key]))
-        seen[key] += 1
-    return numbered
+def _num_common(old: list[Hashable], new: list[Hashable]) -> int:
+    same = (a == b for a, b in zip(old, new, strict=False))
+    return sum(1 for _ in itertools.takewhile(bool, same))

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import fiddle as fdl
 
@@ -46,8 +46,15 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between an old graph and a new one."""
+    """One difference between an old graph and a new one.
 
+    Attributes:
+      sign: + for what was added, - for what was removed, & for what is shared, ~ for the rest.
+      old: what the old graph holds.
+      new: what the new one holds.
+    """
+
+    sign: ClassVar[str] = "~"
     old: Side
     new: Side
 
@@ -56,11 +63,6 @@ class Change:
         """The path in the new graph; of what was removed, that in the old one."""
         path = self.old.path if self.new.path is None else self.new.path
         return path or ""
-
-    @property
-    def sign(self) -> str:
-        """+ for what was added, - for what was removed, ~ for the rest."""
-        return "~"
 
     @property
     def detail(self) -> str:
@@ -94,11 +96,8 @@ class PartAdded(Change):
         separate changes.
     """
 
+    sign = "+"
     like: str | None = None
-
-    @property
-    def sign(self) -> str:
-        return "+"
 
     @property
     def detail(self) -> str:
@@ -111,9 +110,7 @@ class PartAdded(Change):
 class PartRemoved(Change):
     """A part that was removed, with all that only it held."""
 
-    @property
-    def sign(self) -> str:
-        return "-"
+    sign = "-"
 
     @property
     def detail(self) -> str:
@@ -146,11 +143,8 @@ class SharingChanged(Change):
       is_equal: whether the separate part and the shared one have equal content.
     """
 
+    sign = "&"
     is_equal: bool = False
-
-    @property
-    def sign(self) -> str:
-        return "&"
 
     @property
     def detail(self) -> str:

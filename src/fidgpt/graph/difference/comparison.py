@@ -1,31 +1,17 @@
 """Comparison of two graphs, node by node, and the changes that it finds."""
 
-import enum
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph.binding import Binding, Inherited, Resolved
 from fidgpt.graph.cloning import copies_of
+from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.alignment import align
-from fidgpt.graph.difference.changes import (
-    Change,
-    Changes,
-    ItemMoved,
-    PartAdded,
-    PartRemoved,
-    PartReplaced,
-    SharingChanged,
-    Side,
-    TagsChanged,
-    ValueChanged,
-    diff_text,
-)
 from fidgpt.graph.fiddle import Key, argument_tags, kind_of, raw_arguments
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.storage.bound import BoundGraph, value_key
@@ -79,13 +65,9 @@ def tags_of(part: fdl.Buildable, key: Key) -> _Tags:
     return tuple(sorted(tag.__name__ for tag in argument_tags(part).get(key, ())))
 
 
-class Aspect(enum.Enum):
-    """How two graphs differ at an edge."""
-
-    TAGS = enum.auto()
-    POSITION = enum.auto()  # an item stands before or after others than it did
-    CALL = enum.auto()  # the part calls something else
-    VALUE = enum.auto()  # another value; or an inherited one, which may be the same
+# How two graphs differ at an edge. An item has another position if it stands before or after others
+# than it did; a value that is inherited may be the same.
+_Aspect = Literal["tags", "position", "call", "value"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +111,7 @@ class Edge:
         return None if was is None else (old, was), None if now is None else (new, now)
 
 
-_Finding = tuple[Aspect, Edge]
+_Finding = tuple[_Aspect, Edge]
 
 
 class Comparison:
@@ -168,6 +150,7 @@ class Comparison:
         self._copies: dict[int, int] = {}  # the copy that begins at an edge, by its identity
         self._later: deque[tuple[Edge, Any, Any]] = deque()
         self._reported: set[int] = set()  # parts of which a change was reported
+        self._inheriting = _by_source(self.old), _by_source(self.new)
         root = Edge((0, 0), ("", ""), Argument(self.old.root), Argument(self.new.root))
         self._walk([root])
         while self._later:
@@ -208,30 +191,30 @@ class Comparison:
         is_met = (id(old), id(new)) in self._containers
         return is_met or any(self._are_paired(old, new, copy) for copy in (0, edge.copy))
 
-    def changes(self) -> Iterator[tuple[Edge, Change | None]]:
+    def changed_edges(self) -> Iterator[tuple[Edge, changes.Change | None]]:
         """Yield the edges that differ, each with its change; None if it follows from another."""
         found = list(self._findings(0))
         changed = {
             place
             for aspect, edge in found
-            if aspect in (Aspect.VALUE, Aspect.CALL) and not edge.is_only_inherited
+            if aspect in ("value", "call") and not edge.is_only_inherited
             for place in edge.places[bool(edge.copy) :]
         }
         self._reported.clear()
         for aspect, edge in found:
-            if aspect is Aspect.VALUE and edge.is_inherited and self.is_same(edge):
+            if aspect == "value" and edge.is_inherited and self.is_same(edge):
                 continue
             old, new = self._side(0, edge), self._side(1, edge)
             match aspect:
-                case Aspect.TAGS:
+                case "tags":
                     before, now = map(set, edge.tags)
                     lost, added = tuple(sorted(before - now)), tuple(sorted(now - before))
-                    yield edge, TagsChanged(old, new, lost, added)
-                case Aspect.POSITION:
-                    yield edge, ItemMoved(old, new)
-                case Aspect.CALL:
-                    yield edge, PartReplaced(old, new)
-                case Aspect.VALUE:
+                    yield edge, changes.TagsChanged(old, new, lost, added)
+                case "position":
+                    yield edge, changes.ItemMoved(old, new)
+                case "call":
+                    yield edge, changes.PartReplaced(old, new)
+                case "value":
                     sources = [one.binding for one in (edge.old, edge.new) if one.binding]
                     follows = edge.is_only_inherited and any(
                         (id(one.node.value), step_to(one.key)) in changed for one in sources
@@ -250,7 +233,7 @@ class Comparison:
                 stack.pop()
                 continue
             yield finding
-            if finding[0] is Aspect.VALUE and id(finding[1]) in self._copies:
+            if finding[0] == "value" and id(finding[1]) in self._copies:
                 stack.append(iter(self._found[self._copies[id(finding[1])]]))
 
     def _are_paired(self, old: Any, new: Any, copy: int) -> bool:
@@ -264,12 +247,12 @@ class Comparison:
     def _visit(self, edge: Edge) -> Iterator[Edge]:
         """Record how the graphs differ at an edge, and yield the edges inside."""
         if edge.tags[0] != edge.tags[1]:
-            self._record(Aspect.TAGS, edge)
+            self._record("tags", edge)
         if edge.is_moved:
-            self._record(Aspect.POSITION, edge)
+            self._record("position", edge)
         old, new = edge.old.value, edge.new.value
         if edge.is_inherited:
-            self._record(Aspect.VALUE, edge)
+            self._record("value", edge)
         elif IS_PART[type(old)] and IS_PART[type(new)]:
             yield from self._meet(edge, old, new)
         elif (self.old.has_parts(old) or self.new.has_parts(new)) and any(
@@ -277,7 +260,7 @@ class Comparison:
         ):
             yield from self._enter(edge, old, new)
         elif not self.is_same(edge):
-            self._record(Aspect.VALUE, edge)
+            self._record("value", edge)
             if edge.like is not None:
                 self._later.append((edge, edge.like, new))
 
@@ -289,10 +272,10 @@ class Comparison:
         would_share = edge.copy and is_shared_object(self.old.node_of[id(old)])
         if is_first and (not would_share or is_quantity(old)):
             if _call_of(old) != _call_of(new):
-                self._record(Aspect.CALL, edge)
+                self._record("call", edge)
             yield from self._pair(old, new, edge.copy)
         else:
-            self._record(Aspect.VALUE, edge)
+            self._record("value", edge)
             self._later.append((edge, old, new))
 
     def _pair(self, old: Any, new: Any, copy: int) -> Iterator[Edge]:
@@ -320,7 +303,7 @@ class Comparison:
             return
         self._containers.add(holders)
         if type(old) is not type(new):
-            self._record(Aspect.CALL, edge)
+            self._record("call", edge)
         if isinstance(old, dict):
             for key in {**old, **new}:
                 values = Argument(old.get(key, fdl.NO_VALUE)), Argument(new.get(key, fdl.NO_VALUE))
@@ -350,10 +333,10 @@ class Comparison:
             return (value_key(item),) * 3
         return graph.written[id(item)], graph.shape[id(item)], _call_of(item)
 
-    def _record(self, aspect: Aspect, edge: Edge) -> None:
+    def _record(self, aspect: _Aspect, edge: Edge) -> None:
         self._found[edge.copy].append((aspect, edge))
 
-    def _side(self, which: int, edge: Edge) -> Side:
+    def _side(self, which: int, edge: Edge) -> changes.Side:
         graph, argument = (self.old, self.new)[which], (edge.old, edge.new)[which]
         place, path, other = edge.places[which], None, None
         if place is not None:
@@ -361,7 +344,7 @@ class Comparison:
             if IS_PART[type(argument.value)]:
                 paths = graph.node_of[id(argument.value)].paths[:2]
                 other = paths[paths[0] == path] if len(paths) > 1 else None
-        return Side(
+        return changes.Side(
             path,
             self._originals.get(id(argument.value), argument.value),
             inherited_from=argument.binding.path if argument.binding else None,
@@ -374,39 +357,29 @@ class Comparison:
         node = graph.node_of.get(place[0])
         return join(node.path if node else "", place[1])
 
-    def _value_change(self, edge: Edge, old: Side, new: Side) -> Change:
+    def _value_change(self, edge: Edge, old: changes.Side, new: changes.Side) -> changes.Change:
         was, now = edge.old.value, edge.new.value
         had, has = self.old.has_parts(was), self.new.has_parts(now)
         if not had and not has:
-            return ValueChanged(old, new, self._inheriting(edge))
+            heirs = zip(self._inheriting, edge.places, strict=True)
+            gone, found = (sources.get(place, ()) for sources, place in heirs)
+            return changes.ValueChanged(old, new, tuple(one.path for one in found or gone))
         if IS_PART[type(was)] and IS_PART[type(now)]:
             is_equal = self.old.content[id(was)] == self.new.content[id(now)]
             self._report(self.old, was)
-            return SharingChanged(old, new, is_equal)
+            return changes.SharingChanged(old, new, is_equal)
         if had and has:
-            return PartReplaced(old, new)
+            return changes.PartReplaced(old, new)
         if edge.like is not None and id(edge) in self._copies:
             partner = self.heir(edge.like)
             like = None if partner is None else self.new.path(partner)
-            return PartAdded(old, new, like=like)
-        graph, part, change = (self.new, now, PartAdded) if has else (self.old, was, PartRemoved)
+            return changes.PartAdded(old, new, like=like)
+        graph, part, change = (
+            (self.new, now, changes.PartAdded) if has else (self.old, was, changes.PartRemoved)
+        )
         lives_elsewhere = IS_PART[type(part)] and self._is_known(part)
         self._report(graph, part)
-        return SharingChanged(old, new) if lives_elsewhere else change(old, new)
-
-    def _inheriting(self, edge: Edge) -> _Tags:
-        """Return the paths of the parameters that inherit the value of an edge."""
-        old, new = edge.places
-        found = self._inheriting_new.get(new, ()) or self._inheriting_old.get(old, ())
-        return tuple(one.path for one in found)
-
-    @cached_property
-    def _inheriting_old(self) -> dict[PlaceKey | None, list[Inherited]]:
-        return _by_source(self.old)
-
-    @cached_property
-    def _inheriting_new(self) -> dict[PlaceKey | None, list[Inherited]]:
-        return _by_source(self.new)
+        return changes.SharingChanged(old, new) if lives_elsewhere else change(old, new)
 
     def _is_known(self, part: Any) -> bool:
         is_paired = id(part) in self._was or (0, id(part)) in self._became
@@ -423,7 +396,7 @@ class Comparison:
 
 
 @gc_paused()
-def diff(old: Any, new: Any) -> Changes:
+def diff(old: Any, new: Any) -> changes.Changes:
     """Return what differs between two graphs once they are bound; nothing if they are equal.
 
     A value that many places inherit is one change, at the place that sets it. A default and the
@@ -442,7 +415,9 @@ def diff(old: Any, new: Any) -> Changes:
     before, after = (
         one.root if isinstance(one, BoundGraph | Resolved) else one for one in (old, new)
     )
-    return Changes((one for _, one in comparison.changes() if one is not None), before, after)
+    return changes.Changes(
+        (one for _, one in comparison.changed_edges() if one is not None), before, after
+    )
 
 
 def since(base: Any, root: Any, *, name: str) -> str:
@@ -451,8 +426,8 @@ def since(base: Any, root: Any, *, name: str) -> str:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    changes = diff(base, root)
-    return f"{name}, but\n{diff_text(changes)}" if changes else f"{name}, unchanged\n"
+    found = diff(base, root)
+    return f"{name}, but\n{changes.diff_text(found)}" if found else f"{name}, unchanged\n"
 
 
 def _by_source(graph: BoundGraph) -> dict[PlaceKey | None, list[Inherited]]:

@@ -7,28 +7,17 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph import fiddle
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.edits import is_same
 from fidgpt.graph.errors import ConfigError, at, raise_all
-from fidgpt.graph.fiddle import (
-    Key,
-    argument_tags,
-    assign,
-    kind_of,
-    nonempty_tags,
-    parameter_of,
-    raw_arguments,
-    set_arguments,
-    unset,
-)
 from fidgpt.graph.paths import parse_path
 from fidgpt.graph.storage import codec
 from fidgpt.graph.storage.bound import BoundGraph, value_key
 from fidgpt.graph.storage.document import VERSION, add_tags, head_of, key_of, new_part
-from fidgpt.graph.storage.files import DAMAGED, read_document
-from fidgpt.graph.storage.text import to_json
+from fidgpt.graph.storage.files import DAMAGED, read_document, to_json
 from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
 
 FORMAT = "fidgpt.patch"
@@ -116,7 +105,7 @@ class _Maker:
     def _kept(self, new: Any) -> Any:
         """Return the old node that becomes a new one by changes; None where there is none."""
         old = self._comparison.predecessor(new)
-        return old if kind_of(old) is kind_of(new) else None
+        return old if fiddle.kind_of(old) is fiddle.kind_of(new) else None
 
     def _is_kept(self, old: Any, new: Any) -> bool:
         return IS_PART[type(old)] and self._kept(new) is old
@@ -131,10 +120,14 @@ class _Maker:
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
             self._at(path)["call"] = [codec.name_of(call) for call in calls]
-        for key, values in _both(set_arguments(old), set_arguments(new), fdl.NO_VALUE):
+        for key, values in _both(
+            fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE
+        ):
             with at(place := join(path, step_to(key))):
                 self._place(place, *values)
-        for key, tags in _both(nonempty_tags(old), nonempty_tags(new), frozenset[Any]()):
+        for key, tags in _both(
+            fiddle.nonempty_tags(old), fiddle.nonempty_tags(new), frozenset[Any]()
+        ):
             if tags[0] != tags[1]:
                 names = [sorted(map(codec.name_of, one)) for one in tags]
                 self._at(join(path, step_to(key)))["tags"] = names
@@ -162,13 +155,13 @@ class _Maker:
 
     def _entry(self, part: Any) -> dict[str, Any]:
         """Return the entry of a new node."""
-        known, tags = set_arguments(part), nonempty_tags(part).items()
+        known, tags = fiddle.set_arguments(part), fiddle.nonempty_tags(part).items()
         entry = head_of(part) | {
             "set": {str(key): codec.encode(value, self._refer) for key, value in known.items()},
             "tags": {str(key): sorted(map(codec.name_of, own)) for key, own in tags},
         }
         if (old := self._comparison.original(part)) is not None:
-            values = _both(set_arguments(old), known, fdl.NO_VALUE)
+            values = _both(fiddle.set_arguments(old), known, fdl.NO_VALUE)
             but = [str(key) for key, pair in values if not _is_alike(*pair, self._is_copied)]
             entry["like"] = {"part": self._comparison.old.path(old), "but": but}
         return entry
@@ -275,20 +268,20 @@ class _Place:
     path: str
     change: Mapping[str, Any]
     holder: Any
-    key: Key
+    key: fiddle.Key
     part: Any
     new: Any = fdl.NO_VALUE
 
     def take_away(self, find: codec.Find) -> None:
         for name in self.change["tags"][0] if "tags" in self.change else ():
             tag = codec.find_tag(name, find)
-            if tag in argument_tags(self.holder).get(self.key, ()):
+            if tag in fiddle.argument_tags(self.holder).get(self.key, ()):
                 fdl.remove_tag(self.holder, self.key, tag)
         if "old" not in self.change or "new" in self.change or self.holder is None:
             return
         if held(self.holder, self.key) is not fdl.NO_VALUE:
             if isinstance(self.holder, fdl.Buildable):
-                unset(self.holder, self.key)
+                fiddle.unset(self.holder, self.key)
             else:
                 del self.holder[self.key]
 
@@ -306,10 +299,10 @@ class _Place:
         if self.holder is not None and self.new is not fdl.NO_VALUE:
             if not isinstance(self.holder, fdl.Buildable):
                 self.holder[self.key] = self.new
-            elif parameter_of(self.holder, self.key) is None:
+            elif fiddle.parameter_of(self.holder, self.key) is None:
                 raise ConfigError(f"{title(self.holder)} has no parameter {self.key!r}.")
             else:
-                assign(self.holder, self.key, self.new)
+                fiddle.assign(self.holder, self.key, self.new)
         for name in self.change["tags"][1] if "tags" in self.change else ():
             fdl.add_tag(self.holder, self.key, codec.find_tag(name, find))  # pyright: ignore
 
@@ -348,7 +341,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
                 add_tags(made[path], entry.get("tags", {}), find)
                 for name, value in entry.get("set", {}).items():
                     key = key_of(made[path], name)
-                    assign(made[path], key, codec.decode(value, find, refer))
+                    fiddle.assign(made[path], key, codec.decode(value, find, refer))
         outdated += _outdated(root, made, patch.parts)
     raise_all(outdated)
     for step in (_Place.take_away, _Place.call, _Place.put):
@@ -388,20 +381,20 @@ def _short(value: Any) -> str:
     return f"a {value['a']}" if isinstance(value, dict) and [*value] == ["a"] else f"{value!r:.60}"
 
 
-def keys_of(path: str) -> list[Key]:
+def keys_of(path: str) -> list[fiddle.Key]:
     """Return the keys of a path; none for the root."""
     return parse_path(path) if path else []
 
 
-def held(holder: Any, key: Key) -> Any:
+def held(holder: Any, key: fiddle.Key) -> Any:
     """Return what a node holds under a key; `fdl.NO_VALUE` where there is nothing."""
     try:
-        return (raw_arguments(holder) if isinstance(holder, fdl.Buildable) else holder)[key]
+        return (fiddle.raw_arguments(holder) if isinstance(holder, fdl.Buildable) else holder)[key]
     except (LookupError, TypeError):
         return fdl.NO_VALUE
 
 
-def reach(value: Any, keys: Iterable[Key]) -> Any:
+def reach(value: Any, keys: Iterable[fiddle.Key]) -> Any:
     """Return what lies at the end of some keys.
 
     Raises:
@@ -428,7 +421,7 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
         now, part = reach(root, keys_of(like["part"])), made[name]
         differ = [("", (title(now), title(part)))]
         if fdl.get_callable(now) is fdl.get_callable(part):
-            arguments = _both(set_arguments(now), set_arguments(part), fdl.NO_VALUE)
+            arguments = _both(fiddle.set_arguments(now), fiddle.set_arguments(part), fdl.NO_VALUE)
             differ = [
                 (step_to(key), (_short(values[0]), _short(values[1])))
                 for key, values in arguments

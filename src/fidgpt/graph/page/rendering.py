@@ -12,18 +12,11 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.graph import fiddle
 from fidgpt.graph.binding import Binding, Resolved
 from fidgpt.graph.difference.changes import Change, short
 from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.fiddle import (
-    Key,
-    all_arguments,
-    argument_history,
-    default_of,
-    parameter_of,
-    set_arguments,
-)
 from fidgpt.graph.hints import hint_of, is_quantity, name_of
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import find_parameter
@@ -163,7 +156,7 @@ class _Graph:
         self._numbers = {id(node.value): number for number, node in enumerate(shown)}
         self._inherited = {(id(one.part), one.key): one.binding for one in resolved.inherited}
         # By the identity of a list or dict, the argument that it is in, and the way from there.
-        self._owners: dict[int, tuple[fdl.Buildable, Key, str]] = {}
+        self._owners: dict[int, tuple[fdl.Buildable, fiddle.Key, str]] = {}
         self.nodes = [self._node(node.value) for node in shown]
         for number, text in _results(resolved, shown).items():
             self.nodes[self._numbers[number]]["result"] = text
@@ -188,7 +181,7 @@ class _Graph:
         if not isinstance(value, fdl.Buildable):
             return described | {"rows": [self._item(value, *one) for one in children(value)]}
         items: dict[str, list[str]] = {}  # that were assigned, by their argument
-        for name in argument_history(value):
+        for name in fiddle.argument_history(value):
             key, bracket, item = str(name).partition("[")
             if bracket:
                 items.setdefault(key, []).append(bracket + item)
@@ -198,13 +191,13 @@ class _Graph:
         number = self._tables["calls"].number(id(function), lambda: call)
         parameters = self._tables["calls"].all[number]["parameters"]
         rows = []
-        for key, held in all_arguments(value).items():
+        for key, held in fiddle.all_arguments(value).items():
             if step_to(key) not in parameters:
                 parameters[step_to(key)] = _parameter(value, key)
             rows.append(self._argument(value, key, held, items.get(str(key), [])))
         return described | {"rows": rows, "call": number}
 
-    def _argument(self, part: fdl.Buildable, key: Key, held: Any, steps: list[str]) -> _Row:
+    def _argument(self, part: fdl.Buildable, key: fiddle.Key, held: Any, steps: list[str]) -> _Row:
         """Return the row of an argument, whose items at `steps` were assigned."""
         row: _Row = {"step": step_to(key)}
         binding = self._inherited.get((id(part), key))
@@ -214,7 +207,7 @@ class _Graph:
             row["unset_by"] = None if origin is None else self._assignment(origin)
         else:
             row |= self._holding(held)
-            if key not in set_arguments(part):
+            if key not in fiddle.set_arguments(part):
                 row["state"] = "unset" if held is fdl.NO_VALUE else "default"
         row["tags"] = [
             self._tables["tags"].number(
@@ -243,7 +236,7 @@ class _Graph:
             self._own(held, (part, key, way + step))
         return row
 
-    def _own(self, held: Any, owner: tuple[fdl.Buildable, Key, str]) -> None:
+    def _own(self, held: Any, owner: tuple[fdl.Buildable, fiddle.Key, str]) -> None:
         if is_node(held) and not isinstance(held, fdl.Buildable):
             self._owners.setdefault(id(held), owner)
 
@@ -261,7 +254,7 @@ class _Graph:
         row = self._numbers[id(source.node.value)], step_to(source.key)
         return {**self._holding(source.value), "text": _value_text(source.value), "from": row}
 
-    def _assignments(self, part: fdl.Buildable, key: Key, step: str = "") -> Iterator[_Row]:
+    def _assignments(self, part: fdl.Buildable, key: fiddle.Key, step: str = "") -> Iterator[_Row]:
         """Yield the assignments to an argument, or to an item at `step` inside of it.
 
         Equal ones from one line of code that follow each other are merged.
@@ -281,8 +274,8 @@ class _Graph:
         return described
 
 
-def _parameter(part: fdl.Buildable, key: Key) -> dict[str, str]:
-    parameter, default = parameter_of(part, key), default_of(part, key)
+def _parameter(part: fdl.Buildable, key: fiddle.Key) -> dict[str, str]:
+    parameter, default = fiddle.parameter_of(part, key), fiddle.default_of(part, key)
     docs = doc_of(fdl.get_callable(part)).parameters
     described = {
         "type": name_of(hint_of(part, key)),

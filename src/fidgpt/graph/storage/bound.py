@@ -11,33 +11,17 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph import fiddle
 from fidgpt.graph.binding import Binding, Inherited, Resolved, bind
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import (
-    Key,
-    all_arguments,
-    default_of,
-    named_defaults,
-    nonempty_tags,
-    parameters_of,
-    raw_arguments,
-    set_arguments,
-)
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.paths import find_parameter
-from fidgpt.graph.storage.codec import (
-    declared,
-    encode,
-    encode_default,
-    encode_items,
-    name_of,
-    renamed,
-)
+from fidgpt.graph.storage import codec
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_to
 
 # Types whose values are written to JSON as they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
-_NO_BINDINGS: Mapping[Key, Binding] = {}
+_NO_BINDINGS: Mapping[fiddle.Key, Binding] = {}
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
@@ -57,6 +41,7 @@ class BoundGraph:
       nodes: the same nodes; each follows the nodes that it holds.
       inherited: every unset parameter that inherits a value, in reading order.
       errors: why parts of the graph have no form in a file; complete once it is hashed.
+      owner_depth: how many owners enclose a part; complete once `owner_of` is known.
     """
 
     def __init__(self, root: Any, *, bound: bool = True) -> None:
@@ -76,12 +61,13 @@ class BoundGraph:
         self.node_of: dict[int, Node] = {}
         self.nodes: list[Node] = []
         self.errors: list[ConfigError] = []
+        self.owner_depth: dict[int, int] = {}
         found = resolved.nodes if resolved else nodes(self.root)
         self.inherited: list[Inherited] = resolved.inherited if resolved else []
-        self._inherited_by: dict[int, dict[Key, Binding]] = {}
-        self._from_binding: dict[int, dict[Key, Any]] = {}
+        self._inherited_by: dict[int, dict[fiddle.Key, Binding]] = {}
+        self._from_binding: dict[int, dict[fiddle.Key, Any]] = {}
         self._held: dict[int, list[Any]] = {}
-        self._arguments: dict[int, dict[Key, Any]] = {}
+        self._arguments: dict[int, dict[fiddle.Key, Any]] = {}
         self._names: dict[int, str] = {}
         self._without_form: dict[int, ConfigError] = {}
         for one in self.inherited:
@@ -102,17 +88,17 @@ class BoundGraph:
         """Return the nodes that a node holds, in order, repeated if it holds them repeatedly."""
         return self._held[id(value)]
 
-    def arguments(self, part: Any) -> dict[Key, Any]:
+    def arguments(self, part: Any) -> dict[fiddle.Key, Any]:
         """Return all arguments of a part: set, inherited or default, else `fdl.NO_VALUE`."""
         known = self._arguments.get(id(part))
         if known is None:
-            named = named_defaults(part)
-            known = _sorted(part) if named is None else {**named, **raw_arguments(part)}
+            named = fiddle.named_defaults(part)
+            known = _sorted(part) if named is None else {**named, **fiddle.raw_arguments(part)}
             known |= self._from_binding.get(id(part), {})
             self._arguments[id(part)] = known
         return known
 
-    def inherited_by(self, part: Any) -> Mapping[Key, Binding]:
+    def inherited_by(self, part: Any) -> Mapping[fiddle.Key, Binding]:
         """Return the bindings that the unset parameters of a part inherit."""
         return self._inherited_by.get(id(part), _NO_BINDINGS)
 
@@ -141,9 +127,25 @@ class BoundGraph:
         return {me for me in found if IS_PART[type(self.node_of[me].value)]}
 
     @cached_property
-    def owners(self) -> "Owners":
-        """The owner of every node."""
-        return Owners(self)
+    def owner_of(self) -> dict[int, int]:
+        """The owner of every node: the innermost part that encloses every place that holds it."""
+        owner_of: dict[int, int] = {}
+        depth = self.owner_depth
+        depth[id(self.root)] = 0
+        for node in reversed(self.nodes):
+            me = id(node.value)
+            is_owner = me not in owner_of or IS_PART[type(node.value)]
+            if is_owner and me in owner_of:
+                depth[me] = depth[owner_of[me]] + 1
+            mine = me if is_owner else owner_of[me]
+            for child in map(id, self.held(node.value)):
+                one, other = owner_of.get(child, mine), mine
+                while one != other:
+                    if depth[one] < depth[other]:
+                        one, other = other, one
+                    one = owner_of[one]
+                owner_of[child] = one
+        return owner_of
 
     def has_parts(self, value: Any) -> bool:
         """Return whether a value is a part or a container that holds one, at any depth."""
@@ -191,9 +193,9 @@ class BoundGraph:
                 inside = '","'.join(found.get(one) or self.content[one] for one in held)
                 found[me] = _hash_text(f'["{self.content[me]}",["{inside}"],null,0]')
             if me in self.shared:
-                owner, own = self.owners.of[me], found.get(me) or self.content[me]
+                owner, own = self.owner_of[me], found.get(me) or self.content[me]
                 rank = ranks[owner, own] = ranks.get((owner, own), -1) + 1
-                found[me] = _hash_text(f'["{own}",null,{self.owners.depth[owner]},{rank}]')
+                found[me] = _hash_text(f'["{own}",null,{self.owner_depth[owner]},{rank}]')
         return self.content | found
 
     def fingerprint(self) -> str:
@@ -212,7 +214,7 @@ class BoundGraph:
         originals = {id(_at(copy, node.path)): node.value for node in found}
         for node in found:
             if is_formula(node.value):
-                known = set_arguments(_at(copy, node.path))
+                known = fiddle.set_arguments(_at(copy, node.path))
                 values = {name: originals.get(id(v), v) for name, v in known["values"].items()}
                 self._from_binding[id(node.value)] = known | {"values": values}
 
@@ -260,10 +262,10 @@ class BoundGraph:
         for node in {id(node): node for node in inheriting.values()}.values():
             node.parents.sort(key=lambda parent: (id(parent[0].value), parent[1]) in inheriting)
 
-    def _arguments_written(self, part: Any) -> dict[Key, Any]:
+    def _arguments_written(self, part: Any) -> dict[fiddle.Key, Any]:
         return self.arguments(part) | dict.fromkeys(self.inherited_by(part), fdl.NO_VALUE)
 
-    def _hashes(self, arguments_of: Callable[[Any], dict[Key, Any]]) -> dict[int, str]:
+    def _hashes(self, arguments_of: Callable[[Any], dict[fiddle.Key, Any]]) -> dict[int, str]:
         """Return a hash of every node; nodes whose arguments are identical are hashed once."""
         found: dict[int, str] = {}
         by_form: dict[tuple[Any, ...], str] = {}
@@ -272,7 +274,7 @@ class BoundGraph:
             if IS_PART[type(value)]:
                 arguments = arguments_of(value)
                 items = (*arguments, *arguments.values())
-                form = id(fdl.get_callable(value)), *nonempty_tags(value).items()
+                form = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
             else:
                 items = (*value, *value.values()) if isinstance(value, dict) else value
                 form = ()
@@ -287,24 +289,26 @@ class BoundGraph:
             found[id(value)] = by_form[form]
         return found
 
-    def _part_form(self, part: Any, arguments: Mapping[Key, Any], known: Mapping[int, str]) -> Any:
+    def _part_form(
+        self, part: Any, arguments: Mapping[fiddle.Key, Any], known: Mapping[int, str]
+    ) -> Any:
         # By the first names of parameters, with those removed since, so that fingerprints stay.
-        first = {new: old for old, new in renamed(fdl.get_callable(part)).items()}
-        values = dict(declared(fdl.get_callable(part), "REMOVED"))
+        first = {new: old for old, new in codec.renamed(fdl.get_callable(part)).items()}
+        values = dict(codec.declared(fdl.get_callable(part), "REMOVED"))
         for key, value in arguments.items():
             name = first.get(str(key), str(key))
             if value is fdl.NO_VALUE:
                 continue
             values[name] = self._form(value, known)
             if error := self._without_form.get(id(value)):
-                if value is default_of(part, key):
-                    values[name] = encode_default(value)
+                if value is fiddle.default_of(part, key):
+                    values[name] = codec.encode_default(value)
                 else:
                     place = join(self.path(part), step_to(key))
                     self.errors.append(ConfigError(f"{place}: {error}"))
         tags = {
             first.get(str(key), str(key)): sorted(map(self._name, own))
-            for key, own in nonempty_tags(part).items()
+            for key, own in fiddle.nonempty_tags(part).items()
         }
         try:
             called = self._name(fdl.get_callable(part))
@@ -322,8 +326,8 @@ class BoundGraph:
 
         try:
             if type(value) not in (list, tuple, dict):
-                encode(value)  # raises
-            written = encode_items(value, item)
+                codec.encode(value)  # raises
+            written = codec.encode_items(value, item)
         except ConfigError as error:
             self._without_form[id(value)] = error
             items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -343,7 +347,7 @@ class BoundGraph:
         if (own := known.get(id(value))) is not None:
             return {"node": own}
         try:
-            encoded = encode(value)
+            encoded = codec.encode(value)
         except ConfigError as error:
             self._without_form[id(value)] = error
             return {"object": id(value)}
@@ -357,39 +361,12 @@ class BoundGraph:
         A fingerprint that was recorded under the first name then remains valid.
         """
         if id(thing) not in self._names:
-            module, _, name = name_of(thing).partition(":")
-            first = {new: old for old, new in renamed(sys.modules[module]).items()}.get(name, name)
+            module, _, name = codec.name_of(thing).partition(":")
+            first = {new: old for old, new in codec.renamed(sys.modules[module]).items()}.get(
+                name, name
+            )
             self._names[id(thing)] = f"{module}:{first}"
         return self._names[id(thing)]
-
-
-class Owners:
-    """The owner of each node: the innermost part that encloses every place that holds it.
-
-    Attributes:
-      of: the identity of the owner of a node, by the identity of the node.
-      depth: how many owners enclose a part.
-    """
-
-    def __init__(self, graph: BoundGraph) -> None:
-        self.of: dict[int, int] = {}
-        self.depth = {id(graph.root): 0}
-        for node in reversed(graph.nodes):
-            me = id(node.value)
-            is_owner = me not in self.of or IS_PART[type(node.value)]
-            if is_owner and me in self.of:
-                self.depth[me] = self.depth[self.of[me]] + 1
-            for child in map(id, graph.held(node.value)):
-                mine = me if is_owner else self.of[me]
-                self.of[child] = self._common(self.of.get(child, mine), mine)
-
-    def _common(self, one: int, other: int) -> int:
-        """Return the innermost part that encloses or is both."""
-        while one != other:
-            if self.depth[one] < self.depth[other]:
-                one, other = other, one
-            one = self.of[one]
-        return one
 
 
 @gc_paused()
@@ -422,14 +399,14 @@ def value_key(value: Any) -> str:
     1, 1.0 and True differ; what has no form in a file is equal to itself alone.
     """
     try:
-        return _to_json(encode(value))
+        return _to_json(codec.encode(value))
     except ConfigError:
         return f"object {id(value)}"
 
 
-def _sorted(part: Any) -> dict[Key, Any]:
+def _sorted(part: Any) -> dict[fiddle.Key, Any]:
     """Return all arguments; those of `**kwargs` last, by name, because their order is arbitrary."""
-    known, parameters = all_arguments(part), parameters_of(part)
+    known, parameters = fiddle.all_arguments(part), fiddle.parameters_of(part)
     others = sorted(key for key in known if isinstance(key, str) and key not in parameters)
     return {key: known[key] for key in known if key not in others} | {k: known[k] for k in others}
 

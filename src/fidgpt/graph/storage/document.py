@@ -11,24 +11,9 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.graph import fiddle
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.errors import ConfigError, at, suggest
-from fidgpt.graph.fiddle import (
-    CALLABLE,
-    Key,
-    all_arguments,
-    argument_history,
-    assign,
-    copy_part,
-    default_of,
-    named_defaults,
-    nonempty_tags,
-    parameter_of,
-    parameters_of,
-    raw_arguments,
-    record_value,
-    set_arguments,
-)
 from fidgpt.graph.storage import codec
 from fidgpt.graph.storage.bound import BoundGraph, value_key
 from fidgpt.graph.walk import IS_PART, nodes, title
@@ -83,19 +68,19 @@ def new_part(entry: Mapping[str, Any], find: codec.Find) -> fdl.Buildable:
     return KINDS[kinds[0]](called)
 
 
-def key_of(part: fdl.Buildable, name: str) -> Key:
+def key_of(part: fdl.Buildable, name: str) -> fiddle.Key:
     """Return the name or number of an argument for its name in a file.
 
     Raises:
       ConfigError: there is no such parameter.
     """
-    if name in (named_defaults(part) or ()):
+    if name in (fiddle.named_defaults(part) or ()):
         return name
-    names: dict[str, Key] = {str(key): key for key in all_arguments(part)}
+    names: dict[str, fiddle.Key] = {str(key): key for key in fiddle.all_arguments(part)}
     if name in names:
         return names[name]
-    key: Key = int(name) if re.fullmatch("[0-9]{1,9}", name) else name
-    if parameter_of(part, key) is None:
+    key: fiddle.Key = int(name) if re.fullmatch("[0-9]{1,9}", name) else name
+    if fiddle.parameter_of(part, key) is None:
         raise ConfigError(f"there is no parameter {name!r:.80}. {suggest(name, names)}")
     return key
 
@@ -115,8 +100,8 @@ def _defaults_of(part: fdl.Buildable) -> dict[str, Any]:
     """Return the defaults of what a node calls, as JSON."""
     return {
         str(key): codec.encode_default(value)
-        for key in all_arguments(part)
-        if (value := default_of(part, key)) is not fdl.NO_VALUE
+        for key in fiddle.all_arguments(part)
+        if (value := fiddle.default_of(part, key)) is not fdl.NO_VALUE
     }
 
 
@@ -175,7 +160,7 @@ class _Writer:
             key = graph.digest[me], tuple(number_of[one] for one in held), note
             number_of[me] = numbers.setdefault(key, len(numbers))
             outside = frozenset().union(*(outside_of.get(one, _NONE) for one in held)) - {me}
-            own = {graph.owners.of[me]} if me in graph.shared else _NONE
+            own = {graph.owner_of[me]} if me in graph.shared else _NONE
             outside_of[me] = outside | own
             copies[me] = number_of[me], outside_of[me]
         return copies
@@ -186,14 +171,14 @@ class _Writer:
             (key, title(one.value) if IS_PART[type(one.value)] else value_key(one.value))
             for key, one in self._bound.inherited_by(part).items()
         ]
-        return frozenset(raw_arguments(part)), frozenset(inherited)
+        return frozenset(fiddle.raw_arguments(part)), frozenset(inherited)
 
     def _entry(self, part: Any) -> dict[str, Any]:
         entry = head_of(part, self._name)
         if id(part) in self._graph.shared:
-            entry["one_in"] = self._paths[self._copies[self._graph.owners.of[id(part)]]]
-        inherited, known = self._bound.inherited_by(part), set_arguments(part)
-        tags = {str(key): own for key, own in nonempty_tags(part).items()}
+            entry["one_in"] = self._paths[self._copies[self._graph.owner_of[id(part)]]]
+        inherited, known = self._bound.inherited_by(part), fiddle.set_arguments(part)
+        tags = {str(key): own for key, own in fiddle.nonempty_tags(part).items()}
         call = id(fdl.get_callable(part))
         if call not in self._defaults:
             self._defaults[call] = _defaults_of(part)
@@ -239,7 +224,7 @@ class _Model:
 
     part: fdl.Buildable
     size: int
-    own: dict[Key, Any] = field(default_factory=dict)
+    own: dict[fiddle.Key, Any] = field(default_factory=dict)
     is_used: bool = False
 
 
@@ -289,10 +274,10 @@ class Reading:
             word: functools.partial(self._held, word, owned=owned) for word in ("part", "shared")
         }
         for key, written in self._models[path].own.items():
-            value = raw_arguments(part)[key] = codec.decode(written, self._find, refer)
+            value = fiddle.raw_arguments(part)[key] = codec.decode(written, self._find, refer)
             if isinstance(value, TaggedValueCls):
                 raise ConfigError(f"{key}: a {TAGGED} stands in lists only.")
-            record_value(part, key, value)
+            fiddle.record_value(part, key, value)
 
     def _held(self, word: str, path: str, owned: _Owned) -> Any:
         """Return the node that a reference stands for."""
@@ -324,7 +309,7 @@ class Reading:
                 "written that holds twice what holds twice."
             )
         model.is_used = True
-        part = copy_part(model.part, dict(raw_arguments(model.part)))
+        part = fiddle.copy_part(model.part, dict(fiddle.raw_arguments(model.part)))
         if model.own:
             owned = owned | {path: {}} if path in self._owners else owned
             self._todo.append((part, path, owned))
@@ -338,7 +323,7 @@ class Reading:
     def _model(self, path: str, entry: Mapping[str, Any]) -> _Model:
         part = new_part(entry, self._find)
         model = _Model(part, 100 + len(str(entry)))
-        called, names = fdl.get_callable(part), named_defaults(part)
+        called, names = fdl.get_callable(part), fiddle.named_defaults(part)
         self._note_renamed(entry, called)
 
         def section(name: str, *, is_value: bool = True) -> Mapping[str, Any]:
@@ -366,10 +351,10 @@ class Reading:
         if name != ":" and was.rpartition(".")[2] != now.rpartition(".")[2]:
             self.changes += [] if change in self.changes else [change]
 
-    def _set(self, model: _Model, key: Key, written: Any) -> None:
-        arguments = raw_arguments(model.part)
+    def _set(self, model: _Model, key: fiddle.Key, written: Any) -> None:
+        arguments = fiddle.raw_arguments(model.part)
         if not isinstance(key, str):
-            assign(model.part, key, None)  # checks that those before it are there
+            fiddle.assign(model.part, key, None)  # checks that those before it are there
         arguments[key] = None  # in the order of the file
         if isinstance(written, list) or (
             isinstance(written, dict) and not _PER_COPY.isdisjoint(written)
@@ -377,7 +362,7 @@ class Reading:
             model.own[key] = written
         else:
             arguments[key] = codec.decode(written, self._find)
-            record_value(model.part, key, arguments[key])
+            fiddle.record_value(model.part, key, arguments[key])
 
     def _keep_defaults(self, model: _Model, path: str, written: Mapping[str, Any]) -> None:
         """Set what was left at a default that is another one today."""
@@ -389,7 +374,7 @@ class Reading:
         for name, value in written.items():
             if (name in today and repr(today[name]) == repr(value)) or name in model.own:
                 continue
-            if name not in parameters_of(part):
+            if name not in fiddle.parameters_of(part):
                 self._note(path, f"{name} is gone, and was {value!r:.60} by default")
                 continue
             if isinstance(value, dict) and "default" in value:
@@ -404,7 +389,7 @@ class Reading:
 
 def _one_location() -> contextlib.AbstractContextManager[Any]:
     """Record this line as the location of all assignments; inspecting the stack is slow."""
-    made = argument_history(fdl.Config(dict)).get(CALLABLE)
+    made = fiddle.argument_history(fdl.Config(dict)).get(fiddle.CALLABLE)
     if not made:  # history is switched off
         return contextlib.nullcontext()
     return history.custom_location(lambda: made[0].location)
