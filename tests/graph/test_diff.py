@@ -1,12 +1,16 @@
-"""`diff`: what differs between two bound graphs, each at the one place that says it."""
+"""`diff`: the differences between two bound graphs, each at the one place that sets it."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import fiddle as fdl
 import pytest
+from fiddling import apply_to_any
 
+from fidgpt import configs, fiddlers
 from fidgpt.graph import (
+    PartAdded,
     SharingChanged,
     ValueChanged,
     bind,
@@ -16,72 +20,111 @@ from fidgpt.graph import (
     diff_text,
     fingerprint,
 )
+from fidgpt.graph.difference.alignment import align
 from fidgpt.graph.formulas import make_formula
 
 from . import elsewhere
-from .differences import told
-from .parts import Depth, Outer, Part, Square, Wide, Width, pair, scaled
+from .parts import Depth, Outer, Part, Rate, Square, Wide, Width, holding, pair, scaled
 
-Change = Callable[[Any], None]
+
+def lines(old: Any, new: Any) -> list[str]:
+    return diff_text(diff(old, new)).splitlines()
 
 
 def outer(**arguments: Any) -> fdl.Config:
-    """Says a width, which two parts hear; one of them is held twice."""
+    """Set a width, which two nodes inherit; one of them is held twice."""
     shared = fdl.Config(Part, Width.new())
-    given = {"child": fdl.Config(pair, fdl.Config(Part, Width.new()), shared), "other": shared}
-    return fdl.Config(Outer, width=Width.new(3), **(given | arguments))
+    held = {"child": fdl.Config(pair, fdl.Config(Part, Width.new()), shared), "other": shared}
+    return fdl.Config(Outer, width=Width.new(3), **(held | arguments))
 
 
-def told_of(change: Change, old: Any = None) -> list[str]:
-    """What is told of a change to a graph."""
-    old = outer() if old is None else old
+def items(*held: Any, **arguments: Any) -> fdl.Config:
+    return fdl.Config(Outer, width=Width.new(3), child=list(held), **arguments)
+
+
+def wide(**arguments: Any) -> fdl.Config:
+    return fdl.Config(Wide, Width.new(), **arguments)
+
+
+def assigned(path: str, value: Any) -> Callable[[Any], None]:
+    *way, last = path.split(".")
+
+    def change(cfg: Any) -> None:
+        for name in way:
+            cfg = getattr(cfg, name)
+        setattr(cfg, last, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (assigned("depth", 0), ["no difference"]),
+        (assigned("width", 4), ["~ width: 3 -> 4, inherited by 2 parameters"]),
+        (assigned("child.first.width", 8), ["~ child.first.width: 3 (inherited from width) -> 8"]),
+        (
+            assigned("child.first.other", fdl.Config(Wide, Width.new(), child=fdl.Config(Square))),
+            ["+ child.first.other: Wide(width=Width, child=Square())"],
+        ),
+        (assigned("child.first", None), ["- child.first: Part(width=Width), now None"]),
+        (lambda cfg: fdl.update_callable(cfg.child.first, Wide), ["~ child.first: Part -> Wide"]),
+        (
+            assigned("child.first", fdl.Partial(Part, Width.new())),
+            ["~ child.first: Config of Part -> Partial of Part"],
+        ),
+        (
+            lambda cfg: fdl.update_callable(cfg.child.first, elsewhere.Part),
+            [f"~ child.first: {Part.__module__}.Part -> {elsewhere.__name__}.Part"],
+        ),
+        (
+            lambda cfg: setattr(cfg, "other", clone_part(cfg.other)),
+            ["& other: shared with child.second -> an equal Part of its own"],
+        ),
+        (
+            lambda cfg: (fdl.remove_tag(cfg, "rate", Rate), fdl.add_tag(cfg, "depth", Depth)),
+            ["~ depth: tagged Depth", "~ rate: no longer tagged Rate"],
+        ),
+        (
+            lambda cfg: setattr(cfg, "depth", make_formula(cfg, "{width} * 2")),
+            ["+ depth: {width} * 2, instead of 0"],
+        ),
+    ],
+)
+def test_a_change_is_one_line(change: Callable[[Any], None], expected: list[str]) -> None:
+    old = outer(depth=0)
+    fdl.add_tag(old, "rate", Rate)
+    old.rate = 0.0
     new = clone(old)
     change(new)
-    return told(old, new)
+    assert lines(old, new)[: len(expected)] == expected
 
 
-def test_a_graph_does_not_differ_from_its_copy_nor_from_what_it_is_bound_to() -> None:
-    assert diff(outer(), outer()) == []
+def test_a_graph_does_not_differ_from_what_it_is_bound_to() -> None:
     assert diff(outer(), bind(outer())) == []
-    assert told(outer(), outer()) == ["no difference"]
+    assert diff(fdl.Config(Square), fdl.Config(Square, width=1)) == []
 
 
-def test_a_value_that_is_heard_is_one_change_where_it_is_said() -> None:
-    def widen(cfg: Any) -> None:
-        cfg.width = 4
-
-    assert told_of(widen) == ["~ width: 3 -> 4, inherited by 2 parameters"]
+def test_changes_hold_values_paths_and_nodes_of_both_graphs() -> None:
     old, new = outer(), outer()
-    widen(new)
-    (change,) = diff(old, new)
-    assert isinstance(change, ValueChanged)
-    assert (change.old.value, change.new.value) == (3, 4)
-    assert sorted(change.inherited_by) == ["child.first.width", "child.second.width"]
+    new.width = 4
+    new.child.first.other = wide()
+    value, added = diff(old, new)
+    assert isinstance(value, ValueChanged)
+    assert (value.old.value, value.new.value) == (3, 4)
+    assert sorted(value.inherited_by)[:2] == ["child.first.other.width", "child.first.width"]
+    assert added.new.value is new.child.first.other
+    assert (added.old.path, added.new.path) == ("child.first.other", "child.first.other")
 
 
-def test_a_quantity_that_stops_being_heard_is_told_where_it_was_heard() -> None:
-    def set_one(cfg: Any) -> None:
-        cfg.child.first.width = 8
-
-    assert told_of(set_one) == ["~ child.first.width: 3 (inherited from width) -> 8"]
-
-
-def test_a_nearer_word_is_the_change_and_not_what_hears_it() -> None:
+def test_a_nearer_binding_is_the_change_and_not_its_heirs() -> None:
     old = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Outer, child=fdl.Config(Part)))
     fdl.add_tag(old.child, "width", Width)
     fdl.add_tag(old.child.child, "width", Width)
-
-    def say(cfg: Any) -> None:
-        cfg.child.width = 5
-
-    assert told_of(say, old) == [
-        "~ child.width: 3 (inherited from width) -> 5, inherited by 1 parameter",
-    ]
-
-
-def test_a_default_and_the_same_value_set_are_no_difference() -> None:
-    assert diff(fdl.Config(Square), fdl.Config(Square, width=1)) == []
-    assert told(fdl.Config(Square), fdl.Config(Square, width=2)) == ["~ width: 1 (default) -> 2"]
+    new = clone(old)
+    new.child.width = 5
+    line = "~ child.width: 3 (inherited from width) -> 5, inherited by 1 parameter"
+    assert lines(old, new) == [line]
 
 
 @pytest.mark.parametrize(
@@ -91,170 +134,240 @@ def test_values_of_different_types_differ(old: Any, new: Any) -> None:
     assert len(diff(fdl.Config(Outer, child=old), fdl.Config(Outer, child=new))) == 1
 
 
-def test_values_that_cannot_be_written_are_compared_too() -> None:
-    def function() -> None: ...
-
-    one, same = fdl.Config(Outer, child=function), fdl.Config(Outer, child=function)
-    assert diff(one, same) == []
-    assert len(diff(one, fdl.Config(Outer, child=lambda: None))) == 1
-    odd = float("nan")
-    assert diff(fdl.Config(Outer, child=odd), fdl.Config(Outer, child=odd)) == []
+@pytest.mark.parametrize("value", [lambda: None, float("nan")])
+def test_values_that_cannot_be_written_equal_themselves(value: Any) -> None:
+    assert diff(fdl.Config(Outer, child=value), fdl.Config(Outer, child=value)) == []
+    assert len(diff(fdl.Config(Outer, child=value), fdl.Config(Outer, child=lambda: None))) == 1
 
 
-def test_parts_come_go_and_become_others() -> None:
-    def add(cfg: Any) -> None:
-        cfg.child.first.other = fdl.Config(Wide, Width.new(), child=fdl.Config(Square))
-
-    def remove(cfg: Any) -> None:
-        cfg.child.first = None
-
-    def replace(cfg: Any) -> None:
-        fdl.update_callable(cfg.child.first, Wide)
-
-    def make_later(cfg: Any) -> None:
-        cfg.child.first = fdl.Partial(Part, Width.new())
-
-    assert told_of(add) == ["+ child.first.other: Wide(width=Width, child=Square())"]
-    assert told_of(remove) == ["- child.first: Part(width=Width), now None"]
-    assert told_of(replace) == ["~ child.first: Part -> Wide"]
-    assert told_of(make_later) == ["~ child.first: Config of Part -> Partial of Part"]
-
-
-def test_parts_of_one_name_are_told_by_their_whole_names() -> None:
-    def replace(cfg: Any) -> None:
-        fdl.update_callable(cfg.child.first, elsewhere.Part)
-
-    here, there = Part.__module__, elsewhere.Part.__module__
-    assert told_of(replace)[0] == f"~ child.first: {here}.Part -> {there}.Part"
-
-
-def test_what_comes_with_another_call_is_not_told() -> None:
-    """Part hears a width, Square has a default for it; each has parameters that the other lacks."""
+def test_arguments_that_come_with_another_call_are_left_out() -> None:
+    """Part inherits a width, Square has a default for it; each has parameters of its own."""
     old = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, Width.new()))
     new = clone(old)
     new.child = fdl.Config(scaled, Width.new(), ratio=0.1)
-    assert told(old, new) == ["~ child: Part -> scaled", "~ child.ratio: not set -> 0.1"]
+    assert lines(old, new) == ["~ child: Part -> scaled", "~ child.ratio: not set -> 0.1"]
     new.child = fdl.Config(Square)
-    assert told(old, new) == [
+    assert lines(old, new) == [
         "~ child: Part -> Square",
         "~ child.width: no longer tagged Width",
         "~ child.width: 3 (inherited from width) -> 1 (default)",
     ]
 
 
-def test_an_equal_part_is_kept_apart_from_a_shared_one() -> None:
-    def untie(cfg: Any) -> None:
-        cfg.other = clone_part(cfg.other)
+def entries(**held: Any) -> fdl.Config:
+    return fdl.Config(Outer, width=Width.new(3), other=held)
 
+
+def test_sharing_is_compared_place_by_place() -> None:
     tied, untied = outer(), outer()
-    untie(untied)
-    assert told(tied, untied) == [
-        "& other: shared with child.second -> an equal Part of its own",
-    ]
-    assert told(untied, tied) == [
-        "& other: an equal Part of its own -> shared with child.second",
-    ]
+    untied.other = clone_part(untied.other)
+    text = "& other: an equal Part of its own -> shared with child.second"
+    assert lines(untied, tied) == [text]
     untied.other.other = 1
-    assert told(tied, untied) == [
+    assert lines(tied, untied) == [
         "& other: shared with child.second -> a Part of its own",
         "~ other.other: None (default) -> 1",
     ]
-
-
-def test_a_part_may_be_shared_with_another() -> None:
-    parts = [fdl.Config(Square, 1), fdl.Config(Square, 2)]
-    old = fdl.Config(Outer, child=parts, other=parts[0])
-    (change,) = diff(old, fdl.Config(Outer, child=parts, other=parts[1]))
+    one, two = fdl.Config(Square, 1), fdl.Config(Square, 2)
+    old = fdl.Config(Outer, child=[one, two], other=one)
+    (change,) = diff(old, fdl.Config(Outer, child=[one, two], other=two))
     assert isinstance(change, SharingChanged)
     assert (change.old.shared_with, change.new.shared_with) == ("child[0]", "child[1]")
-    assert told(old, fdl.Config(Outer, child=parts)) == [
-        "& other: shared with child[0] -> None (default)"
-    ]
-
-
-def entries(**parts: Any) -> fdl.Config:
-    return fdl.Config(Outer, width=Width.new(3), other=parts)
-
-
-def test_every_place_that_joins_or_leaves_a_shared_part_is_told() -> None:
-    one, two = fdl.Config(Square, 1), fdl.Config(Square, 2)
-    apart = entries(a=one, b=two, c=two)
-    assert told(apart, entries(a=one, b=one, c=None)) == [
+    assert lines(entries(a=one, b=two, c=two), entries(a=one, b=one, c=None)) == [
         "& other['b']: shared with other['c'] -> shared with other['a']",
         "& other['c']: shared with other['b'] -> None",
     ]
-    assert told(entries(a=None, b=None), entries(a=one, b=one)) == [
+    assert lines(entries(a=None, b=None), entries(a=one, b=one)) == [
         "+ other['a']: Square(width=1)",
         "& other['b']: None -> shared with other['a']",
     ]
 
 
-def test_a_part_of_its_own_is_equal_only_if_it_builds_the_same() -> None:
-    shared = fdl.Config(Outer, child={"a": fdl.Config(Square), "b": fdl.Config(Square)})
-    own = clone(shared)
-    own.child = dict(reversed(own.child.items()))
-    old = entries(a=shared, b=shared)
-    assert told(old, entries(a=shared, b=own)) == [
-        "& other['b']: shared with other['a'] -> an equal Outer of its own"
-    ]
-    fdl.add_tag(own, "depth", Depth)
-    assert told(old, entries(a=shared, b=own)) == [
-        "& other['b']: shared with other['a'] -> a Outer of its own",
-        "~ other['b'].depth: tagged Depth",
-    ]
-
-
-def test_a_computed_quantity_is_one_part_and_heard_like_others() -> None:
+def test_a_computed_quantity_is_one_node() -> None:
     def graph(ratio: float) -> fdl.Config:
         width = Width.new(fdl.Config(scaled, number=10, ratio=ratio))
         return fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new()))
 
-    assert told(graph(0.5), graph(0.2)) == ["~ width.ratio: 0.5 -> 0.2"]
+    assert lines(graph(0.5), graph(0.2)) == ["~ width.ratio: 0.5 -> 0.2"]
     plain = fdl.Config(Outer, width=Width.new(5), child=fdl.Config(Part, Width.new()))
-    assert told(plain, graph(0.2)) == ["+ width: scaled(number=10, ratio=0.2), instead of 5"]
+    assert lines(plain, graph(0.2)) == ["+ width: scaled(number=10, ratio=0.2), instead of 5"]
 
 
-def test_tags_are_compared() -> None:
-    old, new = outer(), outer()
-    fdl.remove_tag(new, "width", Width)
-    fdl.add_tag(new, "depth", Depth)
-    new.child.first.width = new.other.width = 3
-    assert told(old, new) == [
-        "~ width: no longer tagged Width",
-        "~ depth: tagged Depth",
-    ]
-
-
-def test_changes_hold_the_parts_of_the_given_graphs() -> None:
-    old, new = outer(), outer()
-    new.child.first.other = fdl.Config(Wide, Width.new())
-    (change,) = diff(old, new)
-    assert change.new.value is new.child.first.other
-    assert (change.old.path, change.new.path) == ("child.first.other", "child.first.other")
-
-
-def test_nothing_is_changed() -> None:
-    old, new = outer(), outer(child=[fdl.Config(Wide, Width.new())])
-    before = fingerprint(old), fingerprint(new), repr(old), repr(new)
-    diff(old, new)
-    assert (fingerprint(old), fingerprint(new), repr(old), repr(new)) == before
-
-
-def test_a_formula_reads_as_it_was_written() -> None:
-    old, new = fdl.Config(Outer, depth=4, width=1), fdl.Config(Outer, depth=4, width=1)
-    new.width = make_formula(new, "{depth} * 2")
-    assert "{depth} * 2" in diff_text(diff(old, new))
-    assert "formula" not in diff_text(diff(old, new))
-
-
-def test_twins_that_say_a_quantity_hear_themselves() -> None:
-    """Of equal parts, each hears what it says itself, not what the first of them says."""
-    old = fdl.Config(
-        Outer, child=[fdl.Config(Part, Width.new(), other=Width.new(3)) for _ in range(3)]
-    )
+def test_equal_items_inherit_from_themselves() -> None:
+    """Of equal nodes, each inherits what it sets itself, not what the first of them sets."""
+    old = items(*(fdl.Config(Part, Width.new(), other=Width.new(3)) for _ in range(3)))
+    del old.width
+    fdl.clear_tags(old, "width")
     new = clone(old)
     new.child[1].width = 3
     new.child[2].width = 4
-    assert [str(change) for change in diff(old, new)] == [
-        "~ child[2].width: 3 (inherited from child[2].other) -> 4"
+    expected = ["~ child[2].width: 3 (inherited from child[2].other) -> 4"]
+    assert lines(old, new) == expected
+
+
+def test_items_that_come_go_and_move() -> None:
+    old = items(*(wide(other=i) for i in range(5)))
+    new = items(fdl.Config(Square), *(wide(other=i) for i in range(5)))
+    assert lines(old, new) == ["+ child[0]: Square()"]
+    new.width = 4
+    assert lines(new, old) == ["~ width: 4 -> 3, inherited by 5 parameters", "- child[0]: Square()"]
+    old = items(wide(other=1), fdl.Config(Square), wide(other=2))
+    moved = items(fdl.Config(Square), wide(other=2), wide(other=1))
+    assert lines(old, moved) == ["~ child[2]: Wide(width=Width, other=1), was child[0]"]
+    changed = items(wide(other=1), fdl.Config(Square, width=2), wide(other=3))
+    assert lines(old, changed) == [
+        "~ child[1].width: 1 (default) -> 2",
+        "~ child[2].other: 2 -> 3",
     ]
+    one_of_all = fdl.Config(Outer, width=Width.new(3), child=tuple(old.child))
+    assert lines(old, one_of_all) == ["~ child: list -> tuple"]
+
+
+def test_items_that_resemble_another_are_compared_with_it() -> None:
+    new = items(wide(other=1), wide(other=1), wide(other=2), wide(other=1))
+    found = diff(items(wide(other=1)), new)
+    assert diff_text(found).splitlines() == [
+        "+ child[1-3]: Wide like child[0]",
+        "~ child[2].other: 1 -> 2",
+    ]
+    assert [one.new.value for one in found if isinstance(one, PartAdded)] == new.child[1:]
+
+
+def test_items_that_share_less_than_the_one_they_resemble() -> None:
+    """Two layers with a table of positions each, where one was for all."""
+
+    def layer(table: Any) -> fdl.Partial:
+        return fdl.Partial(Wide, Width.new(), child=fdl.ArgFactory(Outer, child=table))
+
+    table, number = fdl.Config(Square), fdl.Config(scaled, number=10)
+    like = "+ child[1]: Wide like child[0]"
+    assert lines(items(layer(number)), items(layer(number), layer(clone(number)))) == [like]
+    assert lines(items(layer(table)), items(layer(table), layer(table))) == [like]
+    assert lines(items(layer(table)), items(layer(table), layer(fdl.Config(Square)))) == [
+        like,
+        "& child[1].child.child: an equal Square of its own, not child[0].child.child",
+    ]
+
+
+def test_changes_of_an_item_do_not_explain_those_of_the_one_it_resembles() -> None:
+    def layer(tag: Any, width: int) -> fdl.Config:
+        part = fdl.Config(Part)
+        fdl.add_tag(part, "width", tag)
+        return fdl.Config(Outer, width=Width.new(width), depth=Depth.new(7), child=part)
+
+    found = lines(items(layer(Width, 5)), items(layer(Depth, 5), layer(Width, 6)))
+    source = "5 (inherited from child[0].width) -> 7 (inherited from child[0].depth)"
+    assert found[:2] == [
+        "~ child[0].child.width: no longer tagged Width, tagged Depth",
+        f"~ child[0].child.width: {source}",
+    ]
+
+
+def test_alignment_keeps_the_order_of_both_lists() -> None:
+    old, new = (list(zip(text, strict=True)) for text in ("paaq", "arsat"))
+    paired = [(1, 0, False), (2, 3, False), (3, 4, False)]  # q and t by their position
+    assert [pair for pair in align(old, new) if None not in pair] == paired
+    swapped = align(list(zip("ab", strict=True)), list(zip("ba", strict=True)))
+    assert swapped == [(1, 0, True), (0, 1, False)]
+
+
+def test_entries_of_dicts_go_by_their_keys() -> None:
+    old = fdl.Config(Outer, child={"a": fdl.Config(Square), "b": fdl.Config(Square)})
+    new = fdl.Config(Outer, child={"c": fdl.Config(Square), "b": fdl.Config(Square, 2)})
+    assert sorted(lines(old, new)) == [
+        "+ child['c']: Square()",
+        "- child['a']: Square()",
+        "~ child['b'].width: 1 (default) -> 2",
+    ]
+
+
+def test_changes_that_items_have_in_common_are_one_line() -> None:
+    old = items(*(wide(child=[wide(), wide()]) for _ in range(4)))
+    new = clone(old)
+    for i in (0, 1, 2):
+        new.child[i].child[1].other = 7
+    assert lines(old, new) == ["~ child[0-2].child[1].other: None (default) -> 7"]
+    new.child[3].child[0].other = 7
+    assert len(lines(old, new)) == 4
+    keys = ("a[]", "x[1]", "x[2]")  # whose brackets are no index
+    old, new = (items({key: fdl.Config(Square, one) for key in keys}) for one in (2, 3))
+    assert lines(old, new) == [f"~ child[0][{key!r}].width: 2 -> 3" for key in keys]
+
+
+def diamonds(make: Callable[[Any], Any], depth: int) -> Callable[[float], fdl.Config]:
+    def graph(rate: float) -> fdl.Config:
+        held: Any = fdl.Config(Outer, rate=rate)
+        for _ in range(depth):
+            held = make(held)
+        return fdl.Config(Outer, child=held)
+
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("make", "depth"),
+    [
+        (lambda held: fdl.Config(pair, held, held), 60),
+        (lambda held: [held, held], 60),
+        (lambda held: fdl.Config(Outer, child=held), 1500),
+    ],
+)
+def test_each_node_is_walked_once_without_recursion(make: Any, depth: int) -> None:
+    graph = diamonds(make, depth)
+    assert len(diff(graph(0.1), graph(0.2))) == 1
+
+
+@pytest.mark.parametrize("name", fiddlers.__all__)
+def test_a_fiddler_makes_a_difference_exactly_if_the_fingerprint_differs(name: str) -> None:
+    old, new = configs.gpt2_124m(), configs.gpt2_124m()
+    apply_to_any(new, name)
+    is_same = fingerprint(old) == fingerprint(new)
+    assert (diff(old, new) == []) is (diff(new, old) == []) is is_same
+
+
+def random_graph(rng: random.Random, num_parts: int = 6) -> fdl.Config:
+    """Return a graph in which anything may hold and share anything that was made before."""
+    made: list[Any] = [fdl.Config(Square, rng.randint(1, 2))]
+    for _ in range(num_parts):
+        held = [rng.choice(made) for _ in range(rng.randint(1, 3))]
+        kind = rng.choice([fdl.Config, fdl.Partial])
+        match rng.randint(0, 3):
+            case 0:
+                made.append(kind(holding, held))
+            case 1:
+                made.append(kind(pair, *held[:2]))
+            case 2:
+                made.append(fdl.Config(Outer, child=held[0], other={"a": held[-1], "b": 1}))
+            case _:
+                made.append(fdl.Config(rng.choice([Part, Wide]), Width.new(), child=held[0]))
+    return fdl.Config(Outer, width=Width.new(rng.randint(1, 2)), child=made[-1], other=made[-2])
+
+
+def change_something(rng: random.Random, part: Any) -> None:
+    """Change a value, a node, a tag or what is shared; sometimes nothing."""
+    name = rng.choice([key for key in fdl.ordered_arguments(part) if isinstance(key, str)])
+    match rng.randint(0, 4):
+        case 0 if fdl.get_callable(part) is not holding:
+            setattr(part, name, 5)
+        case 1:
+            fdl.add_tag(part, name, Rate)
+        case 2 if isinstance(getattr(part, name), fdl.Buildable):
+            setattr(part, name, clone(getattr(part, name)))
+        case 3 if isinstance(getattr(part, name), list):
+            getattr(part, name).reverse()
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_differ_exactly_if_their_fingerprints_do(seed: int) -> None:
+    rng = random.Random(seed)
+    graphs = [random_graph(rng) for _ in range(4)]
+    for graph in list(graphs):
+        changed = clone(graph)
+        change_something(rng, rng.choice([changed, changed.child, changed.other]))
+        graphs.append(changed)
+    prints = [fingerprint(graph) for graph in graphs]
+    pairs = [(i, i + 4) for i in range(4)] + [tuple(rng.choices(range(8), k=2)) for _ in range(8)]
+    for i, j in pairs:
+        assert (diff(graphs[i], graphs[j]) == []) is (prints[i] == prints[j])

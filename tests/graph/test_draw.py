@@ -1,24 +1,71 @@
-"""`draw`: every part is one box, and what is shared is drawn once."""
+"""`draw`: every node is one box, differences stand out, and programs lay it out as SVG."""
 
 import os
+import stat
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import fiddle as fdl
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from fidgpt import configs, fiddlers
-from fidgpt.graph import ConfigError, draw, fingerprint, outline
-from fidgpt.graph.drawing import Kind, picture
+from fidgpt.graph import ConfigError, Drawing, clone, draw, fingerprint, outline
+from fidgpt.graph import notebook as notebooks
+from fidgpt.graph.drawing import Box, Kind, Mark, Picture, Row, picture
+from fidgpt.tags import HiddenDim
 
-from .parts import Outer, Part, Square, Wide, Width, pair, scaled
-from .pictures import arrows, box, row
+from .parts import Depth, Outer, Part, Square, Wide, Width, holding, keywords, pair, scaled
+
+SVG = "{http://www.w3.org/2000/svg}"
+has_program = pytest.mark.skipif(
+    "image/svg+xml" not in draw(fdl.Config(Square))._repr_mimebundle_(),
+    reason="neither dot nor graphviz-pure is installed",
+)
 
 
-def test_the_tied_table_and_the_rope_of_base_are_single_boxes() -> None:
+def box(drawn: Picture, title: str) -> Box:
+    (found,) = [one for one in drawn.boxes if one.title == title]
+    return found
+
+
+def row(drawn: Picture, title: str, name: str) -> Row:
+    (found,) = [one for one in box(drawn, title).rows if one.name == name]
+    return found
+
+
+def arrows(drawn: Picture) -> list[tuple[str, str, str]]:
+    """Return from which box, by which row, to which box."""
+    boxes = drawn.boxes
+    return [
+        (boxes[a.tail].title, boxes[a.tail].rows[a.row].name, boxes[a.head].title)
+        for a in drawn.arrows
+    ]
+
+
+def marks(drawn: Picture) -> dict[str, set[Mark]]:
+    """Return the marks of the boxes, by title."""
+    return {
+        title: {one.mark for one in drawn.boxes if one.title == title}
+        for title in {one.title for one in drawn.boxes}
+    }
+
+
+def changed(cfg: Any, fiddler: Any) -> Picture:
+    new = clone(cfg)
+    fiddler(new)
+    return picture(new, since=cfg)
+
+
+def test_shared_nodes_are_single_boxes() -> None:
     drawn = picture(configs.base())
-    counts = Counter(box.title for box in drawn.boxes)
+    counts = Counter(one.title for one in drawn.boxes)
     assert counts["token_table"] == counts["RoPE"] == counts["Corpus"] == counts["Normal"] == 1
     assert box(drawn, "token_table").is_shared and box(drawn, "RoPE").is_shared
     assert not box(drawn, "Embedding").is_shared
@@ -26,43 +73,34 @@ def test_the_tied_table_and_the_rope_of_base_are_single_boxes() -> None:
     assert into == [("Embedding", "weight"), ("Unembedding", "weight")]
 
 
-def test_layers_of_an_unrolled_model_lead_to_one_rope() -> None:
+def test_equal_items_are_one_box_if_they_hold_the_same() -> None:
     cfg = configs.base()
     cfg.model.num_layers = 4
     fiddlers.unroll(cfg)
     cfg.model.blocks[1].attention.num_kv_heads = 2
     drawn = picture(cfg)
-    into = [tail for tail, _, head in arrows(drawn) if head == "RoPE"]
-    assert into == ["Attention", "Attention"]
-    blocks = [box for box in drawn.boxes if box.title == "Block"]
-    assert [box.count for box in blocks] == [3, 1]
-    names = [row.name for row in box(drawn, "Transformer").rows if "blocks" in row.name]
+    assert [tail for tail, _, head in arrows(drawn) if head == "RoPE"] == ["Attention"] * 2
+    assert [one.count for one in drawn.boxes if one.title == "Block"] == [3, 1]
+    names = [one.name for one in box(drawn, "Transformer").rows if "blocks" in one.name]
     assert names == ["blocks[0, 2-3]", "blocks[1]"]
-
-
-def test_equal_items_are_one_box_only_if_they_hold_the_same() -> None:
-    """Two parts that hold one are not drawn like two that hold an equal one each."""
     one, other = fdl.Config(Square, 1), fdl.Config(Square, 1)
     held = [fdl.Config(pair, one), fdl.Config(pair, other), fdl.Config(pair, one)]
-    cfg = fdl.Config(Outer, child=held, other=[one, other])
-    drawn = picture(cfg)
-    assert [box.count for box in drawn.boxes if box.title == "pair"] == [2, 1]
-    assert len([box for box in drawn.boxes if box.title == "Square"]) == 2
+    drawn = picture(fdl.Config(Outer, child=held, other=[one, other]))
+    assert [found.count for found in drawn.boxes if found.title == "pair"] == [2, 1]
+    assert len([found for found in drawn.boxes if found.title == "Square"]) == 2
 
 
 def test_rows_are_set_or_inherited() -> None:
-    cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, Width.new()))
-    drawn = picture(cfg)
-    own, inherited = row(box(drawn, "Outer"), "width"), row(box(drawn, "Part"), "width")
+    drawn = picture(fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, Width.new())))
+    own, inherited = row(drawn, "Outer", "width"), row(drawn, "Part", "width")
     assert (own.text, own.tags, own.is_inherited) == ("3", ("Width",), False)
     assert (inherited.text, inherited.tags, inherited.is_inherited) == ("3", ("Width",), True)
-    assert [row.name for row in box(drawn, "Outer").rows] == ["width", "child"]
+    assert [one.name for one in box(drawn, "Outer").rows] == ["width", "child"]
 
 
-def test_a_computed_value_has_a_box_and_an_arrow_from_each_heir() -> None:
+def test_a_computed_value_has_an_arrow_from_each_heir() -> None:
     width = Width.new(fdl.Config(scaled, number=10))
-    cfg = fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new()))
-    drawn = picture(cfg)
+    drawn = picture(fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new())))
     assert box(drawn, "scaled").kind is Kind.QUANTITY
     assert arrows(drawn) == [
         ("Outer", "width", "scaled"),
@@ -70,18 +108,14 @@ def test_a_computed_value_has_a_box_and_an_arrow_from_each_heir() -> None:
         ("Part", "width", "scaled"),
     ]
     assert [arrow.is_inherited for arrow in drawn.arrows] == [False, False, True]
-    assert box(drawn, "scaled").path == "width"
-    set_last = fdl.Config(
-        Outer, child=fdl.Config(Part, Width.new()), other=Width.new(fdl.Config(scaled, number=10))
-    )
+    set_last = fdl.Config(Outer, child=fdl.Config(Part, Width.new()), other=width)
     assert box(picture(set_last), "scaled").path == "other"
 
 
 def test_factories_differ_from_objects() -> None:
     inner = fdl.ArgFactory(Wide, 1, child=fdl.Config(Square))
     drawn = picture(fdl.Config(Outer, child=fdl.Partial(Part, 1, child=inner)))
-    kinds = {box.title: (box.kind, box.is_shared) for box in drawn.boxes}
-    assert kinds == {
+    assert {one.title: (one.kind, one.is_shared) for one in drawn.boxes} == {
         "Outer": (Kind.OBJECT, False),
         "Part": (Kind.FACTORY, False),
         "Wide": (Kind.FACTORY, False),
@@ -89,37 +123,29 @@ def test_factories_differ_from_objects() -> None:
     }
 
 
-def test_one_part_can_be_drawn_alone_with_inherited_values() -> None:
+def test_a_node_can_be_drawn_alone_and_to_a_depth() -> None:
     cfg = configs.base()
     source = draw(cfg, at="model").source
     assert ">Transformer<" in source and ">Trainer<" not in source
     assert f">{cfg.vocab_size}<" in source
-    with pytest.raises(ConfigError, match="hidden_dim"):
-        draw(cfg, at="model.hidden_dim")
-    with pytest.raises(ConfigError, match="embedding"):
-        draw(cfg, at="model.embeding")
-
-
-def test_what_lies_deeper_than_asked_is_only_named() -> None:
-    cfg = configs.base()
+    for path, message in (("model.hidden_dim", "hidden_dim"), ("model.embeding", "embedding")):
+        with pytest.raises(ConfigError, match=message):
+            draw(cfg, at=path)
     drawn = picture(cfg, depth=1)
-    titles = {box.title for box in drawn.boxes}
+    titles = {one.title for one in drawn.boxes}
     assert {"Trainer", "Transformer", "TokenStream"} <= titles
     assert not {"Block", "Embedding", "Corpus"} & titles
-    assert row(box(drawn, "Transformer"), "embedding").text == "Embedding ..."
-    assert [box.title for box in picture(cfg, depth=0).boxes] == ["Trainer"]
+    assert row(drawn, "Transformer", "embedding").text == "Embedding ..."
+    assert [one.title for one in picture(cfg, depth=0).boxes] == ["Trainer"]
     assert len(picture(cfg, depth=20).boxes) == len(picture(cfg).boxes)
-    assert "Embedding ..." in draw(cfg, depth=1).svg()
 
 
 def test_drawing_changes_nothing() -> None:
     """Fiddle's own drawing shortens long values in the config itself."""
     cfg = configs.base()
     cfg.samples.prompts = ["a long prompt " * 40]
-    old = configs.gpt2_124m()
     before = fingerprint(cfg), outline(cfg), repr(cfg)
-    draw(cfg)
-    draw(cfg, since=old)
+    draw(cfg, since=configs.gpt2_124m())
     assert (fingerprint(cfg), outline(cfg), repr(cfg)) == before
 
 
@@ -129,13 +155,184 @@ def test_the_same_graph_gives_the_same_drawing_in_every_process() -> None:
         "print(draw(configs.base(), since=configs.gpt2_124m()).source)"
     )
     sources = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        subprocess.check_output(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}
+        )
         for seed in ("1", "2")
     }
     assert len(sources) == 1
+
+
+class TestDifference:
+    """A picture since an earlier graph."""
+
+    def test_a_changed_value_is_marked_and_its_heirs_follow(self) -> None:
+        old = fdl.Config(Outer, width=Width.new(3), depth=1, child=fdl.Config(Part, Width.new()))
+        drawn = changed(old, lambda cfg: setattr(cfg, "width", 4))
+        own, inherited = row(drawn, "Outer", "width"), row(drawn, "Part", "width")
+        assert (own.was, own.text, own.mark) == ("3", "4", Mark.CHANGED)
+        assert (inherited.was, inherited.text, inherited.mark) == ("3", "4", Mark.FOLLOWED)
+        assert row(drawn, "Outer", "depth").mark is Mark.SAME
+        assert not box(drawn, "Outer").is_dim and box(drawn, "Part").is_dim
+
+    def test_added_and_removed_nodes_are_drawn(self) -> None:
+        drawn = changed(configs.base(), fiddlers.use_learned_positions)
+        assert marks(drawn)["LearnedPositions"] == {Mark.ADDED}
+        assert marks(drawn)["RoPE"] == {Mark.REMOVED}
+        assert marks(drawn)["Normal"] == {Mark.SAME}
+        assert ("Attention", "rope", "RoPE") in arrows(drawn)
+        assert ("RoPE", "head_dim", "Attention") not in arrows(drawn)
+        assert row(drawn, "Attention", "rope").text == "None"
+
+    def test_a_removed_node_leads_only_to_removed_ones(self) -> None:
+        kept, lost = fdl.Config(Square), fdl.Config(Wide, 1)
+        old = fdl.Config(Outer, child=fdl.Config(pair, kept, lost), other=kept)
+        drawn = picture(fdl.Config(Outer, other=kept), since=old)
+        same, removed = {Mark.SAME}, {Mark.REMOVED}
+        expected = {"Outer": same, "Square": same, "pair": removed, "Wide": removed}
+        assert marks(drawn) == expected
+        assert [head for tail, _, head in arrows(drawn) if tail == "pair"] == ["Wide"]
+
+    def test_another_call_shows_the_old_one(self) -> None:
+        drawn = changed(configs.base(), fiddlers.use_gelu)
+        gelu = box(drawn, "GELU")
+        assert (gelu.old_title, gelu.mark) == ("SwiGLU", Mark.CHANGED)
+        assert "SwiGLU" not in marks(drawn)
+
+    def test_untying_draws_the_old_arrow_and_a_new_table(self) -> None:
+        drawn = changed(configs.base(), fiddlers.untie_embeddings)
+        assert marks(drawn)["token_table"] == {Mark.SAME, Mark.ADDED}
+        leads = [one for one in drawn.arrows if drawn.boxes[one.tail].title == "Unembedding"]
+        assert [(drawn.boxes[one.head].mark, one.mark) for one in leads] == [
+            (Mark.ADDED, Mark.ADDED),
+            (Mark.SAME, Mark.REMOVED),
+        ]
+
+    def test_items_and_tags(self) -> None:
+        old = fdl.Config(holding, [fdl.Config(Square), 5, fdl.Config(Wide, 1)])
+        drawn = picture(fdl.Config(holding, [fdl.Config(Wide, 1), fdl.Config(pair, 1)]), since=old)
+        assert marks(drawn)["Square"] == {Mark.REMOVED} and marks(drawn)["pair"] == {Mark.ADDED}
+        assert ("holding", "items[0]", "Square") in arrows(drawn)
+        gone = [one for one in drawn.boxes[0].rows if one.mark is Mark.REMOVED]
+        assert [(one.name, one.was) for one in gone] == [("items[0]", ""), ("items[1]", "5")]
+        lost = picture(
+            fdl.Config(Outer, width=Depth.new(3)), since=fdl.Config(Outer, width=Width.new(3))
+        )
+        found = row(lost, "Outer", "width")
+        assert (found.tags, found.lost_tags, found.mark) == (("Depth",), ("Width",), Mark.CHANGED)
+
+    def test_equal_items_that_differ_from_before_in_different_ways(self) -> None:
+        old, new = (
+            [fdl.Config(Wide, width) for width in widths] for widths in ((1, 2, 2), [2] * 3)
+        )
+        drawn = picture(fdl.Config(holding, new), since=fdl.Config(holding, old))
+        found = [one for one in drawn.boxes if one.title == "Wide"]
+        assert [(one.count, one.rows[0].was) for one in found] == [(1, "1"), (2, "")]
+
+
+def texts(svg: str) -> list[str | None]:
+    return [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+@has_program
+@pytest.mark.parametrize(
+    "text",
+    [
+        "</td></tr>",
+        "&amp;",
+        '"quoted" \\n \\N',
+        "a\nb\tc\0d",
+        "<b>bold</b>",
+        "'",
+        "\udc80",
+        "⇒ é 漢",
+    ],
+)
+def test_text_is_drawn_as_it_is(text: str) -> None:
+    cfg = fdl.Config(Outer, child=text, other={text: fdl.Config(Square), "leaf": text})
+    drawn = texts(draw(cfg).svg())
+    assert repr(text) in drawn
+    assert f"other[{text!r}]" in drawn
+
+
+@has_program
+def test_names_that_are_not_identifiers_are_drawn_too() -> None:
+    svg = draw(fdl.Config(lambda width: width, width=1)).svg()
+    assert "&lt;lambda&gt;" in svg
+    assert ">a�b<" in draw(fdl.Config(keywords, **{"a\x01b": 1})).svg()
+
+
+@has_program
+@pytest.mark.parametrize("name", configs.__all__)
+def test_every_config_can_be_drawn(name: str) -> None:
+    cfg = getattr(configs, name)()
+    titles = texts(draw(cfg, since=configs.base()).svg())
+    tables = 1 if cfg.model.unembedding.weight is cfg.model.embedding.weight else 2
+    assert titles.count("Trainer") == 1 and titles.count("token_table") == tables
+
+
+@has_program
+def test_the_format_follows_the_name_of_the_file(tmp_path: Path) -> None:
+    drawing = draw(fdl.Config(Square))
+    assert drawing.save(tmp_path / "a.svg").read_text().startswith("<?xml")
+    assert drawing.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert drawing.save(str(tmp_path / "a.dot")).read_text() == drawing.source
+    with pytest.raises(RuntimeError, match="as nosuch"):
+        drawing.save(tmp_path / "a.nosuch")
+    assert not (tmp_path / "a.nosuch").exists()
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the only folder in which programs are found; it is empty."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("programs")
+def test_without_a_program_a_notebook_shows_the_text() -> None:
+    old = configs.base()
+    new = clone(old)
+    fiddlers.make_large(new)
+    assert draw(old)._repr_mimebundle_() == {"text/plain": outline(old)}
+    text = str(draw(new, since=old))
+    assert draw(new, since=old)._repr_mimebundle_() == {"text/plain": text}
+    assert "-> 1280, inherited by" in text
+    with pytest.raises(RuntimeError, match="pip install graphviz-pure"):
+        draw(old).svg()
+
+
+def test_a_program_that_fails_is_followed_by_another(programs: Path) -> None:
+    scripts = {"dot": "echo broken >&2; exit 1", "graphviz-pure": "echo '<svg/>'"}
+    for name, script in scripts.items():
+        program = programs / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    assert Drawing("digraph {}", "words").svg() == "<svg/>\n"
+    (programs / "graphviz-pure").unlink()
+    with pytest.raises(RuntimeError, match="broken"):
+        Drawing("digraph {}", "words").svg()
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns of another one that is active
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def test_without_a_notebook_nothing_happens() -> None:
+    assert notebooks.show_configs() is False
+
+
+@has_program
+def test_a_config_is_drawn_where_a_cell_shows_it(notebook: Any) -> None:
+    assert notebooks.show_configs() is True
+    shown, _ = notebook.display_formatter.format(configs.debug())
+    assert "Transformer" in shown["image/svg+xml"]
+    assert "RoPE ..." in shown["image/svg+xml"]  # deeper nodes are only named
+
+
+def test_a_graph_that_cannot_be_drawn_is_shown_as_text() -> None:
+    assert notebooks.picture(fdl.Config(Part, HiddenDim.new())) is None

@@ -1,0 +1,455 @@
+"""Files: a graph that was written and read is the same graph, and can still be changed."""
+
+import dataclasses
+import enum
+import importlib
+import json
+import random
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+import torch
+from torch import nn
+
+from fidgpt import configs, graph
+from fidgpt.configs import base, debug, gpt2_124m
+from fidgpt.fiddlers import unroll
+from fidgpt.graph.walk import parts as parts_of
+
+from . import parts
+from .parts import (
+    Options,
+    Outer,
+    Part,
+    Square,
+    Wide,
+    Width,
+    double,
+    holding,
+    pair,
+    scaled,
+    whole_graph,
+)
+from .test_diff import random_graph
+
+ALLOWED = (parts.__name__, __name__)
+
+
+def reloaded(cfg: Any, form: Any = "json") -> Any:
+    return graph.load(graph.dump(cfg, form=form), allowed=ALLOWED)
+
+
+def written(cfg: Any) -> dict[str, Any]:
+    return json.loads(graph.dump(cfg))["parts"]
+
+
+def test_everything_survives() -> None:
+    cfg = whole_graph()
+    again = reloaded(cfg)
+    assert graph.outline(again) == graph.outline(cfg)
+    assert graph.dump(again) == graph.dump(cfg)
+    assert (
+        graph.fingerprint(reloaded(graph.bind(cfg)))
+        == graph.fingerprint(again)
+        == graph.fingerprint(cfg)
+    )
+    assert again.child[0] is again.child[2].items[0]
+    assert again.child[1].child is not again.child[0]
+    again.width = 8  # what inherited it inherits it still
+    built = graph.build(again)
+    assert built.child[0].width == 8
+    assert built.depth == 4
+    assert built.child[2][1:] == [8, 5]
+    assert built.other[:3] == [8 * 2 * 16, (8, 4), {"a": 8, "b": 1}]
+
+
+@pytest.mark.parametrize("name", configs.__all__)
+def test_every_config_survives(name: str) -> None:
+    text = graph.dump(getattr(configs, name)())
+    assert graph.dump(graph.load(text)) == text
+
+
+def test_a_config_from_a_file_is_still_bound_and_tied() -> None:
+    cfg = graph.load(graph.dump(base()))
+    graph.find_parameter(cfg, "model.hidden_dim").set(512)
+    assert cfg.model.embedding.weight is cfg.model.unembedding.weight
+    fresh = base()
+    fresh.model.hidden_dim = 512
+    assert graph.fingerprint(cfg) == graph.fingerprint(fresh)
+
+
+def test_the_layout_of_a_file() -> None:
+    """Nodes side by side, parents first, each under its path; a shared node once."""
+    cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=Width.new()))
+    cfg.other = [cfg.child]
+    document = json.loads(graph.dump(cfg))
+    module = parts.__name__
+    assert list(document) == ["format", "version", "fingerprint", "parts"]
+    assert document["parts"] == {
+        "": {
+            "Config": f"{module}:Outer",
+            "set": {"width": 3, "child": {"shared": "child"}, "other": [{"shared": "child"}]},
+            "tags": {"width": [f"{module}:Width"]},
+            "defaults": {"depth": 0, "rate": 0.0},
+        },
+        "child": {
+            "Config": f"{module}:Part",
+            "one_in": "",
+            "tags": {"width": [f"{module}:Width"]},
+            "heard": {"width": 3},
+            "defaults": {"child": None, "other": None},
+        },
+    }
+    one = graph.dump(fdl.Config(Outer, width=1)).splitlines()
+    two = graph.dump(fdl.Config(Outer, width=1, child=[1, 2])).splitlines()
+    ours = [line for line in one if "fingerprint" not in line and '"child"' not in line]
+    assert [line.strip(",") for line in ours if line.strip(",") not in str(two)] == []
+    assert '    "child": [1, 2]' in two
+
+
+class Flags(enum.Flag):
+    """Several may be set at once."""
+
+    A = 1
+    B = 2
+    C = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """Has fields named as the words of a file are."""
+
+    part: str
+    shared: str
+
+
+class Local:
+    """Has a method, which has no name of its own once it is bound."""
+
+    def method(self) -> None: ...
+
+
+class Hidden:
+    """Something without a form in a file."""
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Hidden(), "of type Hidden cannot be saved in a config"),
+        (type("Made", (), {}), "Made cannot be saved by name"),
+        (Local().method, "Local.method cannot be saved by name"),
+        (fdl.Config(lambda: 1), "<lambda> cannot be saved by name"),
+        (torch.zeros(2), "of type Tensor cannot be saved"),
+        ({b"1": 2}, "of type bytes cannot be saved"),
+        ({3, 4}, "of type set cannot be saved"),
+        (Options(names=[fdl.Config(Part)]), "a Part lies where parts are not built"),  # type: ignore
+    ],
+)
+def test_values_that_cannot_be_written_are_refused(value: Any, message: str) -> None:
+    with pytest.raises(graph.ConfigError, match=message):
+        graph.dump(fdl.Config(pair, value))
+
+
+TEXTS = [
+    "no",
+    "1",
+    "1e3",
+    "a: b",
+    "- a",
+    "",
+    " a ",
+    "#",
+    "null",
+    "é→",
+    "a\nb",
+    "~",
+    "%x",
+    "x]",
+    "[x",
+]
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: 2.0, None: [1], (2, "a"): {}, Flags.A: fdl.Config(Part, width=Width.new())},
+        {"part": "x"},
+        {"shared": "x", "more": {"shared": "y"}},
+        [{"part": "x"}, {"keep": "y"}, {"tuple": []}],
+        [Labels("x", "y"), Flags.A | Flags.C, Flags(0), float("-inf"), -0.0, 10**30],
+        [torch.bfloat16, torch.device("cuda:1"), nn.GELU],
+        "a\x85b \u2028 c\u2029\x7f\ufeff",
+        *([text, {text: text}, (text,)] for text in TEXTS),
+    ],
+    ids=repr,
+)
+def test_values_that_look_like_words_of_a_file_survive(value: Any, form: Any) -> None:
+    cfg = fdl.Config(Outer, width=Width.new(3), child=value, other=fdl.Config(pair, value))
+    again = reloaded(cfg, form)
+    assert repr(again) == repr(cfg)
+    assert graph.fingerprint(again) == graph.fingerprint(cfg)
+    assert graph.dump(again, form=form) == graph.dump(cfg, form=form)
+
+
+def test_half_a_character_survives_json_only() -> None:
+    cfg = fdl.Config(pair, "\udc80")
+    assert reloaded(cfg).first == "\udc80"
+    graph.dump(cfg).encode("utf-8")
+    with pytest.raises(graph.ConfigError, match="has no form in YAML: save it as JSON"):
+        graph.dump(cfg, form="yaml")
+
+
+class TestDefaults:
+    """A default that has changed since does not change an old run."""
+
+    OLD = """
+def scaled(number: int, ratio: float = 0.5, tagged: int = 1, *, key=len):
+    return (number * ratio, tagged)
+"""
+
+    @pytest.fixture
+    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Return a module of the user's own, which a test can rewrite."""
+        path = tmp_path / "recipes_of_mine.py"
+        path.write_text(self.OLD, encoding="utf-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        yield importlib.import_module("recipes_of_mine")
+        del sys.modules["recipes_of_mine"]
+
+    def rewrite(self, module: Any, old: str, new: str) -> None:
+        source = Path(module.__file__).read_text(encoding="utf-8").replace(old, new)
+        Path(module.__file__).write_text(source, encoding="utf-8")
+        importlib.reload(module)
+
+    def load(self, text: str) -> Any:
+        return graph.load(text, allowed=("recipes_of_mine", *ALLOWED))
+
+    def test_the_old_one_is_kept(self, module: Any) -> None:
+        cfg = fdl.Config(module.scaled, number=8)
+        fdl.add_tag(cfg, "tagged", Width)
+        text = graph.dump(cfg)
+        assert graph.build(self.load(text)) == (4.0, 1)
+        self.rewrite(module, "0.5, tagged: int = 1", "0.25, tagged: int = 7")
+        assert graph.build(fdl.Config(module.scaled, number=8)) == (2.0, 7)
+        again = self.load(text)
+        assert graph.build(again) == (4.0, 1)
+        assert graph.fingerprint(again) == json.loads(text)["fingerprint"]
+
+    def test_parameters_that_were_added_and_removed(self, module: Any) -> None:
+        text = graph.dump(fdl.Config(module.scaled, number=8))
+        self.rewrite(module, "*,", "*, extra=0,")
+        assert graph.build(self.load(text)) == (4.0, 1)
+        self.rewrite(module, "number", "amount")
+        with pytest.raises(graph.ConfigError, match="the root: there is no parameter 'number'"):
+            self.load(text)
+
+    def test_a_default_without_a_form_that_has_changed_is_refused(self, module: Any) -> None:
+        self.rewrite(module, "key=len", "key=lambda x: x")
+        text = graph.dump(fdl.Config(module.scaled, number=8))
+        assert graph.build(self.load(text)) == (4.0, 1)
+        self.rewrite(module, "key=lambda x: x", "key=3")
+        with pytest.raises(
+            graph.ConfigError, match="key was left at its default, of type function"
+        ):
+            self.load(text)
+
+    def test_a_class_that_has_moved_within_a_room_is_found(self) -> None:
+        text = graph.dump(base()).replace("fidgpt.model:SwiGLU", "fidgpt.model.of_old:SwiGLU")
+        assert "of_old" in text
+        assert graph.fingerprint(graph.load(text)) == graph.fingerprint(base())
+
+
+@pytest.mark.parametrize("word", ["child", "\x7f" * 3])
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_deep_graphs_survive(word: str, form: Any) -> None:
+    cfg = fdl.Config(Part, width=1)
+    for _ in range(100):
+        cfg = fdl.Config(Part, width=1, child={word: cfg})
+    assert graph.equal(reloaded(cfg, form), cfg)
+
+
+def layer(table: Any) -> fdl.Config:
+    """Hold a node of its own twice, and a table that others hold too."""
+    own = fdl.Config(Square, 1)
+    return fdl.Config(pair, fdl.Config(Part, 1, child=own, other=own), table)
+
+
+def test_equal_nodes_are_written_once_and_made_as_often_as_held() -> None:
+    cfg = fdl.Config(holding, [fdl.Config(Part, 1, child=fdl.Config(Square)) for _ in range(50)])
+    assert list(written(cfg)) == ["", "items[0]", "items[0].child"]
+    again = reloaded(cfg)
+    assert len(parts_of(again)) == 101
+    again.items[3].child.width = 9
+    assert [part.child.width for part in again.items].count(9) == 1
+
+
+def test_copies_share_what_they_shared_and_no_more() -> None:
+    table = fdl.Config(Wide, 1)
+    cfg = fdl.Config(holding, [layer(table) for _ in range(4)])
+    assert [path for path, part in written(cfg).items() if "one_in" in part] == [
+        "items[0].first.child",
+        "items[0].second",
+    ]
+    again = reloaded(cfg)
+    assert len({id(one.second) for one in again.items}) == 1
+    assert len({id(one.first.child) for one in again.items}) == 4
+    assert all(one.first.child is one.first.other for one in again.items)
+
+
+def test_equal_nodes_of_different_owners_are_told_apart() -> None:
+    """The insides of both are equal, but each holds what its own outside shares."""
+
+    def outside(rate: float) -> fdl.Config:
+        own = fdl.Config(Square)
+        return fdl.Config(Outer, rate=rate, child=fdl.Config(pair, own, 1), other=own)
+
+    again = reloaded(fdl.Config(pair, outside(0.1), outside(0.2)))
+    for side in (again.first, again.second):
+        assert side.child.first is side.other
+    assert again.first.other is not again.second.other
+
+
+def test_nodes_that_inherit_different_values_are_written_apart() -> None:
+    def block(width: int) -> fdl.Config:
+        return fdl.Config(Outer, width=Width.new(width), child=fdl.Config(Part, Width.new()))
+
+    found = written(fdl.Config(holding, [block(1), block(2), block(1)]))
+    assert [found[path]["heard"]["width"] for path in found if path.endswith("child")] == [1, 2]
+
+    def computed() -> fdl.Config:
+        width = Width.new(fdl.Config(double, 4))
+        return fdl.Config(Outer, width=width, child=[fdl.Config(Part, Width.new())])
+
+    cfg = fdl.Config(holding, [computed() for _ in range(3)])
+    assert len(written(cfg)) == 4
+    assert graph.fingerprint(reloaded(cfg)) == graph.fingerprint(cfg)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_graphs_survive(seed: int) -> None:
+    rng = random.Random(seed)
+    cfg = random_graph(rng, num_parts=rng.randint(1, 12))
+    cfg = fdl.Config(
+        pair, fdl.Config(holding, [cfg, graph.clone(cfg)]), rng.choice([cfg, graph.clone(cfg), 1])
+    )
+    again = reloaded(cfg, "yaml" if seed % 3 else "json")
+    assert graph.fingerprint(again) == graph.fingerprint(cfg)
+    assert graph.equal(again, cfg)
+    assert graph.dump(again) == graph.dump(cfg)
+
+
+@pytest.mark.parametrize("make", [debug, gpt2_124m])
+def test_an_unrolled_config_is_hardly_longer(make: Any) -> None:
+    cfg = make()
+    once = graph.dump(cfg)
+    unroll(cfg)
+    text = graph.dump(cfg)
+    assert len(text) < len(once) + 40 * len(cfg.model.blocks)
+    assert graph.dump(graph.load(text)) == text
+    assert graph.fingerprint(graph.load(graph.dump(cfg, form="yaml"))) == graph.fingerprint(cfg)
+
+
+SHORT = f"""
+    format: fidgpt.config
+    version: 1
+    parts:
+      "":
+        Config: {parts.__name__}:pair
+        set:
+          first: HERE
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("no", "no"), ("1e-3", 1e-3), ("12:30", "12:30"), ("0777", 777), ("null", None)),
+        *(("2026-11-21", "2026-11-21"), ("true", True), ('"true"', "true"), ("'1'", "1")),
+        *(("[1, a, 2.5]", [1, "a", 2.5]), ("{float: inf}", float("inf")), ("&a [1]", [1])),
+    ],
+)
+def test_yaml_written_by_hand(text: str, value: Any) -> None:
+    found = graph.load(textwrap.dedent(SHORT).replace("HERE", text), allowed=ALLOWED).first
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[&a [1], *a]", "{<<: {a: 1}}", "{a: 1, a: 2}", "[" * 5000, "1\n---\na: 1"]
+)
+def test_yaml_that_is_more_than_data_is_refused(text: str) -> None:
+    with pytest.raises(graph.ConfigError):
+        graph.load(textwrap.dedent(SHORT).replace("HERE", text), allowed=ALLOWED)
+
+
+class TestMigrations:
+    """Old files and constructors that have changed since, and declare it."""
+
+    def read(self, **arguments: Any) -> tuple[Any, list[str]]:
+        root = {"Config": f"{parts.__name__}:scaled", "set": arguments}
+        document = {"format": "fidgpt.config", "version": 1, "parts": {"": root}}
+        return graph.load_with_changes(json.dumps(document), allowed=ALLOWED)
+
+    @pytest.fixture(autouse=True)
+    def declared(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        renamed = {"count": "amount", "amount": "number"}
+        monkeypatch.setattr(scaled, "RENAMED", renamed, raising=False)
+        monkeypatch.setattr(scaled, "REMOVED", {"exact": True}, raising=False)
+
+    @pytest.mark.parametrize("name", ["amount", "count"])
+    def test_a_renamed_parameter_is_found(self, name: str) -> None:
+        cfg, changes = self.read(**{name: 8})
+        assert cfg.number == 8
+        assert changes == [f"the root: {name} is called number now"]
+
+    def test_a_removed_parameter_must_have_had_the_value_that_is_built_now(self) -> None:
+        cfg, changes = self.read(number=8, exact=True)
+        assert fdl.ordered_arguments(cfg) == {"number": 8}
+        assert changes == ["the root: exact is gone, and was True, as is built now"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"exact": False}, "the root: exact was .*, and is gone"),
+            ({"exact": 1}, "the root: exact was .*, and is gone"),
+            ({"number": 8, "amount": 9}, "both number and amount"),
+            ({"factor": 2}, "there is no parameter 'factor'"),
+        ],
+    )
+    def test_other_parameters_are_refused(self, arguments: Any, message: str) -> None:
+        with pytest.raises(graph.ConfigError, match=message):
+            self.read(**arguments)
+
+    def test_a_constructor_may_be_renamed_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(parts, "RENAMED", {"shrunk": "scaled"}, raising=False)
+        text = graph.dump(fdl.Config(scaled, 8)).replace("parts:scaled", "parts:shrunk")
+        cfg, changes = graph.load_with_changes(text, allowed=ALLOWED)
+        assert fdl.get_callable(cfg) is scaled
+        assert changes == ["shrunk is called scaled now"]
+
+    @pytest.mark.parametrize(
+        ("defaults", "arguments", "changes"),
+        [
+            ('"ratio": 0.5', {"number": 8}, []),
+            (
+                '"ratio": 0.25',
+                {"number": 8, "ratio": 0.25},
+                ["the root: the default of ratio is 0.5 now, and stays 0.25"],
+            ),
+            ('"depth": 2', {"number": 8}, ["the root: depth is gone, and was 2 by default"]),
+        ],
+    )
+    def test_defaults_that_have_changed(
+        self, defaults: str, arguments: dict[str, Any], changes: list[str]
+    ) -> None:
+        text = graph.dump(fdl.Config(scaled, 8)).replace('"ratio": 0.5', defaults)
+        cfg, found = graph.load_with_changes(text, allowed=ALLOWED)
+        assert fdl.ordered_arguments(cfg) == arguments
+        assert found == changes

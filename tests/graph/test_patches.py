@@ -1,0 +1,307 @@
+"""`apply`, patches and `merge`: differences as data, on graphs with sharing."""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import fiddle as fdl
+import pytest
+from fiddling import apply_to_any
+
+from fidgpt import configs, fiddlers, graph
+from fidgpt.configs import debug
+from fidgpt.train import Console, JSONLines
+
+from . import parts
+from .parts import (
+    Outer,
+    Part,
+    Rate,
+    Square,
+    Wide,
+    Width,
+    holding,
+    keywords,
+    pair,
+    positional,
+    product,
+)
+from .test_diff import change_something, random_graph
+from .test_hostile_files import mutated
+
+ALLOWED = (parts.__name__,)
+
+
+def assert_becomes(old: Any, new: Any) -> None:
+    """Check that the difference makes the one of the other, in memory and through a text."""
+    before = graph.dump(old)
+    patched = graph.apply_patch(old, graph.dump_patch((old, new)), allowed=ALLOWED)
+    for made in (graph.apply(old, graph.diff(old, new)), patched):
+        assert graph.fingerprint(made) == graph.fingerprint(new)
+        assert json.loads(graph.dump(made)) == json.loads(
+            graph.dump(new)
+        )  # dicts may be in another order
+    assert graph.dump(old) == before
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_difference_of_random_graphs_makes_one_of_the_other(seed: int) -> None:
+    rng = random.Random(seed)
+    old = random_graph(rng, num_parts=rng.randint(1, 9))
+    new = graph.clone(old) if seed % 2 else random_graph(rng, num_parts=rng.randint(1, 9))
+    for _ in range(rng.randint(1, 4)):
+        held = [new, new.child, new.other]
+        change_something(rng, rng.choice([one for one in held if isinstance(one, fdl.Buildable)]))
+    assert_becomes(old, new)
+
+
+@pytest.mark.parametrize("name", fiddlers.__all__)
+def test_the_difference_that_a_fiddler_makes(name: str) -> None:
+    old, new = configs.gpt2_124m(), configs.gpt2_124m()
+    apply_to_any(new, name)
+    assert_becomes(old, new)
+    assert_becomes(new, old)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (fdl.Config(positional, 1), fdl.Config(positional, 2, depth=3)),
+        (fdl.Config(product, 1, 2), fdl.Config(product, 1, 2, 3)),
+        (fdl.Config(pair, {"a": 1, "b": [1]}), fdl.Config(pair, {"b": [2], "c": None})),
+        (fdl.Config(pair, (1, fdl.Config(Square))), fdl.Config(pair, (2, fdl.Config(Square, 2)))),
+        (fdl.Config(pair, Square, 1.0), fdl.Config(pair, Wide, 1)),
+        (fdl.Config(pair, 1), fdl.Partial(pair, 1)),
+        (fdl.Config(Part, 1, child=2), fdl.Config(Square, 1)),
+        (fdl.Config(pair, {1: 1, "a": [1]}), fdl.Config(pair, {1: 2, "a": fdl.Config(Square)})),
+        (fdl.Config(pair, {"keep": "x"}), fdl.Config(pair, {"part": "x", "like": {"keep": "y"}})),
+        (fdl.Config(holding, [Width.new(1)]), fdl.Config(holding, [Width.new(), Rate.new(1.0)])),
+        (fdl.Config(pair, *[[1, 2]] * 2), fdl.Config(pair, [1, 2], [1, 3])),
+    ],
+    ids=range(11),
+)
+def test_everything_that_a_node_may_hold(old: Any, new: Any) -> None:
+    roots = [fdl.Config(Outer, width=Width.new(5), child=one) for one in (old, new)]
+    assert_becomes(*roots)
+    assert_becomes(*roots[::-1])
+
+
+def test_another_graph_takes_a_difference_too() -> None:
+    old = fdl.Config(Outer, width=1, child=fdl.Config(Square, 1))
+    new = fdl.Config(Outer, width=1, child=fdl.Config(Square, 2), other=fdl.Config(Wide, 3))
+    third = fdl.Config(Outer, width=7, child=fdl.Config(Square, 1))
+    made = graph.apply(third, graph.diff(old, new))
+    assert (made.width, made.child.width, made.other.width) == (7, 2, 3)
+    assert third.child.width == 1
+
+
+def messages(make: Callable[[], Any]) -> list[str]:
+    with pytest.raises(graph.ConfigError) as caught:
+        make()
+    return str(caught.value).split("\n\n")
+
+
+def test_places_that_are_missing_or_hold_something_else_are_named() -> None:
+    old = fdl.Config(Outer, width=1, child=fdl.Config(Square, 1))
+    new = fdl.Config(Outer, width=2, child=fdl.Config(Square, 2))
+    text = graph.dump_patch((old, new))
+    other = fdl.Config(Outer, width=5, child=None)
+    assert messages(lambda: graph.apply_patch(other, text, allowed=ALLOWED)) == [
+        "width: it was 1 when the difference was taken, and is 5.",
+        "child.width: there is no such place in this graph.",
+    ]
+    twice = text.replace('"changes": {', '"changes": {"width": {"old": 1, "new": 3},')
+    assert "the patch: it has 'width' twice" in messages(lambda: graph.apply_patch(old, twice))[0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_damage_ends_in_a_config_error_or_in_a_graph(seed: int) -> None:
+    chance = random.Random(seed)
+    old, new = parts.whole_graph(), parts.whole_graph()
+    new.child[1].other["yes"] = fdl.Config(Square)
+    new.width = 9
+    new.other = [new.child[0], fdl.Config(pair, Square)]
+    original = json.loads(graph.dump_patch((old, new)))
+    for _ in range(20):
+        try:
+            graph.apply_patch(old, mutated(original, chance), allowed=ALLOWED)
+        except graph.ConfigError as error:
+            assert len(str(error)) < 3000
+
+
+def three(**arguments: Any) -> tuple[Any, Any, Any]:
+    base = fdl.Config(Outer, **arguments)
+    return base, graph.clone(base), graph.clone(base)
+
+
+def test_two_changed_graphs_are_merged() -> None:
+    shared = fdl.Config(Square, 1)
+    base, ours, theirs = three(width=1, child=[shared, fdl.Config(Part, 1)], other=shared)
+    ours.width = 2
+    ours.child[0] = graph.clone(ours.other)  # untied
+    theirs.child[1].child = fdl.Config(Wide, 3)
+    theirs.rate = 0.5
+    both = graph.merge(base, ours, theirs)
+    assert (both.width, both.rate, both.child[1].child.width) == (2, 0.5, 3)
+    assert both.child[0] is not both.other
+    assert graph.fingerprint(graph.merge(base, theirs, ours)) == graph.fingerprint(both)
+    assert graph.fingerprint(graph.merge(base, ours, base)) == graph.fingerprint(ours)
+    assert graph.fingerprint(graph.merge(base, ours, graph.clone(ours))) == graph.fingerprint(ours)
+
+
+def test_conflicts_are_named_with_both_values() -> None:
+    base, ours, theirs = three(width=1, child=fdl.Config(Part, 1), other=[1, 2])
+    ours.width, theirs.width = 2, 3
+    ours.child.width = 5
+    theirs.child = None
+    ours.other[0] = 7
+    theirs.other.append(3)
+    assert messages(lambda: graph.merge(base, ours, theirs)) == [
+        "width: ours is 2, and theirs is 3.",
+        "other[0]: ours is 7, and theirs is [1, 2, 3] at other.",
+        "child.width: ours is 5, and theirs is None at child.",
+    ]
+
+
+def test_removing_a_value_is_not_setting_none() -> None:
+    base, ours, theirs = three(width=1, depth=2)
+    del ours.depth
+    theirs.depth = None
+    assert messages(lambda: graph.merge(base, ours, theirs)) == [
+        "depth: ours is not set, and theirs is None."
+    ]
+    assert "depth" not in fdl.ordered_arguments(graph.merge(base, ours, graph.clone(ours)))
+
+
+def test_lists_of_nodes_in_conflict_are_shown_by_paths() -> None:
+    base, ours, theirs = three(child=[fdl.Config(Part, width=1), fdl.Config(Part, width=2)])
+    ours.child.append(fdl.Config(Part, width=3))
+    theirs.child.insert(0, fdl.Config(Part, width=4))
+    assert messages(lambda: graph.merge(base, ours, theirs)) == [
+        "child: ours is [child[0], child[1], another part], "
+        "and theirs is [another part, child[0], child[1]]."
+    ]
+
+
+def test_arguments_named_like_the_words_of_a_patch() -> None:
+    base = fdl.Config(pair, 1, {"part": "x"})
+    ours, theirs = graph.clone(base), graph.clone(base)
+    ours.first = fdl.Config(keywords, part={"part": "a"})
+    theirs.second = fdl.Config(keywords, part=fdl.Config(keywords, keep="b"))
+    both = graph.merge(base, ours, theirs)
+    assert (both.first, both.second) == (ours.first, theirs.second)
+
+
+def test_arguments_that_another_call_does_not_take_are_named() -> None:
+    base, ours, theirs = three(width=1, child=fdl.Config(Part, 1))
+    fdl.update_callable(ours.child, Square)
+    theirs.child.other = 5
+    for one, other in ((ours, theirs), (theirs, ours)):
+        expected = ["child.other: Square has no parameter 'other'."]
+        assert messages(lambda one=one, other=other: graph.merge(base, one, other)) == expected
+    (message,) = messages(lambda: graph.apply(theirs, graph.diff(base, ours)))
+    assert ":Square does not take all arguments that are set there" in message
+
+
+def unrolled(**dropouts: float) -> Any:
+    """Return the debug config with a block of its own for each layer, and dropouts of some."""
+    cfg = debug()
+    fiddlers.unroll(cfg)
+    for name, value in dropouts.items():
+        cfg.model.blocks[int(name[1:])].dropout = value
+    return cfg
+
+
+def edited(path: str, value: Any, cfg: Any = None) -> Any:
+    cfg = debug() if cfg is None else cfg
+    *way, last = path.split(".")
+    held = cfg.model.blocks[0]
+    for name in way:
+        held = getattr(held, name)
+    setattr(held, last, value)
+    return cfg
+
+
+class TestCopiedItems:
+    """A difference that made items like old ones knows when those have changed since."""
+
+    @pytest.mark.parametrize(
+        ("path", "value", "message"),
+        [
+            (
+                "dropout",
+                0.2,
+                "model.blocks[0].dropout is 0.2 by now, and model.blocks[1].dropout, which the "
+                "difference made like it, is not set: apply this difference before that change.",
+            ),
+            ("attention.bias", True, "model.blocks[0].attention.bias is True by now, and model."),
+            ("mlp", fdl.ArgFactory(Square), "model.blocks[0].mlp is Square by now, and model."),
+        ],
+    )
+    def test_a_change_of_the_old_item_is_a_conflict(
+        self, path: str, value: Any, message: str
+    ) -> None:
+        text = graph.dump_patch((debug(), unrolled()))
+        (found,) = messages(lambda: graph.apply_patch(edited(path, value), text))
+        assert found.startswith(message)
+
+    def test_a_change_of_what_all_items_share_or_inherit_is_not(self) -> None:
+        text = graph.dump_patch((debug(), unrolled()))
+        first, second = (edited("attention.rope.theta", 5.0, cfg) for cfg in (debug(), unrolled()))
+        assert graph.equal(graph.apply_patch(first, text), second)
+        first.model.hidden_dim = second.model.hidden_dim = 64
+        assert graph.equal(graph.apply_patch(first, text), second)
+
+    def test_new_items_hold_the_nodes_of_the_old_one_as_they_are(self) -> None:
+        text = graph.dump_patch((debug(), unrolled()))
+        blocks = graph.apply_patch(edited("attention.rope", None), text).model.blocks
+        assert [one.attention.rope for one in blocks] == [None, None]
+
+    def test_values_that_the_difference_sets_itself_are_no_conflict(self) -> None:
+        text = graph.dump_patch((debug(), unrolled(_1=0.1)))
+        assert graph.equal(
+            graph.apply_patch(edited("dropout", 0.2), text), unrolled(_0=0.2, _1=0.1)
+        )
+
+    def test_items_of_another_kind_are_not_copies(self) -> None:
+        old, new = debug(), debug()
+        old.trackers = [fdl.Config(Console)]
+        new.trackers = [fdl.Config(Console), fdl.Config(JSONLines)]
+        text = graph.dump_patch((old, new))
+        assert '"like"' not in text
+        assert graph.apply_patch(old, text).trackers == new.trackers
+
+    def test_each_new_item_is_like_the_old_one_of_its_turn(self) -> None:
+        old = unrolled(_1=0.1)
+        new = graph.clone(old)
+        new.model.num_layers = 4
+        fiddlers.unroll(new)
+        text = graph.dump_patch((old, new))
+        written = json.loads(text)["parts"]
+        likes = {one["like"]["part"] for path, one in written.items() if path.count(".") == 1}
+        assert likes == {"model.blocks[0]", "model.blocks[1]"}
+        now = graph.clone(old)
+        now.model.blocks[1].dropout = 0.3
+        with pytest.raises(
+            graph.ConfigError, match=r"^model.blocks\[1\].dropout is 0.3 by now, and"
+        ):
+            graph.apply_patch(now, text)
+
+    def test_a_patch_of_an_earlier_version_applies_without_the_check(self) -> None:
+        document = json.loads(graph.dump_patch((debug(), unrolled())))
+        for part in document["parts"].values():
+            part.pop("like", None)
+        made = graph.apply_patch(edited("dropout", 0.2), json.dumps(document))
+        assert made.model.blocks[0].dropout == 0.2
+
+    def test_a_merge_of_both_is_a_conflict(self) -> None:
+        with pytest.raises(graph.ConfigErrors, match=r"model.blocks\[0\].dropout: theirs is 0.2"):
+            graph.merge(debug(), unrolled(), edited("dropout", 0.2))
+
+    @pytest.mark.parametrize("like", [5, {}, {"part": 3, "but": []}, {"part": "x", "but": None}])
+    def test_a_damaged_reference_to_the_old_item(self, like: Any) -> None:
+        document = json.loads(graph.dump_patch((debug(), unrolled())))
+        document["parts"]["model.blocks[1]"]["like"] = like
+        with pytest.raises(graph.ConfigError, match="damaged|is no path|no such place"):
+            graph.apply_patch(debug(), json.dumps(document))
