@@ -33,7 +33,6 @@ NUM_STEPS = 9
 QUICK = ["config:debug", f"fiddler:smoke_test({NUM_STEPS})", "set:samples=None"]
 OFTEN = [*QUICK, "set:evaluators.validation.every=3"]
 RATE = space("tag:LearningRate=log(1e-4,1e-2)")
-DECAY = space("tag:WeightDecay=0,0.1,0.2")
 # Decreases its loss by its learning rate at each step; its state is the loss alone. With a file
 # named diverges, a rate above 0.005 does.
 _SCRIPT = """
@@ -210,19 +209,6 @@ def test_a_population_of_which_all_fail_ends(toys: None, tmp_path: Path) -> None
     assert all(one.parent is None for one in member.read_lineages(tmp_path).values())
 
 
-def test_another_population_in_a_directory_is_refused(tmp_path: Path) -> None:
-    population(tmp_path).claim_directory()
-    population(tmp_path).refuse_other()
-    with pytest.raises(ConfigError, match="with size=4 where this one has 5: name another"):
-        population(tmp_path, size=5).refuse_other()
-    other = population(tmp_path, *QUICK, DECAY)
-    message = "with items=(.*)LearningRate(.*) where this one has (.*)tag:WeightDecay="
-    with pytest.raises(ConfigError, match=message):
-        Console(file=io.StringIO()).print(other)
-    with pytest.raises(ConfigError, match=message):
-        run(other)
-
-
 VALIDATION = {"objective": "validation/loss", "every": 2}
 
 
@@ -239,14 +225,17 @@ VALIDATION = {"objective": "validation/loss", "every": 2}
             lambda path: population(path, *QUICK, space("fiddler:use_rope,use_alibi")).points,
             "set by tag: or set: and a plain =",
         ),
-        (lambda path: population(path, every=9).every, "a run has 9 steps, and must be compared"),
+        (
+            lambda path: population(path, every=9).every,
+            "after steps 1, 2, 3, ... of 9, and",
+        ),
         (
             lambda path: population(path, **VALIDATION).every,
-            "validation/loss is measured after the last step, and must be measured every 2 steps",
+            "after the last step of 9, and must be measured every 2 steps",
         ),
         (
             lambda path: population(path, *OFTEN, RATE, **VALIDATION).every,
-            "validation/loss is measured after steps 3, 6, ..., and must be measured every 2",
+            "validation/loss is measured after steps 3, 6, ... of 9, and must be measured every 2",
         ),
         (
             lambda path: population(path, objective="nonsense").every,

@@ -13,7 +13,7 @@ import pytest
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job
-from fidgpt.sweep.runners.slurm import JobState, SlurmRunner, pickled_by_value
+from fidgpt.sweep.runners.slurm import BY_VALUE, JobState, SlurmRunner
 from fidgpt.sweep.runners.slurm_task import read_record
 
 from .conftest import NUM_STEPS, Toys
@@ -38,8 +38,9 @@ class Started:
             (commands / name).chmod(stat.S_IRWXU)
         os.environ["PATH"] = f"{commands}:{os.environ['PATH']}"  # the fixture puts it back
         task = SlurmRunner().task(job, self.record)
-        with pickled_by_value():
-            (folder / "task").write_bytes(cloudpickle.dumps(task))
+        for module in BY_VALUE:
+            cloudpickle.register_pickle_by_value(module)
+        (folder / "task").write_bytes(cloudpickle.dumps(task))
         self._process = subprocess.Popen([sys.executable, "-c", _LOAD, str(folder / "task")])
         self._metrics = job.directory / "metrics.jsonl"
 

@@ -1,5 +1,6 @@
 """Population-based training by Ray Tune, on a cluster or on this machine alone."""
 
+import dataclasses
 import logging
 import os
 import random
@@ -17,8 +18,8 @@ from fidgpt.compose.runs import allow_flags
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import member
 from fidgpt.sweep.member import Lineage, Plan
-from fidgpt.sweep.points import Cost, Point
-from fidgpt.sweep.population import Population, draw, rounded
+from fidgpt.sweep.points import Point
+from fidgpt.sweep.population import Population, draw
 from fidgpt.sweep.progress import Screen, opened
 from fidgpt.sweep.results import Result
 from fidgpt.sweep.runners import remote
@@ -51,14 +52,11 @@ class _Follower(tune.Callback):
       error: why the population cannot continue; None while it can.
     """
 
-    def __init__(
-        self, screen: Screen, population: Population, cost: Cost, flags: Sequence[str]
-    ) -> None:
+    def __init__(self, screen: Screen, population: Population, flags: Sequence[str]) -> None:
         self.error: ConfigError | None = None
         self.lineages = member.read_lineages(population.directory)
         self._screen = screen
         self._population = population
-        self._cost = cost  # of each run
         self._flags = tuple(flags)
         self._jobs: dict[str, Job] = {}  # by trial, the run that it trains or trained last
         self._running: set[str] = set()  # trials
@@ -86,12 +84,6 @@ class _Follower(tune.Callback):
         elif event == "look" and result["done"] and not reason:
             job.finish()
             self._end(name, Ending("finished"))
-
-    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if trial.trial_id in self._running:
-            lines = [line.strip() for line in str(trial.get_error()).splitlines() if line.strip()]
-            reason = f"its process on the node is gone: {lines[-1]}"
-            self._end(trial.trial_id, Ending("failed", reason), again=True)
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._screen.tick()
@@ -130,19 +122,14 @@ class _Follower(tune.Callback):
         return job
 
     def _point(self, lineage: Lineage) -> Point:
-        name = f"member {lineage.member}"
-        if lineage.parent is not None:
-            name += f" from step {lineage.step}"
-        values = {key.rpartition(":")[2]: str(value) for key, value in lineage.values.items()}
-        return Point(
-            directives=tuple(lineage.directives),
-            varied=tuple(
-                one for one in lineage.directives if one.partition("=")[0] in lineage.values
-            ),
+        """Return the point of its values, under the name and identity of the run."""
+        point = self._population.points.of(lineage.values)
+        start = f" from step {lineage.step}" if lineage.parent is not None else ""
+        return dataclasses.replace(
+            point,
             fingerprint=lineage.fingerprint,
-            name=f"{name}: {' '.join(f'{key}={value}' for key, value in values.items())}",
-            cost=self._cost,
-            values={"member": str(lineage.member), **values},
+            name=f"member {lineage.member}{start}: {point.name}",
+            values={"member": str(lineage.member), **point.values},
         )
 
 
@@ -156,10 +143,6 @@ class _Scheduler(PopulationBasedTraining):
         self._seed = population.seed
         spaces = population.spaces
 
-        def explore(config: dict[str, Any]) -> dict[str, Any]:
-            values = config["values"]
-            return {"values": {one.name: rounded(one, values[one.name]) for one in spaces}}
-
         def drawing(one: Any) -> Callable[[], Any]:
             return lambda: draw(one, random)  # pyright: ignore[reportArgumentType]  # seeded below
 
@@ -167,13 +150,18 @@ class _Scheduler(PopulationBasedTraining):
             time_attr="step",
             perturbation_interval=population.every,
             hyperparam_mutations={
-                "values": {one.name: one.values or drawing(one) for one in spaces}
+                "member": {"values": {one.name: one.values or drawing(one) for one in spaces}}
             },
-            custom_explore_fn=explore,
+            custom_explore_fn=lambda config: {
+                "member": population.config(config["member"]["values"])
+            },
             require_attrs=False,
             synch=True,
             log_config=False,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         before = random.getstate()
@@ -222,7 +210,6 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
     first, flags = population.points.of(), tuple(allow_flags(population.allowed))
     plan = Plan(
         folder=directory.resolve(),
-        items=[one if isinstance(one, str) else (one.name, one.prefix) for one in population.items],
         program=jobs_of([first], directory, flags)[0].program,
         every=population.every,
         num_steps=first.cost.num_steps,
@@ -236,7 +223,6 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
         working_directory=os.getcwd(),
         keeper=keeping([]),
     )
-    population.claim_directory()
     with (
         opened(
             directory,
@@ -250,7 +236,7 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
     ):
         if not is_alone:
             raise ConfigError(f"another process trains the population in {directory}: stop it.")
-        follower = _Follower(screen, population, first.cost, flags)
+        follower = _Follower(screen, population, flags)
         with runner.connected(screen.log):
             is_whole = _fit(population, plan, runner, follower, screen)
         follower.stop()
@@ -291,7 +277,7 @@ def _fit(
     with Signals(stop):
         tune.Tuner(
             tune.with_resources(tune.with_parameters(member.train_member, plan=plan), resources),
-            param_space={"values": tune.grid_search(population.first_values())},
+            param_space={"member": tune.grid_search(population.first_configs())},
             tune_config=tune.TuneConfig(
                 metric=population.objective.name,
                 mode=population.objective.way,

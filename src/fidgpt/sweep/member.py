@@ -54,16 +54,17 @@ class Lineage:
         """The first digits of the fingerprint, which name the run directory."""
         return self.fingerprint[:12]
 
+    @property
+    def varied(self) -> list[str]:
+        """The directives of the spaces."""
+        return [one for one in self.directives if one.partition("=")[0].strip() in self.values]
+
 
 def lineage_of(
-    directives: list[str],
-    values: dict[str, Any],
-    *,
-    member: int,
-    parent: str | None = None,
-    step: int = 0,
+    config: Mapping[str, Any], *, member: int, parent: str | None = None, step: int = 0
 ) -> Lineage:
-    """Return the lineage of a first run, or of a clone."""
+    """Return the lineage of a first run, or of a clone, by its directives and values."""
+    directives, values = config["directives"], config["values"]
     text = json.dumps([directives, member, parent, step])
     fingerprint = hashlib.sha256(text.encode()).hexdigest()
     return Lineage(fingerprint, member, parent, step, directives, values)
@@ -117,7 +118,6 @@ class Plan:
 
     Attributes:
       folder: the directory of the population.
-      items: directives; a space as its name and the directive up to its value.
       program: the command that trains.
       every: steps from one look to the next.
       num_steps: steps of the whole run.
@@ -129,7 +129,6 @@ class Plan:
     """
 
     folder: Path
-    items: list[str | tuple[str, str]]
     program: list[str]
     every: int
     num_steps: int
@@ -139,19 +138,13 @@ class Plan:
     working_directory: str
     keeper: list[str]
 
-    def directives(self, values: Mapping[str, Any]) -> list[str]:
-        """Return all directives, with the values at their positions."""
-        return [one if isinstance(one, str) else one[1] + str(values[one[0]]) for one in self.items]
-
     def command(self, lineage: Lineage, run: Path, *, until: int) -> list[str]:
         """Return the command that trains a run until a step."""
+        changes, target = lineage.directives, f"--run_dir={run}"
         if is_begun(run):
-            # The first command of a clone changes the values that its directory was copied with.
-            moved = zip(lineage.directives, self.items, strict=True) if lineage.parent else ()
-            changes = [text for text, item in moved if not isinstance(item, str)]
+            # A clone's directory is copied with the values of its parent.
+            changes = lineage.varied if lineage.parent else []
             target = f"--resume={run}"
-        else:
-            changes, target = lineage.directives, f"--run_dir={run}"
         directives = [f"--config={text}" for text in changes]
         return [*self.program, "--allow_noop", f"--until_step={until}", *directives, target]
 
@@ -217,16 +210,14 @@ def train_member(config: Mapping[str, Any], plan: Plan) -> None:
     from ray import tune
 
     member = int(tune.get_context().get_trial_id().rpartition("_")[2])
-    values, step, failure = config["values"], 0, ""
-    lineage = lineage_of(plan.directives(values), values, member=member)
+    config = config["member"]
+    lineage, step, failure = lineage_of(config, member=member), 0, ""
     if (checkpoint := tune.get_checkpoint()) is not None:
         with checkpoint.as_directory() as folder:
             state = json.loads((Path(folder) / _STATE).read_text())
         step, failure, before = state["step"], state["failure"], Lineage(**state["lineage"])
         if before.member != member and not failure:
-            lineage = lineage_of(
-                lineage.directives, values, member=member, parent=before.fingerprint, step=step
-            )
+            lineage = lineage_of(config, member=member, parent=before.fingerprint, step=step)
         else:
             lineage = before
 

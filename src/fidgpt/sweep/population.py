@@ -4,10 +4,9 @@ evolve(Population("config:base", space("tag:LearningRate=log(1e-5,1e-1)"), size=
                   objective="validation/loss"), RayRunner(gpus=1))
 """
 
-import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from fidgpt.sweep.spaces import Points, Space
 from fidgpt.train.device import derive_seed
 
 _LOOKS = 10  # by default
-_FILE = "population.json"  # what the choices of a population depend on
 
 
 def read_pbt(text: str) -> tuple[int, int | None]:
@@ -98,14 +96,8 @@ class Population:
             )
         if size < 2:
             raise ConfigError(f"--search=pbt:{size}: a population needs at least two runs.")
-        self._settings = {  # all that its choices depend on
-            "items": [item.text if isinstance(item, Space) else item for item in items],
-            "objective": self.objective.text,
-            "size": size,
-            "every": every,
-            "seed": seed,
-        }
-        content = repr(self._settings)
+        texts = [item.text if isinstance(item, Space) else item for item in items]
+        content = repr([texts, self.objective.text, size, every, seed])
         self.directory = Path(directory or default_directory("population", self.items, content))
 
     @cached_property
@@ -150,59 +142,37 @@ class Population:
         def is_possible(every: int) -> bool:
             return all(is_measured(step) for step in range(every, num_steps, every))
 
-        if self._every is not None and not 1 <= self._every < num_steps:
-            raise ConfigError(
-                f"--search=pbt(every={self._every}): a run has {num_steps} steps, and must be "
-                "compared on its way."
-            )
         first = self._every or math.ceil(num_steps / _LOOKS)
-        choices = [first] if self._every else range(first, num_steps)
-        if (every := next(filter(is_possible, choices), None)) is not None:
+        choices = range(first, first + 1 if self._every else num_steps)
+        if first < num_steps and (every := next(filter(is_possible, choices), None)) is not None:
             return every
-        due = [step for step in range(1, num_steps) if is_measured(step)]
-        when = f"after steps {', '.join(map(str, due[:3]))}, ..." if due else "after the last step"
+        due = [str(step) for step in range(1, num_steps) if is_measured(step)]
+        when = f"after steps {', '.join(due[:3])}, ..." if due else "after the last step"
         raise ConfigError(
-            f"--search=pbt(every={first}): {name} is measured {when}, and must be measured every "
-            f"{first} steps: change every, or evaluate more often."
+            f"--search=pbt(every={first}): {name} is measured {when} of {num_steps}, and must be "
+            f"measured every {first} steps: change every, or evaluate more often."
         )
 
-    def first_values(self) -> list[dict[str, Any]]:
-        """Return the values that each member begins with."""
+    def config(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values, rounded as directives write them, with all directives."""
+        texts = {one.name: one.value_text(values[one.name]) for one in self.spaces}
+        return {
+            "values": {
+                one.name: float(texts[one.name]) if one.values is None else values[one.name]
+                for one in self.spaces
+            },
+            "directives": [
+                one if isinstance(one, str) else one.prefix + texts[one.name] for one in self.items
+            ],
+        }
+
+    def first_configs(self) -> list[dict[str, Any]]:
+        """Return the values and directives that each member begins with."""
         numbers = random.Random(derive_seed(self.seed, "population"))
-        return [
-            {one.name: rounded(one, draw(one, numbers)) for one in self.spaces}
-            for _ in range(self.size)
-        ]
-
-    def refuse_other(self) -> None:
-        """Refuse a directory of a different population.
-
-        Raises:
-          ConfigError: the directory holds one.
-        """
-        path = self.directory / _FILE
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else self._settings
-        for name, value in self._settings.items():
-            if known.get(name) != value:
-                raise ConfigError(
-                    f"{self.directory} holds another population, with {name}={known.get(name)} "
-                    f"where this one has {value}: name another --run_dir."
-                )
-
-    def claim_directory(self) -> None:
-        """Record in the directory which population it holds.
-
-        Raises:
-          ConfigError: it holds another one.
-        """
-        self.refuse_other()
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self.directory / _FILE
-        if not path.exists():
-            path.write_text(json.dumps(self._settings) + "\n", encoding="utf-8")
+        drawn = [{one.name: draw(one, numbers) for one in self.spaces} for _ in range(self.size)]
+        return list(map(self.config, drawn))
 
     def __rich__(self) -> RenderableType:
-        self.refuse_other()
         lines = [
             f"{self.size} runs, compared every {self.every} steps, so that {self.objective.aim}, "
             f"in {self.directory}",
@@ -220,8 +190,3 @@ def draw(space: Space, numbers: random.Random) -> Any:
     if space.distribution.log:
         return math.exp(numbers.uniform(math.log(low), math.log(high)))
     return numbers.uniform(low, high)
-
-
-def rounded(space: Space, value: Any) -> Any:
-    """Return a value as its directive reads, and so inside its range."""
-    return value if space.values is not None else float(space.value_text(value))

@@ -222,11 +222,11 @@ class RayRunner(Runner):
             return super().run(jobs, events)
 
     @contextlib.contextmanager
-    def connected(self, say: Callable[[str], None]) -> Iterator[None]:
+    def connected(self, log: Callable[[str], None]) -> Iterator[None]:
         """While entered, Ray is connected to the cluster; a connection made before is kept.
 
         Args:
-          say: shows what is waited for, and a warning if the cluster has no room for a point yet.
+          log: shows what is waited for, and a warning if the cluster has no room for a point yet.
 
         Raises:
           ConfigError: Ray is not installed, does not answer, or has no room for a point.
@@ -244,13 +244,13 @@ class RayRunner(Runner):
         is_new = not ray.is_initialized()
         if is_new:
             place = "Starting Ray on this machine." if address == _LOCAL else ""
-            say(place or f"Connecting to Ray at {address}.")
+            log(place or f"Connecting to Ray at {address}.")
             _connect(ray, address)
         try:
             if shortage := self._shortage(ray):
                 if address == _LOCAL:
                     raise ConfigError(shortage)
-                say(f"warning: {shortage} Until then, points wait.")  # the cluster may grow
+                log(f"warning: {shortage} Until then, points wait.")  # the cluster may grow
             yield
         finally:
             if is_new:

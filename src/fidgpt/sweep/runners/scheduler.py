@@ -226,31 +226,28 @@ class Scheduler:
         self._running.remove(one)
         self._free.append(one.slot)
 
-    def _end(self, one: _Running, exit: Exit) -> None:
-        job, again = one.job, False
-        if exit.status == 0 and not job.is_begun:
-            exit = Exit(1, "its directory was removed as it ran")
-            again = self._may_retry(one, exit)
-            ending = failure(exit.reason)
-        elif exit.status == 0:
+    def _end(self, one: _Running, end: Exit) -> None:
+        job, history, again = one.job, self._histories[one.job.log], False
+        is_cancelled = end.is_cancelled and not history.ends_early
+        if end.status == 0 and job.is_begun:
             job.finish()
             ending = Ending("finished")
-        elif self._num_signals or (exit.is_cancelled and not self._histories[job.log].ends_early):
+        elif end.status and (self._num_signals or is_cancelled):
             self._is_stopped = True
-            ending = Ending("stopped", exit.reason if exit.is_cancelled else "")
-        elif self._histories[job.log].ends_early:
+            ending = Ending("stopped", end.reason if is_cancelled else "")
+        elif end.status and history.ends_early:
             ending = Ending("stopped early")
         else:
-            again = self._may_retry(one, exit)
-            ending = failure(exit.reason)
+            ending = failure(end.reason or "its directory was removed as it ran")
+            again = self._may_retry(one, is_lost=end.is_lost)
         if again:
             self._waiting.append(job)
         self._events.ended(job, ending, again=again)
 
-    def _may_retry(self, one: _Running, exit: Exit) -> bool:
+    def _may_retry(self, one: _Running, *, is_lost: bool) -> bool:
         """Whether to try a job again; after the loss of a machine, as long as it progresses."""
         history = self._histories[one.job.log]
-        if not exit.is_lost:
+        if not is_lost:
             history.retries += 1
             return history.retries <= self._runner.retries
         if one.step > history.furthest:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, NamedTuple
 
 from fidgpt import files
 from fidgpt.graph import ConfigError
@@ -32,8 +32,8 @@ _CANCELLED = "cancelled in Slurm"
 _OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
 _OVER |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", ""}
 _ORDINARY = {"BeginTime", "Cleaning", "JobArrayTaskLimit", "None", "Priority", "Resources", ""}
-_SHOWN = ("partition", "account", "qos", "time", "nodes", "ntasks_per_node", "cpus_per_task")
-_SHOWN += ("gpus_per_node", "mem")
+_SHOWN = {"partition", "account", "qos", "time", "nodes", "cpus_per_task", "gpus_per_node", "mem"}
+BY_VALUE = (slurm_task, files, remote)  # modules that nodes need not import
 
 
 class SlurmError(ConfigError):
@@ -44,8 +44,7 @@ class Left(Exception):
     """The user has left; jobs in Slurm continue."""
 
 
-@dataclass(frozen=True)
-class JobState:
+class JobState(NamedTuple):
     """The state of a job in Slurm.
 
     Attributes:
@@ -219,17 +218,22 @@ class JobSubmitter:
         """
         path = self.folder / _BOOK
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        rows = {row["name"]: row for row in map(json.loads, lines)}
         known: dict[str, tuple[str, Path]] = {}
-        for row in {row["name"]: row for row in map(json.loads, lines)}.values():
-            if number := row["number"] or numbers.get(row["name"]):
-                tasks = self._tasks(number, name=row["name"], count=len(row["points"]))
-                known |= dict(zip(row["points"], tasks, strict=True))
+        for name, row in rows.items():
+            if number := row["number"] or numbers.get(name):
+                known |= dict(
+                    zip(row["points"], self._tasks(number, name, row["points"]), strict=True)
+                )
         return known
 
-    def _tasks(self, number: str, *, name: str, count: int) -> list[tuple[str, Path]]:
+    def _tasks(self, number: str, name: str, points: Sequence[str]) -> list[tuple[str, Path]]:
         """Return the number and the record of each task of an array."""
-        numbers = [f"{number}_{i}" for i in range(count)] if count > 1 else [number]
-        return [(one, self._record(name, i)) for i, one in enumerate(numbers)]
+        several = len(points) > 1
+        return [
+            (f"{number}_{i}" if several else number, self._record(name, i))
+            for i in range(len(points))
+        ]
 
     def _record(self, name: str, index: int) -> Path:
         return self.folder / "records" / f"{name}-{index}.json"
@@ -290,17 +294,17 @@ class JobSubmitter:
         executor.update_parameters(**parameters, job_name=name, array_parallelism=self.runner.jobs)
         tasks = [self.runner.task(one.job, self._record(name, i)) for i, one in enumerate(some)]
         try:
-            with pickled_by_value(), _outside_of_jobs():
+            with _outside_of_jobs():
                 submitted = executor.submit_array(tasks)
         except (FailedJobError, FailedSubmissionError, OSError) as error:
-            shown = ", ".join(f"{key}={parameters[key]}" for key in _SHOWN if key in parameters)
+            shown = [f"{key}={value}" for key, value in parameters.items() if key in _SHOWN]
             raise SlurmError(
-                f"Slurm does not accept the jobs: {_last_error(str(error))}. They ask for {shown}; "
-                "sinfo shows what there is."
+                f"Slurm does not accept the jobs: {_last_error(str(error))}. They ask for "
+                f"{', '.join(shown)}; sinfo shows what there is."
             ) from error
         number = submitted[0].job_id.partition("_")[0]
         self._note(name, points, number)
-        for one, task in zip(some, self._tasks(number, name=name, count=len(some)), strict=True):
+        for one, task in zip(some, self._tasks(number, name, points), strict=True):
             one.number, one.record = task
         self.active += some
         del self._waiting[: len(some)]
@@ -427,6 +431,10 @@ class SlurmRunner(Runner):
                 f"there is no {missing[0]} on this machine: start the sweep where jobs are "
                 "submitted to Slurm, such as the cluster's login node."
             )
+        import cloudpickle
+
+        for module in BY_VALUE:
+            cloudpickle.register_pickle_by_value(module)
         self._submitter, self._events = None, events
         try:
             return super().run(jobs, events)
@@ -548,21 +556,6 @@ def _last_error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line]
     return (errors or lines or ["no output"])[-1].rpartition("error: ")[2]
-
-
-@contextlib.contextmanager
-def pickled_by_value() -> Iterator[None]:
-    """While entered, tasks are pickled with their code, so that a node need not import fidgpt."""
-    import cloudpickle
-
-    modules = (slurm_task, files, remote)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 @contextlib.contextmanager
