@@ -11,36 +11,6 @@ BLOCK = "model.blocks[0]"  # what all layers are like
 _SCALING = f"{BLOCK}.attention.rope.scaling"
 _LENGTH = "original_max_position_embeddings"
 
-# Levanter's own defaults.
-_GPT2: dict[str, Any] = {"seq_len": 1024, "hidden_dim": 768, "num_layers": 12, "num_heads": 12}
-_LLAMA: dict[str, Any] = {
-    "seq_len": 2048,
-    "hidden_dim": 4096,
-    "intermediate_dim": 11008,
-    "num_layers": 32,
-    "num_heads": 32,
-    "num_kv_heads": 32,
-    "layer_norm_epsilon": 1e-5,
-    "tie_word_embeddings": False,
-    "activation_function": "silu",
-}
-_MISTRAL = _LLAMA | {
-    "seq_len": 8192,
-    "intermediate_dim": 14336,
-    "num_kv_heads": 8,
-    "layer_norm_epsilon": 1e-6,
-}
-_GEMMA = _LLAMA | {
-    "seq_len": 8192,
-    "hidden_dim": 2048,
-    "intermediate_dim": 16384,
-    "num_layers": 18,
-    "num_heads": 8,
-    "head_dim": 256,
-    "num_kv_heads": 1,
-    "tie_word_embeddings": True,
-    "activation_function": "gelu_new",
-}
 # Entries that change nothing at these values; null never does.
 _OFF = {"scan_layers": True, "gradient_checkpointing": False, "upcast_attn": False}
 
@@ -76,16 +46,26 @@ class _Kind(NamedTuple):
     """What Levanter means by one value of `type`.
 
     Attributes:
-      defaults: of its entries.
       norm: the fiddler of its norms.
       further_norms: fiddlers of norms beside them.
       changes: directives that it always needs.
       wanted: values that it always has.
       is_mixture: whether its MLPs are experts.
       map_window: maps its sliding window, if it may have one.
+
+    All others are Levanter's defaults of the entries of that name.
     """
 
-    defaults: dict[str, Any]
+    seq_len: int = 2048
+    hidden_dim: int = 4096
+    intermediate_dim: int = 11008
+    num_layers: int = 32
+    num_heads: int = 32
+    num_kv_heads: int | None = 32
+    head_dim: int | None = None
+    layer_norm_epsilon: float = 1e-5
+    tie_word_embeddings: bool = False
+    activation_function: str = "silu"
     norm: str = "use_rms_norm"
     further_norms: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
@@ -94,20 +74,24 @@ class _Kind(NamedTuple):
     map_window: Callable[[Section], None] | None = None
 
 
+_MISTRAL = _Kind(8192, intermediate_dim=14336, num_kv_heads=8, layer_norm_epsilon=1e-6)
 _KINDS = {
-    "llama": _Kind(_LLAMA),
-    "mistral": _Kind(_MISTRAL, map_window=_map_window),
-    "mixtral": _Kind(_MISTRAL, is_mixture=True),
+    "llama": _Kind(),
+    "mistral": _MISTRAL._replace(map_window=_map_window),
+    "mixtral": _MISTRAL._replace(is_mixture=True),
     "gemma": _Kind(
-        _GEMMA, norm="use_offset_norm", changes=("use:model.embedding.scale=root_of_width",)
+        *(8192, 2048, 16384, 18, 8, 1, 256),
+        tie_word_embeddings=True,
+        activation_function="gelu_new",
+        norm="use_offset_norm",
+        changes=("use:model.embedding.scale=root_of_width",),
     ),
     "qwen": _Kind(
-        _LLAMA,
         wanted=((f"{BLOCK}.attention.bias", True), (f"{BLOCK}.attention.out_bias", False)),
         map_window=_map_switched_window,
     ),
-    "qwen3": _Kind(_LLAMA, further_norms=("use_qk_norm",), map_window=_map_switched_window),
-    "gpt2": _Kind(_GPT2),
+    "qwen3": _Kind(further_norms=("use_qk_norm",), map_window=_map_switched_window),
+    "gpt2": _Kind(1024, 768, num_layers=12, num_heads=12, num_kv_heads=None),
 }
 
 
@@ -123,7 +107,7 @@ def map_model(section: Section, seq_len: int | None) -> None:
         section.error("type", name, f"a model that fidgpt has. {suggest(name, _KINDS)}"[:-1])
         return
     kind = _KINDS[name]
-    _map_sizes(section, kind.defaults, seq_len)
+    _map_sizes(section, kind, seq_len)
     _map_gpt2(section) if name == "gpt2" else _map_gated(section, kind)
     section.want(("initializer_range", 0.02, float, "model.embedding.weight.init.std"))
     if section.left.get("gradient_checkpointing") in (True, "full", "recompute"):
@@ -135,12 +119,12 @@ def map_model(section: Section, seq_len: int | None) -> None:
     section.close()
 
 
-def _map_sizes(section: Section, defaults: dict[str, Any], seq_len: int | None) -> None:
+def _map_sizes(section: Section, kind: _Kind, seq_len: int | None) -> None:
     plan = section.plan
     length = section.take("max_seq_len" if "max_seq_len" in section.left else "seq_len", None, int)
-    width = section.take("hidden_dim", defaults["hidden_dim"], int)
-    heads = section.take("num_heads", defaults["num_heads"], int)
-    head_dim = section.take("head_dim", defaults.get("head_dim"), int)
+    width = section.take("hidden_dim", kind.hidden_dim, int)
+    heads = section.take("num_heads", kind.num_heads, int)
+    head_dim = section.take("head_dim", kind.head_dim, int)
     if head_dim is None:
         if heads < 1 or width % heads:
             plan.errors.append(
@@ -149,28 +133,28 @@ def _map_sizes(section: Section, defaults: dict[str, Any], seq_len: int | None) 
             )
             return
         head_dim = width // heads
-    plan.wanted["seq_len"] = seq_len or length or defaults["seq_len"]
+    plan.wanted["seq_len"] = seq_len or length or kind.seq_len
     plan.wanted["model.hidden_dim"] = width
-    section.want(("num_layers", defaults["num_layers"], int, "model.num_layers"))
+    section.want(("num_layers", kind.num_layers, int, "model.num_layers"))
     plan.wanted[f"{BLOCK}.attention.head_dim"] = head_dim
     if heads * head_dim != width:
         plan.wanted[f"{BLOCK}.attention.num_heads"] = heads
-    kv_heads = section.take("num_kv_heads", defaults.get("num_kv_heads", heads), int)
+    kv_heads = section.take("num_kv_heads", kind.num_kv_heads or heads, int)
     if kv_heads != heads:
         section.change("fiddler:use_gqa", num_kv_heads=kv_heads)
 
 
 def _map_gated(section: Section, kind: _Kind) -> None:
     """Map models with RoPE, RMSNorm and gated MLPs."""
-    plan, defaults = section.plan, kind.defaults
-    if not section.take("tie_word_embeddings", defaults["tie_word_embeddings"], bool):
+    plan = section.plan
+    if not section.take("tie_word_embeddings", kind.tie_word_embeddings, bool):
         section.change("fiddler:untie_embeddings")
-    activation = section.take("activation_function", defaults["activation_function"], str)
+    activation = section.take("activation_function", kind.activation_function, str)
     if activation == "gelu_new":
         section.change("fiddler:use_geglu")
     elif activation not in ("silu", "swish"):
         section.unmap("activation_function", activation, "MLPs stay gated by a SiLU")
-    eps = section.take("layer_norm_epsilon", defaults["layer_norm_epsilon"], float)
+    eps = section.take("layer_norm_epsilon", kind.layer_norm_epsilon, float)
     has_weights = section.take("use_layer_norm_weight", True, bool)
     norm = kind.norm if has_weights else "use_weightless_norm"
     if norm != "use_rms_norm" or eps != 1e-5:
@@ -179,7 +163,7 @@ def _map_gated(section: Section, kind: _Kind) -> None:
         section.change("fiddler:use_sandwich_norm")
     for one in kind.further_norms:
         section.change(f"fiddler:{one}", eps=eps)
-    ffn_dim = section.take("intermediate_dim", defaults["intermediate_dim"], int)
+    ffn_dim = section.take("intermediate_dim", kind.intermediate_dim, int)
     if kind.is_mixture:
         _map_experts(section, ffn_dim)
     else:
