@@ -11,7 +11,6 @@ import pytest
 
 from fidgpt import configs
 from fidgpt.cli import train
-from fidgpt.compose.composition import compose
 from fidgpt.graph import dump, fingerprint, load, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.outlines import flat, set_lines
@@ -35,13 +34,6 @@ class TestPrint:
     )
     def test_forms(self, command: Command, form: str, text: Callable[[Any], str]) -> None:
         assert command(train.main, DEBUG, f"--print={form}") == (0, text(configs.debug()), "")
-
-    def test_python_makes_the_graph_again(self, command: Command) -> None:
-        code = command(train.main, DEBUG, "--config=set:seed=3", "--print=python").out
-        names: dict[str, Any] = {}
-        exec(code, names)
-        expected = compose(["config:debug", "set:seed=3"]).config
-        assert fingerprint(names["config"]()) == fingerprint(expected)
 
     @pytest.mark.parametrize("form", ["json", "yaml"])
     def test_files_read_back(self, command: Command, form: str) -> None:
@@ -102,11 +94,6 @@ class TestWhy:
         line = "  3  set by directive 2: fiddler:smoke_test(num_steps=3) ("
         assert out.splitlines()[1].startswith(line)
         assert "fiddlers/runs.py:" in out.splitlines()[1]
-
-    def test_an_item_of_a_dict(self, command: Command) -> None:
-        flags = [DEBUG, "--config=set:samples.prompts[0]=hello", "--why=samples.prompts[0]"]
-        out = command(train.main, *flags).out
-        assert "'hello'  set by directive 2: set:samples.prompts[0]=hello" in out
 
     def test_several_at_once(self, command: Command) -> None:
         out = command(train.main, DEBUG, "--why=seed", "--why=num_steps").out
@@ -180,13 +167,6 @@ class TestWhy:
         recorded = json.loads((run_directory / "provenance.json").read_text())
         assert recorded["seed"][-1] == {"value": "7", "by": "directive 4: set:seed=7"}
 
-    def test_a_wrong_path(self, command: Command) -> None:
-        status, out, err = command(train.main, DEBUG, "--why=model.hiden_dim")
-        assert (status, out) == (2, "")
-        assert err.startswith("error: --why=model.hiden_dim: ")
-        assert "Did you mean hidden_dim" in err
-        assert len(err.splitlines()) <= 4
-
 
 class TestDiff:
     """What differs from another graph."""
@@ -214,17 +194,14 @@ class TestDiff:
             ["--config=set:seed=3"],
         ]
 
-    def test_as_directives_where_there_is_none(self, command: Command) -> None:
-        flags = [DEBUG, "--diff=debug", "--diff_form=directives"]
-        assert command(train.main, *flags).out == "no difference\n"
-
     @pytest.mark.parametrize(
         ("other", "message"),
         [
             ("debgu", "Did you mean debug?"),
             ("config:debgu", "there is no config 'debgu'. Did you mean debug?"),
             ("nowhere/at/all", "there is no config, file or run directory of that name."),
-            ("", "names nothing"),
+            ("", "--diff= names nothing: give it a value"),
+            ("empty.yaml", "empty.yaml is empty: it holds no config."),
         ],
     )
     def test_mistakes(
@@ -236,31 +213,11 @@ class TestDiff:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.chdir(tmp_path)
+        Path("empty.yaml").touch()
         status, out, err = command(train.main, DEBUG, f"--diff={other}")
         assert (status, out) == (2, "")
         assert message in err
         assert len(err.splitlines()) <= 4
-
-    def test_in_no_other_form(self, command: Command) -> None:
-        assert command(train.main, DEBUG, "--diff=base", "--diff_form=poem").status == 2
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ("", "--diff= names nothing: give it a value"),
-        ("empty.yaml", "--diff=empty.yaml: {}/empty.yaml is empty: it holds no config."),
-        ("config:nothing", "--diff=config:nothing: there is no config 'nothing'."),
-    ],
-)
-def test_what_nothing_can_be_compared_with(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("empty.yaml").touch()
-    status, out, err = command(train.main, DEBUG, f"--diff={other}")
-    assert (status, out) == (2, "")
-    assert err.startswith(f"error: {message.replace('{}/', '')}")
 
 
 def test_nothing_is_written(
