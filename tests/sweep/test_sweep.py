@@ -17,7 +17,7 @@ from rich.console import Console
 from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
-from fidgpt.sweep import Job, LocalRunner, Runner, Sweep, axis, read_results, repeat
+from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective
 from fidgpt.sweep.report import read_report
@@ -179,18 +179,19 @@ def test_another_sweep_in_the_directory_is_warned_of(
     assert ("holds points of another sweep too, config:base over seed:" in text) == is_warned
 
 
-class Reversed(Runner):
-    """Runs jobs in the opposite order, or none at all."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        super().__init__()
-        self.error = error
+class Reversed(LocalRunner):
+    """Runs jobs in the opposite order."""
 
     def run(self, jobs: Iterable[Job | None], events: Any) -> bool:
-        if self.error:
-            time.sleep(0.5)  # in which a terminal would be drawn again
-            raise self.error
-        return LocalRunner().run(list(jobs)[::-1], events)
+        return super().run(list(jobs)[::-1], events)
+
+
+class Unreachable(LocalRunner):
+    """Runs no job."""
+
+    def run(self, jobs: Iterable[Job | None], events: Any) -> bool:
+        time.sleep(0.5)  # in which a terminal would be drawn again
+        raise ConfigError("no cluster answers")
 
 
 def test_any_runner_may_run_the_points(toys: Toys) -> None:
@@ -202,7 +203,7 @@ def test_any_runner_may_run_the_points(toys: Toys) -> None:
 def test_a_terminal_shows_what_runs(toys: Toys) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     with pytest.raises(ConfigError, match="no cluster answers"):
-        toy_sweep(toys).run(runner=Reversed(ConfigError("no cluster answers")), console=console)
+        toy_sweep(toys).run(runner=Unreachable(), console=console)
     assert console.file.getvalue() == ""  # pyright: ignore[reportAttributeAccessIssue]
     toys.seconds = 0.1
     toy_sweep(toys).run(jobs=2, console=console)

@@ -4,7 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +24,7 @@ from fidgpt.train.summary_text import duration
 _BETWEEN_LINES = 15.0  # seconds
 
 
-@dataclass
-class _Run:
-    """The times of one run, and its first and last step, each with its time."""
-
-    flops_per_step: float
-    started: float
-    step: int
-    first: tuple[float, int] | None = None
-    last: tuple[float, int] | None = None
-    ended: float | None = None
-
-    @property
-    def stepping(self) -> tuple[float, int]:
-        """Seconds between the first step and the last, and the steps in between."""
-        if self.first is None or self.last is None:
-            return 0.0, 0
-        return self.last[0] - self.first[0], self.last[1] - self.first[1]
+_Marks = list[tuple[float, int]]  # times and steps: of the start, the first step and the last
 
 
 class Pace:
@@ -52,57 +35,58 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._runs: dict[str, _Run] = {}
-        self._over: list[_Run] = []
+        self._begin = time.monotonic()
+        self._running: dict[str, tuple[Job, _Marks]] = {}
+        self._over: list[tuple[Job, _Marks, float]] = []
 
     def started(self, job: Job, step: int) -> None:
         """Record the start of a run, or its continuation after `step` steps."""
-        cost = job.point.cost
-        run = _Run(cost.flops / cost.num_steps, time.monotonic(), step)
-        self._runs[job.point.fingerprint] = run
+        self._running[job.point.fingerprint] = job, [(time.monotonic(), step)]
 
     def progressed(self, job: Job, step: int) -> None:
         """Record a step."""
-        run = self._runs[job.point.fingerprint]
-        if step > run.step:  # not one from before the run was continued
-            run.step = step
-            run.last = (time.monotonic(), step)
-            run.first = run.first or run.last
+        marks = self._running[job.point.fingerprint][1]
+        if step > marks[-1][1]:  # not one from before the run was continued
+            marks[2:] = [(time.monotonic(), step)]
 
     def ended(self, job: Job) -> None:
         """Record the end of a run."""
-        if run := self._runs.pop(job.point.fingerprint, None):
-            run.ended = time.monotonic()
-            self._over.append(run)
+        if run := self._running.pop(job.point.fingerprint, None):
+            self._over.append((*run, time.monotonic()))
 
     def left(self, job: Job) -> float | None:
         """Return the seconds left of a run's steps; None if unknown."""
-        run = self._runs.get(job.point.fingerprint)
-        done = run.step - run.first[1] if run and run.first else 0
-        if not run or not run.first or not done:
-            return None
-        passed = time.monotonic() - run.first[0]
-        return passed / done * (job.point.cost.num_steps - run.step)
+        _, marks = self._running.get(job.point.fingerprint, (job, []))
+        seconds, steps = _stepping(marks)
+        return seconds / steps * (job.point.cost.num_steps - marks[-1][1]) if steps else None
 
     def left_of_all(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
         """Return the seconds left of all runs, each given with its last step; None if unknown."""
-        now, runs = time.monotonic(), [*self._over, *self._runs.values()]
-        flops = sum(run.flops_per_step * run.stepping[1] for run in runs)
+        now, jobs = time.monotonic(), list(jobs)
+        runs = [*self._over, *((job, marks, now) for job, marks in self._running.values())]
+        flops = sum(_flops_per_step(job) * _stepping(marks)[1] for job, marks, _ in runs)
         if not flops:
             return None
         # Seconds besides the steps: of finished runs, or of those that have started.
-        besides = [(run.ended or now) - run.started - run.stepping[0] for run in self._over]
-        besides = besides or [run.first[0] - run.started for run in runs if run.first]
-        usual_besides = sum(besides) / len(besides) if besides else 0.0
-        flops_left, seconds = 0.0, 0.0
-        for job, step in jobs:
-            cost, run = job.point.cost, self._runs.get(job.point.fingerprint)
-            flops_left += cost.flops / cost.num_steps * (cost.num_steps - step)
-            seconds += 0.0 if run and run.first else usual_besides
-        seconds += sum(run.stepping[0] for run in runs) / flops * flops_left
-        passed = sum((run.ended or now) - run.started for run in runs)
-        return seconds / max(1.0, passed / max(now - self._started, 1e-9))  # run side by side
+        besides = [end - marks[0][0] - _stepping(marks)[0] for _, marks, end in self._over]
+        besides = besides or [marks[1][0] - marks[0][0] for _, marks, _ in runs if marks[1:]]
+        stepping = {key for key, (_, marks) in self._running.items() if marks[1:]}
+        num_to_start = sum(job.point.fingerprint not in stepping for job, _ in jobs)
+        rate = sum(_stepping(marks)[0] for _, marks, _ in runs) / flops
+        steps = ((job, job.point.cost.num_steps - step) for job, step in jobs)
+        seconds = rate * sum(_flops_per_step(job) * count for job, count in steps)
+        seconds += num_to_start * sum(besides) / len(besides)
+        passed = sum(end - marks[0][0] for _, marks, end in runs)
+        return seconds / max(1.0, passed / max(now - self._begin, 1e-9))  # run side by side
+
+
+def _stepping(marks: _Marks) -> tuple[float, int]:
+    """Return the seconds between the first step and the last, and the steps in between."""
+    return (marks[2][0] - marks[1][0], marks[2][1] - marks[1][1]) if marks[2:] else (0.0, 0)
+
+
+def _flops_per_step(job: Job) -> float:
+    return job.point.cost.flops / job.point.cost.num_steps
 
 
 class Screen:

@@ -23,7 +23,15 @@ from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.sweep.axes import split_value
 from fidgpt.sweep.member import ancestors, read_lineages, schedule
-from fidgpt.sweep.report.statistics import METHOD, Effect, Group, Record, Report, number
+from fidgpt.sweep.report.statistics import (
+    METHOD,
+    Effect,
+    Group,
+    Record,
+    Report,
+    is_beyond_noise,
+    number,
+)
 from fidgpt.train import RunError
 
 _SEEDS = "--repeat=seed:3"
@@ -90,12 +98,15 @@ def leaders_table(report: Report, label: str) -> tuple[list[str], list[list[str]
     """Return what won at each value of an axis, by how much, and whether that may be noise."""
     head = [label, "best", report.objective.name, "ahead of the next by"]
     rows = []
-    for one in report.leaders[label]:
-        lead = "-" if one.lead is None else f"{one.lead:.3g}"
-        mean = _mean(one.group) if report.repeats else number(one.group.mean)
-        rows.append([one.text, one.others, mean, lead])
+    for text, group, second in report.leaders[label]:
+        labels = [one.label for one in report.columns if one.label in {*group.values} - {label}]
+        others = " ".join(f"{one}={group.values[one]}" for one in labels)
+        lead = abs((second.mean or 0.0) - (group.mean or 0.0)) if second else None
+        mean = _mean(group) if report.repeats else number(group.mean)
+        rows.append([text, others, mean, "-" if lead is None else f"{lead:.3g}"])
         if report.repeats:
-            rows[-1].append({True: "yes", False: "no", None: "unknown"}[one.is_beyond_noise])
+            is_beyond = is_beyond_noise(group, second) if second else None
+            rows[-1].append({True: "yes", False: "no", None: "unknown"}[is_beyond])
     return head + (["more than noise"] if report.repeats else []), rows
 
 

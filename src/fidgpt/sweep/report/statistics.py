@@ -256,33 +256,12 @@ class Effect:
         return deviation(self.differences)
 
 
-@dataclass(frozen=True)
-class Leader:
-    """The best group at one value of an axis.
-
-    Attributes:
-      text: the value.
-      group: the best group there.
-      second: the next best there; None if no other is finished.
-      others: the values of the group on the other axes.
-    """
+class Leader(NamedTuple):
+    """The best group at one value of an axis, and the next best; None if no other is finished."""
 
     text: str
     group: Group
     second: Group | None
-    others: str
-
-    @property
-    def lead(self) -> float | None:
-        """The difference to the next best."""
-        if self.second is None or self.second.mean is None or self.group.mean is None:
-            return None
-        return abs(self.second.mean - self.group.mean)
-
-    @property
-    def is_beyond_noise(self) -> bool | None:
-        """Whether the lead is more than repeated runs explain; None if unknown."""
-        return None if self.second is None else is_beyond_noise(self.group, self.second)
 
 
 @dataclass(frozen=True)
@@ -385,24 +364,17 @@ class Report:
     def leaders(self) -> dict[str, list[Leader]]:
         """The best group at each value of an axis, where there are several axes."""
         choices = [column for column in self.columns if not column.is_repeat]
-        found = {one.label: self._leaders(one) for one in choices} if len(choices) > 1 else {}
-        return {
-            label: leaders
-            for label, leaders in found.items()
-            if 1 < len(leaders) <= _MOST_LEADERS
-            and 2 * sum(one.second is not None for one in leaders) > len(leaders)
-        }
+        found: dict[str, list[Leader]] = {}
+        for column in choices if len(choices) > 1 else ():
+            groups = [(text, self._at(column.label, text)) for text in column.texts]
+            leaders = [Leader(text, *[*two, None][:2]) for text, two in groups if two]
+            num_compared = sum(one.second is not None for one in leaders)
+            if 1 < len(leaders) <= _MOST_LEADERS and 2 * num_compared > len(leaders):
+                found[column.label] = leaders
+        return found
 
-    def _leaders(self, column: Column) -> list[Leader]:
-        leaders = []
-        for text in column.texts:
-            groups = [one for one in self.ranking if one.values.get(column.label) == text]
-            if groups:
-                others = {k: v for k, v in groups[0].values.items() if k != column.label}
-                labels = [one.label for one in self.columns if one.label in others]
-                rest = " ".join(f"{label}={others[label]}" for label in labels)
-                leaders.append(Leader(text, groups[0], groups[1] if groups[1:] else None, rest))
-        return leaders
+    def _at(self, label: str, text: str) -> list[Group]:
+        return [group for group in self.ranking if group.values.get(label) == text]
 
     @cached_property
     def effects(self) -> list[Effect]:
