@@ -1,4 +1,4 @@
-"""Jobs that train nothing: small processes that act as a run does, and so fail and stop as told."""
+"""Jobs that train nothing: small processes that fail, save and stop as a run does."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from fidgpt.sweep import Job, LocalRunner, Point, jobs_of
 from fidgpt.sweep.points import Cost
 
 NUM_STEPS = 5
-# Toy: fails at a step while a file says how often; saves its step when it is stopped.
+# Fails at a step as often as a file requires; saves its step when it is stopped.
 _SCRIPT = """
 import json, os, pathlib, signal, sys, time
 folder, steps, seconds, fails_at, words = sys.argv[1:]
@@ -62,13 +62,13 @@ class Toys:
     def command(self, job: Job) -> list[str]:
         """The command of a toy."""
         words = self.fails.get(job.point.fingerprint)
-        told = ["3", words] if words else ["0", ""]
+        failure = ["3", words] if words else ["0", ""]
         return [
             *(sys.executable, "-c", _SCRIPT, str(job.directory)),
             *(
                 str(self.lasts.get(job.point.values.get("seed", ""), NUM_STEPS)),
                 str(self.seconds),
-                *told,
+                *failure,
             ),
         ]
 

@@ -63,13 +63,13 @@ PartitionName=closed Nodes=ALL MaxTime=INFINITE State=DOWN
 
 
 class NoSlurmError(Exception):
-    """No cluster can be brought up here; the message says why."""
+    """No cluster can be brought up here; the message gives the reason."""
 
 
 class SlurmHere:
     """A cluster whose daemons, keys and files are a folder's own; it runs as the user who is root.
 
-    The node says that it has more cores than it has, so that some tasks fit side by side.
+    The node reports more cores than it has, so that some tasks fit side by side.
 
     Args:
       folder: where all of it lies; only root may write above it, or munge refuses.
@@ -209,7 +209,7 @@ class SlurmHere:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 if Path(f"/proc/{parent}/comm").read_text().startswith("slurmstepd"):
                     found.insert(0, parent)
-            except OSError:  # it has ended, or is somebody else's
+            except OSError:  # it has ended, or belongs to another user
                 continue
         return found
 

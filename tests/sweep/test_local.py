@@ -18,7 +18,7 @@ from .conftest import NUM_STEPS, Toys
 
 
 class RecordedEvents:
-    """Records all events; `lines` leaves out what a runner says of itself unless asked to keep it.
+    """Records all events; `lines` leaves out the runner's log unless `keep_texts`.
 
     Args:
       keep_texts: whether to keep it.
@@ -46,7 +46,7 @@ class RecordedEvents:
 
     def log(self, text: str) -> None:
         if self._keep_texts:
-            self.lines.append(("says", text))
+            self.lines.append(("log", text))
 
     def tick(self) -> None:
         pass
@@ -105,9 +105,9 @@ def test_jobs_run_side_by_side(toys: Toys) -> None:
 def test_a_failure_is_retried_and_stops_no_other_job(toys: Toys) -> None:
     events = RecordedEvents()
     first, second = toys.jobs(["1", "2"])
-    toys.fail(first, times=3, words="error: the disk is on fire,\n  call somebody.")
+    toys.fail(first, times=3, words="error: the disk is on fire,\n  buy a new one.")
     assert LocalRunner(retries=1).run([first, second], events)
-    words = "the disk is on fire, call somebody."
+    words = "the disk is on fire, buy a new one."
     assert events.lines == [
         ("started", "seed=1"),
         ("failed", "seed=1", words, "True"),
@@ -186,7 +186,7 @@ def test_two_signals_at_once_are_two(toys: Toys) -> None:
     assert Busy.sent == [signal.SIGINT, signal.SIGINT]
     assert events.lines[1:] == [
         ("stops",),
-        ("says", "Ending all running jobs at once."),
+        ("log", "Ending all running jobs at once."),
         ("stopped", "seed=1", "", "False"),
     ]
 

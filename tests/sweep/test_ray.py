@@ -138,11 +138,11 @@ def test_points_run_side_by_side_and_failures_are_retried(on_ray: Any, toys: Toy
     toys.seconds = 0.1
     events = RecordedEvents(keep_texts=False)
     jobs = toys.jobs(["1", "2", "3"])
-    toys.fail(jobs[0], times=1, words="error: the disk is on fire,\n  call somebody.")
+    toys.fail(jobs[0], times=1, words="error: the disk is on fire,\n  buy a new one.")
     toys.fail(jobs[1], times=2, words="error: step 3 diverged: loss is nan.")
     assert on_ray(jobs=2, retries=1).run(jobs, events)
     assert {line[:2] for line in events.lines[:2]} == {("started", "seed=1"), ("started", "seed=2")}
-    assert ("failed", "seed=1", "the disk is on fire, call somebody.", "True") in events.lines
+    assert ("failed", "seed=1", "the disk is on fire, buy a new one.", "True") in events.lines
     assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "True") in events.lines
     assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "False") in events.lines
     assert [line[:2] for line in events.lines].count(("finished", "seed=3")) == 1
@@ -268,7 +268,7 @@ def test_unreachable_and_small_clusters_are_reported(on_ray: Any) -> None:
     events = RecordedEvents()
     with pytest.raises(ConfigError, match=r"address=127.0.0.1:1:(.|\n)*ray start --head"):
         RayRunner(address="127.0.0.1:1").run([], events)
-    assert events.lines == [("says", "Connecting to Ray at 127.0.0.1:1.")]
+    assert events.lines == [("log", "Connecting to Ray at 127.0.0.1:1.")]
     events = RecordedEvents()
     assert on_ray(cpus=2, processes=3).run([], events)
     assert "room for 0 processes with cpus=2" in events.lines[1][1]

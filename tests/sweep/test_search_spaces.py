@@ -87,9 +87,9 @@ def test_errors_that_all_points_share_are_raised_first() -> None:
     made = Search("config:debug", space(RATE), late, sampler="tpe:5", objective="loss")
     with pytest.raises(ConfigError, match="overwrites what --space=tag:LearningRate"):
         _ = made.points
-    none = space("tag:Nobody=lin(0,1)")
+    none = space("tag:Missing=lin(0,1)")
     made = Search("config:debug", none, sampler="tpe:5", objective="loss")
-    with pytest.raises(ConfigError, match="Nobody"):
+    with pytest.raises(ConfigError, match="Missing"):
         _ = made.points
 
 

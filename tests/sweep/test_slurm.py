@@ -84,12 +84,12 @@ def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: T
 def test_a_failure_is_retried_with_its_reason(here: SlurmHere, toys: Toys) -> None:
     events = RecordedEvents(keep_texts=False)
     first, second = toys.jobs(["1", "2"])
-    toys.fail(first, times=1, words="error: the disk is on fire,\n  call somebody.")
+    toys.fail(first, times=1, words="error: the disk is on fire,\n  buy a new one.")
     toys.fail(second, times=9, words="Traceback\nerror: step 3 diverged: loss is nan.")
     assert SlurmRunner(jobs=2, retries=1).run([first, second], events)
     lines = [line for line in events.lines if line[0] != "started"]
     assert sorted(line for line in lines if line[1] == "seed=1") == [
-        ("failed", "seed=1", "the disk is on fire, call somebody.", "True"),
+        ("failed", "seed=1", "the disk is on fire, buy a new one.", "True"),
         ("finished", "seed=1", "", "False"),
     ]
     words = "step 3 diverged: loss is nan."
@@ -156,7 +156,7 @@ def test_held_jobs_are_reported(here: SlurmHere, toys: Toys) -> None:
     thread = interrupt_when(lambda: len(events.lines) > 1, times=2)
     assert not SlurmRunner(partition="closed").run(toys.jobs(["1"]), events)
     thread.join()
-    assert events.lines[1] == ("says", "Slurm holds seed=1 back: PartitionDown.")
+    assert events.lines[1] == ("log", "Slurm holds seed=1 back: PartitionDown.")
 
 
 def in_a_process(runner: SlurmRunner, jobs: Sequence[Job]) -> int:
@@ -193,7 +193,7 @@ def test_jobs_finish_after_the_user_has_left(here: SlurmHere, toys: Toys) -> Non
     thread = interrupt_when(lambda: events.steps)
     assert not SlurmRunner(jobs=2).run(jobs, events)
     thread.join()
-    first, last = (line[1] for line in events.lines if line[0] == "says")
+    first, last = (line[1] for line in events.lines if line[0] == "log")
     assert first.startswith("In Slurm as job ") and first.endswith(": 2 points.")
     assert last.startswith("Leaving: ")
     while here.ask("squeue", "-h"):
@@ -212,7 +212,7 @@ def test_a_second_signal_ends_running_and_waiting_jobs(here: SlurmHere, toys: To
     assert not SlurmRunner(jobs=2).run(jobs, events)
     thread.join()
     assert ("stops",) in events.lines
-    assert {line[0] for line in events.lines} == {"started", "says", "stops", "stopped"}
+    assert {line[0] for line in events.lines} == {"started", "log", "stops", "stopped"}
     while here.ask("squeue", "-h"):
         time.sleep(0.1)
     assert not any(job.is_done for job in jobs)

@@ -51,7 +51,7 @@ class Started:
         self._process.send_signal(number)
 
     def ended(self) -> dict[str, Any]:
-        """What the task says of itself, after its end."""
+        """Return what the task recorded, after its end."""
         self._process.wait(timeout=60)
         return read_record(self.record) or {}
 
