@@ -23,6 +23,7 @@ from faults.runs import (
     Variant,
     Wrong,
     refuse_difference,
+    require_status,
     result_of,
     variants,
     write_texts,
@@ -58,7 +59,7 @@ def killed_preparing(case: Case) -> None:
     """SIGKILL while the text is prepared, which goes on where it was."""
     case.own_cache()
     place = case.place(PREPARE, case.draw.choice(["calls", "disk"]))
-    case.require(case.start(place, harm.kill), KILLED)
+    require_status(case.start(place, harm.kill), KILLED)
     case.finish()
 
 
@@ -68,7 +69,7 @@ def killed_going_on(function: str, unit: str = "calls") -> Kind:
     def kind(case: Case) -> None:
         case.kill(LOOP)
         place = case.place(function, unit)._replace(occurrence=1)
-        case.require(case.start(place, harm.kill), KILLED)
+        require_status(case.start(place, harm.kill), KILLED)
         case.finish()
 
     return kind
@@ -100,10 +101,10 @@ def signalled(*numbers: int) -> Kind:
         function = case.draw.choice([STEP, EVALUATION, SAVE, WRITE, LOOP])
         ended = case.start(case.place(function), harm.raising(*numbers))
         # 0: the last step was done; minus the signal: nobody listened yet, or any more.
-        case.require(ended, 128 + numbers[-1], 0, -numbers[-1])
+        require_status(ended, 128 + numbers[-1], 0, -numbers[-1])
         asked = len(numbers) == 1 and ended.status == 128 + numbers[-1]
         if asked and "go on with" not in " ".join(ended.output.split()):
-            case.require(ended)
+            require_status(ended)
         case.finish()
 
     return kind
@@ -112,7 +113,7 @@ def signalled(*numbers: int) -> Kind:
 def rank_killed(case: Case) -> None:
     """SIGKILL of one process of two; the other one reports it, and both start again."""
     rank = case.draw.randrange(2)
-    case.require(case.start(case.place(LOOP), harm.kill, rank=rank), KILLED)
+    require_status(case.start(case.place(LOOP), harm.kill, rank=rank), KILLED)
     case.finish()
 
 
@@ -128,7 +129,7 @@ def disk_full(case: Case) -> None:
     """No room any more, from somewhere on; then there is again."""
     size = 700_000
     act = harm.filled(case.run.parent, left=case.draw.randrange(size))
-    case.require(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE, CREATE])), act), 0, 2)
+    require_status(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE, CREATE])), act), 0, 2)
     (case.run.parent / harm.FILLER).unlink(missing_ok=True)
     case.finish()
 
@@ -136,7 +137,7 @@ def disk_full(case: Case) -> None:
 def disk_limited(case: Case) -> None:
     """Files may not grow, from somewhere on; then they may again."""
     act = harm.limited(case.draw.randrange(20_000, 350_000))
-    case.require(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE])), act), 0, 2)
+    require_status(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE])), act), 0, 2)
     case.finish()
 
 
@@ -144,14 +145,14 @@ def checkpoints_gone(case: Case) -> None:
     """All checkpoints are removed, at any moment; more are written, or the run reports it."""
     case.is_damaged = True
     place = case.place(case.draw.choice([LOOP, SAVE, WRITE]), case.draw.choice(["calls", "disk"]))
-    case.require(case.start(place, harm.removed(case.run / "checkpoints")), 0, 2)
+    require_status(case.start(place, harm.removed(case.run / "checkpoints")), 0, 2)
     case.finish()
 
 
 def run_gone(case: Case) -> None:
     """The whole run is removed in a step; it reports that, and can start again."""
     case.is_damaged = True
-    case.require(case.start(case.place(STEP), harm.removed(case.run)), 2)
+    require_status(case.start(case.place(STEP), harm.removed(case.run)), 2)
     case.finish()
 
 
@@ -171,9 +172,9 @@ def damaged(hurt: harm.Hurt) -> Kind:
         if step != newest:
             return case.finish()
         refused = case.start()
-        case.require(refused, 2)
+        require_status(refused, 2)
         if file.name not in refused.output or f"step_{step:08d}" not in refused.output:
-            case.require(refused)
+            require_status(refused)
         return _take_what_is_offered(case, refused.output)
 
     return kind
@@ -189,9 +190,9 @@ def damaged_text(hurt: harm.Hurt) -> Kind:
         good = file.read_bytes()
         hurt(file, case.draw)
         refused = case.start()
-        case.require(refused, 2)
+        require_status(refused, 2)
         if file.name not in refused.output:
-            case.require(refused)
+            require_status(refused)
         file.write_bytes(good)
         case.finish()
 
@@ -207,9 +208,9 @@ def text_cut_in_a_step(case: Case) -> None:
         harm.truncate(case.draw.choice(sorted(cache.rglob("*.bin"))), case.draw)
 
     ended = case.start(case.place(STEP), cut)
-    case.require(ended, 0, 2)
+    require_status(ended, 0, 2)
     if ended.status == 2 and ".bin was whole" not in " ".join(ended.output.split()):
-        case.require(ended)
+        require_status(ended)
     shutil.copytree(good, cache, dirs_exist_ok=True)
     case.finish()
 
@@ -218,7 +219,7 @@ def undisturbed_by(act: Callable[[Case], harm.Act]) -> Kind:
     """What must not matter: the run ends at once, as if it had not been."""
 
     def kind(case: Case) -> None:
-        case.require(case.start(case.place(LOOP), act(case)), 0)
+        require_status(case.start(case.place(LOOP), act(case)), 0)
         case.finish()
 
     return kind
@@ -229,7 +230,7 @@ def hung(case: Case) -> None:
     watched = "--config=fiddler:use_watchdog(seconds=1.5)"
     case.variant = case.variant._replace(arguments=[*case.variant.arguments, watched])
     ended = case.start(case.place(STEP), harm.hang)
-    case.require(ended, 1)
+    require_status(ended, 1)
     if "Timeout" not in (case.run / "stacks" / "rank0.txt").read_text():
         raise Wrong("the watchdog left no stacks")
     case.finish()
@@ -371,7 +372,7 @@ class World:
     def _by_two(self, variant: Variant) -> Variant:
         folder = self._folder / "undisturbed" / "two"
         case = Case(variant, folder, random.Random(0), num_processes=2)
-        case.require(case.start(), 0)
+        require_status(case.start(), 0)
         return variant._replace(result=result_of(case.run))
 
     def _run(

@@ -129,7 +129,7 @@ def ask_once() -> None:
     """
     machine, around = device.peak_flops(torch.device("cpu"), torch.float32), runs.environment()
     device.peak_flops = lambda *_: machine
-    runs.surroundings = lambda: around
+    runs.environment = lambda: around
     runs.patch = lambda: None
 
 

@@ -194,7 +194,7 @@ class Case:
         ended = [process.end() for process in processes]
         self.statuses = [one.status for one in ended]
         for one in ended:
-            self._require_words(one)
+            self.refused = self.refused or refusal_of(one)
         if not self.is_damaged:
             beside = any("use_async_checkpoints" in one for one in self.variant.arguments)
             nothing_is_lost(self.run, margin=EVERY if beside else 0)
@@ -211,7 +211,7 @@ class Case:
         if ended.status == 0:  # what is due by the clock is not due as often each time
             shutil.rmtree(self.run)
             ended = self.start(place._replace(occurrence=1), harm.kill)
-        self.require(ended, -signal.SIGKILL)
+        require_status(ended, -signal.SIGKILL)
 
     def finish(self, *flags: str) -> None:
         """Goes on undisturbed, to where the undisturbed run ended.
@@ -219,14 +219,8 @@ class Case:
         Raises:
           Wrong: it does not get there, or something differs.
         """
-        self.require(self.start(None, None, *flags), 0)
+        require_status(self.start(None, None, *flags), 0)
         refuse_difference(result_of(self.run), self.variant.result)
-
-    def require(self, ended: Ended, *statuses: int) -> None:
-        """Raises Wrong where a process ended with another status."""
-        if ended.status not in statuses:
-            wanted = " or ".join(map(str, statuses))
-            raise Wrong(f"status {ended.status} instead of {wanted}:\n{ended.output[-3000:]}")
 
     def end_all(self) -> None:
         """Nothing is left running, whatever went wrong."""
@@ -269,14 +263,28 @@ class Case:
             return [f"--resume={self.run}"]
         return [*self.variant.arguments, f"--run_dir={self.run}", "--auto_resume"]
 
-    def _require_words(self, ended: Ended) -> None:
-        if "Traceback" in ended.output:
-            raise Wrong(f"a traceback, status {ended.status}:\n{ended.output[-3000:]}")
-        if ended.status == 2:
-            lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
-            if len(lines) != 1:
-                raise Wrong(f"{len(lines)} errors are said:\n{ended.output[-3000:]}")
-            self.refused = self.refused or lines[0]
+
+def refusal_of(ended: Ended) -> str | None:
+    """Return the `error:` line of a command that was refused.
+
+    Raises:
+      Wrong: it ended with a traceback, or without exactly one such line.
+    """
+    if "Traceback" in ended.output:
+        raise Wrong(f"a traceback, status {ended.status}:\n{ended.output[-3000:]}")
+    if ended.status != 2:
+        return None
+    lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
+    if len(lines) != 1:
+        raise Wrong(f"{len(lines)} errors are printed:\n{ended.output[-3000:]}")
+    return lines[0]
+
+
+def require_status(ended: Ended, *statuses: int) -> None:
+    """Raise Wrong if a process ended with another status."""
+    if ended.status not in statuses:
+        wanted = " or ".join(map(str, statuses))
+        raise Wrong(f"status {ended.status} instead of {wanted}:\n{ended.output[-3000:]}")
 
 
 def nothing_is_lost(run: Path, *, margin: int = 0) -> None:

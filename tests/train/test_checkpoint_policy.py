@@ -14,7 +14,7 @@ from fidgpt.train import CheckpointError, Checkpoints, EveryMinutes, KeepBest, K
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.checkpoints import retention as policy
 from fidgpt.train.checkpoints.manifest import find, read_manifest
-from fidgpt.train.checkpoints.retention import BEST, REGULAR, TEMPORARY, Saved, staying
+from fidgpt.train.checkpoints.retention import BEST, REGULAR, TEMPORARY, Saved, retained
 
 
 class Clock:
@@ -77,9 +77,9 @@ def test_saved_by_time_the_one_before_goes(tmp_path: Path) -> None:
 
 def test_of_those_saved_by_time_only_the_newest_of_all_stays() -> None:
     saved = [Saved(3, [TEMPORARY]), Saved(5), Saved(6, [TEMPORARY]), Saved(9, [TEMPORARY])]
-    assert staying(saved, keep_last=1, best=None) == {5, 9}
-    assert staying([*saved, Saved(10)], keep_last=1, best=None) == {10}
-    assert staying([*saved, Saved(10)], keep_last=2, best=None) == {5, 10}
+    assert retained(saved, keep_last=1, best=None) == {5, 9}
+    assert retained([*saved, Saved(10)], keep_last=1, best=None) == {10}
+    assert retained([*saved, Saved(10)], keep_last=2, best=None) == {5, 10}
 
 
 LOSSES = {2: 3.0, 4: 2.0, 6: 2.5, 8: 1.0, 10: 1.5, 12: 1.2}
@@ -286,23 +286,23 @@ def test_the_files_of_the_run_come_back_with_it(tmp_path: Path) -> None:
     save(checkpoints(), run, 1, 2)
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     shutil.rmtree(run)
-    checkpoints().mirror.bring(run)  # pyright: ignore[reportOptionalMemberAccess]
+    checkpoints().mirror.restore_run(run)  # pyright: ignore[reportOptionalMemberAccess]
     checkpoints().fetch(run, step=None)
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
     assert newest_good(run) == 2
     assert {path.name for path in find(run)[2].iterdir()} >= {"manifest.json"}
-    Mirror(URL).bring(run)  # another process of the same run
+    Mirror(URL).restore_run(run)  # another process of the same run
 
 
 def test_what_is_no_copy_of_a_run_is_not_brought(tmp_path: Path, storage: Any) -> None:
     with pytest.raises(CheckpointError, match=f"{URL} holds no copy of a run"):
-        Mirror(URL).bring(tmp_path / "new")
+        Mirror(URL).restore_run(tmp_path / "new")
     save(checkpoints(), identified(tmp_path / "run", "first"), 1)
     with pytest.raises(CheckpointError, match="exists already, and is not the run that was copied"):
-        Mirror(URL).bring(identified(tmp_path / "other", "second"))
+        Mirror(URL).restore_run(identified(tmp_path / "other", "second"))
     storage.rm("/bucket/run/step_00000001/run", recursive=True)
     with pytest.raises(CheckpointError, match="checkpoints without the files of their run"):
-        Mirror(URL).bring(tmp_path / "new")
+        Mirror(URL).restore_run(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

@@ -16,9 +16,9 @@ from fidgpt.train.trackers import background as aside
 from fidgpt.train.trackers.background import (
     GROUP,
     BackgroundTracker,
-    Described,
+    RunDescription,
     Trackers,
-    described,
+    describe_run,
     require_packages,
 )
 from fidgpt.train.trackers.trackers import Journal, Row
@@ -37,7 +37,7 @@ class Service(BackgroundTracker):
         self.heard: list[tuple[str, int]] = []
         self.opened = 0
 
-    def open(self, run: Described, journal: Journal) -> str:
+    def open(self, run: RunDescription, journal: Journal) -> str:
         self.opened += 1
         self.id = journal.id
         self._answer()
@@ -193,7 +193,7 @@ def test_a_tracker_that_stays_down_gets_its_rows_when_the_run_is_resumed(tmp_pat
 
 def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):
     class Maker(Service):
-        def open(self, run: Described, journal: Journal) -> str:
+        def open(self, run: RunDescription, journal: Journal) -> str:
             (run.path / "service").mkdir(parents=True, exist_ok=True)
             return super().open(run, journal)
 
@@ -242,7 +242,7 @@ def test_a_tracker_knows_the_config_the_command_and_the_commit(tmp_path, monkeyp
     (tmp_path / "environment.json").write_text(json.dumps({"git": {"commit": "abc"}}))
     identity = {"model.hidden_dim": "256", "loss": "CrossEntropy", "lr": "0.001", "n": "None"}
     identity |= {"": "Trainer"}  # the graph's root
-    one = described(RunDirectory(tmp_path, texts={}, identity=identity), FACTS)
+    one = describe_run(RunDirectory(tmp_path, texts={}, identity=identity), FACTS)
     assert (one.name, one.group) == (tmp_path.name, "a sweep")
     expected = {"model.hidden_dim": 256, "loss": "CrossEntropy", "lr": 0.001, "n": None}
     expected |= {"run/command": "python train.py", "run/git_commit": "abc"}

@@ -171,7 +171,7 @@ def _resumed(catalogue: "Catalogue") -> "fdl.Config":
             raise ConfigError(
                 f"--resume={FLAGS.resume} holds no run, and is no copy of one: {error}"
             ) from None
-        mirror.bring(Path(FLAGS.run_dir))
+        mirror.restore_run(Path(FLAGS.run_dir))
     return load_run(Path(FLAGS.run_dir or FLAGS.resume), allowed=catalogue.packages)
 
 
@@ -189,7 +189,7 @@ def _is_there_already(cfg: "fdl.Config") -> bool:
     if not path.exists() and isinstance(mirror, fdl.Buildable):
         built = fdl.build(mirror)
         if isinstance(built, Mirror) and built.holds_run():
-            built.bring(path)
+            built.restore_run(path)
     return (path / "config.json").exists()
 
 

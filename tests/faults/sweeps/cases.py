@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from faults.moments import Act, Place
 from faults.processes import PATIENCE, Command, Ended, Process, become
-from faults.runs import Result, Wrong, refuse_difference, result_of
+from faults.runs import Result, Wrong, refusal_of, refuse_difference, require_status, result_of
 from fidgpt.cli import sweep, train
 from fidgpt.sweep.runners import local
 from fidgpt.train import Trainer
@@ -428,16 +428,8 @@ class SweepCase:
         """
         ended = driver.end()
         self._alive.remove(driver)
-        if "Traceback" in ended.output:
-            raise Wrong(f"a traceback, status {ended.status}:\n{ended.output[-3000:]}")
-        if ended.status == 2:
-            lines = [line for line in ended.output.splitlines() if line.startswith("error: ")]
-            if len(lines) != 1:
-                raise Wrong(f"{len(lines)} errors are said:\n{ended.output[-3000:]}")
-            self.refused = self.refused or lines[0]
-        if ended.status not in statuses:
-            wanted = " or ".join(map(str, statuses))
-            raise Wrong(f"status {ended.status} instead of {wanted}:\n{ended.output[-3000:]}")
+        self.refused = self.refused or refusal_of(ended)
+        require_status(ended, *statuses)
         return ended
 
     def orphans(self) -> list[int]:

@@ -216,7 +216,7 @@ class Checkpoints:
         """
         self.wait()
         if (peers := self._joined()).is_main:
-            manifest.make_way(directory)
+            manifest.create_folder(directory)
         from fidgpt.train.checkpoints.sharded import share_out  # late: slow to import
 
         sections, texts = contents_of(model, optimizer, state, stateful or {})
@@ -272,7 +272,7 @@ class Checkpoints:
             raise
         self.wait()
         if (mirror := self.mirror) is not None:
-            self._joined().on_main(mirror.make_up)
+            self._joined().on_main(mirror.retry)
 
     def restore(
         self,
@@ -362,12 +362,12 @@ class Checkpoints:
         """Delete what need not be kept, now that the checkpoint of `step` is there."""
         try:
             found = manifest.abandon_after(manifest.find(final.parent.parent), step)
-            staying = partial(retention.staying, keep_last=self.keep_last, best=self.best)
-            stay = staying([_saved(step, path) for step, path in found.items()])
-            for other in [other for other in found if other not in stay]:
+            retained = partial(retention.retained, keep_last=self.keep_last, best=self.best)
+            kept_steps = retained([_saved(step, path) for step, path in found.items()])
+            for other in [other for other in found if other not in kept_steps]:
                 manifest.discard(found[other])
             if self.mirror is not None:
-                self.mirror.follow(final.parent.parent, staying=staying, step=step)
+                self.mirror.update(final.parent.parent, retained=retained, step=step)
         except OSError as error:
             raise CheckpointError(cannot_write(final, error, 0)) from error
 

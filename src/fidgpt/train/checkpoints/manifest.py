@@ -24,7 +24,7 @@ class CheckpointError(ValueError):
     """A checkpoint cannot be written, found, trusted or restored; the message has the remedy."""
 
 
-def make_way(folder: Path) -> None:
+def create_folder(folder: Path) -> None:
     """Create the run's folder if possible; otherwise writing there reports the error."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

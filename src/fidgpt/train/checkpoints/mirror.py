@@ -18,7 +18,7 @@ __all__ = ["Mirror"]
 # Files that identify a run: written once at its start, with the time.
 IDENTITY = ("command.txt", "environment.json")
 _RUN = "run"  # in the folder of a copy: the files of the run directory at that time
-Staying = Callable[[Sequence[Saved]], set[int]]
+Retention = Callable[[Sequence[Saved]], set[int]]
 
 
 class _Storage:
@@ -116,7 +116,9 @@ class Mirror:
         self.url = url
         self._is_own = False  # until it was checked
         self._only_there: dict[int, Saved] = {}  # read once, each by a request
-        self._missed: tuple[Path, Staying, int] | None = None  # the arguments of a failed `follow`
+        self._missed: tuple[Path, Retention, int] | None = (
+            None  # the arguments of a failed `update`
+        )
 
     def require_free(self) -> None:
         """Check that a new run can have its copies there without deleting those of another.
@@ -134,12 +136,12 @@ class Mirror:
             )
         self._is_own = True
 
-    def follow(self, directory: Path, *, staying: Staying, step: int) -> None:
+    def update(self, directory: Path, *, retained: Retention, step: int) -> None:
         """Update the copies to match the run `directory`, now that `step` was saved.
 
         Args:
             directory: of the run.
-            staying: returns which of the steps, local or copied, to keep.
+            retained: returns which of the steps, local or copied, to keep.
             step: the newest; later copies are of steps that the run has abandoned.
         """
         try:
@@ -151,11 +153,11 @@ class Mirror:
                 if other not in here and other <= step
             }
             local = [saved_of(one, manifest.read_manifest(path)) for one, path in here.items()]
-            stay = staying([*local, *self._only_there.values()])
-            for other in sorted(stay & here.keys()):
+            kept_steps = retained([*local, *self._only_there.values()])
+            for other in sorted(kept_steps & here.keys()):
                 if other not in storage.complete or other == step:
                     storage.send(here[other], other, run=directory)
-            for other in sorted((storage.complete | storage.cut_short) - stay):
+            for other in sorted((storage.complete | storage.cut_short) - kept_steps):
                 storage.remove(other)
             self._missed = None
         except Exception as error:  # every kind of storage has its own
@@ -163,13 +165,13 @@ class Mirror:
                 f"warning: step {step} was not copied to {self.url} ({_line(error)}); it is "
                 f"complete in {directory}, and copying is retried with the next checkpoint."
             )
-            self._missed = (directory, staying, step)
+            self._missed = (directory, retained, step)
 
-    def make_up(self) -> None:
+    def retry(self) -> None:
         """Retry the last copy of a run if it failed, since no other checkpoint follows."""
         if self._missed is not None:
-            directory, staying, step = self._missed
-            self.follow(directory, staying=staying, step=step)
+            directory, retained, step = self._missed
+            self.update(directory, retained=retained, step=step)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Copy a checkpoint, by default the newest, into a run `directory` that lacks it.
@@ -198,7 +200,7 @@ class Mirror:
             if wanted is None or wanted not in storage.complete:
                 return
             final = manifest.folder_of(directory) / manifest.name_of(wanted)
-            manifest.make_way(directory)
+            manifest.create_folder(directory)
             temporary = manifest.begin(final)
             try:
                 storage.receive(wanted, temporary)
@@ -215,7 +217,7 @@ class Mirror:
         with self._naming("no run can be restored from"):
             return bool(_Storage(self.url).complete)
 
-    def bring(self, directory: Path) -> None:
+    def restore_run(self, directory: Path) -> None:
         """Restore the directory of the run from the newest copy, without its checkpoints.
 
         An existing directory of this run is left unchanged. Several processes may call this at

@@ -126,7 +126,7 @@ def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
     return chosen
 
 
-def staying(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) -> set[int]:
+def retained(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) -> set[int]:
     """Return the steps whose checkpoints are kept once the newest of `saved` is written.
 
     Kept are permanent ones, the newest `keep_last` regular ones, the best, and the newest of all. A
@@ -134,11 +134,11 @@ def staying(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) ->
     """
     ordered = sorted(saved, key=lambda one: one.step)
     regular = [one.step for one in ordered if REGULAR in one.reasons]
-    stay = {one.step for one in ordered if PERMANENT in one.reasons}
-    stay |= set(regular[-keep_last:])
+    kept_steps = {one.step for one in ordered if PERMANENT in one.reasons}
+    kept_steps |= set(regular[-keep_last:])
     if best is not None and (chosen := best_of(ordered, best)) is not None:
-        stay.add(chosen.step)
-    return stay | {one.step for one in ordered[-1:]}
+        kept_steps.add(chosen.step)
+    return kept_steps | {one.step for one in ordered[-1:]}
 
 
 def saved_of(step: int, notes: Mapping[str, Any]) -> Saved:

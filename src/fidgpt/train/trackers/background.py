@@ -25,7 +25,7 @@ Scalar = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
-class Described:
+class RunDescription:
     """A run as a tracker shows it.
 
     Attributes:
@@ -41,7 +41,7 @@ class Described:
     config: Mapping[str, Scalar]
 
 
-def described(run: RunDirectory, facts: Facts) -> Described:
+def describe_run(run: RunDirectory, facts: Facts) -> RunDescription:
     """Describe a run by its directory; what is missing there is left out."""
     commit = None
     with contextlib.suppress(ValueError, TypeError, AttributeError):
@@ -55,7 +55,7 @@ def described(run: RunDirectory, facts: Facts) -> Described:
         "run/device": str(facts.device),
         "run/world_size": facts.world_size,
     }
-    return Described(
+    return RunDescription(
         path=run.path,
         name=run.path.resolve().name,
         group=os.environ.get(GROUP) or None,
@@ -133,7 +133,7 @@ class BackgroundTracker(abc.ABC):
         self._back: int | None = None  # the step that the run rolled back to; None once handled
 
     @abc.abstractmethod
-    def open(self, run: Described, journal: Journal) -> str:
+    def open(self, run: RunDescription, journal: Journal) -> str:
         """Start the run, or continue after `journal.step`; return where users find it."""
 
     @abc.abstractmethod
@@ -156,7 +156,7 @@ class BackgroundTracker(abc.ABC):
                 if row["step"] <= step:
                     self.log(row)
         self._thread = threading.Thread(
-            target=self._work, args=[described(run, facts)], name=self.extra, daemon=True
+            target=self._work, args=[describe_run(run, facts)], name=self.extra, daemon=True
         )
         self._thread.start()
 
@@ -202,7 +202,7 @@ class BackgroundTracker(abc.ABC):
                 f"{self.title} never got {num_lost:,} rows; metrics.jsonl has them all."
             )
 
-    def _work(self, run: Described) -> None:
+    def _work(self, run: RunDescription) -> None:
         is_over = False
         while not is_over:
             is_over = self._over.wait(PAUSE if self._is_down else PERIOD if self._is_open else 0)
@@ -219,7 +219,7 @@ class BackgroundTracker(abc.ABC):
                 self._close()
         self._close()
 
-    def _deliver(self, run: Described) -> None:
+    def _deliver(self, run: RunDescription) -> None:
         if not run.path.is_dir():  # a tracker might create it again
             raise FileNotFoundError("the run's directory is gone")
         with self._lock:

@@ -12,7 +12,7 @@ from fidgpt.train.trackers.background import (
     PATIENCE,
     PERIOD,
     BackgroundTracker,
-    Described,
+    RunDescription,
     numbers,
     texts,
 )
@@ -62,7 +62,7 @@ class MLflow(BackgroundTracker):
         self._client: Any = None
         self._id: str | None = None
 
-    def open(self, run: Described, journal: Journal) -> str:
+    def open(self, run: RunDescription, journal: Journal) -> str:
         from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
         from mlflow.entities import Param  # pyright: ignore[reportMissingImports]
 
@@ -149,7 +149,7 @@ class TensorBoard(BackgroundTracker):
         super().__init__(destination="")
         self._writer: SummaryWriter | None = None
 
-    def open(self, run: Described, journal: Journal) -> str:
+    def open(self, run: RunDescription, journal: Journal) -> str:
         from torch.utils.tensorboard.writer import SummaryWriter  # late: an extra
 
         folder = run.path / "tensorboard"
@@ -200,7 +200,7 @@ class Trackio(_Service):
         self._project = project
         self._space = space
 
-    def open(self, run: Described, journal: Journal) -> str:
+    def open(self, run: RunDescription, journal: Journal) -> str:
         import trackio  # pyright: ignore[reportMissingImports]
 
         self._run = trackio.init(
@@ -247,7 +247,7 @@ class WandB(_Service):
         self._entity = entity
         self._mode: Literal["online", "offline"] | None = mode
 
-    def open(self, run: Described, journal: Journal) -> str:
+    def open(self, run: RunDescription, journal: Journal) -> str:
         import wandb  # pyright: ignore[reportMissingImports]
 
         logging.raiseExceptions = False  # its own log, on a full disk, would print stacks
