@@ -303,7 +303,7 @@ def test_copies_share_what_they_shared_and_no_more() -> None:
     assert all(one.first.child is one.first.other for one in again.items)
 
 
-def test_equal_nodes_of_different_owners_are_told_apart() -> None:
+def test_equal_nodes_of_different_owners_stay_apart() -> None:
     """The insides of both are equal, but each holds what its own outside shares."""
 
     def outside(rate: float) -> fdl.Config:

@@ -15,8 +15,7 @@ from fidgpt.graph.difference.changes import (
     diff_text,
 )
 from fidgpt.graph.difference.comparison import diff
-from fidgpt.graph.difference.merging import merge
-from fidgpt.graph.difference.patches import apply, apply_patch, dump_patch
+from fidgpt.graph.difference.patches import apply, apply_patch, dump_patch, merge
 from fidgpt.graph.drawing import Drawing, draw
 from fidgpt.graph.edits import swap_all, swapped
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest

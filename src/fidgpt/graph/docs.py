@@ -1,4 +1,4 @@
-"""What the docstrings of a callable say of it and of each of its parameters."""
+"""Summaries of callables and of their parameters, from docstrings."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ _ASIDE = re.compile(r"\n\s*\n\s*(?:\.\. |[*-] )|\n\s*\.\. ")  # a formula, a lis
 
 @dataclasses.dataclass(frozen=True)
 class Docs:
-    """What is said of a callable.
+    """The documentation of a callable.
 
     Attributes:
       summary: the first sentence; empty where there is none.
