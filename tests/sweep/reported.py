@@ -1,4 +1,4 @@
-"""Sweeps that nobody ran: the files that a runner leaves behind, written at once."""
+"""Writes the files of a sweep without running it."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ def write_sweep(
     statuses: Mapping[int, str] | None = None,
     num_steps: int = 40,
 ) -> Path:
-    """A sweep of `config:debug` over axes, whose losses fall to what a function says.
+    """Write a sweep of `config:debug` over axes, with final losses by a function.
 
     Args:
       directory: where to.
@@ -75,18 +75,18 @@ def _point(
 
 
 def _directives(values: Values) -> list[str]:
-    said = []
+    given = []
     for label, text in values.items():
         if label == "ablate":
             every = ["use_qk_norm", "use_gqa", "use_gelu"]
-            said += [f"fiddler:{one}" for one in every if text != f"without {one}"]
+            given += [f"fiddler:{one}" for one in every if text != f"without {one}"]
         else:
-            said.append(f"{_TAGS.get(label, f'set:{label}')}={text}")
-    return said
+            given.append(f"{_TAGS.get(label, f'set:{label}')}={text}")
+    return given
 
 
 def _curve(loss: float, last: int, num_steps: int, chance: random.Random) -> list[dict[str, Any]]:
-    """Falls from 5.5 to the loss, which is measured on held-out text now and then."""
+    """Return rows that fall from 5.5 to the loss, with a held-out loss at every tenth."""
     rows = []
     for step in range(1, last + 1):
         value = loss + (5.5 - loss) * math.exp(-6 * step / num_steps) * (1 - step / num_steps)

@@ -1,4 +1,4 @@
-"""What is cut, lost, half written or written by others of a sweep's files, and how it goes on."""
+"""Files of a sweep that are damaged, removed, or written by several processes at once."""
 
 import errno
 import io
@@ -21,25 +21,21 @@ from .conftest import NUM_STEPS, Toys
 from .test_local import RecordedEvents
 
 
-def table(toys: Toys) -> list[str]:
-    return (toys.directory / "table.jsonl").read_text(encoding="utf-8").splitlines()
-
-
-def done(toys: Toys, names: list[str]) -> list[Job]:
-    """Jobs that were run, with their rows in the table."""
-    jobs = toys.jobs(names)
+def finished(toys: Toys, *names: str) -> list[Job]:
+    """Run jobs, and write their rows into the table."""
+    jobs = toys.jobs(list(names))
     toys.directory.mkdir()
     with Screen(ResultsTable(toys.directory, jobs), console=Console(file=io.StringIO())) as screen:
         LocalRunner().run(jobs, screen)
     return jobs
 
 
-@pytest.mark.parametrize("spoilt", [b'{"name": "x"', b"\xff\xfe\x00", b"[]", b'{"name": 3}'])
-def test_lines_of_the_table_that_are_no_rows_are_made_anew(toys: Toys, spoilt: bytes) -> None:
-    jobs = done(toys, ["1", "2"])
+@pytest.mark.parametrize("damage", [b'{"name": "x"', b"\xff\xfe\x00", b"[]", b'{"name": 3}'])
+def test_damaged_rows_of_the_table_are_rewritten(toys: Toys, damage: bytes) -> None:
+    jobs = finished(toys, "1", "2")
     rows = read_table(toys.directory)
     lines = (toys.directory / "table.jsonl").read_bytes().splitlines()
-    (toys.directory / "table.jsonl").write_bytes(lines[0] + b"\n" + spoilt + b"\n")
+    (toys.directory / "table.jsonl").write_bytes(lines[0] + b"\n" + damage + b"\n")
     assert (read_table(toys.directory), num_damaged(toys.directory)) == (rows[:1], 1)
     text = io.StringIO()
     with Screen(ResultsTable(toys.directory, jobs), console=Console(file=text)):
@@ -58,7 +54,7 @@ def test_last_words_may_hold_any_character(toys: Toys) -> None:
     assert read_table(toys.directory)[0]["last_words"] == "one\u2028two\x85three"
 
 
-def test_who_knows_more_of_a_point_writes_its_row(toys: Toys) -> None:
+def test_each_process_writes_the_rows_of_its_own_points(toys: Toys) -> None:
     toys.directory.mkdir()
     jobs = toys.jobs(["1", "2"])
     one, other = ResultsTable(toys.directory, jobs), ResultsTable(toys.directory, jobs)
@@ -72,16 +68,15 @@ def test_who_knows_more_of_a_point_writes_its_row(toys: Toys) -> None:
     assert [row["status"] for row in one] == ["failed", "running"]
 
 
-def test_a_point_that_one_saw_finished_stays_so(toys: Toys) -> None:
-    """Whatever a process writes that begins it once more, only to see that it is done."""
-    jobs = done(toys, ["1"])
+def test_a_finished_point_stays_finished_if_another_process_starts_it(toys: Toys) -> None:
+    jobs = finished(toys, "1")
     one, other = ResultsTable(toys.directory, jobs), ResultsTable(toys.directory, jobs)
     other.started(jobs[0])
     one.write()
     assert [row["status"] for row in read_table(toys.directory)] == ["finished"]
 
 
-def test_a_table_that_cannot_be_written_is_told_and_stops_nothing(
+def test_a_table_that_cannot_be_written_stops_nothing(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -102,19 +97,19 @@ def test_a_table_that_cannot_be_written_is_told_and_stops_nothing(
 
 
 @pytest.mark.parametrize("mark", ["", '{"step": 5, "lo', "[]", None])
-def test_a_mark_that_cannot_be_read_is_made_again(toys: Toys, mark: str | None) -> None:
-    (job,) = done(toys, ["1"])
+def test_a_damaged_mark_is_rewritten(toys: Toys, mark: str | None) -> None:
+    (job,) = finished(toys, "1")
     path = job.directory / "done.json"
     whole = path.read_text()
     path.unlink() if mark is None else path.write_text(mark)
     assert not job.is_done
-    heard = RecordedEvents()
-    assert LocalRunner().run([job], heard)
+    events = RecordedEvents()
+    assert LocalRunner().run([job], events)
     assert path.read_text() == whole
-    assert heard.steps == {"seed=1": list(range(1, NUM_STEPS + 1))}  # read, not trained
+    assert events.steps == {"seed=1": list(range(1, NUM_STEPS + 1))}  # read, not trained
 
 
-def test_the_mark_holds_what_is_not_measured_at_the_last_step(toys: Toys) -> None:
+def test_the_mark_holds_metrics_that_the_last_step_lacks(toys: Toys) -> None:
     (job,) = toys.jobs(["1"])
     job.directory.mkdir(parents=True)
     rows = [{"step": 1, "loss": 2.0, "validation/loss": 3.0}, {"step": 2, "loss": 1.0}]
@@ -125,15 +120,15 @@ def test_the_mark_holds_what_is_not_measured_at_the_last_step(toys: Toys) -> Non
 def test_a_point_whose_log_is_gone_has_last_words(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = RecordedEvents()
+    events = RecordedEvents()
     (job,) = toys.jobs(["1"])
     toys.fail(job, times=1, words="error: no memory")
-    monkeypatch.setattr(heard, "started", lambda one: one.log.unlink())
-    assert LocalRunner().run([job], heard)
-    assert heard.lines[0] == ("failed", "seed=1", "exit status 1 without output", "False")
+    monkeypatch.setattr(events, "started", lambda one: one.log.unlink())
+    assert LocalRunner().run([job], events)
+    assert events.lines[0] == ("failed", "seed=1", "exit status 1 without output", "False")
 
 
-def test_nobody_else_begins_a_point_before_it_is_marked(
+def test_a_point_stays_locked_until_it_is_marked(
     toys: Toys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, seen = Job.finish, list[bool]()
@@ -152,7 +147,7 @@ def test_nobody_else_begins_a_point_before_it_is_marked(
 
 
 class Removing(RecordedEvents):
-    """Removes a run as its last row is read, and leaves there what a process may still write."""
+    """Removes a run as its last row is read, but for a folder that its process writes later."""
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         if row["step"] == NUM_STEPS:
@@ -160,12 +155,11 @@ class Removing(RecordedEvents):
             (job.directory / "checkpoints").mkdir(parents=True)
 
 
-def test_a_point_that_came_to_its_end_in_a_removed_directory_is_not_done(toys: Toys) -> None:
-    """What its process wrote after that is moved aside, and it is trained again."""
+def test_a_point_whose_directory_was_removed_is_trained_again(toys: Toys) -> None:
     (job,) = toys.jobs(["1"])
-    heard = Removing()
-    assert LocalRunner().run([job], heard)
-    assert heard.lines[1][0] == "failed" and not job.is_done
+    events = Removing()
+    assert LocalRunner().run([job], events)
+    assert events.lines[1][0] == "failed" and not job.is_done
     assert LocalRunner().run([job], RecordedEvents())
     assert job.is_done and job.result()["step"] == NUM_STEPS
     assert [path.name for path in toys.directory.glob("*.lost-*")] == ["111111111111.lost-1"]

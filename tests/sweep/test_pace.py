@@ -1,4 +1,4 @@
-"""How long a sweep still takes: steps and beginnings are told apart, and runs side by side."""
+"""Estimates of the time left: starts, steps, and runs side by side."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ BESIDES = 6.0  # seconds that a run takes to begin and to end
 
 
 class Clock:
-    """A time that goes on when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -51,24 +51,24 @@ def run(pace: Pace, clock: Clock, job: Job, *, steps: int = 10) -> None:
         pace.ended(job)
 
 
-def test_nobody_knows_before_the_first_steps(clock: Clock) -> None:
+def test_nothing_is_estimated_before_the_first_steps(clock: Clock) -> None:
     pace, (job,) = Pace(), jobs(100)
     assert pace.left_of_all([(job, 0)]) is None
     pace.started(job, 0)
     assert pace.left(job) is None and pace.left_of_all([(job, 0)]) is None
 
 
-def test_larger_runs_take_longer_and_begin_as_fast(clock: Clock) -> None:
+def test_larger_runs_take_longer_and_start_as_fast(clock: Clock) -> None:
     pace, (small, large) = Pace(), jobs(100, 1000)
     run(pace, clock, small)
-    step = 1.0  # the first one cannot be told from what was before it
+    step = 1.0  # the first step is measured with the start
     assert pace.left_of_all([(large, 0)]) == pytest.approx(1000 / SPEED + BESIDES + step)
     run(pace, clock, large, steps=4)
     assert pace.left(large) == pytest.approx(600 / SPEED)
     assert pace.left_of_all([(large, 4)]) == pytest.approx(600 / SPEED)
 
 
-def test_a_run_that_went_on_is_not_faster_for_what_it_had(clock: Clock) -> None:
+def test_steps_before_a_continuation_do_not_count(clock: Clock) -> None:
     pace, (job,) = Pace(), jobs(100)
     pace.started(job, 6)
     pace.progressed(job, 6)
@@ -79,7 +79,7 @@ def test_a_run_that_went_on_is_not_faster_for_what_it_had(clock: Clock) -> None:
     assert pace.left(job) == pace.left_of_all([(job, 8)]) == pytest.approx(2.0)
 
 
-def test_side_by_side_all_take_half_as_long(clock: Clock) -> None:
+def test_runs_side_by_side_take_half_as_long(clock: Clock) -> None:
     pace, every = Pace(), jobs(100, 100, 100, 100)
     for job in every[:2]:
         pace.started(job, 0)

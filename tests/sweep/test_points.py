@@ -167,7 +167,7 @@ def test_every_mistake_is_named_once(items: list[Item], num_mistakes: int, text:
 
 def test_a_wrong_base_is_named_once() -> None:
     with pytest.raises(ConfigErrors) as caught:
-        plan(["config:nobody", RATES, repeat("seed:2")])
+        plan(["config:missing", RATES, repeat("seed:2")])
     assert len(caught.value.messages) == 1
 
 

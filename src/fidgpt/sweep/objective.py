@@ -21,7 +21,7 @@ from fidgpt.train.trackers.trackers import read_rows
 
 FILE = "objective.json"  # in the directory of a sweep with an objective
 USUAL = ("validation/loss", "loss")
-# What harnesses call metrics that nobody minimizes.
+# Names that harnesses give to metrics that are better when larger.
 _LARGE = {"acc", "acc_norm", "accuracy", "bleu", "exact_match", "f1", "rouge1", "rougeL"}
 # What the trainer itself reports of every step.
 _OF_STEPS = (
