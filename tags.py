@@ -1,8 +1,8 @@
-"""The quantities that a config says once: one tag for each, named after the quantity.
+"""Tags: quantities that are set once, each with a tag named after it.
 
-A parameter that carries a tag and has a value says the quantity; one that carries a tag and has no
-value hears it from the nearest enclosing part that says it (see `fidgpt.graph.bind`). What has
-`may_change` may be another when a run goes on (see `fidgpt.graph.permissions`).
+A parameter with a tag and a value sets the quantity; one with a tag and no value inherits it from the
+nearest enclosing component that sets it (see `fidgpt.graph.bind`). Tags with `may_change` may change
+when a run is resumed (see `fidgpt.graph.permissions`).
 """
 
 import fiddle as fdl
@@ -17,7 +17,7 @@ class HeadDim(fdl.Tag):
 
 
 class FfnDim(fdl.Tag):
-    """Width inside an MLP, in elements."""
+    """Intermediate width of an MLP, in elements."""
 
 
 class NumLayers(fdl.Tag):
@@ -25,7 +25,7 @@ class NumLayers(fdl.Tag):
 
 
 class Window(fdl.Tag):
-    """How far attention looks back, in tokens, the one that looks among them."""
+    """Sliding-window size of attention, in tokens, including the query."""
 
 
 class Theta(fdl.Tag):
@@ -33,31 +33,31 @@ class Theta(fdl.Tag):
 
 
 class ScoreCap(fdl.Tag):
-    """Bound of attention's scores before the softmax."""
+    """Cap of attention scores before the softmax."""
 
 
 class LogitCap(fdl.Tag):
-    """Bound of the logits."""
+    """Cap of the logits."""
 
 
 class Rank(fdl.Tag):
-    """Width of low-rank adapters, in elements."""
+    """Rank of low-rank adapters."""
 
 
 class NumKVHeads(fdl.Tag):
-    """Key and value heads of an attention, a count that divides its query heads."""
+    """Key and value heads per layer; must divide the query heads."""
 
 
 class NumExperts(fdl.Tag):
-    """Experts of a mixture, of which a token goes through a few."""
+    """Experts per layer."""
 
 
 class TopK(fdl.Tag):
-    """Experts that a token goes through."""
+    """Experts per token."""
 
 
 class VocabSize(fdl.Tag):
-    """Rows of the token table, in tokens; a tokenizer may use fewer."""
+    """Rows of the embedding, in tokens; a tokenizer may use fewer."""
 
 
 class SeqLen(fdl.Tag):
@@ -71,7 +71,7 @@ class Dropout(fdl.Tag):
 
 
 class InitStd(fdl.Tag):
-    """Standard deviation of the weights at the start."""
+    """Standard deviation of initial weights."""
 
 
 class NumSteps(fdl.Tag):
@@ -81,7 +81,7 @@ class NumSteps(fdl.Tag):
 
 
 class WarmupSteps(fdl.Tag):
-    """Steps over which the learning rate rises from zero."""
+    """Warm-up of the learning rate, in optimizer steps."""
 
     may_change = "restart"
 
@@ -103,22 +103,22 @@ class WeightDecay(fdl.Tag):
 
 
 class LabelSmoothing(fdl.Tag):
-    """Share of every target that is spread over all tokens alike, from 0 to below 1."""
+    """Fraction of every target that is spread over all tokens, from 0 to below 1."""
 
     may_change = "restart"
 
 
 class MaxGradValue(fdl.Tag):
-    """Bound of every number of a gradient, from zero."""
+    """Largest absolute value of a gradient's elements."""
 
     may_change = "restart"
 
 
 class AverageBeta(fdl.Tag):
-    """Share of the average of weights that stays at a step, from 0 to less than 1."""
+    """Decay rate of averaged weights per step, from 0 to below 1."""
 
     may_change = "restart"
 
 
 class Seed(fdl.Tag):
-    """Seed from which every stream of random numbers is derived."""
+    """Seed from which all random numbers are derived."""

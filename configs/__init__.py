@@ -1,4 +1,4 @@
-"""What to train: each function returns the whole graph of one run."""
+"""Named configs: each function returns the whole graph of a run."""
 
 from fidgpt.configs.base import base
 from fidgpt.configs.debug import debug

@@ -1,4 +1,4 @@
-"""A few million parameters, for a laptop: the config that everything starts from."""
+"""The base config: a few million parameters, for a laptop."""
 
 import fiddle as fdl
 
@@ -48,7 +48,7 @@ from fidgpt.train import (
 
 
 def base() -> fdl.Config[Trainer]:
-    """A decoder of 3.5 million parameters learns to write Python from the standard library.
+    """A decoder of 3.5 million parameters that is trained on the Python standard library.
 
     Rotary positions, RMSNorm, SwiGLU, one table for reading and scoring tokens. On two cores of an
     AMD Zen 4, half a million tokens take about a minute and end at 2.15 bits per byte.
@@ -121,7 +121,7 @@ def _decoder() -> fdl.Config[Transformer]:
 
 
 def _block(init: fdl.Config[Normal]) -> fdl.Partial[Block]:
-    """Each layer makes its own of every ArgFactory; a Config is one for all layers."""
+    """Return the factory of blocks: an ArgFactory is built per layer, a Config once for all."""
     residual_init = fdl.Config(DepthScaled, init=init, num_layers=NumLayers.new())
     return fdl.Partial(
         Block,

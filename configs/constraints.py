@@ -1,4 +1,4 @@
-"""What must hold between parts of a run that do not know each other; asked before it is built."""
+"""Constraints between components of a run, checked before it is built."""
 
 import math
 import os
@@ -12,23 +12,23 @@ from fidgpt.graph import ConfigError, Node, parts
 from fidgpt.model import LearnedPositions
 
 __all__ = [
-    "batch_is_dealt_evenly",
+    "batch_divides_evenly",
     "norm_eps_is_not_negative",
     "sequences_fit_positions",
     "vocabulary_covers_bytes",
 ]
 
 
-def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
-    """Raises ValueError unless every process that torchrun started gets as many sequences."""
-    said = os.environ.get("WORLD_SIZE", "1")
-    if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"WORLD_SIZE={said} in the environment is no number of processes.")
-    world_size = int(said)
+def batch_divides_evenly(cfg: fdl.Config) -> None:
+    """Raise ValueError unless the batch divides evenly over the processes of torchrun."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if not processes.isdecimal() or int(processes) < 1:
+        raise ValueError(f"WORLD_SIZE={processes} in the environment must be a number from 1 on.")
+    world_size = int(processes)
     batch_size = getattr(cfg, "batch_size", None)
     if isinstance(batch_size, int) and batch_size % world_size:
         raise ConfigError(
-            f"{batch_size=} cannot be dealt out evenly to {world_size=} processes: choose a "
+            f"{batch_size=} cannot be split evenly over {world_size=} processes: choose a "
             f"multiple of {world_size}, for example {-(-batch_size // world_size) * world_size}.",
             place="batch_size",
         )
@@ -37,14 +37,14 @@ def batch_is_dealt_evenly(cfg: fdl.Config) -> None:
         if isinstance(multiple_of, int) and multiple_of % world_size:
             raise ConfigError(
                 f"{node.path}.{multiple_of=}: batches that grow by so many sequences cannot be "
-                f"dealt out evenly to {world_size=} processes: choose a multiple of {world_size}.",
+                f"split evenly over {world_size=} processes: choose a multiple of {world_size}.",
                 place=node.path,
                 sources=[f"{node.path}.multiple_of"],
             )
 
 
 def vocabulary_covers_bytes(cfg: fdl.Config) -> None:
-    """Raises ValueError where the token table has no row for some byte or special token."""
+    """Raise ValueError if the embedding has no row for some byte or special token."""
     vocab_size = getattr(cfg, "vocab_size", None)
     for node in _parts_that_call(ByteTokenizer, cfg):
         tokenizer: Any = fdl.build(node.value)
@@ -59,7 +59,7 @@ def vocabulary_covers_bytes(cfg: fdl.Config) -> None:
 
 
 def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
-    """Raises ValueError where a norm of torch would take the root of a negative number."""
+    """Raise ValueError if the eps of a norm is negative or not finite."""
     for node in parts(cfg):
         called, eps = fdl.get_callable(node.value), getattr(node.value, "eps", None)
         is_module = isinstance(called, type) and issubclass(called, nn.Module)
@@ -74,14 +74,14 @@ def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
 
 
 def sequences_fit_positions(cfg: fdl.Config) -> None:
-    """Raises ValueError where a training sequence is longer than the table of its positions."""
+    """Raise ValueError if training sequences are longer than the table of positions."""
     seq_len = getattr(cfg, "seq_len", None)
     for node in _parts_that_call(LearnedPositions, cfg):
         learned = node.value.seq_len
         if isinstance(seq_len, int) and isinstance(learned, int) and seq_len > learned:
             raise ConfigError(
-                f"{seq_len=} is longer than the {learned} positions that {node.path} learns: "
-                f"leave {node.path}.seq_len open, so that it follows, or shorten the sequences.",
+                f"{seq_len=} is longer than the {learned} positions of {node.path}: leave "
+                f"{node.path}.seq_len unset, so that it is inherited, or shorten the sequences.",
                 place="seq_len",
                 sources=["seq_len", f"{node.path}.seq_len"],
             )

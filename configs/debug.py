@@ -1,4 +1,4 @@
-"""The smallest run that has every part: for tests, and for looking around."""
+"""The smallest run with all components, for tests."""
 
 import fiddle as fdl
 
@@ -9,7 +9,7 @@ from fidgpt.train import Trainer
 
 
 def debug() -> fdl.Config[Trainer]:
-    """Two layers of width 32 read bytes for ten steps: two seconds."""
+    """Two layers of width 32 on bytes, for ten steps: two seconds."""
     cfg = base()
     smoke_test(cfg, num_steps=10)
     cfg.model.hidden_dim = 32

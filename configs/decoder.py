@@ -1,4 +1,4 @@
-"""What most published decoders have in common: the sizes that each of them says."""
+"""The common part of most published decoders."""
 
 from collections.abc import Sequence
 
@@ -32,24 +32,24 @@ def decoder(
     attention_bias: bool = False,
     mlp_bias: bool = False,
 ) -> fdl.Config[Trainer]:
-    """A decoder like Llama: RoPE, RMSNorm before each branch, SwiGLU, grouped queries.
+    """A decoder like Llama: RoPE, pre-norm RMSNorm, SwiGLU, grouped-query attention.
 
     Args:
       hidden_dim: width of the residual stream.
       num_layers: depth.
-      num_heads: query heads of a layer; they follow the width where they fill it.
-      ffn_dim: width inside an MLP.
-      vocab_size: rows of the token table.
+      num_heads: query heads of a layer; left unset where they fill the width.
+      ffn_dim: intermediate width of MLPs.
+      vocab_size: rows of the embedding.
       seq_len: tokens of a training sequence.
-      num_kv_heads: key and value heads of a layer; as many as query heads unless said.
-      head_dim: size of a head; hidden_dim / num_heads unless said.
+      num_kv_heads: key and value heads of a layer; defaults to num_heads.
+      head_dim: size of a head; defaults to hidden_dim / num_heads.
       theta: base of RoPE's wavelengths.
-      scaling: how RoPE reaches beyond its training.
+      scaling: of RoPE.
       eps: of every norm.
-      tied: one table both reads and scores tokens.
-      window: tokens that a layer looks back; None: all.
-      layer_types: which layers have the window, a pattern that repeats over the depth; all of
-        them unless said.
+      tied: whether embedding and unembedding share a table.
+      window: sliding-window size in tokens; None for full attention.
+      layer_types: which layers have the window, a pattern that repeats over the depth; defaults
+        to all of them.
       attention_bias: the projections of attention have biases.
       mlp_bias: the projections of MLPs have biases.
     """

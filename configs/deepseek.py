@@ -1,4 +1,4 @@
-"""What DeepSeek V2 and V3 have in common: latent attention, and a few experts for every token."""
+"""The common part of DeepSeek V2 and V3: latent attention and mixtures of experts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -72,7 +72,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 
 
 def tensors(settings: Mapping[str, Any]) -> hub.Tensors:
-    """The names of the hub; of what turns, the files pair neighbouring rows."""
+    """Return the tensors on the hub, where rotary rows pair neighbours."""
     still, turning, rank = (settings[name] for name in ("head_dim", "rope_head_dim", "kv_rank"))
     attention, mlp = "model.layers.*.self_attn", "model.layers.*.mlp"
     query = f"{attention}.{'q_proj' if settings['query_rank'] is None else 'q_b_proj'}"

@@ -57,7 +57,7 @@ HUB = Family(
         "moe_intermediate_size": 1407,
     },
     readings={"selection": _selection},
-    constants={"num_experts_per_tok": 1},  # where no layer has experts, some number all the same
+    constants={"num_experts_per_tok": 1},  # required, even if no layer has experts
     whole_heads=True,
 )
 

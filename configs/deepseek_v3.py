@@ -22,7 +22,7 @@ _EXPERTS = {"num_experts": 256, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 2
 
 @variant_of(deepseek.deepseek, first_dense=3, normalize=True, route_scale=2.5, **_EXPERTS)
 def v3(cfg: fdl.Config[Trainer], *, num_groups: int = 8, top_groups: int = 4) -> None:
-    """Each expert is scored on its own, and groups are judged by their two best ones."""
+    """A decoder with sigmoid scores, and groups ranked by their two best experts."""
     use_sigmoid_router(cfg)
     use_loss_free_balancing(cfg)
     if num_groups > 1:
@@ -44,7 +44,7 @@ HUB = Family(
     },
     defaults={"max_position_embeddings": 4096},
     constants={"num_nextn_predict_layers": 0},
-    spare=("model.layers.61.*",),
+    ignored=("model.layers.61.*",),
 )
 
 

@@ -1,4 +1,4 @@
-"""What Gemma 2 and Gemma 3 have in common."""
+"""The common part of Gemma 2 and Gemma 3."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -16,7 +16,7 @@ from fidgpt.train import Trainer
 def gemma2(
     cfg: fdl.Config[Trainer], *, logit_cap: float | None, score_cap: float | None = 50.0
 ) -> None:
-    """A decoder with Gemma's parts, whose scores stay within `score_cap`."""
+    """A decoder like Gemma, with scores capped at `score_cap`."""
     if score_cap is not None:
         use_softcap(cfg, cap=score_cap, logit_cap=logit_cap)
 

@@ -52,7 +52,7 @@ HUB = Family(
     tensors={**gemma.TENSORS, **QK_NORMS},
     fixed={**gemma.FIXED, "attn_logit_softcapping": (None,)},
     readings={**gemma.READINGS, "local_theta": _local_theta},
-    spare=("*vision_tower.*", "*multi_modal_projector.*"),  # of the sizes that see
+    ignored=("*vision_tower.*", "*multi_modal_projector.*"),  # of the sizes that see
     whole_heads=True,
 )
 

@@ -36,7 +36,7 @@ def gpt2(
     scaled: bool = True,
     scaled_by_layer: bool = False,
 ) -> fdl.Config[Trainer]:
-    """A decoder like GPT-2, the smallest unless said; MLPs are four times as wide as the stream.
+    """A decoder like GPT-2, by default the smallest; MLPs are four times as wide as the stream.
 
     Scores are divided by the root of a head's size where they are `scaled`, and by the number of
     their layer, from 1, where they are `scaled_by_layer` (Karamcheti et al., 2021, Mistral).
@@ -134,7 +134,7 @@ HUB = Family(
         "scaled_by_layer": _is_scaled_by_layer,
     },
     constants={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-    spare=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
+    ignored=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
 )
 
 

@@ -32,7 +32,7 @@ from fidgpt.train import Trainer
 def gpt_oss(
     cfg: fdl.Config[Trainer], *, num_experts: int, top_k: int = 4, limit: float = 7.0
 ) -> None:
-    """A decoder whose heads may look at nothing, and whose experts keep within `limit`."""
+    """A decoder with attention sinks, and experts that clamp at `limit`."""
     use_sinks(cfg)
     use_moe(cfg, num_experts=num_experts, top_k=top_k)
     for part in find(cfg.model, Router, GatedExperts):

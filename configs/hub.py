@@ -1,4 +1,4 @@
-"""How a family of models is described on the Hugging Face hub: its settings and its tensors."""
+"""Families of models on the Hugging Face hub: their settings and tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,27 +42,26 @@ Tensors = Mapping[str, str | Form]
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family of models, as their config.json and their safetensors files describe it.
+    """A family of models, as described by its config.json and safetensors files.
 
     Attributes:
-      model_type: as config.json says it.
+      model_type: in config.json.
       architecture: the class of transformers.
-      config: makes the config of a member; its arguments are the settings, by our names.
-      settings: for each of those arguments the key of config.json that says it; `a.b` is the key
-        b of the mapping at a.
-      tensors: for each of our parameters its form in the files; `*` stands for the layer, and a
-        name that ends before the parameter's own (`weight`, `bias`) for all that are there. Where
-        forms know sizes: a function that gives all this for the settings, by our names.
-      switches: for keys of config.json the key of the bool that turns each one on; where it is
-        not true, the key says nothing.
-      fixed: keys of config.json that may have one of these values only, the first where it is
-        silent: what the parts compute in one way.
-      defaults: what keys of config.json mean where it is silent, beside what Llama's do; for
-        `layer_types`, a pattern that repeats over the depth.
-      readings: where in a model a setting is found, by our name, for those that are this family's
-        own; see interop/hugging_face/compare.py for all others.
+      config: makes the config of a member; its arguments are the settings.
+      settings: key of config.json for each argument; `a.b` is key b of the mapping at a.
+      tensors: form in the files for each of our parameters; `*` is the layer, and a name without a
+        final `weight` or `bias` covers both. If forms depend on sizes: a function from the settings
+        to this mapping.
+      switches: for keys of config.json, the key of the bool that enables each; if it is not true,
+        the key is ignored.
+      fixed: keys of config.json with the only values that are supported, the default first.
+      defaults: values of missing keys of config.json, if different from Llama's; for `layer_types`,
+        a pattern that repeats over the depth.
+      readings: how to read settings of this family from a model; see interop/hugging_face for those
+        of all families.
       constants: keys that are written with these values and not read, as they are for training.
-      spare: patterns of names of further tensors that files may hold, and that are not read.
+      ignored: patterns of names of further tensors in files that are not read.
+      whole_heads: whether heads must fill the width.
     """
 
     model_type: str
@@ -75,7 +74,8 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
-    spare: Sequence[str] = ()
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
     whole_heads: bool = False
 
 

@@ -76,7 +76,7 @@ def llama3_2_3b() -> fdl.Config[Trainer]:
 
 
 def _longer(cfg: fdl.Config[Trainer], factor: float = 8.0) -> fdl.Config[Trainer]:
-    """Stretches the slow waves of RoPE for sequences of 131,072 tokens, as 3.1 and 3.2 do."""
+    """Use the RoPE scaling of Llama 3.1 and 3.2, for sequences of 131,072 tokens."""
     cfg.seq_len = 131_072
     cfg.model.blocks[0].attention.rope.scaling = fdl.Config(
         Llama3Scaling, factor=factor, original_seq_len=8192

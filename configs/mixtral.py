@@ -11,7 +11,7 @@ from fidgpt.train import Trainer
 
 @variant_of(mistral.mistral, theta=1e6, window=None, eps=1e-5)
 def mixtral(cfg: fdl.Config[Trainer], *, num_experts: int = 8, top_k: int = 2) -> None:
-    """A decoder whose tokens each go through `top_k` of `num_experts` MLPs in every layer."""
+    """A decoder with `top_k` of `num_experts` experts per token in every layer."""
     use_moe(cfg, num_experts=num_experts, top_k=top_k)
 
 

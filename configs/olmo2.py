@@ -16,7 +16,7 @@ from fidgpt.train import Trainer
 
 @variant_of(decoder)
 def olmo2(cfg: fdl.Config[Trainer], *, eps: float) -> None:
-    """A decoder that normalises what its branches give, and its queries and keys."""
+    """A post-norm decoder with normalized queries and keys."""
     use_post_norm(cfg)
     for attention in find(cfg.model, Attention):
         attention.query_norm = _across_heads(attention.num_heads, eps)

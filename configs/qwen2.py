@@ -24,9 +24,9 @@ def windowed(
     layer_types: Sequence[str] | None,
     num_full: int = 0,
 ) -> None:
-    """A decoder of which `num_full` layers see all, and those after them what a window shows.
+    """A decoder with `num_full` layers of full attention, then layers with a window.
 
-    `layer_types`, where it is given, says instead which layers have one.
+    `layer_types`, if given, lists instead which layers have one.
     """
     if layer_types is None:
         look_back(cfg, window, sliding_from(num_full, num_layers))

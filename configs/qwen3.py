@@ -13,7 +13,7 @@ from fidgpt.train import Trainer
 
 @variant_of(qwen2.windowed, head_dim=128)
 def qwen3(cfg: fdl.Config[Trainer], *, eps: float) -> None:
-    """A decoder that normalises queries and keys head by head; heads need not fill the width."""
+    """A decoder with queries and keys normalized per head; heads need not fill the width."""
     use_qk_norm(cfg, eps=eps)
 
 

@@ -30,8 +30,8 @@ def smollm3(
 ) -> None:
     """A decoder of which each `nope_every`-th layer has no RoPE (NoPE, arXiv:2501.18795).
 
-    `roped`, where it is given, says instead for each layer whether it has one. A window is for
-    layers without RoPE, unless `layer_types` says otherwise.
+    `roped`, if given, lists instead for each layer whether it has one. A window is for
+    layers without RoPE, unless `layer_types` is given.
     """
     pattern = shortest_period([1] * (nope_every - 1) + [0] if roped is None else roped)
     if layer_types is None:

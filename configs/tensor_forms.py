@@ -1,4 +1,4 @@
-"""How a parameter of ours may lie in the tensors of a file, as pairs of views."""
+"""How our parameters are stored in the tensors of a file, as pairs of views."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Piece(NamedTuple):
-    """A part of one of our parameters, and where it lies in a file.
+    """A part of one of our parameters, and where it is in a file.
 
     Attributes:
       name: of the file's tensor; `*` stands for the layer.
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 @runtime_checkable
 class Form(Protocol):
-    """Says in which tensors of a file one of our parameters lies."""
+    """Maps one of our parameters to tensors of a file."""
 
     def pieces(self, ours: Tensor, /) -> Iterator[Piece]: ...
 
@@ -37,13 +37,13 @@ class Same:
     name: str
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """One piece, the whole."""
+        """Return one piece, the whole."""
         yield Piece(self.name, tuple(ours.shape), ours, lambda theirs: theirs)
 
 
 @dataclass(frozen=True)
 class Transposed:
-    """What another form says of the parameter with its last two dimensions the other way round.
+    """Another form of the parameter with its last two dimensions transposed.
 
     A vector has no other way round. A name alone means the same tensor.
     """
@@ -51,19 +51,19 @@ class Transposed:
     form: str | Form
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Those of the other form."""
+        """Return the pieces of the other form."""
         form = Same(self.form) if isinstance(self.form, str) else self.form
         yield from form.pieces(ours.mT if ours.dim() > 1 else ours)
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Experts, each in a tensor of its own; `{expert}` in the name is its number."""
+    """Experts with a tensor each; `{expert}` in the name is the number."""
 
     name: str
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """One piece for each expert."""
+        """Return a piece for each expert."""
         for number, expert in enumerate(ours):
             name = self.name.replace("{expert}", str(number))
             yield Piece(name, tuple(expert.shape), expert, lambda theirs: theirs)
@@ -71,7 +71,7 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Joined:
-    """The share number `index` of `of` equal ones that lie one after the other in one tensor.
+    """Part number `index` of `of` equal parts of one tensor, in order.
 
     They lie so along the dimension `dim` of the tensor.
     """
@@ -82,7 +82,7 @@ class Joined:
     dim: int = -1
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """One piece, the whole."""
+        """Return one piece, the whole."""
         size = ours.shape[self.dim]
         yield Piece(
             self.name,
@@ -101,14 +101,14 @@ class Interleaved:
     of: int
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """One piece, the whole."""
+        """Return one piece, the whole."""
         shape = _scaled(ours, -1, self.of)
         yield Piece(self.name, shape, ours, lambda theirs: theirs[..., self.index :: self.of])
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Rows that RoPE turns, where the file pairs neighbours and we pair the two halves.
+    """Rotary rows, where the file pairs neighbours and we pair the two halves.
 
     Rows come in groups, one for a head: first `still` rows that do not turn, then `turning` rows.
     """
@@ -118,7 +118,7 @@ class Paired:
     turning: int
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """The rows that do not turn, if there are any, and those that do."""
+        """Return the rows without rotation, if any, and the rotary ones."""
         shape = tuple(ours.shape)
         if self.still:
             yield Piece(self.name, shape, self._still(ours), self._still)
@@ -136,7 +136,7 @@ class Paired:
 
 
 def _scaled(ours: Tensor, dim: int, factor: int) -> tuple[int, ...]:
-    """The shape of a tensor of which ours is one of `factor` shares along a dimension."""
+    """Return the shape of a tensor of which ours is one of `factor` parts along a dimension."""
     shape = list(ours.shape)
     shape[dim] *= factor
     return tuple(shape)

@@ -1,4 +1,4 @@
-"""A family's config said by what it does otherwise than another one."""
+"""Configs of families as changes of another family's."""
 
 import inspect
 from collections.abc import Callable
@@ -13,21 +13,21 @@ Make = Callable[..., fdl.Config[Trainer]]
 
 
 def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]], Make]:
-    """Turns a function that changes a graph into one that makes it, out of another's.
+    """Turn a function that changes a graph into a config derived from `parent`.
 
-    What it makes takes the arguments of the parent and those of the function, all by name:
+    The config takes the arguments of the parent and those of the function, all by name:
 
         @variant_of(decoder, eps=1e-6)
         def capped(cfg: fdl.Config[Trainer], *, eps: float, cap: float = 50.0) -> None: ...
 
         capped(hidden_dim=256, cap=30.0, ...)
 
-    calls `decoder(hidden_dim=256, eps=1e-6, ...)` and changes what that gave. An argument that both
-    have, such as `eps`, is one and the same.
+    calls `decoder(hidden_dim=256, eps=1e-6, ...)` and changes its result. An argument of both, such
+    as `eps`, is passed to both.
 
     Args:
-      parent: makes the graph that is changed.
-      defaults: arguments of the parent that are something else here unless said.
+      parent: makes the graph to change.
+      defaults: different defaults of the parent's arguments.
 
     Raises:
       TypeError: the parent has no such argument.

@@ -1,4 +1,4 @@
-"""Which layers of a decoder look back how far."""
+"""Sliding windows of layers."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -16,7 +16,7 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequence[str]) -> None:
-    """The sliding layers of a pattern that repeats over the depth see `window` tokens; None: all.
+    """Set the window of sliding layers, by a pattern that repeats over the depth; None: full.
 
     Raises:
       ValueError: a layer is of neither kind.
@@ -28,7 +28,7 @@ def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequenc
 
 
 def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | None]:
-    """The window of each layer of a pattern, by the words of config.json for them.
+    """Return the window of each layer of a pattern, by the names of config.json.
 
     Raises:
       ValueError: one is another word.
@@ -39,12 +39,12 @@ def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | Non
 
 
 def sliding_from(layer: int, num_layers: int) -> list[str]:
-    """The kinds of layers of which the first ones see all, and those from `layer` on slide."""
+    """Return layer types with full attention before `layer`, and sliding windows from there on."""
     return [SLIDING if i >= layer else FULL for i in range(num_layers)]
 
 
 def shortest_period(pattern: Sequence[T]) -> Sequence[T]:
-    """The shortest beginning of a pattern that gives the whole pattern when it is repeated."""
+    """Return the shortest prefix that gives the whole pattern when repeated."""
     return next(
         pattern[:n]
         for n in range(1, len(pattern) + 1)

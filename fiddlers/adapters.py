@@ -1,4 +1,4 @@
-"""Training a few parameters beside those that a model has."""
+"""Low-rank adapters."""
 
 import fiddle as fdl
 
@@ -10,14 +10,14 @@ from fidgpt.train import Trainer
 
 
 def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None) -> None:
-    """Only low-rank adapters beside the matrices of attention, MLPs and experts are trained.
+    """Train only low-rank adapters of attention, MLPs and experts.
 
-    Each expert has adapters of its own; routers stay as they are.
+    Each expert has adapters of its own; routers have none.
 
     Args:
       cfg: the graph to change.
-      rank: width of an adapter.
-      alpha: how strongly adapters speak, over the rank; the rank unless said.
+      rank: rank of the adapters.
+      alpha: adapters are scaled by alpha / rank; defaults to rank.
     """
     for node in parts(cfg.model):
         for name, maker in (("linear", LoRALinear), ("adapter", StackedLoRA)):

@@ -1,4 +1,4 @@
-"""How tokens look at each other."""
+"""Attention."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,13 +29,13 @@ ATTENTIONS = (Attention, LatentAttention)
 
 
 def use_gqa(cfg: fdl.Config[Trainer], num_kv_heads: int = 2) -> None:
-    """Neighbouring query heads share a key and a value head, `num_kv_heads` of each in a layer."""
+    """Use grouped-query attention with `num_kv_heads` key and value heads per layer."""
     for attention in find(cfg.model, Attention):
         attention.num_kv_heads = NumKVHeads.new(num_kv_heads)
 
 
 def use_qk_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
-    """Queries and keys are normalised head by head before they meet (arXiv:2302.05442)."""
+    """Normalize queries and keys per head (arXiv:2302.05442)."""
     for attention in find(cfg.model, Attention):
         attention.query_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
         attention.key_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
@@ -44,7 +44,7 @@ def use_qk_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
 def use_softcap(
     cfg: fdl.Config[Trainer], cap: float = 50.0, logit_cap: float | None = 30.0
 ) -> None:
-    """Scores stay within `cap`, and logits within `logit_cap`, unless that is None (Gemma 2)."""
+    """Cap scores at `cap` and logits at `logit_cap` by tanh (Gemma 2); None for no logit cap."""
     capped = fdl.Config(Softcap, cap=ScoreCap.new(cap))
     for attention in find(cfg.model, *ATTENTIONS):
         attention.scores = [capped, *_without(attention.scores, Softcap)]
@@ -53,13 +53,13 @@ def use_softcap(
 
 
 def use_sinks(cfg: fdl.Config[Trainer]) -> None:
-    """A head may look at nothing, by a learned score of its own (gpt-oss)."""
+    """Add a learned attention sink per head (gpt-oss)."""
     for attention in find(cfg.model, *ATTENTIONS):
         attention.sinks = fdl.Partial(attention_sinks)
 
 
 def use_value_embeddings(cfg: fdl.Config[Trainer]) -> None:
-    """Each attention adds to its values what a table of its own has for the token."""
+    """Add a token embedding to the values of each attention."""
     for attention in find(cfg.model, Attention):
         num_heads = attention.num_kv_heads or attention.num_heads
         if num_heads is None:
@@ -77,7 +77,7 @@ def use_value_embeddings(cfg: fdl.Config[Trainer]) -> None:
 
 
 def use_sliding_window(cfg: fdl.Config[Trainer], window: int = 1024, every: int = 2) -> None:
-    """Attention looks at the last `window` tokens, but in each `every`-th layer at all of them.
+    """Use sliding-window attention, with full attention in each `every`-th layer.
 
     Gemma 3 has five layers with a window before one without: `every=6`. With 0, all have it.
     """
@@ -93,19 +93,19 @@ def use_sliding_window(cfg: fdl.Config[Trainer], window: int = 1024, every: int 
 
 
 def use_document_mask(cfg: fdl.Config[Trainer]) -> None:
-    """Tokens of one document do not see another, and each document's positions begin at 0."""
+    """Mask attention across documents, with positions that start at 0 in each."""
     cfg.model.layout = fdl.Config(
         PackedDocuments, end_of_text=fdl.Config(end_of_text, tokenizer=own_corpus(cfg).tokenizer)
     )
 
 
 def forget_alibi(attention: Any) -> None:
-    """Scores no longer fall with the distance."""
+    """Remove ALiBi from an attention."""
     kept = _without(attention.scores, ALiBi)
     if len(kept) < len(attention.scores):
         attention.scores = kept
 
 
 def _without(scores: Sequence[Any], kind: type) -> list[Any]:
-    """The changes of scores that are of another kind."""
+    """Return the score changes of other kinds."""
     return [change for change in scores if fdl.get_callable(change) is not kind]

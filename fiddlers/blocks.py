@@ -1,4 +1,4 @@
-"""What a block is made of, beside attention, and how blocks repeat over the depth."""
+"""Blocks: MLPs, norms and how they are arranged."""
 
 from collections.abc import Callable
 
@@ -30,73 +30,73 @@ _NORMS = {"attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm"}
 
 
 def use_swiglu(cfg: fdl.Config[Trainer]) -> None:
-    """MLPs are gated by a SiLU."""
+    """Use MLPs gated by SiLU."""
     for block in find(cfg.model, Block):
         block.mlp = with_mlp(block.mlp, SwiGLU)
 
 
 def use_gelu(cfg: fdl.Config[Trainer]) -> None:
-    """MLPs are plain, with GPT-2's GELU."""
+    """Use plain MLPs with GPT-2's GELU."""
     for block in find(cfg.model, Block):
         block.mlp = with_mlp(block.mlp, GELU)
 
 
 def use_geglu(cfg: fdl.Config[Trainer]) -> None:
-    """MLPs are gated by a GELU."""
+    """Use MLPs gated by GELU."""
     for block in find(cfg.model, Block):
         block.mlp = with_mlp(block.mlp, GeGLU)
 
 
 def use_squared_relu(cfg: fdl.Config[Trainer]) -> None:
-    """MLPs are plain, with the square of a ReLU."""
+    """Use plain MLPs with a squared ReLU."""
     for block in find(cfg.model, Block):
         block.mlp = with_mlp(block.mlp, SquaredReLU)
 
 
 def use_rms_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
-    """Every norm divides by the root mean square alone."""
+    """Use RMSNorm everywhere."""
     _use_norm(cfg, lambda kind: kind(RMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
 
 
 def use_layer_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
-    """Every norm takes off the mean too, and has a bias."""
+    """Use LayerNorm, with bias, everywhere."""
     _use_norm(cfg, lambda kind: kind(nn.LayerNorm, normalized_shape=HiddenDim.new(), eps=eps))
 
 
 def use_offset_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
-    """Every norm divides by the root mean square, and its weights count from one (Gemma)."""
+    """Use RMSNorm with weights that are offsets from one, everywhere (Gemma)."""
     _use_norm(cfg, lambda kind: kind(OffsetRMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
 
 
 def use_weightless_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
-    """Every norm divides by the root mean square, and learns nothing."""
+    """Use RMSNorm without weights everywhere."""
     _use_norm(cfg, lambda kind: kind(WeightlessRMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
 
 
 def use_pre_norm(cfg: fdl.Config[Trainer]) -> None:
-    """Each branch reads a normalised stream (GPT-2)."""
+    """Normalize the input of each branch (GPT-2)."""
     swap_all(cfg.model, Block, by=Block)
 
 
 def use_post_norm(cfg: fdl.Config[Trainer]) -> None:
-    """What each branch gives is normalised, and not what it reads (OLMo 2)."""
+    """Normalize the output of each branch instead of its input (OLMo 2)."""
     swap_all(cfg.model, Block, by=PostNormBlock)
 
 
 def use_parallel_block(cfg: fdl.Config[Trainer]) -> None:
-    """Attention and MLP read the same stream (GPT-J, PaLM)."""
+    """Compute attention and MLP in parallel on one input (GPT-J, PaLM)."""
     swap_all(cfg.model, Block, by=ParallelBlock)
 
 
 def use_sandwich_norm(cfg: fdl.Config[Trainer]) -> None:
-    """Each branch reads a normalised stream, and what it gives is normalised too (Gemma 2)."""
+    """Normalize the input and the output of each branch (Gemma 2)."""
     for block in swap_all(cfg.model, Block, by=SandwichBlock):
         block.attention_out_norm = clone_part(block.attention_norm)
         block.mlp_out_norm = clone_part(block.mlp_norm)
 
 
 def share_blocks(cfg: fdl.Config[Trainer]) -> None:
-    """All layers of a kind are one block with one set of weights (ALBERT, arXiv:1909.11942)."""
+    """Share one block and its weights among all layers of a kind (ALBERT, arXiv:1909.11942)."""
     for model in find(cfg, Transformer):
         model.blocks = [
             block if fdl.get_callable(block) is Shared else fdl.Config(Shared, block=block)
@@ -107,7 +107,7 @@ def share_blocks(cfg: fdl.Config[Trainer]) -> None:
 def _use_norm(
     cfg: fdl.Config[Trainer], norm: Callable[[type[fdl.Buildable]], fdl.Buildable]
 ) -> None:
-    """Puts a norm, given how to make one of a kind, before each branch and at the end."""
+    """Set all norms of blocks and the last one; `norm` makes one as a kind of node."""
     for block in find(cfg.model, Block):
         for key in _NORMS.intersection(parameter_names(block)):
             setattr(block, key, norm(fdl.ArgFactory))

@@ -1,4 +1,4 @@
-"""What a run saves, what of it stays, and what another run begins with."""
+"""Checkpoints: when to save, what to keep, and initialization from another run."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,31 +17,32 @@ from fidgpt.train import (
 
 
 def save_every(cfg: fdl.Config[Trainer], num_steps: int = 250, keep_last: int = 3) -> None:
-    """A checkpoint every so many steps, of which the newest stay.
+    """Save a checkpoint every `num_steps` steps, and keep the latest ones.
 
     Args:
       cfg: the graph to change.
-      num_steps: from one to the next.
-      keep_last: how many stay.
+      num_steps: steps between checkpoints.
+      keep_last: number of checkpoints to keep.
     """
     cfg.checkpoints.every = num_steps
     cfg.checkpoints.keep_last = keep_last
 
 
 def save_by_time(cfg: fdl.Config[Trainer], minutes: float = 15.0) -> None:
-    """Saves as well when so much time has passed; such a checkpoint goes as the next one comes."""
+    """Also save a checkpoint after a period of time, until the next one is saved."""
     cfg.checkpoints.temporary = fdl.Config(EveryMinutes, minutes)
 
 
 def keep_checkpoints(cfg: fdl.Config[Trainer], every: int = 1000, until: int | None = None) -> None:
-    """Saves every so many steps for good; said again, after the step where that ended.
+    """Keep a checkpoint every so many steps for good.
 
-    Parts that were to end no sooner are replaced.
+    A further call applies after the last step of the previous one, and replaces those that end no
+    sooner.
 
     Args:
       cfg: the graph to change.
       every: in steps.
-      until: the last step that this is for; all that follow unless said.
+      until: the last step to which this applies; defaults to the end.
     """
     kept = [
         part
@@ -52,7 +53,7 @@ def keep_checkpoints(cfg: fdl.Config[Trainer], every: int = 1000, until: int | N
 
 
 def keep_best(cfg: fdl.Config[Trainer], metric: str = "validation/loss") -> None:
-    """Keeps the checkpoint with the lowest value of a metric besides the others.
+    """Keep the checkpoint with the lowest value of a metric besides the others.
 
     Raises:
       ConfigError: no evaluator of the config measures it.
@@ -66,12 +67,12 @@ def keep_best(cfg: fdl.Config[Trainer], metric: str = "validation/loss") -> None
 
 
 def use_async_checkpoints(cfg: fdl.Config[Trainer]) -> None:
-    """Checkpoints are copied at once and written while the steps that follow are made."""
+    """Write checkpoints in the background, after copying their state."""
     cfg.checkpoints.writer = fdl.Config(WriteBeside)
 
 
 def mirror_checkpoints(cfg: fdl.Config[Trainer], url: str) -> None:
-    """Keeps a second copy of the checkpoints at a URL, from which a run can go on.
+    """Keep a second copy of the checkpoints at a URL, from which a run can resume.
 
     Args:
       cfg: the graph to change.
@@ -87,14 +88,14 @@ def initialize_from(
     renamed: Mapping[str, str] | None = None,
     step: int | None = None,
 ) -> None:
-    """Begins with the weights of another run, or with some of them.
+    """Initialize some or all weights from another run.
 
     Args:
       cfg: the graph to change.
       path: the run, one of its checkpoints, or a file of safetensors.
-      only: names in this model, with `*` for any letters, such as `embedding`.
-      renamed: the name there for one here, where they differ.
-      step: of the run; its newest checkpoint unless said.
+      only: names in this model, with `*` as wildcard, such as `embedding`.
+      renamed: maps names of this model to different ones in the file.
+      step: of the run; defaults to its latest checkpoint.
     """
     cfg.weights = fdl.Partial(
         initial_weights, path=path, only=list(only), renamed=renamed, step=step

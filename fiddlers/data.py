@@ -1,4 +1,4 @@
-"""What a model reads, in which shares and in which form."""
+"""Training data: mixtures, packing, transforms, growing batches."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from fidgpt.data import (
     best_fit,
     shuffle_and_concatenate,
 )
-from fidgpt.fiddlers.texts import AROUND, OWN, own_corpus, text_like
+from fidgpt.fiddlers.texts import OWN, WRAPPERS, own_corpus, text_like
 from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.optim import NoDecay, Phases, fraction
 from fidgpt.tags import BatchSize, NumSteps, SeqLen
@@ -34,15 +34,15 @@ def use_mixture(
     last_weights: dict[str, float | int] | None = None,
     text_field: str = "text",
 ) -> None:
-    """Learns from the config's own text, which is called `own`, and from files of your own.
+    """Train on a mixture of the config's own text, called `own`, and further files.
 
     Args:
       cfg: the graph to change.
       texts: by name, a file of text, JSON lines, Parquet or Arrow, or a folder of them.
-      weights: shares of the tokens by name, `own` among them; equal ones unless said.
-      stages: other weights, by the step or, below 1, by the part of the run from which on.
-      last_weights: those of the last step, which the shares move to in a line from the first.
-      text_field: where the text is in JSON lines and in tables.
+      weights: share of the tokens by name, including `own`; defaults to equal shares.
+      stages: further weights, by the step or, below 1, the fraction of the run at which they start.
+      last_weights: weights at the last step, interpolated linearly from the first.
+      text_field: field of the text in JSON lines and tables.
     """
     names = [OWN, *texts]
     if stages and last_weights:
@@ -74,14 +74,14 @@ def use_mixture(
 
 
 def use_packing(cfg: fdl.Config[Trainer], cache_dir: str | None = None) -> None:
-    """Sequences hold whole documents, and only one that is longer than a sequence is cut."""
+    """Pack whole documents into sequences, splitting only those longer than a sequence."""
     packing = fdl.Partial(best_fit, cache_dir=cache_dir)
     for stream in find(cfg.data, TokenStream):
         stream.packing = packing
 
 
 def shuffle_documents(cfg: fdl.Config[Trainer]) -> None:
-    """Documents have other neighbours, and are cut at other places, in each epoch."""
+    """Shuffle documents before concatenation, differently in each epoch."""
     packing = fdl.Partial(shuffle_and_concatenate)
     for stream in find(cfg.data, TokenStream):
         stream.packing = packing
@@ -95,13 +95,13 @@ def use_fim(
     suffix: str = "<|fim_suffix|>",
     middle: str = "<|fim_middle|>",
 ) -> None:
-    """Some texts are told with their middle at the end, so that a model learns to fill it in.
+    """Train on fill-in-the-middle: move the middle of some documents to their end.
 
     Args:
       cfg: the graph to change.
-      rate: probability that a text is told so.
-      spm_rate: share of those in which the suffix comes before the prefix.
-      prefix: token before the prefix; a tokenizer that is trained or of bytes has it from now on.
+      rate: probability that a document is transformed.
+      spm_rate: fraction of these with the suffix before the prefix.
+      prefix: token before the prefix; added to a trained tokenizer and to bytes.
       suffix: token before the suffix.
       middle: token before the middle.
     """
@@ -120,36 +120,36 @@ def use_fim(
 
 
 def use_prefetch(cfg: fdl.Config[Trainer], depth: int = 2) -> None:
-    """A thread makes the next batches while the model computes."""
-    _put_around(cfg, fdl.Config(Prefetch, depth=depth))
+    """Prepare the next batches in a thread while the model computes."""
+    _wrap_stream(cfg, fdl.Config(Prefetch, depth=depth))
 
 
 def grow_batch(cfg: fdl.Config[Trainer], over: float | int = 0.25, multiple_of: int = 1) -> None:
-    """Batches grow in a line to their full size, without leaving out a sequence.
+    """Grow batches linearly to their full size, without skipping any sequence.
 
     Args:
       cfg: the graph to change.
-      over: steps until they are full, or as a float up to 1 the part of the run.
-      multiple_of: sequences that every size is a multiple of; the smallest size as well.
+      over: steps until the full size, or, as a float up to 1, a fraction of the run.
+      multiple_of: all sizes are multiples of this many sequences, which is also the smallest.
     """
     growing = fdl.Config(GrowingBatch, batch_size=BatchSize.new(), multiple_of=multiple_of)
     growing.schedule = _rise(over)
-    _put_around(cfg, growing)
+    _wrap_stream(cfg, growing)
 
 
 def grow_seq_len(
     cfg: fdl.Config[Trainer], over: float | int = 0.25, min_seq_len: int | None = None
 ) -> None:
-    """Sequences are cut into shorter ones at first, and double until they are full.
+    """Start with shorter sequences, doubling them up to the full length.
 
     Args:
       cfg: the graph to change.
-      over: steps until they are full, or as a float up to 1 the part of the run.
-      min_seq_len: tokens of the shortest; an eighth of the full length unless given.
+      over: steps until the full length, or, as a float up to 1, a fraction of the run.
+      min_seq_len: shortest length in tokens; defaults to an eighth of the full length.
     """
     growing = fdl.Config(GrowingSequence, seq_len=SeqLen.new(), schedule=_rise(over))
     growing.min_seq_len = min_seq_len or fdl.Config(fraction, of=SeqLen.new(), ratio=0.125)
-    _put_around(cfg, growing)
+    _wrap_stream(cfg, growing)
 
 
 def _hundredth() -> fdl.Config[int]:
@@ -157,24 +157,24 @@ def _hundredth() -> fdl.Config[int]:
 
 
 def _rise(over: float | int) -> fdl.Config[Phases]:
-    """From almost nothing to all in a line, and on with all."""
+    """Return a curve from nearly 0 linearly up to 1, then constant."""
     return fdl.Config(Phases, num_steps=NumSteps.new(), shape=fdl.Config(NoDecay), warmup=over)
 
 
-def _put_around(cfg: fdl.Config[Trainer], around: fdl.Config[Any]) -> None:
-    """Puts a stream into another one, at that one's place among those around it."""
-    order = AROUND.index(fdl.get_callable(around))
+def _wrap_stream(cfg: fdl.Config[Trainer], wrapper: fdl.Config[Any]) -> None:
+    """Wrap the config's stream, in a fixed order of wrappers."""
+    order = WRAPPERS.index(fdl.get_callable(wrapper))
     holder, key, inner = cfg, "data", cfg.data
-    while (kind := fdl.get_callable(inner)) in AROUND[:order]:
+    while (kind := fdl.get_callable(inner)) in WRAPPERS[:order]:
         holder, key, inner = inner, "stream", inner.stream
-    around.stream = inner.stream if kind is AROUND[order] else inner
-    setattr(holder, key, around)
+    wrapper.stream = inner.stream if kind is WRAPPERS[order] else inner
+    setattr(holder, key, wrapper)
 
 
 def _change(cfg: fdl.Config[Trainer], made_of: Callable[[Any], fdl.Config[Any]]) -> None:
-    """Puts another stream in the place of the config's, inside of all that is around it."""
+    """Replace the config's innermost stream, keeping its wrappers."""
     holder, key = cfg, "data"
-    while fdl.get_callable(getattr(holder, key)) in AROUND:
+    while fdl.get_callable(getattr(holder, key)) in WRAPPERS:
         holder, key = getattr(holder, key), "stream"
     setattr(holder, key, made_of(getattr(holder, key)))
 

@@ -1,4 +1,4 @@
-"""The table that reads tokens in and the one that scores them out."""
+"""Token embedding and unembedding."""
 
 import fiddle as fdl
 
@@ -7,10 +7,10 @@ from fidgpt.train import Trainer
 
 
 def tie_embeddings(cfg: fdl.Config[Trainer]) -> None:
-    """One table both reads tokens in and scores them out."""
+    """Use one table for the embedding and the unembedding."""
     cfg.model.unembedding.weight = cfg.model.embedding.weight
 
 
 def untie_embeddings(cfg: fdl.Config[Trainer]) -> None:
-    """Tokens are scored against a table of their own."""
+    """Use separate tables for the embedding and the unembedding."""
     cfg.model.unembedding.weight = clone_part(cfg.model.embedding.weight)

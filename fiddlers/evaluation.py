@@ -1,4 +1,4 @@
-"""What is measured while a model learns."""
+"""Evaluation during training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,15 +15,15 @@ from fidgpt.train import DomainValidation, Samples, TaskEvaluation, Trainer, Val
 def use_validation(
     cfg: fdl.Config[Trainer], texts: dict[str, str], text_field: str = "text"
 ) -> None:
-    """Files of your own are validated on by their names, beside what is held out of the text.
+    """Validate on further files, by their names.
 
-    How often and on how many batches is as for what is held out; one by its name, `validation`,
-    takes its place.
+    Frequency and number of batches are those of the existing validation on held-out text, which the
+    name `validation` replaces.
 
     Args:
       cfg: the graph to change.
       texts: by name, a file of text, JSON lines, Parquet or Arrow, or a folder of them.
-      text_field: where the text is in JSON lines and in tables.
+      text_field: field of the text in JSON lines and tables.
     """
     every, like = None, fdl.Config(HeldOut, seq_len=SeqLen.new(), batch_size=BatchSize.new())
     for evaluator in cfg.evaluators.values():
@@ -39,10 +39,9 @@ def use_validation(
 
 
 def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
-    """Each text of the mixture is validated by its name, after the mixture is made.
+    """Validate on each text of the mixture by name; apply it after the mixture.
 
-    What is validated so far, how often and on how many batches stay as they are, and so do files
-    that are there to be validated on alone.
+    Existing validations keep their settings.
     """
     found = False
     for name, evaluator in cfg.evaluators.items():
@@ -66,15 +65,15 @@ def use_tasks(
     num_fewshot: int | None = None,
     include_path: str | None = None,
 ) -> None:
-    """Tasks of lm-evaluation-harness are run beside validation (the extra `lm-eval`).
+    """Run tasks of lm-evaluation-harness during training (extra `lm-eval`).
 
     Args:
       cfg: the graph to change.
       tasks: names of tasks, groups or tags.
-      every: steps between two evaluations; the last step is always evaluated.
-      limit: only so many documents of each task.
-      num_fewshot: solved examples before each question; as each task says unless given.
-      include_path: a folder with task files of your own.
+      every: steps between evaluations; the last step is always evaluated.
+      limit: maximum number of documents per task.
+      num_fewshot: solved examples before each question; defaults to the task's setting.
+      include_path: a folder with further task files.
     """
     cfg.evaluators["tasks"] = fdl.Config(
         TaskEvaluation,
@@ -91,12 +90,12 @@ def use_tasks(
 def use_samples(
     cfg: fdl.Config[Trainer], every: int = 100, prompts: Sequence[str] | None = None
 ) -> None:
-    """The model writes texts while it learns too, to be read on the terminal and in trackers.
+    """Generate sample texts during training, for the terminal and trackers.
 
     Args:
       cfg: the graph to change.
-      every: steps from one writing to the next.
-      prompts: beginnings of the texts; those of the config unless given, or that of a document.
+      every: steps between samples.
+      prompts: start of each text; defaults to the config's, or the start of a document.
     """
     if cfg.samples is None:
         cfg.samples = fdl.Config(Samples, prompts=[""])
@@ -106,7 +105,7 @@ def use_samples(
 
 
 def _held_out(evaluator: Any) -> fdl.Buildable | None:
-    """What a validation reads, if it is of the kind that another text can be put into."""
+    """Return the stream of a validation, if its text can be replaced."""
     kind = fdl.get_callable(evaluator)
     if kind is Validation:
         stream = evaluator.data
@@ -124,7 +123,7 @@ def _of(corpus: fdl.Buildable, *, like: fdl.Buildable) -> fdl.Buildable:
 
 
 def _corpora(stream: Any, name: str = "") -> dict[str, fdl.Buildable]:
-    """The text of every stream by its name; a mixture's in a mixture by both their names."""
+    """Return the corpus of every stream by name; nested mixtures join both names."""
     arguments = fdl.ordered_arguments(stream)
     if "streams" in arguments:
         found: dict[str, fdl.Buildable] = {}

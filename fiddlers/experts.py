@@ -1,4 +1,4 @@
-"""Mixtures of experts in the place of MLPs, and what a mixture is made of."""
+"""Mixtures of experts."""
 
 from typing import Any
 
@@ -56,19 +56,19 @@ def use_moe(
     first_dense: int = 0,
     ffn_dim: int | None = None,
 ) -> None:
-    """Each token goes through the `top_k` of `num_experts` MLPs that a router chooses for it.
+    """Replace MLPs by mixtures of `num_experts` experts, with `top_k` per token.
 
-    Experts compute what the MLP in their place did. The router's scores are a softmax; losses keep
-    the load even and the logits small. Of a mixture that is there already all else stays, but for
-    groups of experts that no longer fit.
+    Experts compute what the replaced MLP did. The router is a softmax, with losses for an even load
+    and small logits. An existing mixture keeps its other settings, except for groups that no longer
+    fit.
 
     Args:
       cfg: the graph to change.
-      num_experts: experts of a layer.
-      top_k: experts that a token goes through.
-      every: of so many layers the last one is a mixture; the others keep their MLP, or get it back.
-      first_dense: so many layers at the beginning have an MLP in any case.
-      ffn_dim: width inside an expert; that of the MLP unless given.
+      num_experts: experts per layer.
+      top_k: experts per token.
+      every: every so many layers, the last one is a mixture; the others have an MLP.
+      first_dense: number of leading layers that have an MLP in any case.
+      ffn_dim: intermediate width of an expert; defaults to that of the MLP.
     """
     if every < 1 or first_dense < 0:
         raise ConfigError(
@@ -90,7 +90,7 @@ def use_moe(
 
 
 def use_shared_expert(cfg: fdl.Config[Trainer], ffn_dim: int | None = None) -> None:
-    """Every token goes through one more MLP beside its experts, as wide as one unless said."""
+    """Add an MLP for all tokens beside the experts, by default as wide as one of them."""
     for moe in find(cfg.model, MoE):
         moe.shared = _mlp_of(moe.experts)
         if ffn_dim is not None:
@@ -98,13 +98,13 @@ def use_shared_expert(cfg: fdl.Config[Trainer], ffn_dim: int | None = None) -> N
 
 
 def use_sigmoid_router(cfg: fdl.Config[Trainer]) -> None:
-    """Each expert is scored on its own, as in DeepSeek-V3."""
+    """Score each expert by a sigmoid, as in DeepSeek-V3."""
     for moe in find(cfg.model, MoE):
         moe.router = swapped(moe.router, SigmoidRouter)
 
 
 def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> None:
-    """The load is kept even by a bias in the choice of experts, and no longer by a loss."""
+    """Balance experts by a bias in their selection instead of a loss."""
     for moe in find(cfg.model, MoE):
         moe.router.selection_bias = fdl.ArgFactory(
             SelectionBias, num_experts=NumExperts.new(), rate=rate
@@ -115,7 +115,7 @@ def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> No
 
 
 def use_sequence_balancing(cfg: fdl.Config[Trainer], weight: float = 0.001) -> None:
-    """A loss evens the load in each sequence, and no other does (DeepSeek-V2)."""
+    """Balance experts by a loss per sequence, and no other (DeepSeek-V2)."""
     for moe in find(cfg.model, MoE):
         moe.balancing = [fdl.ArgFactory(SequenceBalancingLoss, weight=weight)]
 
@@ -123,9 +123,9 @@ def use_sequence_balancing(cfg: fdl.Config[Trainer], weight: float = 0.001) -> N
 def use_expert_groups(
     cfg: fdl.Config[Trainer], num_groups: int = 4, top_groups: int = 2, best: int = 1
 ) -> None:
-    """A token's experts come from `top_groups` of `num_groups`, such as machines (DeepSeek-V2).
+    """Limit the experts of a token to `top_groups` of `num_groups` (DeepSeek-V2).
 
-    A group is judged by its `best` experts for the token.
+    Groups are ranked by the scores of their `best` experts.
     """
     limit = fdl.Config(GroupLimit, num_groups=num_groups, top_groups=top_groups, best=best)
     for moe in find(cfg.model, MoE):
@@ -133,13 +133,13 @@ def use_expert_groups(
 
 
 def use_expert_capacity(cfg: fdl.Config[Trainer], factor: float = 1.25) -> None:
-    """In training an expert takes `factor` times its even share of tokens; others pass it by."""
+    """Limit an expert to `factor` times its even share of tokens in training, dropping others."""
     for moe in find(cfg.model, MoE):
         moe.dispatch = fdl.ArgFactory(Capacity, factor=factor)
 
 
 def with_mlp(mlp: Any, kind: Any) -> Any:
-    """An MLP of another kind in the place of one; in a mixture, experts of that kind."""
+    """Return an MLP converted to another class; in a mixture, experts of that kind."""
     if fdl.get_callable(mlp) is not MoE:
         return swapped(mlp, kind)
     is_separate = fdl.get_callable(mlp.experts) is SeparateExperts
@@ -154,7 +154,7 @@ def with_mlp(mlp: Any, kind: Any) -> Any:
 
 
 def _at(layer: int, first: list[Any], pattern: list[Any]) -> Any:
-    """The block of a layer, as the model repeats its pattern."""
+    """Return the block of a layer, by the repeating pattern."""
     return first[layer] if layer < len(first) else pattern[layer % len(pattern)]
 
 
@@ -177,7 +177,7 @@ def _use_mixtures(part: Any, *, num_experts: int, top_k: int, ffn_dim: int | Non
 
 
 def _fits(groups: Any, *, num_experts: int, top_k: int) -> bool:
-    """Whether a limit of groups, if there is one, can be kept with other numbers."""
+    """Return whether a limit of groups, if any, fits these numbers."""
     limit: Any = None if groups is None else fdl.build(groups)
     try:
         if limit is not None:
@@ -188,7 +188,7 @@ def _fits(groups: Any, *, num_experts: int, top_k: int) -> bool:
 
 
 def _mixture(mlp: Any) -> Any:
-    """Experts that compute what an MLP does, with a router before them."""
+    """Return a mixture whose experts compute what an MLP does."""
     router = fdl.ArgFactory(
         SoftmaxRouter, hidden_dim=HiddenDim.new(), num_experts=NumExperts.new(), top_k=TopK.new()
     )
@@ -204,7 +204,7 @@ def _mixture(mlp: Any) -> Any:
 
 
 def _experts_of(mlp: Any) -> Any:
-    """Experts that compute what an MLP does; their number is left open."""
+    """Return experts that compute what an MLP does, with their number unset."""
     kind = fdl.get_callable(mlp)
     if kind in _GATED:
         experts = _adapted(mlp, GatedExperts)
@@ -224,7 +224,7 @@ def _experts_of(mlp: Any) -> Any:
 
 
 def _mlp_of(experts: Any) -> Any:
-    """The MLP that computes what one of the experts does.
+    """Return the MLP that computes what one expert does.
 
     Raises:
       ConfigError: there is none.
@@ -250,7 +250,7 @@ def _mlp_of(experts: Any) -> Any:
 
 
 def _adapted(part: Any, kind: Any) -> Any:
-    """A part swapped for one of another kind, with its adapters if it has any."""
+    """Return a component converted to another class, with its adapters."""
     new, given = swapped(part, kind), fdl.ordered_arguments(part)
     for (name, maker), (other_name, other_maker) in _ADAPTERS.items():
         adapter: Any = given.get(name)

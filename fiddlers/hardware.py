@@ -1,4 +1,4 @@
-"""What a config changes for the machine that it runs on."""
+"""Changes that depend on the machine."""
 
 import fnmatch
 import sys
@@ -13,7 +13,7 @@ Rules = Sequence[tuple[str, Sequence[Callable[[fdl.Config], None] | fdl.Partial[
 
 
 def set_micro_batch_size(cfg: fdl.Config[Trainer], size: int = 8) -> None:
-    """At most so many sequences are computed at once; a larger share is split."""
+    """Compute at most `size` sequences at once, accumulating gradients."""
     cfg.micro_batch_size = size
 
 
@@ -25,31 +25,30 @@ RULES: Rules = [
 
 
 def for_hardware(cfg: fdl.Config[Trainer], machine: str | None = None) -> None:
-    """Applies the first rule whose pattern matches the machine, and says which one it was.
+    """Apply the first rule whose pattern matches the machine, and log it.
 
     Args:
       cfg: the graph to change.
-      machine: a name such as `h100x8` (eight processes with an H100 each) or `cpux1`; that of the
-        machine at hand, or of --hardware, unless said.
+      machine: a name such as `h100x8` (eight processes with an H100 each) or `cpux1`; defaults to
+        --hardware, or else to the current machine.
     """
     apply_rules(cfg, RULES, machine=machine_name() if machine is None else machine)
 
 
 def apply_rules(cfg: fdl.Config[Trainer], rules: Rules, *, machine: str) -> None:
-    """The same by rules of one's own: what a project's own `for_hardware` calls.
+    """Apply rules of a project, in its own version of `for_hardware`.
 
     Args:
       cfg: the graph to change.
-      rules: pairs of a pattern, as a shell writes it, and the fiddlers to apply: functions, or
-        parts that stand for them with their arguments.
-      machine: the name that the patterns are compared with.
+      rules: pairs of a shell pattern and the fiddlers to apply: functions, or partials of them.
+      machine: the name to match.
     """
     for pattern, fiddlers in rules:
         if fnmatch.fnmatchcase(machine, pattern):
             functions = [
                 fdl.build(one) if isinstance(one, fdl.Partial) else one for one in fiddlers
             ]
-            done = ", ".join(map(_told, functions)) or "nothing to change"
+            done = ", ".join(map(_log, functions)) or "nothing to change"
             print(f"for_hardware: {machine} matches {pattern}: {done}", file=sys.stderr)
             for function in functions:
                 function(cfg)
@@ -61,7 +60,7 @@ def apply_rules(cfg: fdl.Config[Trainer], rules: Rules, *, machine: str) -> None
     )
 
 
-def _told(fiddler: Callable[[fdl.Config], None]) -> str:
+def _log(fiddler: Callable[[fdl.Config], None]) -> str:
     if isinstance(fiddler, partial):
         arguments = ", ".join(f"{name}={value!r}" for name, value in fiddler.keywords.items())
         return f"{fiddler.func.__name__}({arguments})"

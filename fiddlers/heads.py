@@ -1,4 +1,4 @@
-"""What a model foretells beside the next token."""
+"""Multi-token prediction."""
 
 import fiddle as fdl
 
@@ -9,12 +9,12 @@ from fidgpt.train import CrossEntropy, Trainer
 
 
 def use_mtp(cfg: fdl.Config[Trainer], num_tokens: int = 1, weight: float = 0.3) -> None:
-    """In training, `num_tokens` tokens beyond the next are learned too (DeepSeek-V3).
+    """Train on `num_tokens` tokens beyond the next one as well (DeepSeek-V3).
 
     Args:
       cfg: the graph to change.
-      num_tokens: predictions, each of one block more.
-      weight: of the mean of their losses beside that of the next token.
+      num_tokens: number of predictions, each with a block of its own.
+      weight: of the mean of their losses.
     """
     if num_tokens < 1:
         raise ConfigError(f"{num_tokens=} learns no further token: use 1 or more.")

@@ -1,4 +1,4 @@
-"""Latent attention in the place of any other."""
+"""Multi-head latent attention."""
 
 from typing import Any
 
@@ -19,18 +19,18 @@ def use_mla(
     rope_head_dim: int | None = None,
     value_head_dim: int | None = None,
 ) -> None:
-    """Keys and values of all heads are made of one small vector a token (DeepSeek-V2).
+    """Replace attention by multi-head latent attention (DeepSeek-V2).
 
-    What is not given stays as it is where attention is latent already, and is else in DeepSeek's
-    proportions to the size of a head. Heads stay as many as they are; grouped keys and norms of
-    queries and keys, of which there are none here, are left behind.
+    Defaults are the current values where attention is latent already, and DeepSeek's proportions to
+    the head size otherwise. The number of heads stays; grouped keys and norms of queries and keys
+    are removed.
 
     Args:
       cfg: the graph to change.
-      kv_rank: size of the vector that is kept of a token; 4 * head_dim.
-      query_rank: size of a vector that queries are made of; they are made of the stream itself.
-      rope_head_dim: dimensions that turn, beside those of a head; half as many.
-      value_head_dim: size of a head's value; that of a head.
+      kv_rank: size of the cached latent; defaults to 4 * head_dim.
+      query_rank: size of the latent of queries; defaults to none.
+      rope_head_dim: rotary dimensions of a head; defaults to half of head_dim.
+      value_head_dim: size of a head's value; defaults to head_dim.
     """
     given = {
         "kv_rank": kv_rank,
@@ -44,15 +44,15 @@ def use_mla(
         for name, size in given.items():
             if size is not None:
                 setattr(attention, name, size)
-        turn_a_share(attention.rope, rope_head_dim)
+        fit_rope(attention.rope, rope_head_dim)
 
 
-def turn_a_share(rope: Any, size: int | None = None) -> None:
-    """A RoPE for whole heads turns what a latent attention has to turn.
+def fit_rope(rope: Any, size: int | None = None) -> None:
+    """Fit a RoPE for whole heads to the rotary dimensions of latent attention.
 
     Args:
-      rope: what an attention holds as its RoPE.
-      size: dimensions that turn; half of a head, unless the RoPE says otherwise already.
+      rope: the RoPE of an attention.
+      size: rotary dimensions; defaults to those of the RoPE, or else half of head_dim.
     """
     for part in (node.value for node in parts(rope)):
         if fdl.get_callable(part) is not RoPE:

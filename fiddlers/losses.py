@@ -1,4 +1,4 @@
-"""What training minimises beside the cross-entropy, and how that is computed."""
+"""Loss functions and auxiliary losses."""
 
 from typing import Any
 
@@ -10,18 +10,18 @@ from fidgpt.train import CrossEntropy, FusedCrossEntropy, SmoothedLabels, Traine
 
 
 def use_z_loss(cfg: fdl.Config[Trainer], weight: float = 1e-4) -> None:
-    """The normaliser of the logits is kept near one (PaLM)."""
+    """Add a loss that keeps the normalizer of the logits near one (PaLM)."""
     _add_term(cfg, "z_loss", fdl.Config(ZLoss, weight=weight))
 
 
 def use_label_smoothing(cfg: fdl.Config[Trainer], amount: float = 0.1) -> None:
-    """A share of every target is spread over all tokens alike (Szegedy et al., 2016)."""
+    """Spread a fraction of every target evenly over all tokens (Szegedy et al., 2016)."""
     term = fdl.Config(SmoothedLabels, amount=LabelSmoothing.new(amount))
     _add_term(cfg, "label_smoothing", term)
 
 
 def use_fused_loss(cfg: fdl.Config[Trainer]) -> None:
-    """Torch's own product and loss in one compute the cross-entropy, where they can."""
+    """Compute unembedding and cross-entropy by torch's fused operation where possible."""
     _require_cross_entropy(cfg)
     cfg.loss = swapped(cfg.loss, FusedCrossEntropy)
 

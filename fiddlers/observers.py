@@ -1,4 +1,4 @@
-"""What looks on while a run is under way."""
+"""Observers of a run: profiler, watchdog, snapshots."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _ORDER: list[Any] = [Determinism, MemorySnapshot, Profiler, Watchdog]
 
 
 def use_determinism(cfg: fdl.Config[Trainer]) -> None:
-    """The same numbers every time on a GPU too, by slower algorithms; a CPU has no others."""
+    """Use deterministic algorithms on GPUs, which are slower; no-op on CPUs."""
     _add(cfg, fdl.Config(Determinism))
 
 
@@ -21,26 +21,26 @@ def use_profiler(
     with_stack: bool = False,
     with_memory: bool = False,
 ) -> None:
-    """Some steps are traced, for Perfetto and as a table, in the run's folder `profile`."""
+    """Trace some steps, for Perfetto and as a table, in the run's folder `profile`."""
     profiler = fdl.Config(Profiler, begin=begin, num_steps=num_steps)
     profiler.with_stack, profiler.with_memory = with_stack, with_memory
     _add(cfg, profiler)
 
 
 def use_memory_snapshot(cfg: fdl.Config[Trainer], begin: int = 10, num_steps: int = 3) -> None:
-    """Every allocation on a GPU in some steps is recorded, for torch's memory viewer."""
+    """Record GPU allocations during some steps, for torch's memory viewer."""
     _add(cfg, fdl.Config(MemorySnapshot, begin=begin, num_steps=num_steps))
 
 
 def use_watchdog(
     cfg: fdl.Config[Trainer], seconds: float = 600.0, first_seconds: float = 1800.0
 ) -> None:
-    """A run that hangs says where, in its folder `stacks`, and ends, to be started again."""
+    """Stop a run that hangs, after dumping its stacks into the folder `stacks`."""
     _add(cfg, fdl.Config(Watchdog, seconds=seconds, first_seconds=first_seconds))
 
 
 def _add(cfg: fdl.Config[Trainer], observer: fdl.Config) -> None:
-    """In one order, whoever comes first; in place of its own kind."""
+    """Add an observer in a fixed order, replacing one of its kind."""
     kind = fdl.get_callable(observer)
     others = [one for one in cfg.observers if fdl.get_callable(one) is not kind]
     known = [one for one in [*others, observer] if fdl.get_callable(one) in _ORDER]

@@ -1,4 +1,4 @@
-"""Which optimizer a run has, and how parameters are dealt to it."""
+"""Optimizers and parameter groups."""
 
 from collections.abc import Callable, Collection
 
@@ -27,22 +27,22 @@ _OF_ADAMW = (*_QUANTITIES, "betas", "eps")
 
 
 def use_adamw(cfg: fdl.Config[Trainer], learning_rate: float | None = None) -> None:
-    """Learns by AdamW, at the learning rate that there is unless one is given."""
+    """Use AdamW, with the current learning rate by default."""
     _use(cfg, adamw, keep=_OF_ADAMW, learning_rate=learning_rate)
-    _deal_plainly(cfg)
+    _undo_muon_groups(cfg)
 
 
 def use_muon(
     cfg: fdl.Config[Trainer], learning_rate: float | None = None, matrix_scale: float = 1.0
 ) -> None:
-    """Matrices inside the model learn by Muon, everything else by AdamW.
+    """Use Muon for hidden matrices, and AdamW for everything else.
 
-    Steps of both are as large at one learning rate, so that AdamW's serves.
+    Steps of both have the same size at one learning rate, so AdamW's can be kept.
 
     Args:
       cfg: the graph to change.
-      learning_rate: the one that there is unless given.
-      matrix_scale: learning rate of the matrices, as a multiple of the others'.
+      learning_rate: defaults to the current one.
+      matrix_scale: learning rate of the matrices relative to the others.
     """
     _use(cfg, Muon, keep=_OF_ADAMW, learning_rate=learning_rate)
     if not _is_split(cfg):
@@ -56,65 +56,65 @@ def use_muon(
 def use_lion(
     cfg: fdl.Config[Trainer], learning_rate: float | None = None, weight_decay: float | None = None
 ) -> None:
-    """Learns by Lion, which needs less memory than AdamW.
+    """Use Lion, which needs less memory than AdamW.
 
     Args:
       cfg: the graph to change.
-      learning_rate: a third to a tenth of AdamW's is advised; the one that there is unless given.
-      weight_decay: as many times more; the one that there is unless given.
+      learning_rate: a third to a tenth of AdamW's is advised; defaults to the current one.
+      weight_decay: 3 to 10 times AdamW's is advised; defaults to the current one.
     """
     _use(cfg, Lion, keep=_QUANTITIES, learning_rate=learning_rate)
     if weight_decay is not None:
         cfg.optimizer.weight_decay = weight_decay
-    _deal_plainly(cfg)
+    _undo_muon_groups(cfg)
 
 
 def use_sgd(
     cfg: fdl.Config[Trainer], learning_rate: float | None = None, momentum: float = 0.9
 ) -> None:
-    """Learns by stochastic gradient descent with momentum.
+    """Use stochastic gradient descent with momentum.
 
-    Its weight decay is added to the gradient, so that momentum multiplies it.
+    Weight decay is added to the gradient, so momentum multiplies it.
 
     Args:
       cfg: the graph to change.
-      learning_rate: 10 to 100 times AdamW's is usual; the one that there is unless given.
-      momentum: share of the last step that the next one keeps.
+      learning_rate: 10 to 100 times AdamW's is usual; defaults to the current one.
+      momentum: decay rate of the momentum.
     """
     _use(cfg, torch.optim.SGD, keep=_QUANTITIES, learning_rate=learning_rate)
     cfg.optimizer.momentum = momentum
-    _deal_plainly(cfg)
+    _undo_muon_groups(cfg)
 
 
 def use_adafactor(cfg: fdl.Config[Trainer], learning_rate: float | None = None) -> None:
-    """Learns by Adafactor, which remembers a row and a column for each matrix.
+    """Use Adafactor, whose second moments are a row and a column per matrix.
 
     Args:
       cfg: the graph to change.
-      learning_rate: of a parameter's own size, at most 1 / sqrt(steps so far); 0.01 is torch's. The
-        one that there is unless given.
+      learning_rate: relative to a parameter's size, at most 1 / sqrt(steps so far); 0.01 in torch.
+        Defaults to the current one.
     """
     _use(cfg, Adafactor, keep=_QUANTITIES, learning_rate=learning_rate)
-    _deal_plainly(cfg)
+    _undo_muon_groups(cfg)
 
 
 def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:
-    """Every layer learns slower than the next one, and the embedding slowest.
+    """Decay the learning rate from layer to layer, down to the embedding.
 
     Args:
       cfg: the graph to change.
-      factor: from one layer's learning rate to that of the layer below.
+      factor: ratio of a layer's learning rate to that of the next one.
     """
     by_layer = fdl.Config(LayerDecay, factor)
     rules = [
         fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=by_layer),
         fdl.Config(Rule, "vectors", match=is_vector, lr_scale=by_layer, weight_decay=0.0),
     ]
-    deal(cfg, fdl.Config(ParameterGroups, rules))
+    set_groups(cfg, fdl.Config(ParameterGroups, rules))
 
 
-def deal(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
-    """Deals parameters by `groups`, split further for Muon where they are split."""
+def set_groups(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
+    """Set the parameter groups, split further for Muon if they were."""
     if _is_split(cfg):
         cfg.groups.groups = groups
     else:
@@ -128,7 +128,7 @@ def _use(
     keep: Collection[str],
     learning_rate: float | None,
 ) -> None:
-    """Puts an optimizer in place, which keeps of the last one what it understands as well."""
+    """Replace the optimizer, keeping settings that the new one has too."""
     if fdl.get_callable(cfg.optimizer) is not function:
         new = swapped(cfg.optimizer, function)
         for key in set_arguments(new).keys() - keep:
@@ -145,8 +145,8 @@ def _is_split(cfg: fdl.Config[Trainer]) -> bool:
     return isinstance(groups, fdl.Buildable) and fdl.get_callable(groups) is split_hidden_matrices
 
 
-def _deal_plainly(cfg: fdl.Config[Trainer]) -> None:
-    """Takes back what `use_muon` did to the groups."""
+def _undo_muon_groups(cfg: fdl.Config[Trainer]) -> None:
+    """Undo the change of `use_muon` to the groups."""
     if not _is_split(cfg):
         return
     if "groups" in set_arguments(cfg.groups):

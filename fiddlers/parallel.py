@@ -1,4 +1,4 @@
-"""How a model lies on the processes of a run."""
+"""Parallelism over processes."""
 
 import fiddle as fdl
 
@@ -7,15 +7,15 @@ from fidgpt.train import Trainer
 
 
 def use_fsdp(cfg: fdl.Config[Trainer]) -> None:
-    """Weights, gradients and the optimizer's memory are dealt over all processes (FSDP2)."""
+    """Shard weights, gradients and optimizer state over all processes (FSDP2)."""
     cfg.parallel = fdl.Config(FullyShardedDataParallel)
 
 
 def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
-    """The same within groups of processes, such as a node's, each with a copy of the model.
+    """Shard within groups of processes, such as a node's, each with a copy of the model.
 
     Args:
       cfg: the graph to change.
-      num_shards: processes of a group.
+      num_shards: processes per group.
     """
     cfg.parallel = fdl.Config(FullyShardedDataParallel, num_shards=num_shards)

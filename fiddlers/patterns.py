@@ -13,15 +13,14 @@ _LONGEST = 100_000  # entries, as many as layers: a slip of the pen would fill t
 
 
 def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
-    """Every layer gets a block of its own in the graph, so that one of them can be changed.
+    """Give every layer a block of its own in the graph, so that it can be changed alone.
 
-    What the layers shared they still share.
+    Components that layers share stay shared.
 
     Args:
       cfg: the graph to change.
-      every: instead, the pattern gets so many entries: after `unroll(every=2)`, `blocks[1]` stands
-        for every second layer, however many there will be. A pattern that would be another one
-        then gets a multiple of that.
+      every: give the pattern this many entries instead: after `unroll(every=2)`, `blocks[1]` is
+        every second layer, whatever the depth. A pattern that this does not divide gets a multiple.
     """
     if every is not None and every < 1:
         raise ConfigError(f"{every=} must be 1 or more layers.")
@@ -30,7 +29,7 @@ def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
 
 
 def _every_layer(model: fdl.Buildable[Transformer]) -> list[fdl.Buildable]:
-    """A block for each layer, the first ones included, which are then said nowhere else."""
+    """Return a block for each layer, including the first ones."""
     pattern, num_layers = model.blocks, model.num_layers
     if not isinstance(num_layers, int):
         raise ConfigError("unroll needs to know model.num_layers as a number.")
@@ -43,13 +42,13 @@ def _every_layer(model: fdl.Buildable[Transformer]) -> list[fdl.Buildable]:
 
 
 def repeated(blocks: Sequence[fdl.Buildable], every: int) -> list[fdl.Buildable]:
-    """The same pattern, so long that each `every`-th block of it is each `every`-th layer.
+    """Return the pattern repeated so that each `every`-th block is each `every`-th layer.
 
-    Every entry is a node of its own: one of them can be changed alone. What layers shared, such as
-    a RoPE, they still share.
+    Every entry is a node of its own, which can be changed alone. Components that layers share, such
+    as a RoPE, stay shared.
 
     Raises:
-      ConfigError: it would be longer than any model is deep.
+      ConfigError: the pattern would be longer than any model.
     """
     length = math.lcm(len(blocks), every)
     require_depth(length)
@@ -57,6 +56,6 @@ def repeated(blocks: Sequence[fdl.Buildable], every: int) -> list[fdl.Buildable]
 
 
 def require_depth(num_blocks: int) -> None:
-    """Raises ConfigError where so many entries are more than any model has layers."""
+    """Raise ConfigError if a pattern has more entries than any model has layers."""
     if num_blocks > _LONGEST:
         raise ConfigError(f"{num_blocks} blocks of their own are more than {_LONGEST}.")

@@ -1,9 +1,9 @@
-"""How a model knows where a token stands."""
+"""Position information."""
 
 import fiddle as fdl
 
 from fidgpt.fiddlers.attention import ATTENTIONS, forget_alibi
-from fidgpt.fiddlers.latent import turn_a_share
+from fidgpt.fiddlers.latent import fit_rope
 from fidgpt.graph import find
 from fidgpt.model import (
     ALiBi,
@@ -18,17 +18,17 @@ from fidgpt.train import Trainer
 
 
 def use_rope(cfg: fdl.Config[Trainer], theta: float = 10_000.0) -> None:
-    """Queries and keys are turned by their positions, by one RoPE for all layers."""
+    """Use rotary position embeddings, with one RoPE for all layers."""
     use_no_positions(cfg)
     rope = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=Theta.new(theta))
     for attention in find(cfg.model, *ATTENTIONS):
         attention.rope = rope
         if fdl.get_callable(attention) is LatentAttention:
-            turn_a_share(rope, attention.rope_head_dim)
+            fit_rope(rope, attention.rope_head_dim)
 
 
 def use_alibi(cfg: fdl.Config[Trainer]) -> None:
-    """Each score falls with the distance, in each head at a rate of its own."""
+    """Use ALiBi: scores fall with the distance, at a rate per head."""
     use_no_positions(cfg)
     alibi = fdl.Config(ALiBi)
     for attention in find(cfg.model, *ATTENTIONS):
@@ -36,7 +36,7 @@ def use_alibi(cfg: fdl.Config[Trainer]) -> None:
 
 
 def use_learned_positions(cfg: fdl.Config[Trainer]) -> None:
-    """Each position has a learned vector, added to the token's."""
+    """Add a learned vector for each position to the embedding."""
     use_no_positions(cfg)
     for embedding in find(cfg.model, Embedding):
         embedding.positions = fdl.Config(
@@ -48,14 +48,14 @@ def use_learned_positions(cfg: fdl.Config[Trainer]) -> None:
 
 
 def use_sinusoidal_positions(cfg: fdl.Config[Trainer]) -> None:
-    """Each position has a vector of sines and cosines, added to the token's."""
+    """Add sines and cosines of the position to the embedding."""
     use_no_positions(cfg)
     for embedding in find(cfg.model, Embedding):
         embedding.positions = fdl.Config(SinusoidalPositions, hidden_dim=HiddenDim.new())
 
 
 def use_no_positions(cfg: fdl.Config[Trainer]) -> None:
-    """Nothing tells where a token stands but the mask (NoPE, arXiv:2305.19466)."""
+    """Use no position information but the causal mask (NoPE, arXiv:2305.19466)."""
     for attention in find(cfg.model, *ATTENTIONS):
         attention.rope = None
         forget_alibi(attention)

@@ -1,4 +1,4 @@
-"""How long, how fast and on what a model learns."""
+"""Length of a run, number format, text and tokenizer."""
 
 import math
 
@@ -15,7 +15,7 @@ from fidgpt.train import Float32, Samples, Trainer
 
 
 def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
-    """A few steps on short sequences: everything is touched, nothing is learned."""
+    """Run a few steps on short sequences, to check that everything works."""
     cfg.num_steps = num_steps
     cfg.batch_size = 2
     cfg.seq_len = 32
@@ -28,18 +28,17 @@ def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
 def train_for(
     cfg: fdl.Config[Trainer], tokens: int | None = None, tokens_per_parameter: float | None = None
 ) -> None:
-    """Trains for so many tokens, from which the number of steps follows, whatever a batch holds.
+    """Train for a number of tokens, from which the number of steps is derived.
 
-    Where batches or sequences grow, those of their full size are counted.
+    Growing batches and sequences count with their full size.
 
     Args:
       cfg: the graph to change.
-      tokens: of the whole run; 100 million where nothing is given.
-      tokens_per_parameter: in place of `tokens`; 20 is about what a model of a given compute wants
-        (Hoffmann et al., 2022, arXiv:2203.15556). All parameters count that a token is computed
-        with: tables of embeddings too, which nanochat's ratio leaves out, and of a mixture of
-        experts those that a token goes to. It is the model as it is now that is counted, on the
-        meta device, so say its size before.
+      tokens: of the whole run; defaults to 100 million.
+      tokens_per_parameter: replaces `tokens`; about 20 is compute-optimal (Hoffmann et al., 2022,
+        arXiv:2203.15556). Counts all parameters that a token uses: embeddings, which nanochat's
+        ratio excludes, and the active experts of a mixture. The current model is counted, on the
+        meta device, so set its size first.
     """
     if tokens is not None and tokens_per_parameter is not None:
         raise ConfigError(f"{tokens=} and {tokens_per_parameter=} say the same: leave one out.")
@@ -57,7 +56,7 @@ def train_for(
 
 
 def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
-    """Every learning rate times a factor."""
+    """Multiply every learning rate by a factor."""
     for part, key in tagged(cfg, LearningRate):
         given = fdl.ordered_arguments(part)
         if key in given:
@@ -65,18 +64,18 @@ def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
 
 
 def use_float32(cfg: fdl.Config[Trainer]) -> None:
-    """Everything is computed in float32, whatever the machine could do."""
+    """Compute in float32."""
     cfg.precision = fdl.Config(Float32)
 
 
 def use_bytes(cfg: fdl.Config[Trainer]) -> None:
-    """Tokens are bytes: no tokenizer is trained."""
+    """Use bytes as tokens, without training a tokenizer."""
     swap_all(cfg, fdl.get_callable(own_corpus(cfg).tokenizer), by=ByteTokenizer)
     cfg.vocab_size = 257 + len(own_corpus(cfg).tokenizer.special_tokens)
 
 
 def use_text(cfg: fdl.Config[Trainer], path: str, text_field: str = "text") -> None:
-    """Learns from files of your own: text, JSON lines, Parquet, or a folder of them."""
+    """Train on files: text, JSON lines, Parquet, or a folder of them."""
     own_corpus(cfg).source = fdl.Config(TextFiles, path, text_field=text_field)
 
 
@@ -87,14 +86,14 @@ def use_hub_text(
     split: str = "train",
     text_field: str = "text",
 ) -> None:
-    """Learns from a dataset of Hugging Face's hub, which is streamed.
+    """Train on a dataset of the Hugging Face hub, which is streamed.
 
     Args:
       cfg: the graph to change.
       path: the dataset, such as HuggingFaceFW/fineweb-edu.
-      name: of the configuration, where the dataset has several.
+      name: of the configuration, if the dataset has several.
       split: of the dataset.
-      text_field: the column that holds the text.
+      text_field: column of the text.
     """
     source = fdl.Config(HubDataset, path, split=split, text_field=text_field)
     if name is not None:

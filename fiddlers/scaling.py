@@ -1,11 +1,11 @@
-"""How numbers that belong together move together when a model grows."""
+"""Scaling of hyperparameters with the size of a model."""
 
 import math
 
 import fiddle as fdl
 
 from fidgpt.fiddlers.attention import ATTENTIONS
-from fidgpt.fiddlers.optimizers import deal
+from fidgpt.fiddlers.optimizers import set_groups
 from fidgpt.graph import ConfigError, find, parts
 from fidgpt.graph.fiddle import parameter_names, raw_arguments
 from fidgpt.model import (
@@ -23,7 +23,7 @@ from fidgpt.train import Trainer
 
 
 def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
-    """So many times as many layers, of the same pattern."""
+    """Multiply the number of layers, keeping their pattern."""
     if not 0 < factor < math.inf:
         raise ConfigError(f"{factor=} must be above 0, and finite.")
     for model in find(cfg, Transformer):
@@ -33,12 +33,12 @@ def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
 
 
 def make_depth(cfg: fdl.Config[Trainer], depth: int = 12) -> None:
-    """One dial for a whole run: width, heads, length, batch and learning rate follow the depth.
+    """Set width, heads, tokens, batch size and learning rate from the depth alone.
 
-    The model is 64 times as wide as it is deep, with heads of 64, and reads 20 tokens for each
-    parameter of its layers (Hoffmann et al., 2022, arXiv:2203.15556). From the floating-point
-    operations C that this takes follow the tokens of a batch, 0.2920 C^0.3271, and the learning
-    rate, 0.3118 C^-0.1250 (DeepSeek LLM, 2024, arXiv:2401.02954, section 3.1).
+    The width is 64 times the depth, with heads of 64, and the run has 20 tokens for each parameter
+    of the layers (Hoffmann et al., 2022, arXiv:2203.15556). The floating-point operations C of the
+    run determine the tokens of a batch, 0.2920 C^0.3271, and the learning rate, 0.3118 C^-0.1250
+    (DeepSeek LLM, 2024, arXiv:2401.02954, section 3.1).
     """
     if depth < 1:
         raise ConfigError(f"{depth=} leaves no layer: use 1 or more.")
@@ -58,13 +58,13 @@ def make_depth(cfg: fdl.Config[Trainer], depth: int = 12) -> None:
 
 
 def use_mup(cfg: fdl.Config[Trainer], base_dim: int = 256, base_head_dim: int = 64) -> None:
-    """What is good at a width of `base_dim` stays good at any (maximal update parametrisation).
+    """Use maximal update parametrization, so that hyperparameters transfer across widths.
 
-    Hidden matrices start and learn by the width, and logits and scores are scaled
-    (Yang et al., 2022, arXiv:2203.03466). At `base_dim` it changes nothing but scores of heads
-    that are not of `base_head_dim`.
+    Initialization and learning rate of hidden matrices, scores and logits are scaled by the width
+    (Yang et al., 2022, arXiv:2203.03466). At `base_dim` this only changes the scores of heads whose
+    size is not `base_head_dim`.
     """
-    deal(cfg, fdl.Partial(mup_groups, base_dim=base_dim))
+    set_groups(cfg, fdl.Partial(mup_groups, base_dim=base_dim))
     _start_by_width(cfg, base_dim)
     for attention in find(cfg.model, *ATTENTIONS):
         attention.scale = fdl.Config(
@@ -75,7 +75,7 @@ def use_mup(cfg: fdl.Config[Trainer], base_dim: int = 256, base_head_dim: int = 
 
 
 def _start_by_width(cfg: fdl.Config[Trainer], base_dim: int) -> None:
-    """What blocks are made of starts as muP asks, with the deviation that was said."""
+    """Initialize the matrices of blocks by muP, from their current deviation."""
     std = cfg.model.embedding.weight.init.std
     start = fdl.Config(
         MuP, hidden_dim=HiddenDim.new(), base_dim=base_dim, base_std=InitStd.new(std)
@@ -84,14 +84,14 @@ def _start_by_width(cfg: fdl.Config[Trainer], base_dim: int) -> None:
         part = node.value
         names = parameter_names(part)
         if "init" not in names or "hidden_dim" not in names:
-            continue  # a DepthScaled, which is told below, or a table
+            continue  # a DepthScaled, which is handled below, or a table
         part.init = start
         if "out_init" in names and fdl.get_callable(part.out_init or start) is DepthScaled:
             part.out_init.init = start
 
 
 def _let_follow(part: fdl.Buildable) -> None:
-    """Sizes that were said as numbers, for another width, follow the width."""
+    """Let sizes that were set as numbers for another width follow the width."""
     for name in {"num_heads", "num_kv_heads", "ffn_dim"} & raw_arguments(part).keys():
         if name == "num_kv_heads" and isinstance(part.num_kv_heads, int):
             part.num_kv_heads = fdl.Config(

@@ -1,4 +1,4 @@
-"""How the learning rate rises and falls over a run."""
+"""Learning-rate schedules."""
 
 from typing import Any
 
@@ -22,8 +22,7 @@ from fidgpt.optim import (
 from fidgpt.tags import NumSteps, WarmupSteps
 from fidgpt.train import Trainer
 
-# What the schedules that have a name are, as phases: the shape of their decay, and the floor that
-# they go down to unless it is said.
+# Schedules as phases: the shape of their decay, and the default of its minimum.
 _AS_PHASES: dict[Any, tuple[Any, float]] = {
     WarmupCosine: (CosineDecay, 0.1),
     WarmupStableDecay: (LinearDecay, 0.0),
@@ -33,51 +32,51 @@ _RENAMED = {"warmup_steps": "warmup", "decay_steps": "decay", "min_ratio": "min_
 
 
 def use_constant(cfg: fdl.Config[Trainer]) -> None:
-    """The learning rate rises and stays."""
+    """Use a constant learning rate after the warm-up."""
     _fall(cfg, fdl.Config(NoDecay))
 
 
 def use_cosine(cfg: fdl.Config[Trainer], min_lr_ratio: float = 0.1) -> None:
-    """The learning rate rises, then falls along half a cosine."""
+    """Use cosine decay after the warm-up."""
     _fall(cfg, fdl.Config(CosineDecay), min_lr_ratio=min_lr_ratio)
 
 
 def use_linear(cfg: fdl.Config[Trainer], min_lr_ratio: float = 0.1) -> None:
-    """The learning rate rises, then falls in a line."""
+    """Use linear decay after the warm-up."""
     _fall(cfg, fdl.Config(LinearDecay), min_lr_ratio=min_lr_ratio)
 
 
 def use_polynomial(cfg: fdl.Config[Trainer], power: float = 2.0, min_lr_ratio: float = 0.1) -> None:
-    """The learning rate rises, then falls as a power of what is left of the run."""
+    """Use polynomial decay after the warm-up."""
     _fall(cfg, fdl.Config(PolynomialDecay, power=power), min_lr_ratio=min_lr_ratio)
 
 
 def use_inverse(cfg: fdl.Config[Trainer], min_lr_ratio: float = 0.1) -> None:
-    """The learning rate rises, then its inverse rises in a line."""
+    """Use a decay whose inverse grows linearly, after the warm-up."""
     _fall(cfg, fdl.Config(InverseDecay), min_lr_ratio=min_lr_ratio)
 
 
 def use_inverse_sqrt(
     cfg: fdl.Config[Trainer], timescale: int | None = None, min_lr_ratio: float = 0.0
 ) -> None:
-    """The learning rate rises, then falls as one over the square root of the step.
+    """Use inverse square-root decay after the warm-up.
 
     Args:
       cfg: the graph to change.
-      timescale: steps after which it begins to fall; those of the warm-up unless given.
-      min_lr_ratio: share of the peak below which it does not fall.
+      timescale: steps after which the decay begins; defaults to the warm-up.
+      min_lr_ratio: minimum as a fraction of the peak.
     """
     shape = fdl.Config(InverseSqrtDecay, timescale=timescale)
     _fall(cfg, shape, min_lr_ratio=min_lr_ratio)
 
 
 def use_wsd(cfg: fdl.Config[Trainer], decay_ratio: float = 0.2, min_lr_ratio: float = 0.0) -> None:
-    """The learning rate rises, stays, and falls in a line over the last part: a trapezoid.
+    """Use warm-up, a stable phase and linear decay (WSD, a trapezoid).
 
     Args:
       cfg: the graph to change.
-      decay_ratio: share of the run that the fall takes; `schedule.decay` says it in steps.
-      min_lr_ratio: share of the peak that is left in the end.
+      decay_ratio: length of the decay as a fraction of the run; `schedule.decay` sets steps.
+      min_lr_ratio: fraction of the peak at the end.
     """
     _fall(cfg, fdl.Config(LinearDecay), decay=_share(decay_ratio), min_lr_ratio=min_lr_ratio)
 
@@ -88,16 +87,16 @@ def use_wsd_s(
     decay_ratio: float = 0.1,
     min_lr_ratio: float = 0.1,
 ) -> None:
-    """The learning rate stays, and falls for a short while at the end of each cycle (WSD-S).
+    """Use a stable rate with a short decay at the end of each cycle (WSD-S).
 
-    Every end of a cycle is a model as good as if the run had been planned to end there
-    (Wen et al., 2024, arXiv:2410.05192).
+    The end of each cycle is a model as good as if the run had been planned to end there (Wen et
+    al., 2024, arXiv:2410.05192).
 
     Args:
       cfg: the graph to change.
-      cycles: how many, or the steps at which they end.
-      decay_ratio: share of a cycle that the fall takes; `schedule.decay` says it in steps.
-      min_lr_ratio: share of the peak at the end of a cycle.
+      cycles: number of cycles, or the steps at which they end.
+      decay_ratio: length of the decay as a fraction of a cycle; `schedule.decay` sets steps.
+      min_lr_ratio: fraction of the peak at the end of a cycle.
     """
     _fall(cfg, fdl.Config(InverseDecay), decay=_share(decay_ratio), min_lr_ratio=min_lr_ratio)
     use_cycles(cfg, cycles=cycles)
@@ -109,13 +108,13 @@ def use_cycles(
     cycle_length: int | float | list[int] | None = None,
     rewarmup: int | float = 0.0,
 ) -> None:
-    """The schedule is gone through more than once.
+    """Repeat the schedule in cycles.
 
     Args:
       cfg: the graph to change.
-      cycles: how many times, or the steps at which cycles end; 2 where nothing is given.
-      cycle_length: how long a cycle is instead, as steps or as a share of the run, or all lengths.
-      rewarmup: of every cycle but the first, as steps or as a share of it; 0 jumps to the peak.
+      cycles: number of cycles, or the steps at which they end; defaults to 2.
+      cycle_length: instead, the length in steps or as a fraction of the run, or all lengths.
+      rewarmup: warm-up of later cycles, in steps or as a fraction; 0 jumps to the peak.
     """
     if cycles is None and cycle_length is None:
         cycles = 2
@@ -124,12 +123,12 @@ def use_cycles(
 
 
 def set_warmup(cfg: fdl.Config[Trainer], warmup: int | float = 0.1) -> None:
-    """The learning rate rises for so many steps, or for a share of the first cycle."""
+    """Set the warm-up, in steps or as a fraction of the first cycle."""
     _phases(cfg).warmup = warmup
 
 
 def _share(decay_ratio: float) -> float:
-    """A ratio as a float, since a schedule takes whole numbers and what is above 1 for steps."""
+    """Return a ratio as a float, since schedules take integers for steps."""
     if not 0 <= decay_ratio <= 1:
         raise ConfigError(
             f"{decay_ratio=} must be a share, from 0 to 1. For a fall of so many steps, set "
@@ -150,15 +149,15 @@ def _fall(
 
 
 def _phases(cfg: fdl.Config[Trainer]) -> fdl.Config[Phases]:
-    """The schedule as phases, with all that it says, put in place where it was not yet."""
+    """Return the schedule as `Phases`, replacing an equivalent one in the config."""
     old = cfg.schedule
     kind = fdl.get_callable(old)
     if kind is Phases:
         return old
     if kind not in _AS_PHASES:
         raise ConfigError(
-            f"the schedule is {title(old)}, of which nobody knows warm-up and decay: put a "
-            "schedule of fidgpt.optim in its place first, such as use:schedule=WarmupCosine."
+            f"the schedule is {title(old)}, without a known warm-up and decay: replace it by a "
+            "schedule of fidgpt.optim first, such as use:schedule=WarmupCosine."
         )
     shape, floor = _AS_PHASES[kind]
     new = swapped(old, Phases, renamed=_RENAMED)

@@ -1,4 +1,4 @@
-"""GPT-2's sizes for any model: width and depth; everything else follows."""
+"""GPT-2's sizes, for any model."""
 
 import fiddle as fdl
 
@@ -6,22 +6,22 @@ from fidgpt.train import Trainer
 
 
 def make_small(cfg: fdl.Config[Trainer]) -> None:
-    """As wide and deep as GPT-2 small: 12 layers of 768."""
+    """Set width and depth of GPT-2 small: 12 layers of 768."""
     _make(cfg, hidden_dim=768, num_layers=12)
 
 
 def make_medium(cfg: fdl.Config[Trainer]) -> None:
-    """As wide and deep as GPT-2 medium: 24 layers of 1,024."""
+    """Set width and depth of GPT-2 medium: 24 layers of 1,024."""
     _make(cfg, hidden_dim=1024, num_layers=24)
 
 
 def make_large(cfg: fdl.Config[Trainer]) -> None:
-    """As wide and deep as GPT-2 large: 36 layers of 1,280."""
+    """Set width and depth of GPT-2 large: 36 layers of 1,280."""
     _make(cfg, hidden_dim=1280, num_layers=36)
 
 
 def make_xl(cfg: fdl.Config[Trainer]) -> None:
-    """As wide and deep as GPT-2 XL: 48 layers of 1,600."""
+    """Set width and depth of GPT-2 XL: 48 layers of 1,600."""
     _make(cfg, hidden_dim=1600, num_layers=48)
 
 

@@ -1,4 +1,4 @@
-"""What happens around an optimizer step: clipping, steps left out, averages, and what is seen."""
+"""Steps of the optimizer: clipping, skipping, averaging, measuring."""
 
 import fiddle as fdl
 
@@ -17,50 +17,50 @@ from fidgpt.train import (
 
 
 def use_value_clipping(cfg: fdl.Config[Trainer], max_grad_value: float = 1.0) -> None:
-    """No number of a gradient is further from zero than this, before the norm is clipped."""
+    """Clip each element of a gradient, before its norm is clipped."""
     cfg.gradient_transform = fdl.Config(
         ClipByValue, max_grad_value=MaxGradValue.new(max_grad_value)
     )
 
 
 def use_skip_step(cfg: fdl.Config[Trainer], window: int = 128, num_deviations: float = 6.0) -> None:
-    """Leaves out steps whose loss or gradient norm is far above those before (OLMo).
+    """Skip steps whose loss or gradient norm is an outlier (OLMo).
 
     Args:
       cfg: the graph to change.
-      window: steps that a step is compared with.
+      window: number of previous steps to compare with.
       num_deviations: standard deviations above their mean.
     """
     cfg.guard = fdl.Config(SkipOutliers, window=window, num_deviations=num_deviations)
 
 
 def use_divergence_skip(cfg: fdl.Config[Trainer], most: int = 10) -> None:
-    """A step whose loss or gradients are no numbers is left out.
+    """Skip steps with NaN or inf in loss or gradients.
 
     Args:
       cfg: the graph to change.
-      most: such steps in a row; the run ends at the next one.
+      most: maximum number in a row, after which the run stops.
     """
     cfg.divergence = fdl.Config(SkipDiverged, most=most)
 
 
 def use_roll_back(cfg: fdl.Config[Trainer], most: int = 3, skip_batches: int = 0) -> None:
-    """A run that diverges goes back to its last checkpoint, and reads other batches (PaLM).
+    """On divergence, return to the last checkpoint and skip batches (PaLM).
 
     Args:
       cfg: the graph to change.
-      most: times in a run; it ends at the next one.
-      skip_batches: how many are left out after the one that did harm.
+      most: maximum number per run, after which it stops.
+      skip_batches: number of batches to skip after the one that diverged.
     """
     cfg.divergence = fdl.Config(RollBack, most=most, skip_batches=skip_batches)
 
 
 def use_ema(cfg: fdl.Config[Trainer], beta: float = 0.999) -> None:
-    """Keeps an exponential moving average of the weights, and measures it too.
+    """Keep an exponential moving average of the weights, and evaluate it too.
 
     Args:
       cfg: the graph to change.
-      beta: share of the average that stays at each step.
+      beta: decay rate of the average per step.
     """
     cfg.average = fdl.Config(Ema, beta=AverageBeta.new(beta))
 
@@ -71,13 +71,13 @@ def use_ema_decay_sqrt(
     switch_ratio: float = 0.8,
     decay_ratio: float = 0.2,
 ) -> None:
-    """Keeps an average of weights in which steps count less and less after a switch.
+    """Keep an average of the weights with a 1 - sqrt decay after a switch.
 
     Args:
       cfg: the graph to change.
-      beta: weights count 1 - beta before the switch.
-      switch_ratio: share of the run before the switch; `average.switch_step` says it in steps.
-      decay_ratio: share of the run over which steps lose their weight; `average.decay_steps`.
+      beta: decay rate before the switch.
+      switch_ratio: fraction of the run before the switch; see `average.switch_step`.
+      decay_ratio: fraction of the run of the decay; see `average.decay_steps`.
     """
     cfg.average = fdl.Config(
         EmaDecaySqrt,
@@ -88,21 +88,21 @@ def use_ema_decay_sqrt(
 
 
 def use_step_meters(cfg: fdl.Config[Trainer], every: int = 10) -> None:
-    """Gradient norm, learning rate and update-to-weight ratio of each group of parameters.
+    """Log gradient norm, learning rate and update-to-weight ratio of each parameter group.
 
     Args:
       cfg: the graph to change.
-      every: steps between two measurements.
+      every: steps between measurements.
     """
     cfg.meters = fdl.Config(StepMeters, every=every)
 
 
 def use_weight_decay_schedule(cfg: fdl.Config[Trainer], min_ratio: float = 0.0) -> None:
-    """Weight decay falls along half a cosine over the run.
+    """Decay the weight decay along half a cosine over the run.
 
     Args:
       cfg: the graph to change.
-      min_ratio: what is left of it in the end.
+      min_ratio: fraction that is left at the end.
     """
     cfg.schedules = {
         "weight_decay": fdl.Config(

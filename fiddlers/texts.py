@@ -1,4 +1,4 @@
-"""Where in a graph the text is that a config trains on, and others with the same tokens."""
+"""The text that a config trains on."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from fidgpt.data import (
 )
 
 OWN = "own"  # the name of that text in a mixture
-AROUND = (Prefetch, GrowingSequence, GrowingBatch)  # what a stream is put into, the outermost first
+WRAPPERS = (Prefetch, GrowingSequence, GrowingBatch)  # of streams, outermost first
 
 
 def own_corpus(cfg: fdl.Config[Any]) -> fdl.Buildable:
-    """The text that the config itself names, whatever was put around it or beside it."""
+    """Return the corpus of the config's own text, inside of all wrappers and mixtures."""
     stream = cfg.data
-    while fdl.get_callable(stream) in (Mixture, *AROUND):
+    while fdl.get_callable(stream) in (Mixture, *WRAPPERS):
         if fdl.get_callable(stream) is Mixture:
             stream = stream.streams[OWN if OWN in stream.streams else min(stream.streams)]
         else:
@@ -30,7 +30,7 @@ def own_corpus(cfg: fdl.Config[Any]) -> fdl.Buildable:
 
 
 def text_like(corpus: fdl.Buildable, path: str, *, text_field: str) -> fdl.Config[Corpus]:
-    """Files with the tokens of another corpus."""
+    """Return a corpus of files with the tokenizer of another corpus."""
     own = fdl.Config(Corpus, source=fdl.Config(TextFiles, path, text_field=text_field))
     own.tokenizer = fdl.Config(CorpusTokenizer, corpus)
     return own

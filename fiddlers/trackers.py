@@ -1,4 +1,4 @@
-"""Where a run shows itself, besides the terminal and its own metrics.jsonl."""
+"""Experiment trackers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,19 +13,19 @@ _ORDER: list[Callable[..., Tracker]] = [MLflow, TensorBoard, Trackio, WandB]
 def use_mlflow(
     cfg: fdl.Config[Trainer], experiment: str = "fidgpt", tracking_uri: str | None = None
 ) -> None:
-    """MLflow hears of the run: in `mlflow.db` beside it, or on the server of `tracking_uri`."""
+    """Log to MLflow: to `mlflow.db` beside the run, or the server at `tracking_uri`."""
     _add(cfg, fdl.Config(MLflow, experiment=experiment, tracking_uri=tracking_uri))
 
 
 def use_tensorboard(cfg: fdl.Config[Trainer]) -> None:
-    """TensorBoard reads the run in its directory."""
+    """Write TensorBoard logs into the run's directory."""
     _add(cfg, fdl.Config(TensorBoard))
 
 
 def use_trackio(
     cfg: fdl.Config[Trainer], project: str = "fidgpt", space: str | None = None
 ) -> None:
-    """Trackio hears of the run: on this machine, or in a Space of Hugging Face's."""
+    """Log to Trackio, on this machine or in a Hugging Face Space."""
     _add(cfg, fdl.Config(Trackio, project=project, space=space))
 
 
@@ -35,12 +35,12 @@ def use_wandb(
     entity: str | None = None,
     mode: str | None = None,
 ) -> None:
-    """Weights & Biases hears of the run; offline where no account is known, or `mode` says so."""
+    """Log to Weights & Biases; offline without an account or with `mode`."""
     _add(cfg, fdl.Config(WandB, project=project, entity=entity, mode=mode))
 
 
 def _add(cfg: fdl.Config[Trainer], tracker: fdl.Config) -> None:
-    """Behind those that there are, in one order whoever comes first; in place of its own kind."""
+    """Add a tracker in a fixed order, replacing one of its kind."""
     others = [one for one in cfg.trackers if _kind(one) is not _kind(tracker)]
     known = sorted(
         (one for one in [*others, tracker] if _kind(one) in _ORDER),

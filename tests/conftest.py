@@ -52,7 +52,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups | None:
-    """Groups stay together, as `--dist=loadgroup` says, and what is done is not counted again."""
+    """Groups stay together, as with `--dist=loadgroup`, and what is done is not counted again."""
     return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
@@ -68,7 +68,7 @@ def default_sighup() -> Iterator[None]:
 def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`golden(name, text)` fails, with a diff, unless tests/goldens/NAME.txt holds `text`.
 
-    What `explain` says of the new lines, where it is given, stands below the diff.
+    The text of `explain` for the new lines, where it is given, stands below the diff.
     """
     update = bool(request.config.getoption("--update-goldens"))
 

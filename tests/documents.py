@@ -91,7 +91,7 @@ def matches(shown: str, output: str) -> bool:
 
 @dataclass
 class Reader:
-    """Somebody who types what a document says, in a directory of their own."""
+    """A user who runs the commands of a document, in an own directory."""
 
     directory: Path
     names: dict[str, object] = field(default_factory=lambda: {"__name__": "__main__"})

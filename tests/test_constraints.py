@@ -24,7 +24,7 @@ def test_every_broken_constraint_of_a_run_is_named_in_one_go(
     message = str(caught.value)
     assert "model.blocks[0].attention (Attention): hidden_dim=1000 is not a whole number" in message
     assert "schedule (WarmupCosine): warmup_steps=10000000 does not fit into" in message
-    assert "batch_size=8 cannot be dealt out evenly to world_size=3" in message
+    assert "batch_size=8 cannot be split evenly over world_size=3" in message
     assert "is longer than the 16 positions that model.embedding.positions learns" in message
 
 
@@ -34,7 +34,7 @@ def test_a_batch_of_whole_shares_passes(monkeypatch: pytest.MonkeyPatch) -> None
     build_trainer(base())
 
 
-def test_a_growing_batch_is_dealt_out_evenly_from_its_first_size_on(
+def test_all_sizes_of_a_growing_batch_divide_evenly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -81,8 +81,8 @@ def test_each_constraint_is_listed() -> None:
     assert sorted(defined) == sorted(constraints.__all__)
 
 
-@pytest.mark.parametrize("said", ["abc", "0", "-2", ""])
-def test_a_world_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setenv("WORLD_SIZE", said)
-    with pytest.raises(ValueError, match=f"WORLD_SIZE={said} in the environment is no number"):
-        constraints.batch_is_dealt_evenly(base())
+@pytest.mark.parametrize("value", ["abc", "0", "-2", ""])
+def test_a_world_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", value)
+    with pytest.raises(ValueError, match=f"WORLD_SIZE={value} in the environment must be"):
+        constraints.batch_divides_evenly(base())

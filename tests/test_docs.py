@@ -18,7 +18,7 @@ def test_every_step_of_a_page_does_what_it_shows(page: Path, tmp_path: Path) -> 
     someone.directory.mkdir()
     steps = steps_of(page.read_text(encoding="utf-8"))
     assert steps
-    wrong = [told for step in steps if not step.is_passed_over and (told := _wrong(step, someone))]
+    wrong = [text for step in steps if not step.is_passed_over and (text := _wrong(step, someone))]
     assert not wrong, "\n\n".join(wrong)
 
 
@@ -60,7 +60,7 @@ def test_the_page_of_models_names_every_family_and_feature() -> None:
     assert features - named <= {"unroll"}
 
 
-def test_what_is_passed_over_says_why_or_cannot_be_run_here() -> None:
+def test_skipped_steps_have_a_reason() -> None:
     steps = steps_of(
         "```sh\nmake train\ntorchrun train.py\npython train.py # not run: takes an hour\n"
         "python train.py\ncat file\n```\n"

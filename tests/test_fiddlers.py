@@ -55,8 +55,8 @@ ALREADY_SO: dict[str, Collection[str]] = {
     "use_swiglu": {*TIED} - GEMMA - {"gpt2_124m"},
 }
 
-# Where a fiddler and a family do not go together: heads do not fill the width, or are not dealt
-# evenly to keys.
+# Where a fiddler and a family do not go together: heads do not fill the width, or cannot be split
+# evenly over key heads.
 REFUSED: dict[str, Collection[str]] = {
     "make_small": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b"},
     "make_medium": {"olmo2_1b"},
@@ -167,7 +167,7 @@ def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) ->
 
 @pytest.mark.parametrize("config", tiered(MIXTURES, {"deepseek_v3"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
-def test_a_fiddler_applies_to_a_published_mixture_or_says_why_not(name: str, config: str) -> None:
+def test_a_fiddler_applies_to_a_published_mixture_or_is_refused(name: str, config: str) -> None:
     cfg = family(config)
     cfg.model.num_layers += len(cfg.model.first_blocks)
     try:
@@ -230,7 +230,7 @@ def test_every_config_that_is_named_here_is_there() -> None:
 
 
 def test_arguments_are_literals_with_defaults() -> None:
-    """So that all of a fiddler can be said on a command line."""
+    """All arguments of fiddlers can be set on a command line."""
     required = {
         (name, parameter.name)
         for name in fiddlers.__all__

@@ -117,5 +117,5 @@ class Own:
 def test_a_custom_schedule_has_no_known_phases() -> None:
     cfg = base()
     cfg.schedule = fdl.Config(Own)
-    with pytest.raises(ConfigError, match="the schedule is Own, of which nobody knows warm-up"):
+    with pytest.raises(ConfigError, match="the schedule is Own, without a known warm-up"):
         fiddlers.use_linear(cfg)

@@ -114,7 +114,7 @@ def test_no_gradient_flows_to_the_future():
     assert (x.grad[:, :5] != 0).any(-1).all()
 
 
-def test_heads_follow_the_width_unless_said():
+def test_the_number_of_heads_defaults_to_the_width():
     assert attention().num_heads == HEADS
     wide = attention(num_heads=6)
     assert wide.query.weight.shape == (6 * HEAD_DIM, HIDDEN)
@@ -348,7 +348,7 @@ def expected() -> dict[tuple[str, str, str], Tensor]:
 
 
 def present(layout: str) -> Tensor:
-    """Where a query is a token: what the others get is nobody's affair."""
+    """Whether a query is a token; results for padding are arbitrary."""
     return (
         (LAYOUTS[layout].positions >= 0).view(-1, 1, MASK_SEQ, 1).expand(2, MASK_HEADS, MASK_SEQ, 3)
     )

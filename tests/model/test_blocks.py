@@ -60,7 +60,7 @@ def parallel(x, p, scale):
 @pytest.mark.parametrize(
     ("kind", "formula"), [(Block, pre), (PostNormBlock, post), (ParallelBlock, parallel)]
 )
-def test_a_block_adds_its_branches_as_its_formula_says(kind, formula, scale):
+def test_a_block_computes_its_formula(kind, formula, scale):
     made, x = parts(), torch.randn(2, 3, WIDTH)
     block = kind(**made, branch_scale=scale)
     torch.testing.assert_close(block(x), formula(x, made, scale))
@@ -90,7 +90,7 @@ def test_shared_gives_every_layer_one_block():
 
 
 class Numbered(nn.Module):
-    """Adds its number, so that a sum tells which blocks ran."""
+    """Adds its number, so that sums show which blocks ran."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

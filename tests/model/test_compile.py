@@ -108,8 +108,8 @@ def results(*names, layers, compiling):
     with collecting() as reports:
         loss = NextToken(trainer.model, trainer.loss).train()(batch)
     loss.backward()
-    told = [*reports.metrics.values(), *reports.tallies.values()]
-    return [loss, *told, *(p.grad for p in trainer.model.parameters())]
+    reported = [*reports.metrics.values(), *reports.tallies.values()]
+    return [loss, *reported, *(p.grad for p in trainer.model.parameters())]
 
 for names in [(), ("use_recompute",), ("use_moe", "use_selective_recompute")]:
     counts = []
@@ -155,7 +155,7 @@ class Passing(torch.nn.Module):
         return x
 
 
-def test_without_a_compiler_the_first_step_says_so(monkeypatch):
+def test_a_missing_compiler_is_reported(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     block = Compile(plain, mode="default")()
     x = torch.ones(1, 2, 3, requires_grad=True)
@@ -277,11 +277,11 @@ def passed(*fiddlers: Fiddler) -> Pass:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), collecting() as reports:
         loss = NextToken(trainer.model, trainer.loss).train()(batch)
     loss.backward()
-    told = [x.tolist() for x in (*reports.metrics.values(), *reports.tallies.values())]
+    reported = [x.tolist() for x in (*reports.metrics.values(), *reports.tallies.values())]
     gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
     activations = trainer.facts().memory.activations
     assert activations is not None
-    return Pass(loss, gradients, told, sum(saved.values()), activations.kept)
+    return Pass(loss, gradients, reported, sum(saved.values()), activations.kept)
 
 
 def every_other(cfg: fdl.Config) -> None:
@@ -344,7 +344,7 @@ def test_linear_maps_whose_sizes_fit_are_converted_and_keep_their_names():
     assert not {"odd", "adapted"} & converted
 
 
-def test_without_such_a_gpu_the_first_step_says_so():
+def test_a_missing_float8_gpu_is_reported():
     block = Float8(maps)()
     with pytest.raises(MachineError, match=r"a cpu does not support float8.*capability 8\.9"):
         block.get_submodule("fits")(torch.ones(2, 32))
@@ -360,7 +360,7 @@ def test_a_run_that_no_machine_here_can_compute_leaves_no_directory(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_without_torchao_it_says_how_to_get_it(monkeypatch):
+def test_missing_torchao_is_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     monkeypatch.setitem(sys.modules, "torchao.float8", None)

@@ -193,7 +193,7 @@ def test_a_module_that_every_layer_holds_computes_in_every_layer() -> None:
 
 
 class Summing(nn.Module):
-    """An attention of somebody's own, which says nothing of the products it computes."""
+    """A custom mixer that does not declare its operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,23 +205,23 @@ class Summing(nn.Module):
 
 
 class Assignment(Summing):
-    """The same, which says it."""
+    """The same with a declaration."""
 
     def own_flops_per_token(self, seq_len: int) -> int:
         return 4 * seq_len * HIDDEN
 
 
 def test_what_a_part_does_not_say_is_measured() -> None:
-    mute, saying = (on_meta(partial(model, kind)) for kind in (Summing, Assignment))
+    undeclared, declared = (on_meta(partial(model, kind)) for kind in (Summing, Assignment))
     own = 4 * SEQ * HIDDEN
     paths = [f"blocks.{layer}.attention" for layer in range(LAYERS)]
-    assert undeclared_flops(mute, seq_len=SEQ) == dict.fromkeys(paths, own)
-    assert undeclared_flops(saying, seq_len=SEQ) == {}
-    difference = flops_per_token(saying, seq_len=SEQ) - flops_per_token(mute, seq_len=SEQ)
+    assert undeclared_flops(undeclared, seq_len=SEQ) == dict.fromkeys(paths, own)
+    assert undeclared_flops(declared, seq_len=SEQ) == {}
+    difference = flops_per_token(declared, seq_len=SEQ) - flops_per_token(undeclared, seq_len=SEQ)
     assert difference == LAYERS * own
 
 
-def test_a_model_that_says_something_itself_speaks_for_none_of_its_parts() -> None:
+def test_a_declaration_of_a_model_does_not_cover_its_parts() -> None:
     class Speaking(Transformer):
         def own_flops_per_token(self, seq_len: int) -> int:
             return 1
@@ -233,9 +233,9 @@ def test_a_model_that_says_something_itself_speaks_for_none_of_its_parts() -> No
 
 def test_places_add_up_to_the_model() -> None:
     module = on_meta(partial(model, Summing, MLPS["mixture"]))
-    unsaid = undeclared_flops(module, seq_len=SEQ)
-    places = cost_by_place(module, seq_len=SEQ, measured=unsaid)
-    total = flops_per_token(module, seq_len=SEQ) + sum(unsaid.values())
+    missing = undeclared_flops(module, seq_len=SEQ)
+    places = cost_by_place(module, seq_len=SEQ, measured=missing)
+    total = flops_per_token(module, seq_len=SEQ) + sum(missing.values())
     assert sum(place.flops for place in places) == total
     assert sum(place.parameters for place in places) == count_parameters(module).total
     attention = next(place for place in places if place.place == "blocks.*.attention")
@@ -290,8 +290,8 @@ def test_families_cost_what_torch_counts(config: Callable[[], Any]) -> None:
         model = build(config()).model
     with first_of_each(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, CONFIG_SEQ, dtype=torch.long, device="meta"))
-        said = flops_per_token(model, seq_len=CONFIG_SEQ)
-    assert said == pytest.approx(counter.get_total_flops() / CONFIG_SEQ, rel=1e-2)
+        counted = flops_per_token(model, seq_len=CONFIG_SEQ)
+    assert counted == pytest.approx(counter.get_total_flops() / CONFIG_SEQ, rel=1e-2)
     assert undeclared_flops(model, seq_len=CONFIG_SEQ) == {}
 
 

@@ -263,7 +263,7 @@ def test_rows_without_their_own_are_refused():
 
 
 class Running(nn.Module):
-    """An attention of somebody's own, who knows of no cache: the mean of what came before."""
+    """A custom mixer without a cache: the mean of the tokens so far."""
 
     def forward(
         self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None
@@ -334,11 +334,11 @@ def test_a_penalty_is_a_number_above_0(penalty):
         RepetitionPenalty(penalty)
 
 
-@pytest.mark.parametrize("spoilt", [math.nan, math.inf])
-def test_logits_that_are_no_numbers_are_told(spoilt):
+@pytest.mark.parametrize("logit", [math.nan, math.inf])
+def test_non_finite_logits_are_reported(logit):
     choose = sampling(seeds=[0], temperature=1.0)
     with pytest.raises(ValueError, match="the model's logits are NaN or inf"):
-        choose(torch.tensor([[1.0, spoilt]]), torch.tensor([[0]]))
+        choose(torch.tensor([[1.0, logit]]), torch.tensor([[0]]))
 
 
 def test_temperature_divides():

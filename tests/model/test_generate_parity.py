@@ -58,7 +58,7 @@ LLAMA_NAMES = {
 
 @torch.no_grad()
 def scattered(model: nn.Module) -> Any:
-    """The model with parameters so far from their start that its text says more than one word."""
+    """The model with parameters perturbed enough for varied text."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator)

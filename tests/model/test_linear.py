@@ -30,13 +30,13 @@ def test_it_computes_what_torch_computes():
     assert torch.equal(ours(x), theirs(x))
 
 
-def test_the_weight_starts_as_said_and_the_bias_at_zero():
+def test_the_weight_uses_its_init_and_the_bias_is_zero():
     linear = Linear(3, 5, bias=True, init=Constant(2.0))
     assert torch.equal(linear.weight, torch.full((5, 3), 2.0))
     assert torch.equal(linear.bias, torch.zeros(5))
 
 
-def test_no_bias_unless_said():
+def test_bias_defaults_to_none():
     assert Linear(3, 5).bias is None
 
 
@@ -96,7 +96,7 @@ def test_it_computes_what_peft_computes():
     torch.testing.assert_close(linear(x), expected)
 
 
-def test_alpha_is_the_rank_unless_said():
+def test_alpha_defaults_to_the_rank():
     linear = trained()
     plain = LoRALinear(8, 6, rank=RANK, bias=True).double()
     plain.load_state_dict(linear.state_dict())
@@ -136,13 +136,13 @@ def test_adapters_learn_while_the_weight_stays():
     assert linear.lora_b.grad.abs().sum() > 0
 
 
-def test_adapters_are_told_by_their_names():
+def test_adapters_are_known_by_name():
     model = SwiGLU(hidden_dim=8, bias=True, linear=functools.partial(LoRALinear, rank=RANK))
-    told = {name for name, parameter in model.named_parameters() if is_adapter(name, parameter)}
-    assert told == {f"{part}.lora_{half}" for part in ("gate", "up", "down") for half in "ab"}
+    found = {name for name, parameter in model.named_parameters() if is_adapter(name, parameter)}
+    assert found == {f"{part}.lora_{half}" for part in ("gate", "up", "down") for half in "ab"}
 
 
-def test_dropout_drops_what_adapters_hear_and_nothing_else():
+def test_dropout_applies_to_adapter_inputs_only():
     linear = LoRALinear(8, 6, rank=RANK, dropout=0.5, init=Constant(1.0))
     x = torch.ones(4000, 8)
     assert torch.equal(linear(x), torch.full((4000, 6), 8.0))  # B is zero
@@ -160,10 +160,10 @@ def test_it_costs_its_weight_and_both_thin_products():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"), [({"rank": 0}, "rank=0"), ({"rank": 1, "dropout": 1.0}, "dropout=1.0")]
+    ("wrong", "message"), [({"rank": 0}, "rank=0"), ({"rank": 1, "dropout": 1.0}, "dropout=1.0")]
 )
-def test_what_cannot_be_is_said(wrong, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_adapters_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         LoRALinear(8, 6, **wrong)
 
 
@@ -202,7 +202,7 @@ def spread(tensor: Tensor) -> object:
         ),
     ],
 )
-def test_values_spread_as_the_formula_says(init, std):
+def test_standard_deviations_follow_the_formula(init, std):
     values = drawn(init)
     assert std == spread(values)
     assert abs(float(values.mean())) < 5 * std / math.sqrt(values.numel())

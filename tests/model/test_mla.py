@@ -210,7 +210,7 @@ def test_biases_are_those_of_deepseek():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"num_heads": None, "hidden_dim": 50}, "hidden_dim=50 .* head_dim=16"),
         ({"kv_rank": 0}, "kv_rank=0"),
@@ -221,8 +221,8 @@ def test_biases_are_those_of_deepseek():
         ({"rope": RoPE(head_dim=16)}, "rope_head_dim=8 must equal .* head_dim=16"),
     ],
 )
-def test_sizes_that_do_not_fit_are_named(wrong, told):
-    with pytest.raises(ValueError, match=told):
+def test_sizes_that_do_not_fit_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
         LatentAttention(**SIZES | wrong)
 
 

@@ -135,7 +135,7 @@ def test_projections_are_made_by_the_part_that_is_given(make):
 
 
 @pytest.mark.parametrize("make", PLAIN + GATED)
-def test_projections_start_as_said(make):
+def test_projections_use_their_inits(make):
     module = make(hidden_dim=24, init=Constant(1.0), out_init=Constant(2.0))
     for name, weight in module.named_parameters():
         assert torch.equal(weight, torch.full_like(weight, 2.0 if name == "down.weight" else 1.0))
@@ -259,7 +259,7 @@ def test_across_heads_a_token_has_one_mean_square():
     assert torch.equal(AcrossHeads(norm)(x), expected)
 
 
-def test_heads_fill_the_width_unless_said():
+def test_heads_fill_the_width_by_default():
     assert width_of_heads(hidden_dim=64, head_dim=16) == 64
     assert width_of_heads(hidden_dim=64, head_dim=16, num_heads=2) == 32
 

@@ -361,7 +361,7 @@ def test_adapters_learn_while_all_else_stays():
     }
 
 
-def test_dropout_drops_what_adapters_hear_in_training_alone():
+def test_adapter_dropout_applies_in_training_only():
     adapter = partial(StackedLoRA, rank=RANK, dropout=0.5)
     moe, x = adapter_mixture(stacked("gated", adapter=adapter)), adapter_tokens().float()
     for parameter in moe.experts.parameters():
@@ -382,10 +382,10 @@ def test_they_cost_both_thin_products_of_the_chosen_experts():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"), [({"rank": 0}, "rank=0"), ({"rank": 1, "dropout": 1.0}, "dropout=1.0")]
+    ("wrong", "message"), [({"rank": 0}, "rank=0"), ({"rank": 1, "dropout": 1.0}, "dropout=1.0")]
 )
-def test_what_cannot_be_is_said(wrong, told):
-    with pytest.raises(ValueError, match=told):
+def test_invalid_adapters_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         StackedLoRA(ADAPTER_EXPERTS, ADAPTER_FFN, ADAPTER_HIDDEN, **wrong)
 
 

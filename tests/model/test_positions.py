@@ -63,7 +63,7 @@ def test_a_sequence_past_the_last_position_is_refused():
         positions(torch.arange(6).unsqueeze(0))
 
 
-def test_sines_tell_positions_apart_and_shift_alike():
+def test_sines_distinguish_positions():
     """The product of two depends on their distance alone (Vaswani et al., 2017, section 3.5)."""
     positions = SinusoidalPositions(hidden_dim=16)
     table = positions(torch.arange(40).unsqueeze(0))[0]
@@ -106,7 +106,7 @@ def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
     assert own.weight.grad.any(-1).tolist() == [True, True, False, True, False, False, True]
 
 
-def test_a_value_embedding_without_tokens_says_so():
+def test_a_value_embedding_needs_tokens():
     own = ValueEmbedding(vocab_size=7, num_kv_heads=4, head_dim=8)
     part = Attention(hidden_dim=32, head_dim=8, value_embedding=own)
     with pytest.raises(ValueError, match="ValueEmbedding needs the tokens"):

@@ -1,4 +1,4 @@
-"""What parts report: who hears it and how often it counts, checkpointed and compiled too."""
+"""Reports of modules: collection, counts, checkpointing and compilation."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def parts() -> list[Speaking]:
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 
-def test_nobody_hears_without_a_collector(parts):
+def test_reports_without_a_collector_are_dropped(parts):
     parts[0](X)
     with collecting() as reports:
         pass
@@ -79,7 +79,7 @@ def test_a_loss_has_gradients_and_a_metric_has_none(parts):
     assert parts[0].linear.weight.grad is not None
 
 
-def test_the_outer_collector_hears_what_the_inner_one_did(parts):
+def test_the_outer_collector_receives_inner_reports(parts):
     with collecting() as outer:
         parts[0](X)
         with collecting() as inner:
@@ -99,7 +99,7 @@ def test_a_collector_is_gone_after_an_error(parts):
 
 
 def test_what_is_computed_again_in_the_backward_pass_counts_once(parts):
-    gradients, heard = [], []
+    gradients, received = [], []
     for wrapped in (False, True):
         parts[0].zero_grad()
         with collecting() as around:
@@ -108,10 +108,10 @@ def test_what_is_computed_again_in_the_backward_pass_counts_once(parts):
             loss = out.sum() + reports.losses["size"]
         loss.backward()
         gradients.append(parts[0].linear.weight.grad)
-        heard.append((reports.losses, around.tallies[parts[0]]))
+        received.append((reports.losses, around.tallies[parts[0]]))
     assert torch.equal(gradients[0], gradients[1])
-    assert heard[0][0] == heard[1][0]
-    assert torch.equal(heard[0][1], heard[1][1])
+    assert received[0][0] == received[1][0]
+    assert torch.equal(received[0][1], received[1][1])
 
 
 PROGRAM = """

@@ -323,8 +323,8 @@ def test_hidden_matrices_alone_learn_by_their_width():
 
 def test_groups_without_names_can_be_split_and_rates_multiply():
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
-    dealt = [{"params": [*model.parameters()], "lr_scale": 2.0}]
-    others, hidden = split_hidden_matrices(model, groups=lambda _: dealt, lr_scale=0.5)
+    groups = [{"params": [*model.parameters()], "lr_scale": 2.0}]
+    others, hidden = split_hidden_matrices(model, groups=lambda _: groups, lr_scale=0.5)
     assert "name" not in others and others["lr_scale"] == 2.0
     assert hidden["name"] == "hidden" and hidden["lr_scale"] == 1.0
     assert [p.dim() for p in hidden["params"]] == [2]
@@ -380,7 +380,7 @@ def test_rules_add_up() -> None:
     assert sorted(all_of_them) == sorted(name for name, _ in model.named_parameters())
 
 
-def test_who_matches_nothing_is_with_the_others_as_the_optimizer_says() -> None:
+def test_parameters_without_a_rule_use_the_defaults() -> None:
     model = model_of("debug")
     *_, others = ParameterGroups([Rule("norms", match=ByName("norm"), settings={"eps": 1.0})])(
         model

@@ -115,7 +115,7 @@ def linear(done: float, floor: float) -> float:
 # Words, shape, and (first step, last step, curve over them).
 Case = tuple[dict[str, Any], DecayShape, list[tuple[int, int, Curve]]]
 CASES: dict[str, Case] = {
-    "what is not said": (
+    "defaults": (
         {},
         CosineDecay(),
         [(1, 10, lambda t: t / 10), (11, 1000, lambda t: cosine((t - 10) / 990, 0.1))],
@@ -283,7 +283,7 @@ def test_every_step_is_that_of_the_closed_form(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "ends"),
+    ("settings", "ends"),
     [
         ({}, [1000]),
         ({"cycles": 1}, [1000]),
@@ -298,12 +298,12 @@ def test_every_step_is_that_of_the_closed_form(name: str) -> None:
         ({"cycle_length": [100, 900]}, [100, 1000]),
     ],
 )
-def test_where_cycles_end(said: dict[str, Any], ends: list[int]) -> None:
-    assert Phases(num_steps=1000, shape=LinearDecay(), warmup=0, **said).ends == ends
+def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
+    assert Phases(num_steps=1000, shape=LinearDecay(), warmup=0, **settings).ends == ends
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("settings", "words"),
     [
         ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 cannot both be set"),
         ({"cycles": [700, 300]}, "one after the other"),
@@ -330,9 +330,9 @@ def test_where_cycles_end(said: dict[str, Any], ends: list[int]) -> None:
         ({"num_steps": 0}, "num_steps=0 must be at least 1"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_numbers(said: dict[str, Any], words: str) -> None:
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Phases(**{"num_steps": 1000, "shape": LinearDecay(), **said})
+        Phases(**{"num_steps": 1000, "shape": LinearDecay(), **settings})
 
 
 def test_one_is_a_step_and_one_point_nought_is_everything() -> None:

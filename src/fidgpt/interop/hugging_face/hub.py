@@ -125,7 +125,7 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
     _require_memory(model)
     layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
     ours_of = {name: _known_name(name, layout.knows) for name in tensors.shapes}
-    theirs_of = {ours: theirs for theirs, ours in ours_of.items() if not layout.is_spare(ours)}
+    theirs_of = {ours: theirs for theirs, ours in ours_of.items() if not layout.is_ignored(ours)}
     _require_fit(layout, theirs_of, tensors, may_differ, directory)
     for theirs, tensor in tensors.each(theirs_of.values()):
         for piece in layout.pieces.get(ours_of[theirs], ()):

@@ -17,7 +17,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.model import LoRALinear, StackedExperts, is_adapter
 
 # Buffers in old files that config.json determines.
-_SPARE = ("*.rotary_emb.inv_freq",)
+_IGNORED = ("*.rotary_emb.inv_freq",)
 
 
 @dataclass
@@ -28,13 +28,13 @@ class Layout:
       pieces: by the name of each tensor in the files.
       paths: of our parameter, or of one of those that are in the tensor.
       tied: further names of a tied table that may be saved twice, with that of the first.
-      spare: patterns of names that are not needed.
+      ignored: patterns of names that are not needed.
     """
 
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
-    spare: tuple[str, ...] = _SPARE
+    ignored: tuple[str, ...] = _IGNORED
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor in the files."""
@@ -54,11 +54,11 @@ class Layout:
 
     def knows(self, name: str) -> bool:
         """Whether files may hold a tensor of this name."""
-        return name in self.pieces or name in self.tied or self.is_spare(name)
+        return name in self.pieces or name in self.tied or self.is_ignored(name)
 
-    def is_spare(self, name: str) -> bool:
+    def is_ignored(self, name: str) -> bool:
         """Whether a tensor of this name is not needed."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.spare)
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.ignored)
 
 
 def layout_of(
@@ -79,7 +79,7 @@ def layout_of(
     if callable(tensors):
         parameters = inspect.signature(family.config).parameters
         tensors = tensors({name: one.default for name, one in parameters.items()} | dict(settings))
-    layout = Layout(spare=(*_SPARE, *family.spare))
+    layout = Layout(ignored=(*_IGNORED, *family.ignored))
     nameless: list[str] = []
     first: dict[int, str] = {}
     saved = tensors_of(model)
