@@ -1,8 +1,8 @@
 """Tags: quantities that are set once, each with a tag named after it.
 
-A parameter with a tag and a value sets the quantity; one with a tag and no value inherits it from the
-nearest enclosing component that sets it (see `fidgpt.graph.bind`). Tags with `may_change` may change
-when a run is resumed (see `fidgpt.graph.permissions`).
+A parameter with a tag and a value sets the quantity; one with a tag and no value inherits it from
+the nearest enclosing component that sets it (see `fidgpt.graph.bind`). Tags with `may_change` may
+change when a run is resumed (see `fidgpt.graph.permissions`).
 """
 
 import fiddle as fdl

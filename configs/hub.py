@@ -74,7 +74,6 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
     ignored: Sequence[str] = ()
     whole_heads: bool = False
 
