@@ -25,7 +25,7 @@ def test_every_broken_constraint_of_a_run_is_named_in_one_go(
     assert "model.blocks[0].attention (Attention): hidden_dim=1000 is not a whole number" in message
     assert "schedule (WarmupCosine): warmup_steps=10000000 does not fit into" in message
     assert "batch_size=8 cannot be split evenly over world_size=3" in message
-    assert "is longer than the 16 positions that model.embedding.positions learns" in message
+    assert "is longer than the 16 positions of model.embedding.positions" in message
 
 
 def test_a_batch_of_whole_shares_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_all_sizes_of_a_growing_batch_divide_evenly(
     cfg = base()
     grow_batch(cfg, multiple_of=2)
     use_prefetch(cfg)
-    with pytest.raises(ConfigError, match=r"multiple_of=2: .* to world_size=4 processes"):
+    with pytest.raises(ConfigError, match=r"multiple_of=2: .* over world_size=4 processes"):
         build_trainer(cfg)
     cfg = base()
     grow_batch(cfg, multiple_of=4)
