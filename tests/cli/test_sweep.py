@@ -152,7 +152,7 @@ def test_a_bisection_names_the_difference_and_trains_nothing_twice(
         (["--sweep=tag:NumKVHeads=1,2"], "directive 4 is wrong:\n  --config=tag:NumKVHeads=1"),
         (["--sweep=config:debug"], "directive 4 is wrong:\n  --config=config:debug"),
         (["--sweep=tag:LearningRate=1e-3,fast"], "directive 4 is wrong:\n  --config=tag:Learn"),
-        ([RATES, "stray"], "'stray' is no flag."),
+        ([RATES, "stray"], "'stray' is not a flag."),
         ([RATES, "--objective=lost"], "no run reports --objective=lost. Did you mean loss"),
         ([RATES, "--objective=max"], "--objective=max must name a metric"),
         ([RATES, "--print=json"], "--print=json shows one config"),
