@@ -46,7 +46,7 @@ def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
         "--score=": "--score is an empty text",
         "--stop=": "error: --stop: an empty string ends every text",
         "--stop=\udcff": "--stop is not UTF-8 text",
-        "--repetition_penalty=0": "has to be above 0",
+        "--repetition_penalty=0": "must be above 0",
     }.items():
         assert message in command(sample.main, run, flag).err
 
