@@ -1,6 +1,6 @@
 """Files that an earlier version wrote keep working: configs, patches, runs, sweeps and searches.
 
-`tests/fixtures/make_earlier.py` wrote them, with `recorded.json`: what that version reported.
+`benchmarks/make_earlier_files.py` wrote them, with `recorded.json`: what that version reported.
 """
 
 import json
