@@ -8,18 +8,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph import fiddle
 from fidgpt.graph.cloning import copies_of
 from fidgpt.graph.errors import ConfigError, listed, raise_all
-from fidgpt.graph.fiddle import (
-    Key,
-    all_arguments,
-    argument_history,
-    argument_tags,
-    assign,
-    default_of,
-    raw_arguments,
-    set_arguments,
-)
 from fidgpt.graph.formulas import is_formula, look_up_names
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
@@ -32,7 +23,7 @@ class Binding:
 
     value: Any
     node: Node
-    key: Key
+    key: fiddle.Key
 
     @property
     def path(self) -> str:
@@ -70,7 +61,7 @@ class _Scopes:
 
     def __init__(self) -> None:
         self._inside: dict[int, Scope] = {}
-        self._set: dict[int, tuple[Scope, dict[Key, frozenset[Tag]]]] = {}
+        self._set: dict[int, tuple[Scope, dict[fiddle.Key, frozenset[Tag]]]] = {}
 
     def enter(self, node: Node) -> None:
         scope: Scope = {}
@@ -86,7 +77,7 @@ class _Scopes:
             scope = _overlaid(scope, node, own)
         self._inside[id(node.value)] = scope
 
-    def at(self, node: Node, key: Key | None) -> Scope:
+    def at(self, node: Node, key: fiddle.Key | None) -> Scope:
         """Return the scope of an argument of a node that was entered.
 
         An argument is outside its own scope: `HiddenDim.new(fdl.Config(half, HiddenDim.new()))` is
@@ -98,33 +89,33 @@ class _Scopes:
         return _overlaid(around, node, {name: tags for name, tags in own.items() if name != key})
 
 
-def _tags(value: Any, *, is_set: bool) -> dict[Key, frozenset[Tag]]:
+def _tags(value: Any, *, is_set: bool) -> dict[fiddle.Key, frozenset[Tag]]:
     """Return the parameters that carry a tag and are set, or are not; none of a container."""
-    if not IS_PART[type(value)] or not argument_tags(value):
+    if not IS_PART[type(value)] or not fiddle.argument_tags(value):
         return {}
-    known = raw_arguments(value)
+    known = fiddle.raw_arguments(value)
     found = {
         key: frozenset(tags)
-        for key, tags in argument_tags(value).items()
+        for key, tags in fiddle.argument_tags(value).items()
         if tags and (key in known) == is_set
     }
     if len(found) < 2:
         return found
-    order = set_arguments(value) if is_set else all_arguments(value)
+    order = fiddle.set_arguments(value) if is_set else fiddle.all_arguments(value)
     return {key: found[key] for key in order if key in found}
 
 
-def unset_parameters(part: Any) -> dict[Key, frozenset[Tag]]:
+def unset_parameters(part: Any) -> dict[fiddle.Key, frozenset[Tag]]:
     """Return the parameters of a node that carry a tag and are not set; none of a container."""
     return _tags(part, is_set=False)
 
 
-def _overlaid(around: Scope, node: Node, tagged: dict[Key, frozenset[Tag]]) -> Scope:
+def _overlaid(around: Scope, node: Node, tagged: dict[fiddle.Key, frozenset[Tag]]) -> Scope:
     """Return a scope with what a node sets, which hides farther bindings of derived tags too."""
     scope = around
     own: dict[Tag, Binding] = {}
     for key, tags in tagged.items():
-        new = Binding(raw_arguments(node.value)[key], node, key)
+        new = Binding(fiddle.raw_arguments(node.value)[key], node, key)
         for tag in tags:
             scope = {t: one for t, one in scope.items() if t in own or not issubclass(t, tag)}
             old = own.setdefault(tag, new)
@@ -177,7 +168,7 @@ class Inherited:
     """
 
     node: Node
-    key: Key
+    key: fiddle.Key
     binding: Binding
 
     @property
@@ -251,7 +242,7 @@ class Resolved:
             _inherit(copies[id(one.part)], one, value)
         for node in self.nodes:
             for key in unset_parameters(copies[id(node.value)]):
-                assign(copies[id(node.value)], key, default_of(node.value, key))
+                fiddle.assign(copies[id(node.value)], key, fiddle.default_of(node.value, key))
         if any(is_formula(node.value) for node in self.nodes):
             look_up_names(bound, parts(bound))
         elif any(is_node(one.binding.value) for one in self.inherited):
@@ -262,14 +253,14 @@ class Resolved:
 def _inherit(part: fdl.Buildable, one: Inherited, value: Any) -> None:
     """Set an argument, with the history of the argument that it is inherited from."""
     if not isinstance(one.key, str):
-        assign(part, one.key, value)
+        fiddle.assign(part, one.key, value)
         return
-    raw_arguments(part)[one.key] = value
-    history = argument_history(one.binding.node.value).get(one.binding.key, ())
-    argument_history(part)[one.key] += history[-1:]
+    fiddle.raw_arguments(part)[one.key] = value
+    history = fiddle.argument_history(one.binding.node.value).get(one.binding.key, ())
+    fiddle.argument_history(part)[one.key] += history[-1:]
 
 
-def inherits(root: Any, part: fdl.Buildable, key: Key) -> bool:
+def inherits(root: Any, part: fdl.Buildable, key: fiddle.Key) -> bool:
     """Whether a node sets a tag of an unset parameter for it."""
     tags = unset_parameters(part).get(key, frozenset())
     scopes = _Scopes()
@@ -313,7 +304,7 @@ def inherit_all(found: Iterable[Node], *, is_whole: bool = True) -> list[Inherit
             elif isinstance(one, Conflict):
                 alike = tags, *(path for path, _ in one.sides)
                 conflicts.setdefault(alike, (one, []))[1].append(join(node.path, step_to(key)))
-            elif is_whole and default_of(node.value, key) is fdl.NO_VALUE:
+            elif is_whole and fiddle.default_of(node.value, key) is fdl.NO_VALUE:
                 unset.setdefault(tags, []).append((node, join(node.path, step_to(key))))
     errors = [one for tags, group in unset.items() for one in _unset_errors(tags, group)]
     raise_all(errors + [_conflict_error(key[0], *one) for key, one in conflicts.items()])

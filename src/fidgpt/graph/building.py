@@ -12,16 +12,10 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph import fiddle
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.checking import inherited_errors, node_errors
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import (
-    PreparedConfig,
-    all_arguments,
-    call,
-    failed_call,
-    raw_arguments,
-)
 from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
@@ -30,7 +24,7 @@ Constraint = Callable[[Any], None]
 _MAX_LINES = 5  # of a message of a constructor
 
 
-class Config(PreparedConfig[T]):
+class Config(fiddle.PreparedConfig[T]):
     """A `fdl.Config` that `fdl.build` checks and binds first, where it is the root of the graph.
 
     It makes `fdl.build(cfg)` alone enough for a graph with unset parameters; `graph.build` needs no
@@ -137,7 +131,7 @@ def _plain(root: Any) -> Any:
 
 def _failure(found: list[Node], error: Exception) -> ConfigError:
     """What made `fdl.build` fail, with the path of the node whose call it was."""
-    part, cause = failed_call(error)
+    part, cause = fiddle.failed_call(error)
     node = next((node for node in found if node.value is part), found[0])
     return rejection(node, cause)
 
@@ -221,13 +215,13 @@ def _try_node(value: Any, built: dict[int, Any], called: dict[int, Any]) -> None
     held = {id(child) for _, child in children(value) if IS_NODE[type(child)]}
     is_factory = isinstance(value, fdl.ArgFactory)
     if is_factory or (isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value))):
-        made = _made(value, called, held, partial(call, directly=True))
+        made = _made(value, called, held, partial(fiddle.call, directly=True))
     else:
         made = None
-    if (one := _made(value, built, held, call)) is not None:
+    if (one := _made(value, built, held, fiddle.call)) is not None:
         built[id(value)] = one
     if not is_factory:
-        made = one if IS_PART[type(value)] else _made(value, called, held, call)
+        made = one if IS_PART[type(value)] else _made(value, called, held, fiddle.call)
     if made is not None:
         called[id(value)] = made
 
@@ -242,7 +236,9 @@ def _made(value: Any, made: Mapping[int, Any], held: set[int], how: Callable[...
         items = [made.get(id(item), item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
     try:
-        return how(value, {key: made.get(id(x), x) for key, x in raw_arguments(value).items()})
+        return how(
+            value, {key: made.get(id(x), x) for key, x in fiddle.raw_arguments(value).items()}
+        )
     except ValueError:
         raise
     except Exception:  # see `constructor_errors`
@@ -286,7 +282,7 @@ def rejection(node: Node, error: Exception) -> ConfigError:
 
 def _shown_paths(text: str, part: Any, path: str) -> list[str]:
     """The paths of the arguments of a node that a message shows."""
-    arguments = all_arguments(part) if IS_PART[type(part)] else {}
+    arguments = fiddle.all_arguments(part) if IS_PART[type(part)] else {}
     known = {key: computed(value) for key, value in arguments.items()}
     return [join(path, step_to(key)) for key in shown(text, known)]
 

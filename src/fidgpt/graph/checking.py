@@ -12,17 +12,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import hints
+from fidgpt.graph import fiddle, hints
 from fidgpt.graph.binding import Inherited, unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import (
-    VARIADIC,
-    Key,
-    all_arguments,
-    default_of,
-    set_arguments,
-    signature_of,
-)
 from fidgpt.graph.formulas import is_formula, wrong_formulas
 from fidgpt.graph.hints import element_hint, fits, hint_of, members_of
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
@@ -76,7 +68,7 @@ def _errors(node: Node) -> Iterator[ConfigError]:
 def _missing(node: Node) -> Iterator[ConfigError]:
     """Yield the required arguments that are neither set nor inherited."""
     part = node.value
-    arguments = all_arguments(part)
+    arguments = fiddle.all_arguments(part)
     if type(fdl.NO_VALUE) not in map(type, arguments.values()):
         return
     unset = unset_parameters(part)
@@ -128,9 +120,9 @@ def _num_arguments(hint: Any) -> int | None:
 
 def _missing_in_call(part: fdl.Buildable, count: int) -> list[str]:
     """Return the required parameters that are missing where a node is called with arguments."""
-    known = dict.fromkeys([*set_arguments(part), *unset_parameters(part)])
+    known = dict.fromkeys([*fiddle.set_arguments(part), *unset_parameters(part)])
     names = [key for key in known if isinstance(key, str)]
-    signature = signature_of(part)
+    signature = fiddle.signature_of(part)
     try:
         positional = [None] * (len(known) - len(names) + count)
         bound = signature.bind_partial(*positional, **dict.fromkeys(names))
@@ -139,18 +131,20 @@ def _missing_in_call(part: fdl.Buildable, count: int) -> list[str]:
     return [
         name
         for name, one in signature.parameters.items()
-        if name not in bound.arguments and one.default is one.empty and one.kind not in VARIADIC
+        if name not in bound.arguments
+        and one.default is one.empty
+        and one.kind not in fiddle.VARIADIC
     ]
 
 
-def _is_wrong(part: fdl.Buildable, key: Key, value: Any) -> bool:
+def _is_wrong(part: fdl.Buildable, key: fiddle.Key, value: Any) -> bool:
     """Whether a value does not fit; a parameter's own default does, whatever its annotation."""
-    return not fits(value, hint_of(part, key)) and value is not default_of(part, key)
+    return not fits(value, hint_of(part, key)) and value is not fiddle.default_of(part, key)
 
 
 def _type_errors(node: Node) -> Iterator[ConfigError]:
     part = node.value
-    for key, value in set_arguments(part).items():
+    for key, value in fiddle.set_arguments(part).items():
         if not _is_wrong(part, key, value):
             continue
         path = join(node.path, step_to(key))

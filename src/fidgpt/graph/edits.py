@@ -15,35 +15,10 @@ from typing import Any, TypeVar
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import expressions, formulas
+from fidgpt.graph import expressions, fiddle, formulas, hints
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
 from fidgpt.graph.cloning import clone_part, own_value
 from fidgpt.graph.errors import ConfigError, at, listed, nearest, suggest
-from fidgpt.graph.fiddle import (
-    VARIADIC,
-    Key,
-    all_arguments,
-    assign,
-    default_factory_of,
-    default_of,
-    kind_of,
-    makes_container,
-    nonempty_tags,
-    parameter_names,
-    parameters_of,
-    set_arguments,
-)
-from fidgpt.graph.hints import (
-    can_be_typed,
-    element_hint,
-    fits,
-    hints_of,
-    is_protocol,
-    is_quantity,
-    is_unknown,
-    members_of,
-    name_of,
-)
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.provenance import keep_assignments
 from fidgpt.graph.selectors import find, find_parameters
@@ -262,15 +237,15 @@ def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None)
       renamed: the names of parameters in `function`, where they differ.
     """
     new = type(part)(function)
-    known, names = set_arguments(part), renamed or {}
-    for key in all_arguments(part):
+    known, names = fiddle.set_arguments(part), renamed or {}
+    for key in fiddle.all_arguments(part):
         own = names.get(key, key) if isinstance(key, str) else key
-        if own not in parameter_names(new):
+        if own not in fiddle.parameter_names(new):
             continue
         for tag in fdl.get_tags(part, key):
             fdl.add_tag(new, own, tag)
         if key in known:
-            assign(new, own, known[key])
+            fiddle.assign(new, own, known[key])
         keep_assignments(new, part, key, known_as=own)
     return new
 
@@ -346,11 +321,11 @@ def _builds_same(root: Any, *, keeps_sharing: bool) -> Same:
     def same(before: Any, after: Any, *, may_share: bool = keeps_sharing) -> bool:
         if is_same(before, after):
             return True
-        if kind_of(before) is not kind_of(after) or not is_node(before):
+        if fiddle.kind_of(before) is not fiddle.kind_of(after) or not is_node(before):
             return False
         if isinstance(before, fdl.Buildable) and (
             fdl.get_callable(before) is not fdl.get_callable(after)
-            or nonempty_tags(before) != nonempty_tags(after)
+            or fiddle.nonempty_tags(before) != fiddle.nonempty_tags(after)
         ):
             return False
         if not may_share and id(before) in shared():
@@ -392,7 +367,7 @@ def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Plan
             outer = news.get(id(ref.container))
             if outer is None:
                 yield ref, new
-            elif set_arguments(outer).get(ref.key) is node.value:
+            elif fiddle.set_arguments(outer).get(ref.key) is node.value:
                 yield dataclasses.replace(ref, container=outer), new
 
 
@@ -403,18 +378,18 @@ def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -
     now = ref.value
     is_argument = isinstance(ref.container, fdl.Buildable)
     if now is fdl.NO_VALUE and is_argument:
-        factory = default_factory_of(ref.container, ref.key)
-        now = default_of(ref.container, ref.key)
-        now = factory() if makes_container(factory) else now
+        factory = fiddle.default_factory_of(ref.container, ref.key)
+        now = fiddle.default_of(ref.container, ref.key)
+        now = factory() if fiddle.makes_container(factory) else now
     if sign == "+" and type(now) in _ITEMS:
         return _extended(root, ref, now, text, parts)
     with at(f"{ref.path}{sign}={text}"):
         if isinstance(now, fdl.Buildable):
-            if not is_quantity(now) or not fits(now, int | float):
+            if not hints.is_quantity(now) or not hints.fits(now, int | float):
                 raise ConfigError(f"it is {describe(now)}, not a number.")
             if not formulas.is_formula(now):
                 return _formula(root, ref, "{before}", {"before": now}, sign, text)
-            own = set_arguments(clone_part(now))
+            own = fiddle.set_arguments(clone_part(now))
             return _formula(root, ref, f"({own['text']})", own.get("values") or {}, sign, text)
         if ref.value is fdl.NO_VALUE and is_argument and inherits(root, ref.container, ref.key):
             tags = sorted(fdl.get_tags(ref.container, ref.key), key=str)
@@ -449,11 +424,11 @@ def _number(ref: ParameterRef, now: int | float, sign: str, text: str) -> Any:
         size = "small" if isinstance(error, FloatingPointError) else "large"
         raise ConfigError(f"the result is too {size} a number.") from None
     asked = as_asked(result, ref.hint)
-    stays_whole = type(now) is int and float not in members_of(ref.hint)
+    stays_whole = type(now) is int and float not in hints.members_of(ref.hint)
     if stays_whole and type(asked) is float and asked.is_integer():
         asked = int(asked)
-    if not fits(asked, ref.hint) or (stays_whole and type(asked) is not int):
-        takes = name_of(ref.hint) if not fits(asked, ref.hint) else "a whole number"
+    if not hints.fits(asked, ref.hint) or (stays_whole and type(asked) is not int):
+        takes = hints.name_of(ref.hint) if not hints.fits(asked, ref.hint) else "a whole number"
         raise ConfigError(f"{now!r} {sign} {text} is {result!r}, and it takes {takes}.")
     return asked
 
@@ -464,7 +439,7 @@ def _formula(
     amount = formulas.make_formula(root, text, ref=ref)
     is_single = text.replace(".", "").replace("_", "").isalnum()
     made = fdl.Config(formulas.formula, text=f"{now} {sign} {text if is_single else f'({text})'}")
-    made.values = {**values, **(set_arguments(amount).get("values") or {})}
+    made.values = {**values, **(fiddle.set_arguments(amount).get("values") or {})}
     return made
 
 
@@ -473,18 +448,18 @@ def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:
     selected = {(id(ref.container), ref.key) for ref in found}
     if len(selected) < 2:
         return found
-    sources: dict[tuple[int, Key], tuple[int, Key]] = {}
+    sources: dict[tuple[int, fiddle.Key], tuple[int, fiddle.Key]] = {}
     with contextlib.suppress(ConfigError):  # a conflict is for `bind` to report
         for one in inherit_all(nodes(root), is_whole=False):
             sources[id(one.part), one.key] = (id(one.binding.node.value), one.binding.key)
 
-    def inputs(value: Any) -> Iterator[tuple[int, Key] | None]:
+    def inputs(value: Any) -> Iterator[tuple[int, fiddle.Key] | None]:
         """Yield the parameters from which a computed value is computed."""
-        for node in parts_of(value) if is_quantity(value) else ():
+        for node in parts_of(value) if hints.is_quantity(value) else ():
             for key in unset_parameters(node.value):
                 yield sources.get((id(node.value), key))
             names = (
-                formulas.names_in(set_arguments(node.value)["text"])
+                formulas.names_in(fiddle.set_arguments(node.value)["text"])
                 if formulas.is_formula(node.value)
                 else ()
             )
@@ -525,7 +500,7 @@ def _extended(root: Any, ref: ParameterRef, now: Any, text: str, parts: Parts) -
                 "sets it."
             )
     if not is_dict:
-        texts = dict[Key, str](enumerate(texts.values(), len(now)))
+        texts = dict[fiddle.Key, str](enumerate(texts.values(), len(now)))
     added = _read_items(root, ref, texts, parts)
     for key, value in added.items():
         ParameterRef({key: None}, key, ref).check(value)
@@ -558,7 +533,7 @@ def _read_unnamed(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
     hint, call = ref.hint, _CALL.fullmatch(text)
     if formulas.means_formula(text, hint) and not (call and call[2] and call[1] in parts):
         return formulas.make_formula(root, text, ref=ref)
-    takes_part = bool(parts) and any(one not in _PLAIN for one in members_of(hint))
+    takes_part = bool(parts) and any(one not in _PLAIN for one in hints.members_of(hint))
     if takes_part and call and _names_part(call, hint, parts):
         part = _read_part(root, ref, text, parts)
         if part is not fdl.NO_VALUE:
@@ -572,10 +547,10 @@ def _read_unnamed(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
             items = _read_items(root, ref, texts, parts)
             kind = tuple if text.lstrip()[:1] == "(" else list
             return as_asked(kind(items.values()) if items_in(text, hint) else items, hint)
-        if can_be_typed(hint):
+        if hints.can_be_typed(hint):
             raise
         raise ConfigError(
-            f"{text!r:.60} is not a {name_of(hint)}. {_which_fit(ref, parts)}"
+            f"{text!r:.60} is not a {hints.name_of(hint)}. {_which_fit(ref, parts)}"
         ) from None
 
 
@@ -585,14 +560,16 @@ def _names_part(call: re.Match[str], hint: Any, parts: Parts) -> bool:
     Raises:
       ConfigError: it is a call, and no part has that name.
     """
-    is_text, is_bare = str in members_of(hint), call[2] is None
-    if is_bare and (is_text or ("." in call[1] and any(map(is_unknown, members_of(hint))))):
+    is_text, is_bare = str in hints.members_of(hint), call[2] is None
+    if is_bare and (
+        is_text or ("." in call[1] and any(map(hints.is_unknown, hints.members_of(hint))))
+    ):
         return False  # a word, which is as good a text as a name
     try:
         if _part_named(call[1], hint, parts) is not None:
             return True
     except ConfigError:
-        if is_bare and can_be_typed(hint):
+        if is_bare and hints.can_be_typed(hint):
             return False  # a value whose name has dots, such as torch.float32
         raise
     if is_bare or is_text:
@@ -610,13 +587,15 @@ def _read_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
     function = _part_named(call.name, ref.hint, parts)
     assert function is not None  # the caller has checked
     # A class is called first where a Protocol is asked: its instances may do what that asks.
-    is_answer = isinstance(function, type) and any(map(is_protocol, members_of(ref.hint)))
+    is_answer = isinstance(function, type) and any(
+        map(hints.is_protocol, hints.members_of(ref.hint))
+    )
     is_bare = "(" not in text and not is_answer
-    if is_bare and _takes_function(ref) and fits(function, ref.hint):
+    if is_bare and _takes_function(ref) and hints.fits(function, ref.hint):
         return function
     for kind in sorted(_kinds(ref), key=lambda kind: is_answer and kind is fdl.Partial):
         part = kind(function)
-        if fits(part, ref.hint):
+        if hints.fits(part, ref.hint):
             return _with_arguments(root, ref, part, call, parts)
     return fdl.NO_VALUE
 
@@ -634,13 +613,13 @@ def _with_arguments(
     for name, text in _argument_texts(part, call).items():
         argument = ParameterRef(part, name, ref)
         argument.set(_read(root, argument, text, parts))
-    for key, value in all_arguments(part).items():
+    for key, value in fiddle.all_arguments(part).items():
         if value is not fdl.NO_VALUE or not isinstance(key, str) or fdl.get_tags(part, key):
             continue
-        if isinstance(ref.value, fdl.Buildable) and key in all_arguments(ref.value):
+        if isinstance(ref.value, fdl.Buildable) and key in fiddle.all_arguments(ref.value):
             carried = {fdl.get_tags(ref.value, key)}
         else:  # those of all parameters of that name, if they are the same
-            tagged = (nonempty_tags(node.value).get(key) for node in parts_of(root))
+            tagged = (fiddle.nonempty_tags(node.value).get(key) for node in parts_of(root))
             carried = {tags for tags in tagged if tags}
         for tag in carried.pop() if len(carried) == 1 else ():
             fdl.add_tag(part, key, tag)
@@ -649,8 +628,8 @@ def _with_arguments(
 
 def _argument_texts(part: fdl.Buildable, call: expressions.Call) -> dict[str, str]:
     """Return the texts of a call's arguments by parameter."""
-    parameters = parameters_of(part)
-    names = [name for name, one in parameters.items() if one.kind not in VARIADIC]
+    parameters = fiddle.parameters_of(part)
+    names = [name for name, one in parameters.items() if one.kind not in fiddle.VARIADIC]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     positional = [name for name in names if parameters[name].kind is not KEYWORD_ONLY]
     if len(call.positional) > len(positional):
@@ -668,7 +647,7 @@ def _argument_texts(part: fdl.Buildable, call: expressions.Call) -> dict[str, st
     return texts
 
 
-def _item_texts(text: str, hint: Any) -> dict[Key, str]:
+def _item_texts(text: str, hint: Any) -> dict[fiddle.Key, str]:
     """Return the texts of the items of a list, tuple or dict by key; empty for other texts."""
     if items := items_in(text, hint):
         return dict(enumerate(items))
@@ -676,8 +655,8 @@ def _item_texts(text: str, hint: Any) -> dict[Key, str]:
 
 
 def _read_items(
-    root: Any, ref: ParameterRef, texts: Mapping[Key, str], parts: Parts
-) -> dict[Key, Any]:
+    root: Any, ref: ParameterRef, texts: Mapping[fiddle.Key, str], parts: Parts
+) -> dict[fiddle.Key, Any]:
     """Return what the texts of items mean, each by its own annotation."""
     refs = {key: ParameterRef({key: None}, key, ref) for key in texts}
     return {key: _read(root, refs[key], text, parts) for key, text in texts.items()}
@@ -686,7 +665,7 @@ def _read_items(
 def _first_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
     """Return a node for a parameter that holds none, or one that computes the number it takes."""
     is_empty = ref.value is None or ref.value is fdl.NO_VALUE
-    if is_empty or not is_unknown(ref.hint):
+    if is_empty or not hints.is_unknown(ref.hint):
         with at(ref.path):
             part = _read_part(root, ref, text, parts)
         if part is not fdl.NO_VALUE:
@@ -720,25 +699,27 @@ def _which_fit(ref: ParameterRef, parts: Parts) -> str:
     """Return a sentence with parts that fit, those like the present one first."""
     hint = ref.hint
     for empty, key in (([], 0), ({}, "")):
-        takes_items = any(fits(empty, one) for one in members_of(hint))
-        if takes_items and not can_be_typed(element_hint(hint, key)):
+        takes_items = any(hints.fits(empty, one) for one in hints.members_of(hint))
+        if takes_items and not hints.can_be_typed(hints.element_hint(hint, key)):
             inner = _which_fit(ParameterRef({key: None}, key, ref), parts)
             return f"Write {_ITEMS[type(empty)]}. {inner}"
-    now = set(all_arguments(ref.value)) if isinstance(ref.value, fdl.Buildable) else set()
+    now = set(fiddle.all_arguments(ref.value)) if isinstance(ref.value, fdl.Buildable) else set()
     kind = _kinds(ref)[0]
     fitting: list[tuple[int, str]] = []
     for name, function in (_classes_in(hint) | dict(parts)).items():
         part = kind(function)
-        made = function if isinstance(function, type) else hints_of(function).get("return", Any)
-        if is_unknown(made) or is_protocol(made):
+        made = (
+            function if isinstance(function, type) else hints.hints_of(function).get("return", Any)
+        )
+        if hints.is_unknown(made) or hints.is_protocol(made):
             continue
         if _takes_function(ref):
-            is_fitting = fits(function, hint)
+            is_fitting = hints.fits(function, hint)
         else:
             is_made = isinstance(made, type) and made is not type(None)
-            is_fitting = is_made and fits(part if kind is fdl.Partial else kind(made), hint)
+            is_fitting = is_made and hints.fits(part if kind is fdl.Partial else kind(made), hint)
         if is_fitting:
-            fitting.append((-len(now & set(all_arguments(part))), name))
+            fitting.append((-len(now & set(fiddle.all_arguments(part))), name))
     if not fitting:
         return "It takes a part, and none that has a name fits: use a fiddler to set it."
     return f"Name a part that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
@@ -752,8 +733,10 @@ def _part_named(name: str, hint: Any, parts: Parts) -> Callable[..., Any] | None
 
 def _classes_in(hint: Any) -> dict[str, Callable[..., Any]]:
     """Return the classes in a hint that can be constructed, by name."""
-    classes = [one for one in members_of(hint) if inspect.isclass(one) and not is_protocol(one)]
-    made = [one for one in classes if not (inspect.isabstract(one) or can_be_typed(one))]
+    classes = [
+        one for one in hints.members_of(hint) if inspect.isclass(one) and not hints.is_protocol(one)
+    ]
+    made = [one for one in classes if not (inspect.isabstract(one) or hints.can_be_typed(one))]
     others = ("builtins", "torch")  # whose classes are known, or are no parts
     return {one.__name__: one for one in made if one.__module__.partition(".")[0] not in others}
 
@@ -762,7 +745,7 @@ def _takes_function(ref: ParameterRef) -> bool:
     """Whether a parameter holds a function itself, rather than what one returns."""
     now = ref.value
     if now is fdl.NO_VALUE and isinstance(ref.container, fdl.Buildable):
-        now = default_of(ref.container, ref.key)
+        now = fiddle.default_of(ref.container, ref.key)
     return inspect.isroutine(now)
 
 
@@ -774,6 +757,6 @@ def _kinds(ref: ParameterRef) -> list[Any]:
     """
     holder = ref.owner[0] if ref.owner else None
     made = fdl.ArgFactory if isinstance(holder, fdl.Partial | fdl.ArgFactory) else fdl.Config
-    is_callable = any(typing.get_origin(one) is Callable for one in members_of(ref.hint))
+    is_callable = any(typing.get_origin(one) is Callable for one in hints.members_of(ref.hint))
     kinds = [fdl.Partial, made] if is_callable or _takes_function(ref) else [made, fdl.Partial]
     return [type(ref.value), *kinds] if isinstance(ref.value, fdl.Buildable) else kinds

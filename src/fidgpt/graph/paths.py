@@ -10,30 +10,8 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.graph import fiddle, hints
 from fidgpt.graph.errors import ConfigError, MissingEntry, listed, nearest, suggest
-from fidgpt.graph.fiddle import (
-    Key,
-    all_arguments,
-    assign,
-    default_factory_of,
-    default_of,
-    makes_container,
-    named_defaults,
-    parameter_of,
-    parameters_of,
-    raw_arguments,
-    record_value,
-    unset,
-)
-from fidgpt.graph.hints import (
-    can_be_typed,
-    element_hint,
-    fits,
-    hint_of,
-    is_unknown,
-    missing_methods,
-    name_of,
-)
 from fidgpt.graph.walk import IS_PART, is_node, join, parts, step_to, title
 
 TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -59,7 +37,7 @@ _REMEDIES = (  # by what is found where a step should begin
 )
 
 
-def parse_path(path: str) -> list[Key]:
+def parse_path(path: str) -> list[fiddle.Key]:
     """Return the keys that a path names, in order.
 
     Raises:
@@ -125,7 +103,7 @@ class ParameterRef:
     """
 
     container: Any
-    key: Key
+    key: fiddle.Key
     above: "ParameterRef | None" = None
     is_new: bool = False
 
@@ -138,7 +116,7 @@ class ParameterRef:
     def value(self) -> Any:
         """The value now, or `fdl.NO_VALUE` if the parameter is not set."""
         if IS_PART[type(self.container)]:
-            return raw_arguments(self.container).get(self.key, fdl.NO_VALUE)
+            return fiddle.raw_arguments(self.container).get(self.key, fdl.NO_VALUE)
         return self.container[self.key]
 
     @property
@@ -158,7 +136,7 @@ class ParameterRef:
     @property
     def hint(self) -> Any:
         """The annotation that applies."""
-        keys: list[Key] = []
+        keys: list[fiddle.Key] = []
         ref = self
         while ref.above is not None:
             if not IS_PART[type(ref.container)]:
@@ -166,13 +144,13 @@ class ParameterRef:
             elif not isinstance(ref.container, TaggedValueCls):
                 break
             ref = ref.above
-        hint = Any if ref.above is None else hint_of(ref.container, ref.key)
+        hint = Any if ref.above is None else hints.hint_of(ref.container, ref.key)
         for key in reversed(keys):
-            hint = element_hint(hint, key)
+            hint = hints.element_hint(hint, key)
         return hint
 
     @property
-    def owner(self) -> tuple[fdl.Buildable, Key, str] | None:
+    def owner(self) -> tuple[fdl.Buildable, fiddle.Key, str] | None:
         """The argument that contains it, as node and key, and the steps from there to an item."""
         steps, ref = "", self
         while ref.above is not None:
@@ -192,10 +170,10 @@ class ParameterRef:
         if isinstance(self.container, tuple):
             where = self.above.path if self.above else ""
             raise ConfigError(f"{where} is a tuple: set it whole, as {self.container!r:.60}.")
-        if not fits(value, self.hint):
-            why = f"{self.path} takes {name_of(self.hint)}, not {describe(value)}."
-            raise ConfigError(why + missing_methods(value, self.hint))
-        if not is_unknown(self.hint) or isinstance(value, fdl.Buildable):
+        if not hints.fits(value, self.hint):
+            why = f"{self.path} takes {hints.name_of(self.hint)}, not {describe(value)}."
+            raise ConfigError(why + hints.missing_methods(value, self.hint))
+        if not hints.is_unknown(self.hint) or isinstance(value, fdl.Buildable):
             return
         if isinstance(self.value, fdl.Buildable):
             raise ConfigError(
@@ -216,19 +194,19 @@ class ParameterRef:
         """Set a value that `check` accepts, and record the assignment."""
         container = self._container_in_graph()
         if IS_PART[type(container)]:
-            assign(container, self.key, value)
+            fiddle.assign(container, self.key, value)
             return
         container[self.key] = value
         if self.owner:
             part, key, steps = self.owner
-            record_value(part, f"{key}{steps}", value)
+            fiddle.record_value(part, f"{key}{steps}", value)
 
     def unset(self) -> None:
         """Remove the value, so that the default applies or the parameter inherits again."""
         if self.value is fdl.NO_VALUE:
             return
         if IS_PART[type(self.container)]:
-            unset(self.container, self.key)
+            fiddle.unset(self.container, self.key)
         else:
             del self.container[self.key]
 
@@ -237,9 +215,9 @@ class ParameterRef:
         if not self.is_new or self.above is None:
             return self.container
         outer, key = self.above._container_in_graph(), self.above.key
-        if key not in raw_arguments(outer):  # another reference may have set it since
-            assign(outer, key, self.container)
-        return raw_arguments(outer)[key]
+        if key not in fiddle.raw_arguments(outer):  # another reference may have set it since
+            fiddle.assign(outer, key, self.container)
+        return fiddle.raw_arguments(outer)[key]
 
 
 def describe(value: Any) -> str:
@@ -267,7 +245,7 @@ def find_parameter(root: Any, path: str) -> ParameterRef:
     return follow(root, parse_path(path), path)
 
 
-def follow(root: Any, keys: list[Key], path: str) -> ParameterRef:
+def follow(root: Any, keys: list[fiddle.Key], path: str) -> ParameterRef:
     """Follow keys from the root; `path` is what messages call them.
 
     Raises:
@@ -284,7 +262,7 @@ def follow(root: Any, keys: list[Key], path: str) -> ParameterRef:
     return unwrapped(ref)
 
 
-def inside(ref: ParameterRef, key: Key) -> ParameterRef | None:
+def inside(ref: ParameterRef, key: fiddle.Key) -> ParameterRef | None:
     """Return the parameter or item that a key names in a value; None if it has no such one."""
     value = ref.value
     if IS_PART[type(value)]:
@@ -297,15 +275,15 @@ def inside(ref: ParameterRef, key: Key) -> ParameterRef | None:
     return None
 
 
-def own_key(part: fdl.Buildable, key: Key) -> Key | None:
+def own_key(part: fdl.Buildable, key: fiddle.Key) -> fiddle.Key | None:
     """Return the key under which a node holds an argument; None if it takes no such argument."""
-    if isinstance(key, str) and key in (named_defaults(part) or ()):
+    if isinstance(key, str) and key in (fiddle.named_defaults(part) or ()):
         return key
-    parameter = parameter_of(part, key)
-    if parameter is None or (isinstance(key, int) and key not in all_arguments(part)):
+    parameter = fiddle.parameter_of(part, key)
+    if parameter is None or (isinstance(key, int) and key not in fiddle.all_arguments(part)):
         return None
     if isinstance(key, str) and parameter.kind is parameter.POSITIONAL_ONLY:
-        return list(parameters_of(part)).index(key)
+        return list(fiddle.parameters_of(part)).index(key)
     return key
 
 
@@ -315,11 +293,11 @@ def unwrapped(ref: ParameterRef) -> ParameterRef:
     return ParameterRef(value, "value", ref) if isinstance(value, TaggedValueCls) else ref
 
 
-def _in_default(root: Any, ref: ParameterRef, key: Key, path: str) -> ParameterRef:
+def _in_default(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> ParameterRef:
     """Return a parameter of what the default factory of an unset parameter makes."""
-    factory = default_factory_of(ref.container, ref.key)
+    factory = fiddle.default_factory_of(ref.container, ref.key)
     is_part = isinstance(factory, type) or (factory and inspect.signature(factory).parameters)
-    if not is_part or makes_container(factory):
+    if not is_part or fiddle.makes_container(factory):
         raise ConfigError(_not_set(ref, path))
     is_called_later = isinstance(ref.container, fdl.Partial | fdl.ArgFactory)
     part = (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
@@ -328,7 +306,7 @@ def _in_default(root: Any, ref: ParameterRef, key: Key, path: str) -> ParameterR
     return ParameterRef(part, own, ref, is_new=True)
 
 
-def _nothing_at(root: Any, ref: ParameterRef, key: Key, path: str) -> ConfigError:
+def _nothing_at(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> ConfigError:
     value, where = ref.value, ref.path
     if isinstance(value, fdl.Buildable):
         return ConfigError(_no_such_name(root, value, key, where))
@@ -344,10 +322,10 @@ def _nothing_at(root: Any, ref: ParameterRef, key: Key, path: str) -> ConfigErro
 
 def _not_set(ref: ParameterRef, path: str) -> str:
     message = f"{ref.path} is not set, so there is nothing at {path}."
-    if default_factory_of(ref.container, ref.key):
+    if fiddle.default_factory_of(ref.container, ref.key):
         return f"{message} Its default is created by the code: set it whole, set:{ref.path}=..."
-    default = type(default_of(ref.container, ref.key))
-    if default in (type(None), type(fdl.NO_VALUE)) and not can_be_typed(ref.hint):
+    default = type(fiddle.default_of(ref.container, ref.key))
+    if default in (type(None), type(fdl.NO_VALUE)) and not hints.can_be_typed(ref.hint):
         return f"{message} Put a part there first, use:{ref.path}=..."
     if default in (list, dict, tuple):
         return f"{message} Its default belongs to the code: set it whole, set:{ref.path}=..."
@@ -359,11 +337,13 @@ def _not_set(ref: ParameterRef, path: str) -> str:
     )
 
 
-def _no_such_name(root: Any, part: fdl.Buildable, key: Key, path: str) -> str:
-    names = [str(name) for name in all_arguments(part)]
+def _no_such_name(root: Any, part: fdl.Buildable, key: fiddle.Key, path: str) -> str:
+    names = [str(name) for name in fiddle.all_arguments(part)]
     where = f"{path} ({title(part)})" if path else title(part)
     elsewhere = [
-        join(node.path, step_to(key)) for node in parts(root) if key in all_arguments(node.value)
+        join(node.path, step_to(key))
+        for node in parts(root)
+        if key in fiddle.all_arguments(node.value)
     ]
     if not elsewhere or nearest(str(key), names):
         return f"{where} has no parameter {key!r}. {suggest(str(key), names)}"

@@ -6,14 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.graph import fiddle
 from fidgpt.graph.errors import ConfigError, MissingEntry, suggest
-from fidgpt.graph.fiddle import (
-    Key,
-    all_arguments,
-    nonempty_tags,
-    parameters_of,
-    set_arguments,
-)
 from fidgpt.graph.paths import (
     ParameterRef,
     describe,
@@ -93,17 +87,17 @@ def _match(refs: list[ParameterRef], kind: str, named: Any) -> list[ParameterRef
     ]
 
 
-def _has(value: Any, key: Key) -> bool:
+def _has(value: Any, key: fiddle.Key) -> bool:
     """Whether a key is listed, rather than accepted as any other is by `**kwargs`."""
     is_part = isinstance(value, fdl.Buildable)
-    return not is_part or key in parameters_of(value) or key in all_arguments(value)
+    return not is_part or key in fiddle.parameters_of(value) or key in fiddle.all_arguments(value)
 
 
 def _held(ref: ParameterRef) -> list[ParameterRef]:
     """Return references to what a node holds."""
     value: Any = ref.value
     if IS_PART[type(value)]:
-        value = set_arguments(value)
+        value = fiddle.set_arguments(value)
     keys = value if isinstance(value, dict) else range(len(value)) if is_node(value) else ()
     return [ParameterRef(ref.value, key, ref) for key in keys]
 
@@ -133,7 +127,7 @@ def functions_below(refs: Iterable[ParameterRef]) -> list[Any]:
 
 def tags_below(refs: Iterable[ParameterRef]) -> set[Any]:
     """Return the tags of the parameters at or below some references."""
-    carried = (nonempty_tags(ref.value).values() for ref in _parts(refs))
+    carried = (fiddle.nonempty_tags(ref.value).values() for ref in _parts(refs))
     return {tag for parameters in carried for tags in parameters for tag in tags}
 
 
@@ -147,7 +141,7 @@ def _carriers(refs: Iterable[ParameterRef], is_wanted: Callable[[Any], bool]) ->
     return [
         ParameterRef(ref.value, key, ref)
         for ref in _parts(refs)
-        for key, tags in nonempty_tags(ref.value).items()
+        for key, tags in fiddle.nonempty_tags(ref.value).items()
         if any(map(is_wanted, tags))
     ]
 
@@ -191,7 +185,7 @@ def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
         count = len(first.value)
         return f"{where} has {count or 'no'} {'entry' if count == 1 else 'entries'}."
     parts = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
-    names = {str(name) for part in parts for name in all_arguments(part)}
+    names = {str(name) for part in parts for name in fiddle.all_arguments(part)}
     names |= {str(name) for ref in refs if isinstance(ref.value, dict) for name in ref.value}
     if not names and isinstance(named, str):
         return f"{state}, and has no parameters."
@@ -272,7 +266,7 @@ def _calls(part: fdl.Buildable, functions: tuple[Any, ...]) -> bool:
     return called in functions or (isinstance(called, type) and issubclass(called, classes))
 
 
-def tagged(root: Any, tag: type[fdl.Tag]) -> list[tuple[fdl.Buildable, Key]]:
+def tagged(root: Any, tag: type[fdl.Tag]) -> list[tuple[fdl.Buildable, fiddle.Key]]:
     """Return every (node, parameter) under `root` that carries a tag or one derived from it."""
     found = _carriers([ParameterRef.to_root(root)], lambda own: issubclass(own, tag))
     return [(ref.container, ref.key) for ref in found]

@@ -7,19 +7,9 @@ import sys
 import typing
 from typing import Any
 
+from fidgpt.graph import hints
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.expressions import UNREADABLE, evaluate, is_whole, parsed, split_at_commas
-from fidgpt.graph.hints import (
-    can_be_typed,
-    element_hint,
-    fits,
-    is_device,
-    is_dtype,
-    is_unknown,
-    key_hint,
-    members_of,
-    name_of,
-)
 
 
 def items_in(text: str, hint: Any) -> list[str]:
@@ -50,13 +40,13 @@ def entries_in(text: str, hint: Any) -> dict[str, str]:
 
 def _takes(kind: type, hint: Any) -> bool:
     """Whether a container of Python's own may stand where a hint is asked, whatever is in it."""
-    return any(_is_asked(kind, one) for one in members_of(hint))
+    return any(_is_asked(kind, one) for one in hints.members_of(hint))
 
 
 def _is_asked(kind: type, hint: Any) -> bool:
     origin = typing.get_origin(hint) or hint
-    if is_unknown(hint) or typing.is_typeddict(origin):
-        return is_unknown(hint) or kind is dict
+    if hints.is_unknown(hint) or typing.is_typeddict(origin):
+        return hints.is_unknown(hint) or kind is dict
     is_own = getattr(origin, "__module__", "") in ("builtins", "collections.abc")
     return is_own and inspect.isclass(origin) and issubclass(kind, origin)
 
@@ -79,7 +69,7 @@ def read_value(text: str, hint: Any) -> Any:
     try:
         for reading in _readings(text, hint):
             value = as_asked(reading, hint)
-            if fits(value, hint):
+            if hints.fits(value, hint):
                 return value
     except OverflowError:
         raise ConfigError(f"{text!r:.60} is too large a number.") from None
@@ -88,20 +78,20 @@ def read_value(text: str, hint: Any) -> Any:
             f"{text!r:.60} is too small a number: as a float it would be 0.0."
         ) from None
     collected = "" if _left_open(text) else _one_by_one(text, hint)
-    if collected and fits(collected, hint):
+    if collected and hints.fits(collected, hint):
         return collected
     raise ConfigError(_no_such_value(text, hint))
 
 
 def _readings(text: str, hint: Any) -> list[Any]:
     """What a text may mean, the likeliest first."""
-    members, choices, word = members_of(hint), _choices(hint), text.strip()
+    members, choices, word = hints.members_of(hint), _choices(hint), text.strip()
     if word in choices:
         return [choices[word]]
     kind, _, name = word.rpartition(".")  # as in Python code: Color.RED
     if kind and name in choices and _path_of(type(choices[name])).endswith(f".{kind}"):
         return [choices[name]]
-    if any(map(is_device, members)) and (device := _device(word)):
+    if any(map(hints.is_device, members)) and (device := _device(word)):
         return [device]
     is_quoted = word[:1] in ("'", '"') and word[:1] == word[-1:] and len(word) > 1
     if members == (str,) and not is_quoted:
@@ -133,15 +123,15 @@ def _one_by_one(text: str, hint: Any) -> Any:
       ConfigError: an item means nothing that fits.
     """
     if items := items_in(text, hint):
-        asked = [element_hint(hint, i) for i in range(len(items))]
-        if any(map(is_unknown, asked)):
+        asked = [hints.element_hint(hint, i) for i in range(len(items))]
+        if any(map(hints.is_unknown, asked)):
             return []
         values = [read_value(item, one) for item, one in zip(items, asked, strict=True)]
         return as_asked(tuple(values) if text.lstrip()[:1] == "(" else values, hint)
     entries = {read_key(key, hint): one for key, one in entries_in(text, hint).items()}
-    if any(is_unknown(element_hint(hint, key)) for key in entries):
+    if any(hints.is_unknown(hints.element_hint(hint, key)) for key in entries):
         return {}
-    return {key: read_value(one, element_hint(hint, key)) for key, one in entries.items()}
+    return {key: read_value(one, hints.element_hint(hint, key)) for key, one in entries.items()}
 
 
 def read_key(text: str, hint: Any) -> Any:
@@ -150,25 +140,26 @@ def read_key(text: str, hint: Any) -> Any:
     Raises:
       ConfigError: the text means nothing that a key may be.
     """
-    asked, key = key_hint(hint), read_value(text, Any)
+    asked, key = hints.key_hint(hint), read_value(text, Any)
     key = as_asked(key, asked)
-    return read_value(text, asked) if isinstance(key, str) and not fits(key, asked) else key
+    return read_value(text, asked) if isinstance(key, str) and not hints.fits(key, asked) else key
 
 
 def as_asked(value: Any, hint: Any) -> Any:
     """1e3 where an int is asked, [1, 2] where a tuple is, and an int where only a float is."""
-    members = members_of(hint)
+    members = hints.members_of(hint)
     if is_whole(value):
         return int(value) if int in members and float not in members else value
     if type(value) is int and float in members and int not in members:
         return float(value)
     if isinstance(value, dict):
-        keys = {key: as_asked(key, key_hint(hint)) for key in value}
+        keys = {key: as_asked(key, hints.key_hint(hint)) for key in value}
         return {
-            keys[key]: as_asked(one, element_hint(hint, keys[key])) for key, one in value.items()
+            keys[key]: as_asked(one, hints.element_hint(hint, keys[key]))
+            for key, one in value.items()
         }
     if isinstance(value, list | tuple):
-        items = [as_asked(item, element_hint(hint, i)) for i, item in enumerate(value)]
+        items = [as_asked(item, hints.element_hint(hint, i)) for i, item in enumerate(value)]
         origins = {typing.get_origin(member) or member for member in members}
         asked = [kind for kind in (type(value), list, tuple) if kind in origins]
         return asked[0](items) if asked else type(value)(items)
@@ -186,12 +177,12 @@ def _device(word: str) -> Any:
 def _choices(hint: Any) -> dict[str, Any]:
     """The names that enums, Literals and dtypes among the members of a hint offer."""
     choices: dict[str, Any] = {}
-    for member in members_of(hint):
+    for member in hints.members_of(hint):
         if typing.get_origin(member) is typing.Literal:
             choices |= {str(value): value for value in typing.get_args(member)}
         elif inspect.isclass(member) and issubclass(member, enum.Enum):
             choices |= {item.name: item for item in member}
-        elif is_dtype(member):
+        elif hints.is_dtype(member):
             known = vars(sys.modules["torch"])
             named = {name: value for name, value in known.items() if isinstance(value, member)}
             choices |= named | {f"torch.{name}": value for name, value in named.items()}
@@ -214,7 +205,7 @@ def _left_open(text: str) -> str:
 
 
 def _no_such_value(text: str, hint: Any) -> str:
-    name = name_of(hint)
+    name = hints.name_of(hint)
     article = f"{'an' if name[:1] in 'aeiou' else 'a'} " if name.isidentifier() else ""
     if not text.strip():
         return f"nothing stands after the '=', and it takes {article}{name}."
@@ -223,9 +214,9 @@ def _no_such_value(text: str, hint: Any) -> str:
         return f"{message} The {opened} in it stays open."
     if choices := _choices(hint):
         return f"{message} {suggest(text, choices)}"
-    element = element_hint(hint, 0)
-    if not is_unknown(element) and fits(text, element):
+    element = hints.element_hint(hint, 0)
+    if not hints.is_unknown(element) and hints.fits(text, element):
         return f"{message} Write {[text]!r:.60}."
-    if not can_be_typed(hint):
+    if not hints.can_be_typed(hint):
         return f"{message} It takes a part, which cannot be typed: use a fiddler to set it."
     return message
