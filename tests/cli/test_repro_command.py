@@ -132,7 +132,7 @@ def test_a_graph_is_reproduced_without_its_history(directives: list[str]) -> Non
     """The nearest config is found, and about as few directives, from what the graph holds alone."""
     cfg = load(dump(compose(directives, CATALOGUE).config))
     found = shlex.split(command_for(cfg, CATALOGUE, directives=["config_file:it.json"]))
-    directives = [one.removeprefix("--config=") for one in found[2:]]
-    assert directives[0] == directives[0]
-    assert len(directives) <= len(directives) + 1
-    assert fingerprint(compose(directives, CATALOGUE).config) == fingerprint(cfg)
+    made = [one.removeprefix("--config=") for one in found[2:]]
+    assert made[0] == directives[0]
+    assert len(made) <= len(directives) + 1
+    assert fingerprint(compose(made, CATALOGUE).config) == fingerprint(cfg)

@@ -52,5 +52,5 @@ def test_the_patch_makes_the_code_again(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "x.patch").write_text(changed)
     git("apply", "x.patch")
     assert file.read_text() == "one\ntwo é\n\n \n"
-    monkeypatch.setattr(module, "_LARGEST_PATCH", 10)
+    monkeypatch.setattr(module, "LARGEST_PATCH", 10)
     assert "were left out" in str(patch())

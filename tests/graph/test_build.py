@@ -45,7 +45,7 @@ def test_each_node_is_built_once() -> None:
         (Refusal("one", "two"), "Refusal: one and two"),
     ],
 )
-def test_an_error_names_the_part_and_says_what_its_constructor_said(
+def test_an_error_has_the_path_and_the_message_of_the_constructor(
     error: Exception, text: str
 ) -> None:
     cfg = fdl.Config(Outer, child=[fdl.Config(refuse, error)])
@@ -67,7 +67,7 @@ def test_a_message_is_short_however_much_was_built() -> None:
     assert len(str(caught.value)) < 100
 
 
-def test_a_computed_value_of_the_wrong_type_is_found_where_it_is_heard() -> None:
+def test_a_computed_value_of_the_wrong_type_is_found_where_it_is_inherited() -> None:
     cfg = fdl.Config(
         Outer, width=Width.new(fdl.Config(double, 2)), child=fdl.Config(Square, Width.new())
     )
@@ -109,7 +109,7 @@ def test_containers_become_what_fiddle_makes_of_them() -> None:
     assert isinstance(built[0][2]["a"][0], Square)
 
 
-def test_a_factory_makes_anew_what_its_arguments_make() -> None:
+def test_a_factory_calls_its_factories_each_time() -> None:
     make = build(fdl.Partial(pair, first=fdl.ArgFactory(Square), second=fdl.Config(Square)))
     one, two = make(), make()
     assert one[0] is not two[0]

@@ -209,7 +209,7 @@ def takes(*widths: int, depth: int) -> Part:
 
 
 def named(*, width: int) -> Part:
-    """May be called by name, which no Callable tells."""
+    """May be called by name, which no Callable describes."""
     return Part(width)
 
 
@@ -322,7 +322,7 @@ def test_the_whole_where_no_single_item_is_wrong(arguments: dict[str, Any], text
     assert message(**arguments).startswith(text)
 
 
-def test_a_long_list_of_parts_is_told_on_one_line() -> None:
+def test_a_long_list_of_parts_is_shown_on_one_line() -> None:
     text = message(pair=[fdl.Config(Leaf) for _ in range(9)])
     assert text.startswith("pair is [<Config[Leaf(")
     assert text.endswith(", and Holder takes tuple[int, str].")

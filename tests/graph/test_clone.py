@@ -129,7 +129,7 @@ def test_what_lies_in_it_is_copied_as_often_and_parts_stay_one() -> None:
     assert dicts[0]["one"] is not part
 
 
-def test_a_file_says_the_same_graph_before_and_after() -> None:
+def test_a_file_holds_an_equal_graph() -> None:
     part = fdl.Config(Part, width=1)
     several = [part, [2, 3]]
     cfg = fdl.Config(pair, several, fdl.Config(pair, several, {"a": several}))

@@ -1,4 +1,4 @@
-"""What docstrings say of callables and of their parameters."""
+"""What docstrings document of callables and of their parameters."""
 
 import functools
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ def test_torch_describes_its_own() -> None:
     assert "otherwise" not in norm.parameters["bias"]
 
 
-def test_what_has_no_docs_says_nothing() -> None:
+def test_no_docs() -> None:
     assert doc_of(lambda: None) == Docs("", {})
     assert doc_of(Painter()).summary == ""
     broken = functools.partial(painted)

@@ -517,7 +517,7 @@ def test_items_come_behind(root: Any, name: str, text: str, expected: Any) -> No
     assert edit.after != edit.before
 
 
-def test_parts_are_made_anew_for_each_place_and_those_that_are_there_stay() -> None:
+def test_added_parts_are_new_for_each_place() -> None:
     first = fdl.Config(Square, width=1)
     root = fdl.Config(Outer, child=[first], other=fdl.Config(Outer, child=[first]))
     plus(root, "**.child", "[Square(width={rate})]")
@@ -528,7 +528,7 @@ def test_parts_are_made_anew_for_each_place_and_those_that_are_there_stay() -> N
     assert type(inside.child[0]) is fdl.ArgFactory
 
 
-def test_a_formula_and_an_open_quantity_in_it_are_heard() -> None:
+def test_formulas_and_unset_tags_in_items_are_bound() -> None:
     root = fdl.Config(Outer, width=Width.new(3), child=[fdl.Config(Part, width=Width.new())])
     plus(root, "child", "[Part, {width} * 2]")
     bound = bind(root)
@@ -536,7 +536,7 @@ def test_a_formula_and_an_open_quantity_in_it_are_heard() -> None:
     assert fdl.build(bound.child[2]) == 6
 
 
-def test_a_quantity_that_is_a_list_is_extended_wherever_it_is_said() -> None:
+def test_a_tagged_list_is_extended_where_it_is_set() -> None:
     root = fdl.Config(Outer, child=Width.new([1]))
     change_by(root, Width, "+", "[2]", parts=PARTS)
     assert root.child == [1, 2]

@@ -60,7 +60,7 @@ def test_a_formula_follows_later_changes() -> None:
     assert build(cfg).child.width == 80
 
 
-def test_what_is_heard_a_default_or_in_a_list_can_be_named() -> None:
+def test_an_inherited_value_a_default_or_an_item_can_be_named() -> None:
     inherited = graph("{other.width} + {other.rate}", other=fdl.Config(Outer, width=Width.new()))
     assert build(inherited).child.width == 100
     listed = graph("{other[1]} + {other[2].number}", other=[0, 5, fdl.Config(double, number=1)])
@@ -68,7 +68,7 @@ def test_what_is_heard_a_default_or_in_a_list_can_be_named() -> None:
     assert build(graph("{other['a b']}", other={"a b": 7})).child.width == 7
 
 
-def test_a_formula_may_be_heard_and_hears_from_around() -> None:
+def test_a_formula_is_inherited_and_inherits() -> None:
     cfg = fdl.Config(Outer, width=Width.new(100), child=fdl.Config(Outer, width=Width.new()))
     inner = cfg.child
     inner.child = fdl.Config(Part, width=Width.new())
@@ -228,12 +228,12 @@ def test_a_computed_part_can_be_named() -> None:
     assert build(cfg).child.width == 26
 
 
-def test_a_name_is_told_as_it_was_written() -> None:
+def test_a_message_keeps_a_name_as_it_was_written() -> None:
     with pytest.raises(ConfigError, match=r"\{width\}\.real is not a number"):
         make_formula(fdl.Config(Outer, width=3), "{width}.real + {depth}")
 
 
-def test_the_root_hears_no_tag_of_its_own() -> None:
+def test_the_root_inherits_no_tag_of_its_own() -> None:
     root = fdl.Config(Outer, width=Width.new(3))
     with pytest.raises(ConfigError, match="cannot be computed from itself"):
         set_text(root, "width", "{@Width} + 1")

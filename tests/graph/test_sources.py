@@ -50,7 +50,7 @@ class TestOfOnePlace:
     def test_it_is_named(self, root: Any, place: str) -> None:
         assert places(root) == [(place, [place])]
 
-    def test_all_that_hear_what_nothing_says(self) -> None:
+    def test_all_that_inherit_what_no_node_sets(self) -> None:
         root = fdl.Config(Outer, child=[fdl.Config(Part, width=Width.new()) for _ in range(3)])
         assert places(root) == [("child[0].width", [f"child[{i}].width" for i in range(3)])]
 

@@ -43,11 +43,11 @@ def test_what_a_constructor_never_loads_is_named() -> None:
     assert unused_arguments(root) == ["forgotten is set, and no code of Ignores ever reads it."]
 
 
-def test_what_nobody_set_is_not() -> None:
+def test_a_default_is_not() -> None:
     assert unused_arguments(fdl.Config(Ignores, size=3)) == []
 
 
-def test_an_attribute_that_nobody_reads_is_named() -> None:
+def test_an_attribute_that_is_never_read_is_named() -> None:
     root = fdl.Config(Keeps, never_looked_at=1, looked_at=2)
     assert unused_arguments(root) == ["never_looked_at is set, and no code of Keeps ever reads it."]
 

@@ -223,7 +223,7 @@ def test_refused(text: str, hint: Any) -> None:
         ),
     ],
 )
-def test_what_a_refusal_says(text: str, hint: Any, message: str) -> None:
+def test_messages(text: str, hint: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_value(text, hint)
     assert str(caught.value) == message
@@ -243,7 +243,7 @@ def test_a_quoted_text_may_have_several_lines() -> None:
     assert read_value("'a\nb'", str) == "a\nb"
 
 
-def test_a_choice_as_python_code_says_it() -> None:
+def test_an_enum_member_with_its_class() -> None:
     assert read_value("Color.BLUE", Color) is Color.BLUE
     assert read_value(f"{Color.__module__}.Color.BLUE", Color) is Color.BLUE
     for text in ("Colour.BLUE", "olor.BLUE"):
@@ -261,7 +261,7 @@ def test_a_path_where_its_own_kind_is_asked() -> None:
     assert read_value("a b/c", type(path)) == path
 
 
-def test_a_device_is_said_by_its_name() -> None:
+def test_a_device_by_its_name() -> None:
     assert read_value("cpu", torch.device | None) == torch.device("cpu")
     assert read_value("cuda:1", torch.device) == torch.device("cuda", 1)
     with pytest.raises(ConfigError, match="'gpu' is not a device"):

@@ -84,7 +84,7 @@ def test_depth_is_no_limit(function: Callable[[Any], Any]) -> None:
     function(chain(1000))
 
 
-def test_a_deep_chain_hears_to_its_end() -> None:
+def test_a_deep_chain_inherits_to_its_end() -> None:
     part = bind(chain(1000))
     while part.child is not None:
         part = part.child

@@ -18,7 +18,7 @@ _VARIABLE = re.compile(
     "SLURM_JOB_ID|(LOCAL_)?WORLD_SIZE"
 )
 _SECRET = re.compile("KEY|PASSWORD|SECRET|TOKEN")
-_LARGEST_PATCH = 5_000_000  # characters; more is data that was put under version control
+LARGEST_PATCH = 5_000_000  # characters; more is data that was put under version control
 
 
 def environment() -> dict[str, object]:
@@ -57,7 +57,7 @@ def patch() -> str | None:
     Files that git does not know are not in it; `changes` of the environment names them.
     """
     text = _git("diff", "HEAD", "--binary")
-    if text and len(text) > _LARGEST_PATCH:
+    if text and len(text) > LARGEST_PATCH:
         return f"The changes are {len(text):,} characters long and were left out.\n"
     return f"{text}\n" if text else None
 
