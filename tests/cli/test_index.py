@@ -42,7 +42,7 @@ class TestNames:
     def test_have_arguments_and_docs(self, base: Index) -> None:
         use_text = base["fiddlers"]["use_text"]
         assert use_text["arguments"] == "(path=..., text_field='text')"
-        assert use_text["doc"].startswith("Learns from files of your own")
+        assert use_text["doc"].startswith("Train on files")
 
 
 class TestParameters:

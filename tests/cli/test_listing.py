@@ -39,7 +39,7 @@ class TestList:
     def test_fiddlers_with_their_arguments(self, command: Command) -> None:
         listed = dict(rows(command(train.main, "--list=fiddlers").out))
         assert len(listed) == len(fiddlers.__all__)
-        assert listed["fiddler:use_gqa(num_kv_heads=2)"].startswith("Neighbouring query heads")
+        assert listed["fiddler:use_gqa(num_kv_heads=2)"].startswith("Use grouped-query attention")
 
     def test_tags_with_what_sets_and_inherits_them(self, command: Command) -> None:
         out = command(train.main, "--list=tags", "--config=config:gpt2_124m").out
@@ -180,7 +180,7 @@ class TestUnlistedConfigs:
         listed = ("--config=config_file:my.yaml", "--list=knobs:num_steps")
         Path("my.yaml").write_text(text)
         out = command(train.main, *listed).out
-        assert out.startswith("Knobs of config_file:my.yaml\n")
+        assert out.startswith("Settings of config_file:my.yaml\n")
         assert rows(out)[0][:3] == ["num_steps", "int", "10"]
         Path("my.yaml").write_text(text.replace("num_steps: 10", "num_steps: 11"))
         assert rows(command(train.main, *listed).out)[0][:3] == ["num_steps", "int", "11"]

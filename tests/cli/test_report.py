@@ -40,7 +40,7 @@ class TestReport:
                 " fiddler:make_large: 2 values, 2 inherited by 7 parameters",
                 "tag:LearningRate=1e-5: 1 value",
             ],
-            warnings=[" set:seed=0 changes nothing: it is so already."],
+            warnings=[" set:seed=0 changes nothing: the config already has this."],
         )
         assert report(debug()) == report(compose()) == ([], [])
 
@@ -67,15 +67,15 @@ class TestReport:
             f"{one} (directive {number}) changes nothing: the config is so already."
             for number, one in enumerate(directives, start=1)
         ]
-        idle = [f"{one} changes nothing: it is so already." for one in directives]
+        idle = [f"{one} changes nothing: the config already has this." for one in directives]
         assert report(compose(directives), allow_noop=True).warnings == idle
 
     def test_other_no_ops_are_warnings(self) -> None:
         formula = "set:schedule.warmup_steps={num_steps} // 5"
-        again = f"{formula} changes nothing: it is so already."
+        again = f"{formula} changes nothing: the config already has this."
         assert report(compose([formula, formula])) == ([f"{formula}: 1 value"], [again])
         (line,) = report(debug("fiddler:for_hardware(machine=toaster)")).warnings
-        assert line.endswith("changes nothing: it is so already.")
+        assert line.endswith("changes nothing: the config already has this.")
 
 
 class TestOverruled:

@@ -117,8 +117,8 @@ def test_what_may_not_change_is_refused_by_name(command: Command, run_directory:
     flags = ["--config=set:model.hidden_dim=64", "--config=set:seed=5", "--config=set:num_steps=4"]
     status, _, err = command(train.main, f"--resume={run_directory}", *flags)
     assert status == 2
-    assert "model.hidden_dim may not change while a run goes on: 32 -> 64" in err
-    assert "seed may not change while a run goes on: 0 -> 5" in err
+    assert "model.hidden_dim cannot change when a run is resumed: 32 -> 64" in err
+    assert "seed cannot change when a run is resumed: 0 -> 5" in err
     assert "num_steps may not" not in err
     assert {path: path.stat().st_mtime_ns for path in run_directory.rglob("*")} == files
 
@@ -170,5 +170,5 @@ def test_what_stands_around_hides_no_other_change(command: Command, run_director
     flags = ["--config=fiddler:use_prefetch", "--config=tag:SeqLen=16"]
     status, _, err = command(train.main, f"--resume={run_directory}", *flags)
     assert status == 2
-    assert "seq_len may not change while a run goes on" in err
+    assert "seq_len cannot change when a run is resumed" in err
     assert "Prefetch" not in err

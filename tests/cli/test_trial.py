@@ -77,7 +77,9 @@ def test_the_part_and_the_line_are_named(kind: type[nn.Module], message: str) ->
 
 
 def test_a_parameter_without_init_is_reported_before_the_run() -> None:
-    with pytest.raises(InitError, match=r"blocks\.0\.attention \(Unstarted\) .* rate starts"):
+    with pytest.raises(
+        InitError, match=r"blocks\.0\.attention \(Unstarted\) .* initial values of rate"
+    ):
         build_trainer(with_attention(Unstarted))
 
 
@@ -122,7 +124,7 @@ class Growing(torch.optim.SGD):
             ["betas"],
         ),
         (["fiddler:use_sgd", "set:optimizer.lr=inf"], "lr=inf must be finite", ["lr"]),
-        (["use:optimizer=Muon"], "no group of parameters is orthogonal", []),
+        (["use:optimizer=Muon"], "no parameter group is orthogonal", []),
     ],
 )
 def test_what_an_optimizer_rejects_is_reported_before_a_run(

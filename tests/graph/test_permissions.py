@@ -75,13 +75,13 @@ def test_all_that_may_not_change_is_named() -> None:
     with pytest.raises(ConfigErrors) as caught:
         allowed_changes(run(), new)
     (message,) = caught.value.messages
-    assert message.startswith("motor.width may not change while a run goes on: 3 -> 4.")
+    assert message.startswith("motor.width cannot change when a run is resumed: 3 -> 4.")
 
 
 def test_another_part_is_asked_about_by_both_graphs() -> None:
     new = run()
     new.motor = fdl.Config(Log)
-    with pytest.raises(ConfigErrors, match="motor may not change"):
+    with pytest.raises(ConfigErrors, match="motor cannot change"):
         allowed_changes(run(), new)
 
 
@@ -131,9 +131,9 @@ def wider() -> Any:
 
 
 def test_what_it_stands_around_is_still_the_same() -> None:
-    with pytest.raises(ConfigErrors, match=r"motor\.width may not change while .*: 3 -> 4"):
+    with pytest.raises(ConfigErrors, match=r"motor\.width cannot change .*: 3 -> 4"):
         allowed_changes(run(), around(Faster, root=wider()))
-    with pytest.raises(ConfigErrors, match=r"motor\.motor\.width may not change while .*: 3 -> 4"):
+    with pytest.raises(ConfigErrors, match=r"motor\.motor\.width cannot change .*: 3 -> 4"):
         allowed_changes(around(Faster), around(Faster, root=wider()))
 
 
@@ -142,5 +142,5 @@ def test_a_part_in_two_places_stays_one() -> None:
     old.spare, new.spare = old.motor, new.motor
     assert {one.permission.name for one in allowed_changes(old, new)} == {"LIVE"}
     new.spare = around(Faster).motor
-    with pytest.raises(ConfigErrors, match="may not change"):
+    with pytest.raises(ConfigErrors, match="cannot change"):
         allowed_changes(old, new)

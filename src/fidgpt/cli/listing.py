@@ -47,7 +47,7 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
         if not below:
             raise _no_such_path(path, base, index)
         rows = [[one["path"], one["type"], _value(one), one.get("doc", "")] for one in below]
-        print_table(f"Knobs of {base}", ["path", "type", "value", "doc"], rows)
+        print_table(f"Settings of {base}", ["path", "type", "value", "doc"], rows)
     if kind in ("all", "tags", "knobs"):
         _print_note(directives)
 

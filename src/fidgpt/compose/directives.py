@@ -262,7 +262,7 @@ _ALL = (
         restates=True,
     ),
     Directive("del", "PATH", "go back to the default", _delete, "path", restates=True),
-    Directive("use", "PATH=PART(args)", "put another part in a place", _use, "path="),
+    Directive("use", "PATH=PART(args)", "replace a component", _use, "path="),
     Directive("tie", "PATH=PATH", "make two places hold one part", _tie, "path=path"),
     Directive("untie", "PATH", "give a place a part of its own", _untie, "path"),
     Directive(

@@ -92,7 +92,11 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
                 f"  {edit.path}: {_described(edit.before)} -> {_described(edit.after)}"
                 for edit in effect.edits
             ]
-    idle = [f"{one.text} changes nothing: it is so already." for one in effects if not one.edits]
+    idle = [
+        f"{one.text} changes nothing: the config already has this."
+        for one in effects
+        if not one.edits
+    ]
     return Report(changes, [*idle, *overruled(made)])
 
 

@@ -84,8 +84,8 @@ def _of_change(old: Any, new: Any, change: Change) -> Permission:
 def _refusal(change: Change) -> ConfigError:
     sources = (change.path, change.new.inherited_from, change.new.shared_with)
     return ConfigError(
-        f"{change.path or 'the root'} may not change while a run goes on: {change.detail}.\n"
-        "  Leave it as it is, or begin a new run.",
+        f"{change.path or 'the root'} cannot change when a run is resumed: {change.detail}.\n"
+        "  Leave it as it is, or start a new run.",
         place=change.path,
         sources=filter(None, sources),
     )

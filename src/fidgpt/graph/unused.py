@@ -28,7 +28,7 @@ def unused_arguments(root: Any) -> list[str]:
     found = parts(root)
     packages = frozenset().union(*(_packages_of(fdl.get_callable(node.value)) for node in found))
     return [
-        f"{join(node.path, key_step)} is set, and no code of {title(node.value)} ever reads it."
+        f"{join(node.path, key_step)} is set, but {title(node.value)} never reads it."
         for node in found
         for key_step in _unread_steps(node.value, packages)
     ]
