@@ -10,7 +10,7 @@ from fidgpt.sweep.points import Cost
 from fidgpt.sweep.progress import Pace
 
 SPEED = 10  # operations a second
-BESIDES = 6.0  # seconds that a run takes to begin and to end
+START = 3.0  # seconds that a run takes to begin
 
 
 class Clock:
@@ -42,13 +42,10 @@ def jobs(*flops: int) -> list[Job]:
 def run(pace: Pace, clock: Clock, job: Job, *, steps: int = 10) -> None:
     """A run that was seen at each of its steps."""
     pace.started(job, 0)
-    clock.now += BESIDES / 2
+    clock.now += START
     for step in range(1, steps + 1):
         clock.now += job.point.cost.flops / job.point.cost.num_steps / SPEED
         pace.progressed(job, step)
-    if steps == job.point.cost.num_steps:
-        clock.now += BESIDES / 2
-        pace.ended(job)
 
 
 def test_nothing_is_estimated_before_the_first_steps(clock: Clock) -> None:
@@ -58,14 +55,25 @@ def test_nothing_is_estimated_before_the_first_steps(clock: Clock) -> None:
     assert pace.left(job) is None and pace.left_of_all([(job, 0)]) is None
 
 
-def test_larger_runs_take_longer_and_start_as_fast(clock: Clock) -> None:
+def test_larger_runs_take_longer(clock: Clock) -> None:
     pace, (small, large) = Pace(), jobs(100, 1000)
     run(pace, clock, small)
-    step = 1.0  # the first step is measured with the start
-    assert pace.left_of_all([(large, 0)]) == pytest.approx(1000 / SPEED + BESIDES + step)
+    each = (START + 100 / SPEED) / 100
+    assert pace.left_of_all([(large, 0)]) == pytest.approx(1000 * each)
     run(pace, clock, large, steps=4)
     assert pace.left(large) == pytest.approx(600 / SPEED)
-    assert pace.left_of_all([(large, 4)]) == pytest.approx(600 / SPEED)
+    each = (2 * START + 500 / SPEED) / 500
+    assert pace.left_of_all([(large, 4)]) == pytest.approx(600 * each)
+
+
+def test_runs_side_by_side_take_less(clock: Clock) -> None:
+    pace, (first, second, third) = Pace(), jobs(100, 100, 100)
+    for one in (first, second):
+        pace.started(one, 0)
+    clock.now += 10
+    for one in (first, second):
+        pace.progressed(one, 10)
+    assert pace.left_of_all([(third, 0)]) == pytest.approx(5)
 
 
 def test_steps_before_a_continuation_do_not_count(clock: Clock) -> None:
@@ -77,16 +85,3 @@ def test_steps_before_a_continuation_do_not_count(clock: Clock) -> None:
         clock.now += 1.0
         pace.progressed(job, step)
     assert pace.left(job) == pace.left_of_all([(job, 8)]) == pytest.approx(2.0)
-
-
-def test_runs_side_by_side_take_half_as_long(clock: Clock) -> None:
-    pace, every = Pace(), jobs(100, 100, 100, 100)
-    for job in every[:2]:
-        pace.started(job, 0)
-    for step in range(1, 11):
-        clock.now += 1.0
-        for job in every[:2]:
-            pace.progressed(job, step)
-    for job in every[:2]:
-        pace.ended(job)
-    assert pace.left_of_all([(job, 0) for job in every[2:]]) == pytest.approx(11.0)

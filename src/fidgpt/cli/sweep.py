@@ -270,8 +270,8 @@ def _search(console: "Console") -> int | None:
 
         if not isinstance(runner, RayRunner):
             raise ConfigError(
-                f"--search={FLAGS.search} is done by Ray Tune: add --runner=ray, which runs it on "
-                "this machine, or --runner='ray(address=auto)' for a cluster."
+                f"--search={FLAGS.search} runs on Ray: add --runner=ray, which runs it on this "
+                "machine, or --runner='ray(address=auto)' for a cluster."
             )
         size, every = read_pbt(FLAGS.search)
         search: Any = Population(*_items("space"), size=size, every=every, **settings)

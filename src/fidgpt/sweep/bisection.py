@@ -1,14 +1,15 @@
 """Bisection between two runs: which differences of their configs make a metric worse."""
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import fiddle as fdl
 from rich.console import Console, Group, RenderableType
@@ -226,76 +227,10 @@ class Bisection:
         self.directory = Path(directory or Path("runs") / name)
         self._catalogue = own_catalogue(self.allowed)
         self._begin = f"config_file:{self.good / 'config.json'}"
-
-    def changed(self, pieces: Pieces) -> fdl.Config:
-        """Return the good graph with some differences applied.
-
-        Raises:
-          ConfigError: they cannot be applied without others.
-        """
-        if len(pieces) == len(self.pieces):
-            return self._graphs[1]
-        return graph.apply_patch(self._graphs[0], self._text(pieces), allowed=self.allowed)
-
-    def _text(self, pieces: Pieces) -> str:
-        changes = {path: self._patch.changes[path] for path in pieces}
-        return Patch(changes, self._patch.parts).text()
-
-    def composed(self, pieces: Pieces) -> fdl.Config:
-        """Return the config that is trained to try some differences.
-
-        Raises:
-          ConfigError: they cannot be applied without others.
-        """
-        return compose(self._ends, self._catalogue, base=self.changed(pieces)).config
-
-    def lines(self, pieces: Pieces) -> list[str]:
-        """Describe some differences, a line each."""
-        changes = graph.diff(self._graphs[0], self.changed(pieces))
-        return graph.diff_text(changes).splitlines()
-
-    def groups(self) -> list[Pieces]:
-        """Return the differences, grouped where they are invalid alone."""
-
-        def holds(pieces: Pieces) -> bool:
-            try:
-                ordered = tuple(one for one in self.pieces if one in set(pieces))
-                graph.check_and_bind(self.changed(ordered), constraints=runs.CONSTRAINTS)
-            except ConfigError:
-                return False
-            return True
-
-        return group_dependent(self.pieces, holds)
-
-    def directives(self, pieces: Pieces) -> tuple[str, ...]:
-        """Return the directives of a config, one of which names a patch file written here."""
-        if not pieces:
-            return (self._begin, *self._ends)
-        text = self._text(pieces)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        path = self.directory / "patches" / f"{digest}.patch"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        return (self._begin, f"patch:{path}", *self._ends)
-
-    def readable(self, pieces: Pieces) -> tuple[str, ...]:
-        """Return directives without a patch file, if there are any that make the same config."""
-        good = self._graphs[0]
-        try:
-            found = graph.repro(
-                self.composed(pieces),
-                {self._begin: good},
-                compose=lambda given: compose(list(given)[1:], self._catalogue, base=good).config,
-            )
-        except ConfigError:
-            return self.directives(pieces)
-        return tuple(found.directives) if found.is_same else self.directives(pieces)
-
-    def recorded(self, run: Path, point: Point) -> float | None:
-        """Return the value of an end that was trained to its last step; None to train it."""
-        numbers = objectives.reported_by(run)
-        is_whole = not self._ends and numbers.get("step") == point.cost.num_steps
-        return numbers.get(self.objective.name) if is_whole else None
+        self._dry_runs = DryRuns()
+        self._point = functools.cache(self._new_point)
+        self._values: dict[str, float | None] = {}  # by fingerprint
+        self._verdicts: dict[Pieces, Verdict] = {}
 
     def train(
         self, points: Sequence[Point], runner: Runner, console: Console
@@ -313,9 +248,12 @@ class Bisection:
             with Screen(table, console=console, objective=self.objective) as screen:
                 if not runner.run(todo, screen):
                     raise Stopped
-        values = [job.result().get(self.objective.name) for job in jobs]
-        is_wild = [table.row(job)["status"] == "diverged" for job in jobs]
-        return [math.nan if wild else one for wild, one in zip(is_wild, values, strict=True)]
+        return [
+            math.nan
+            if table.row(job)["status"] == "diverged"
+            else job.result().get(self.objective.name)
+            for job in jobs
+        ]
 
     def run(self, runner: Runner, *, jobs: int = 1, console: Console) -> Findings:
         """Find the differences by training probes.
@@ -343,59 +281,113 @@ class Bisection:
         Raises:
           ConfigError: the ends cannot be compared, or the differences do not explain the metric.
         """
-        return _Search(self, measure, jobs=jobs, log=log).findings()
+        self._measure, self._log, self._numbers = measure, log, itertools.count(1)
+        self._values.clear()
+        self._verdicts.clear()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / LOG).write_text("", encoding="utf-8")
+        self._measure_ends()
+        groups = group_dependent(self.pieces, self._is_valid)
+        log(
+            f"{len(self.pieces)} differences, {len(groups)} of which can be made alone or in groups"
+        )
+
+        def first_bad(sets: list[Pieces]) -> Pieces | None:
+            for begin in range(0, len(sets), jobs):
+                batch = sets[begin : begin + jobs]
+                self._try([one for one in batch if one not in self._verdicts])
+                for one in batch:
+                    if self._verdicts[one] == "bad":
+                        return one
+            return None
+
+        def first_bad_groups(sets: list[tuple[Pieces, ...]]) -> tuple[Pieces, ...] | None:
+            flat = {self._ordered(itertools.chain(*groups)): groups for groups in sets}
+            found = first_bad(list(flat))
+            return None if found is None else flat[found]
+
+        found = self._ordered(itertools.chain(*minimize(groups, first_bad_groups)))
+        found = minimize(found, first_bad)  # of a group, not all need be a cause
+        if found == self.pieces:
+            self._confirm()
+        rest = tuple(one for one in self.pieces if one not in found)
+        has_cure = bool(rest) and isinstance(self._point(rest), Point)
+        directives, cure = self._readable(found), self._readable(rest) if has_cure else None
+        return Findings(found, directives, cure, self._text(found, directives, cure))
 
     def __rich__(self) -> RenderableType:
         head = f"{len(self.pieces)} differences, to be tried in {self.directory}:"
-        return Group(Text(head), *map(Text, self.lines(self.pieces)))
+        return Group(Text(head), *map(Text, self._lines(self.pieces)))
 
+    def _ordered(self, pieces: Iterable[str]) -> Pieces:
+        chosen = set(pieces)
+        return tuple(one for one in self.pieces if one in chosen)
 
-class _Search:
-    """The state of one search through the sets of differences."""
+    def _patch_text(self, pieces: Pieces) -> str:
+        changes = {path: self._patch.changes[path] for path in pieces}
+        return Patch(changes, self._patch.parts).text()
 
-    def __init__(
-        self, bisection: Bisection, measure: Measure, *, jobs: int, log: Callable[[str], None]
-    ) -> None:
-        self._of = bisection
-        self._measure = measure
-        self._jobs = jobs
-        self._log = log
-        self._dry_runs = DryRuns()
-        self._values: dict[str, float | None] = {}
-        self._verdicts: dict[Pieces, Verdict] = {}
-        self._point = functools.cache(self._new_point)
-        bisection.directory.mkdir(parents=True, exist_ok=True)
-        self._file = bisection.directory / LOG
-        self._file.write_text("", encoding="utf-8")
-        self._num_probes = 0
+    def _changed(self, pieces: Pieces) -> fdl.Config:
+        """Return the good graph with some differences applied.
 
-    def findings(self) -> Findings:
-        bisection, every = self._of, self._of.pieces
-        self._bounds = self._measure_ends()
-        groups = bisection.groups()
-        self._log(
-            f"{len(every)} differences, {len(groups)} of which can be made alone or in groups"
-        )
+        Raises:
+          ConfigError: they cannot be applied without others.
+        """
+        if len(pieces) == len(self.pieces):
+            return self._graphs[1]
+        return graph.apply_patch(self._graphs[0], self._patch_text(pieces), allowed=self.allowed)
 
-        def first_bad(sets: list[tuple[Pieces, ...]]) -> tuple[Pieces, ...] | None:
-            flat = {self._flat(groups): groups for groups in sets}
-            found = self._first_bad(list(flat))
-            return None if found is None else flat[found]
+    def _composed(self, pieces: Pieces) -> fdl.Config:
+        """Return the config that is trained to try some differences; raises as `_changed`."""
+        return compose(self._ends, self._catalogue, base=self._changed(pieces)).config
 
-        found = self._flat(minimize(groups, first_bad))
-        found = minimize(found, self._first_bad)  # of a group, not all need be a cause
-        if found == every:
-            self._confirm()
-        rest = tuple(one for one in every if one not in found)
-        has_cure = bool(rest) and isinstance(self._point(rest), Point)
-        directives = bisection.readable(found)
-        cure = bisection.readable(rest) if has_cure else None
-        return Findings(found, directives, cure, self._text(found, directives, cure))
+    def _lines(self, pieces: Pieces) -> list[str]:
+        """Describe some differences, a line each."""
+        return graph.diff_text(graph.diff(self._graphs[0], self._changed(pieces))).splitlines()
+
+    def _is_valid(self, pieces: Pieces) -> bool:
+        """Return whether some differences make a valid config without the others."""
+        try:
+            changed = self._changed(self._ordered(pieces))
+            graph.check_and_bind(changed, constraints=runs.CONSTRAINTS)
+        except ConfigError:
+            return False
+        return True
+
+    def _directives(self, pieces: Pieces) -> tuple[str, ...]:
+        """Return the directives of a config, one of which names a patch file written here."""
+        if not pieces:
+            return (self._begin, *self._ends)
+        text = self._patch_text(pieces)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        path = self.directory / "patches" / f"{digest}.patch"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return (self._begin, f"patch:{path}", *self._ends)
+
+    def _readable(self, pieces: Pieces) -> tuple[str, ...]:
+        """Return directives without a patch file, if there are any that make the same config."""
+        good = self._graphs[0]
+        with contextlib.suppress(ConfigError):
+            found = graph.repro(
+                self._composed(pieces),
+                {self._begin: good},
+                compose=lambda given: compose(list(given)[1:], self._catalogue, base=good).config,
+            )
+            if found.is_same:
+                return tuple(found.directives)
+        return self._directives(pieces)
+
+    def _recorded(self, run: Path, point: Point) -> float | None:
+        """Return the value of an end that was trained to its last step; None to train it."""
+        numbers = objectives.reported_by(run)
+        is_whole = not self._ends and numbers.get("step") == point.cost.num_steps
+        return numbers.get(self.objective.name) if is_whole else None
 
     def _text(
         self, found: Pieces, directives: tuple[str, ...], cure: tuple[str, ...] | None
     ) -> str:
-        bisection, bounds, (value,) = self._of, self._bounds, self._measured([found])
+        bounds, (value,) = self._bounds, self._measured([found])
         numbers = [
             "diverged" if one is None or math.isnan(one) else f"{one:.4f}"
             for one in (bounds.good, value, bounds.bad, bounds.threshold)
@@ -403,38 +395,35 @@ class _Search:
         verb = "differences makes" if len(found) == 1 else "differences, only together, make"
         limit = "" if bounds.threshold is None else f", the threshold {numbers[3]}"
         lines = [
-            f"{len(found)} of {len(bisection.pieces)} {verb} {bisection.objective.name} bad: "
+            f"{len(found)} of {len(self.pieces)} {verb} {self.objective.name} bad: "
             f"{numbers[0]} -> {numbers[1]} (the bad run {numbers[2]}{limit})",
-            *(f"  {line}" for line in bisection.lines(found)),
+            *(f"  {line}" for line in self._lines(found)),
         ]
         commands = {"the good run with nothing else changed": directives}
         commands |= {"the bad run without it": cure} if cure else {}
         for what, given in commands.items():
-            lines += [f"{what}:", f"  {runs.train_command(given, allowed=bisection.allowed)}"]
+            lines += [f"{what}:", f"  {runs.train_command(given, allowed=self.allowed)}"]
         return "\n".join(lines)
 
-    def _measure_ends(self) -> Bounds:
-        bisection = self._of
-        ends = [(), bisection.pieces]
-        for pieces, run in zip(ends, (bisection.good, bisection.bad), strict=True):
+    def _measure_ends(self) -> None:
+        ends = [(), self.pieces]
+        for pieces, run in zip(ends, (self.good, self.bad), strict=True):
             point = self._point(pieces)
             if isinstance(point, str):
                 raise ConfigError(f"{run} cannot be run: {point}")
-            if (value := bisection.recorded(run, point)) is not None:
+            if (value := self._recorded(run, point)) is not None:
                 self._values[point.fingerprint] = value
-        values = self._measured(ends)
-        bounds = bounds_of(bisection.objective, values[0], values[1], bisection.threshold)
-        for pieces, value in zip(ends, values, strict=True):
-            self._add(pieces, value, bounds.verdict(value))
-        return bounds
+        good, bad = self._measured(ends)
+        self._bounds = bounds_of(self.objective, good, bad, self.threshold)
+        self._try(ends)
 
     def _new_point(self, pieces: Pieces) -> Point | str:
         """Return the point that tries some differences, or what is wrong with them."""
         try:
-            identity, cost, _ = self._dry_runs.of(self._of.composed(pieces))
+            identity, cost, _ = self._dry_runs.of(self._composed(pieces))
         except (ConfigError, InitError) as error:
             return str(error)
-        directives = self._of.directives(pieces)
+        directives = self._directives(pieces)
         name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({identity[:6]})"
         values = {"differences": ", ".join(pieces)}
         return Point(directives, directives[1:], identity, name, cost, values)
@@ -443,58 +432,38 @@ class _Search:
         """Return the value of each set of differences, training those not known yet."""
         points = [self._point(one) for one in sets]
         valid = {one.fingerprint: one for one in points if isinstance(one, Point)}
-        todo = [one for key, one in valid.items() if key not in self._values]
-        if todo:
+        if todo := [one for key, one in valid.items() if key not in self._values]:
             values = zip(todo, self._measure(todo), strict=True)
             self._values |= {point.fingerprint: value for point, value in values}
         return [None if isinstance(one, str) else self._values[one.fingerprint] for one in points]
 
-    def _flat(self, groups: Sequence[Pieces]) -> Pieces:
-        chosen = {piece for group in groups for piece in group}
-        return tuple(piece for piece in self._of.pieces if piece in chosen)
-
-    def _first_bad(self, sets: list[Pieces]) -> Pieces | None:
-        for begin in range(0, len(sets), self._jobs):
-            batch = sets[begin : begin + self._jobs]
-            self._try([one for one in batch if one not in self._verdicts])
-            for one in batch:
-                if self._verdicts[one] == "bad":
-                    return one
-        return None
-
     def _try(self, sets: list[Pieces]) -> None:
+        """Judge sets of differences, each logged as a row of `bisect.jsonl` and as a line."""
+        name = self.objective.name
         for pieces, value in zip(sets, self._measured(sets), strict=True):
+            point, number = self._point(pieces), next(self._numbers)
             self._verdicts[pieces] = verdict = self._bounds.verdict(value)
-            self._add(pieces, value, verdict)
-
-    def _add(self, pieces: Pieces, value: float | None, verdict: Verdict) -> None:
-        """Log a probe, as a row of `bisect.jsonl` and as a line."""
-        self._num_probes += 1
-        name, point = self._of.objective.name, self._point(pieces)
-        is_wild = value is not None and math.isnan(value)
-        why = "it diverged" if is_wild else f"it has no {name}" if value is None else ""
-        row: dict[str, Any] = {
-            "probe": self._num_probes,
-            "differences": list(pieces),
-            "verdict": verdict,
-            "value": None if is_wild else value,
-            "why": why,
-            "fingerprint": None,
-            "directives": None,
-        }
-        if isinstance(point, str):
-            row["why"] = why = point
-        else:
-            row |= {"fingerprint": point.fingerprint, "directives": list(point.directives)}
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        shown = ", ".join(one or "the root" for one in pieces[:_SHOWN]) or "none"
-        shown += ", ..." if len(pieces) > _SHOWN else ""
-        outcome = why.splitlines()[0] if why else f"{name} {value:.4f}"
-        self._log(
-            f"probe {self._num_probes}: {len(pieces)} of {len(self._of.pieces)} differences "
-            f"({shown}): {outcome}: {verdict}"
-        )
+            is_wild = value is not None and math.isnan(value)
+            why = "it diverged" if is_wild else f"it has no {name}" if value is None else ""
+            why = point if isinstance(point, str) else why
+            row = {
+                "probe": number,
+                "differences": pieces,
+                "verdict": verdict,
+                "value": None if is_wild else value,
+                "why": why,
+                "fingerprint": getattr(point, "fingerprint", None),
+                "directives": getattr(point, "directives", None),
+            }
+            with (self.directory / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            shown = ", ".join(one or "the root" for one in pieces[:_SHOWN]) or "none"
+            shown += ", ..." if len(pieces) > _SHOWN else ""
+            outcome = why.splitlines()[0] if why else f"{name} {value:.4f}"
+            self._log(
+                f"probe {number}: {len(pieces)} of {len(self.pieces)} differences ({shown}): "
+                f"{outcome}: {verdict}"
+            )
 
     def _confirm(self) -> None:
         """Train the bad config once more if no part of its differences was bad by itself.
@@ -502,18 +471,17 @@ class _Search:
         Raises:
           ConfigError: it is good now, so no difference of the configs is the cause.
         """
-        every, point = self._of.pieces, self._point(self._of.pieces)
+        point = self._point(self.pieces)
         assert isinstance(point, Point)  # or its value had not been measured
-        if self._of.recorded(self._of.bad, point) is None:
+        if self._recorded(self.bad, point) is None:
             return
         del self._values[point.fingerprint]
-        self._try([every])
-        if self._verdicts[every] != "bad":
-            (value,) = self._measured([every])
+        self._try([self.pieces])
+        if self._verdicts[self.pieces] != "bad":
+            value = self._values[point.fingerprint]
             now = "has none" if value is None else f"is {value:.6g}"
             raise ConfigError(
-                f"no difference of the configs is the cause: {self._of.objective.name} of the bad "
-                f"config was {self._bounds.bad:.6g} in {self._of.bad}, and {now} when it is "
-                "trained again. Compare the environment.json of the two runs: code, data and "
-                "machine."
+                f"no difference of the configs is the cause: {self.objective.name} of the bad "
+                f"config was {self._bounds.bad:.6g} in {self.bad}, and {now} when it is trained "
+                "again. Compare the environment.json of the two runs: code, data and machine."
             )

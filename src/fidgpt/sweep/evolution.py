@@ -1,189 +1,206 @@
-"""Population-based training by Ray Tune, on a cluster or on this machine alone."""
+"""Population-based training on a Ray cluster, or on a Ray of this machine alone."""
 
-import dataclasses
-import logging
-import os
+import math
 import random
-import shutil
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ray import cloudpickle, tune
-from ray.tune.schedulers import PopulationBasedTraining
 from rich.console import Console
 
-from fidgpt import files
 from fidgpt.compose.runs import allow_flags
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import member
-from fidgpt.sweep.member import Lineage, Plan
-from fidgpt.sweep.points import Point
+from fidgpt.sweep.member import Lineage, lineage_of
 from fidgpt.sweep.population import Population, draw
 from fidgpt.sweep.progress import Screen, opened
 from fidgpt.sweep.results import Result
-from fidgpt.sweep.runners import remote
-from fidgpt.sweep.runners.jobs import Ending, Job, jobs_of
-from fidgpt.sweep.runners.keeper import keeping
+from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.runners.scheduler import Signals, failure
 from fidgpt.sweep.search import Found, only_driver
-from fidgpt.sweep.tables import Results
+from fidgpt.sweep.tables import FAILED, Results
 from fidgpt.train.device import derive_seed
-from fidgpt.train.trackers.background import GROUP
+from fidgpt.train.trackers.trackers import Row
 
-_FOLDER = ".tune"  # Ray's own files, which nothing reads afterwards
-_MAX_LOSSES = 20  # of nodes or workers under a member, which continues from its last look
-_SETTINGS = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints tables even when it should be silent
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # most reports have no objective
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-    "TUNE_GLOBAL_CHECKPOINT_S": "600",
-    "TUNE_RESULT_BUFFER_LENGTH": "1",
-}
+_RESAMPLED = 0.25  # the share of new values that are drawn again
+_FACTORS = (1.2, 0.8)  # of the others
 
 
-class _Follower(tune.Callback):
-    """Shows the runs of members, and records their lineage, from what the members report.
+@dataclass(frozen=True)
+class _Stretch(Job):
+    """A run of a population until the next look.
 
     Attributes:
-      error: why the population cannot continue; None while it can.
+      lineage: its descent.
+      until: the step of the look.
     """
 
-    def __init__(self, screen: Screen, population: Population, flags: Sequence[str]) -> None:
-        self.error: ConfigError | None = None
+    lineage: Lineage = field(kw_only=True)
+    until: int = field(default=0, kw_only=True, compare=False)
+
+    @property
+    def start_command(self) -> list[str]:
+        return [*super().start_command, f"--until_step={self.until}"]
+
+    @property
+    def resume_command(self) -> list[str]:
+        # A clone's directory is copied with the values of its parent.
+        varied = self.lineage.varied if self.lineage.parent else ()
+        changes = [f"--config={text}" for text in varied]
+        return [*super().resume_command, *changes, "--allow_noop", f"--until_step={self.until}"]
+
+    def finish(self) -> Row:
+        return super().finish() if self.until == self.point.cost.num_steps else {}
+
+
+class _Evolution:
+    """Trains members from look to look, and replaces the worst by clones of the best.
+
+    Runs reach a look together. What earlier processes trained is read from their files, so the same
+    looks lead to the same clones.
+    """
+
+    def __init__(self, population: Population, screen: Screen) -> None:
         self.lineages = member.read_lineages(population.directory)
-        self._screen = screen
         self._population = population
-        self._flags = tuple(flags)
-        self._jobs: dict[str, Job] = {}  # by trial, the run that it trains or trained last
-        self._running: set[str] = set()  # trials
+        self._screen = screen
+        self._running: dict[str, Job] = {}  # shown as running, by fingerprint
+        self._failed: set[str] = set()  # fingerprints
+        self.progressed, self.waits, self.stops = screen.progressed, screen.waits, screen.stops
+        self.log, self.tick = screen.log, screen.tick
+        self._members = [
+            self._stretch(lineage_of(config, member=i))
+            for i, config in enumerate(population.first_configs())
+        ]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Tune saves callbacks for restoring an experiment, which this module does not
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        name, event, reason = trial.trial_id, result["event"], result.get("reason", "")
-        if event == "broken":
-            self.error = ConfigError(
-                f"the population cannot continue: {reason}\nThe same command tries it again."
-            )
-            return
-        job = self._job(name, Lineage(**result["lineage"]))
-        if event == "runs" and name not in self._running:
-            self._running.add(name)
+    def started(self, job: Job) -> None:
+        if job.point.fingerprint not in self._running:
+            self._running[job.point.fingerprint] = job
             self._screen.started(job)
-        if "row" in result:
-            self._screen.progressed(job, result["row"])
-        if event == "look" and reason and name in self._running:
-            self._end(name, failure(reason))
-        elif event == "look" and result["done"] and not reason:
-            job.finish()
-            self._end(name, Ending("finished"))
 
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        self._screen.tick()
+    def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
+        if ending.status != "finished":  # which `_reach` shows at the last look
+            self._end(job, ending, again=again)
 
-    def stop(self) -> None:
-        """Show that the runs which have not ended were stopped, once they have saved."""
-        for name in list(self._running):
-            self._end(name, Ending("stopped"))
+    def _end(self, job: Job, ending: Ending, *, again: bool = False) -> None:
+        self._running.pop(job.point.fingerprint, None)
+        if ending.status in FAILED and not again:
+            self._failed.add(job.point.fingerprint)
+        self._screen.ended(job, ending, again=again)
 
-    def _end(self, name: str, ending: Ending, *, again: bool = False) -> None:
-        self._running.discard(name)
-        self._screen.ended(self._jobs[name], ending, again=again)
+    def run(self, runner: RayRunner) -> bool:
+        """Train all members; returns False if a signal stopped that."""
+        num_steps, every = self._members[0].point.cost.num_steps, self._population.every
+        signals: list[int] = []
+        with Signals(lambda number, _: signals.append(number)):
+            for step in (*range(every, num_steps, every), num_steps):
+                if signals or not self._reach(step, runner):
+                    break
+                if step < num_steps:
+                    self._replace_worst(step)
+            else:
+                return True
+        for job in list(self._running.values()):
+            self._end(job, Ending("stopped"))
+        return False
 
-    def _job(self, name: str, lineage: Lineage) -> Job:
-        """Return the job of a run; a new run replaces the one that its member trained before."""
-        book, old = self._screen.book, self._jobs.get(name)
-        if old is not None and old.point.fingerprint == lineage.fingerprint:
-            return old
-        if old is not None and book.row(old)["status"] not in ("stopped early", *_FAILED):
-            self._end(name, Ending("stopped early", f"{lineage.short} continues in its place"))
-        directory = self._population.directory
-        job = self._jobs[name] = jobs_of([self._point(lineage)], directory, self._flags)[0]
-        if lineage.fingerprint not in self.lineages:
-            self.lineages[lineage.fingerprint] = lineage
-            member.add_lineage(directory, lineage)
-            if lineage.parent is not None:
-                values = ", ".join(f"{key}={value}" for key, value in lineage.values.items())
-                self._screen.log(
-                    f"member {lineage.member} continues from {book.rows[lineage.parent]['name']} "
-                    f"after step {lineage.step:,}, with {values}"
-                )
-        if job not in book.jobs:
-            book.add(job)
-            if lineage.parent is not None:
-                self._screen.more()
-        return job
+    def _reach(self, step: int, runner: RayRunner) -> bool:
+        """Train all members until a look; returns False if a signal stopped that.
 
-    def _point(self, lineage: Lineage) -> Point:
-        """Return the point of its values, under the name and identity of the run."""
+        Raises:
+          ConfigError: a run does not report the objective.
+        """
+        self._members = [replace(one, until=step) for one in self._members]
+        left = [one for one in self._members if one.point.fingerprint not in self._failed]
+        todo = [one for one in left if self._value(one) is None]
+        if todo and not runner.run(todo, self):
+            return False
+        name = self._population.objective.name
+        for one in left:
+            value = self._value(one)
+            if one.point.fingerprint in self._failed:
+                continue
+            if value is None:
+                there = ", ".join(self._screen.book.row(one)["metrics"])
+                raise ConfigError(f"no run reports {name}, but {there}")
+            if math.isnan(value):
+                self._end(one, failure(f"{name} is NaN at step {step:,}"))
+            elif step == one.point.cost.num_steps:
+                one.finish()
+                if self._screen.book.row(one)["status"] != "finished":
+                    self._end(one, Ending("finished"))
+        return True
+
+    def _value(self, one: _Stretch) -> float | None:
+        return member.measured(one.directory, one.until, self._population.objective.name)
+
+    def _replace_worst(self, step: int) -> None:
+        """Replace the worst quarter by clones of the best, as Ray Tune's algorithm does."""
+        population, objective = self._population, self._population.objective
+        numbers = random.Random(derive_seed(population.seed, "look", step))
+
+        def quality(index: int) -> float:
+            one = self._members[index]
+            value = None if one.point.fingerprint in self._failed else self._value(one)
+            return -objective.sorted_by(objective.worst if value is None else value)
+
+        ranked = sorted(range(population.size), key=quality)
+        count = math.ceil(population.size / 4)
+        for index in ranked[:count]:
+            parent = self._members[numbers.choice(ranked[-count:])]
+            config = population.config(self._changed(parent.lineage.values, numbers))
+            if parent.point.fingerprint in self._failed:
+                continue
+            old, fingerprint = self._members[index], parent.point.fingerprint
+            lineage = lineage_of(config, member=index, parent=fingerprint, step=step)
+            if self._screen.book.row(old)["status"] not in ("stopped early", *FAILED):
+                self._end(old, Ending("stopped early", f"{lineage.short} continues in its place"))
+            self._members[index] = clone = self._stretch(lineage)
+            if not clone.is_begun:
+                member.copy_run(parent.directory, clone.directory, step=step)
+
+    def _changed(self, values: Mapping[str, Any], numbers: random.Random) -> dict[str, Any]:
+        """Return values that are somewhat smaller or larger, or drawn again."""
+        changed: dict[str, Any] = {}
+        for space in self._population.spaces:
+            known, value = space.values, values[space.name]
+            if numbers.random() < _RESAMPLED:
+                changed[space.name] = draw(space, numbers)
+            elif known is None:
+                changed[space.name] = value * numbers.choice(_FACTORS)
+            else:
+                at = known.index(value) + numbers.choice((-1, 1))
+                changed[space.name] = known[min(max(at, 0), len(known) - 1)]
+        return changed
+
+    def _stretch(self, lineage: Lineage) -> _Stretch:
+        """Return a run, which is recorded if it is new."""
+        directory, book = self._population.directory, self._screen.book
         point = self._population.points.of(lineage.values)
         start = f" from step {lineage.step}" if lineage.parent is not None else ""
-        return dataclasses.replace(
+        point = replace(
             point,
             fingerprint=lineage.fingerprint,
             name=f"member {lineage.member}{start}: {point.name}",
             values={"member": str(lineage.member), **point.values},
         )
-
-
-_FAILED = ("failed", "diverged")
-
-
-class _Scheduler(PopulationBasedTraining):
-    """Ray's population-based training, with random choices that depend on a seed and the step."""
-
-    def __init__(self, population: Population) -> None:
-        self._seed = population.seed
-        spaces = population.spaces
-
-        def drawing(one: Any) -> Callable[[], Any]:
-            return lambda: draw(one, random)  # pyright: ignore[reportArgumentType]  # seeded below
-
-        super().__init__(
-            time_attr="step",
-            perturbation_interval=population.every,
-            hyperparam_mutations={
-                "member": {"values": {one.name: one.values or drawing(one) for one in spaces}}
-            },
-            custom_explore_fn=lambda config: {
-                "member": population.config(config["member"]["values"])
-            },
-            require_attrs=False,
-            synch=True,
-            log_config=False,
-        )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        before = random.getstate()
-        random.seed(derive_seed(self._seed, "look", result.get("step", 0)))
-        try:
-            return super().on_trial_result(tune_controller, trial, result)
-        finally:
-            random.setstate(before)
-
-
-class _Stopper(tune.Stopper):
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self._should_stop = should_stop
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return self._should_stop()
+        log = directory / "logs" / f"{lineage.short}.log"
+        flags = tuple(allow_flags(self._population.allowed))
+        made = _Stretch(point, directory / lineage.short, log, flags, lineage=lineage)
+        if lineage.fingerprint not in self.lineages:
+            self.lineages[lineage.fingerprint] = lineage
+            member.add_lineage(directory, lineage)
+            if lineage.parent is not None:
+                values = ", ".join(f"{key}={value}" for key, value in lineage.values.items())
+                self.log(
+                    f"member {lineage.member} continues from {book.rows[lineage.parent]['name']} "
+                    f"after step {lineage.step:,}, with {values}"
+                )
+        book.add(made)
+        if lineage.parent is not None:
+            self._screen.more()
+        return made
 
 
 def evolve(population: Population, runner: RayRunner, *, console: Console | None = None) -> Found:
@@ -206,23 +223,8 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
         raise ConfigError(
             f"processes={runner.processes}: a member of a population is one process; leave it out."
         )
+    runner = replace(runner, jobs=population.size)
     directory, objective = population.directory, population.objective
-    first, flags = population.points.of(), tuple(allow_flags(population.allowed))
-    plan = Plan(
-        folder=directory.resolve(),
-        program=jobs_of([first], directory, flags)[0].program,
-        every=population.every,
-        num_steps=first.cost.num_steps,
-        objective=objective.name,
-        worst=objective.worst,
-        environment={
-            "OMP_NUM_THREADS": str(max(1, int(runner.cpus))),
-            GROUP: directory.resolve().name,
-            **os.environ,
-        },
-        working_directory=os.getcwd(),
-        keeper=keeping([]),
-    )
     with (
         opened(
             directory,
@@ -236,64 +238,16 @@ def evolve(population: Population, runner: RayRunner, *, console: Console | None
     ):
         if not is_alone:
             raise ConfigError(f"another process trains the population in {directory}: stop it.")
-        follower = _Follower(screen, population, flags)
+        evolution = _Evolution(population, screen)
         with runner.connected(screen.log):
-            is_whole = _fit(population, plan, runner, follower, screen)
-        follower.stop()
-        if follower.error is not None:
-            raise follower.error
-        if is_whole:
-            shutil.rmtree(directory / member.SNAPSHOTS, ignore_errors=True)
+            is_whole = evolution.run(runner)
+    lineages = evolution.lineages
 
     def commands(row: Result) -> list[str]:
-        line = member.ancestors(follower.lineages, row["fingerprint"])
-        return member.schedule(line, run_dir="runs/best", flags=flags)
+        line = member.ancestors(lineages, row["fingerprint"])
+        return member.schedule(line, run_dir="runs/best", flags=allow_flags(population.allowed))
 
     results = Results(list(screen.book.rows.values()), objective)
-    clones = sum(one.parent is not None for one in follower.lineages.values())
+    clones = sum(one.parent is not None for one in lineages.values())
     summary = f"{len(results)} runs, {clones} of them clones of others"
     return Found(results, objective, is_whole, summary, commands)
-
-
-def _fit(
-    population: Population, plan: Plan, runner: RayRunner, follower: _Follower, screen: Screen
-) -> bool:
-    """Let Ray Tune train all members; returns whether no signal stopped it."""
-    stops: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        if stops:
-            raise KeyboardInterrupt  # a second signal: the runs save as their keepers are left
-        stops.append(number)
-        screen.stops()
-
-    for module in (member, remote, files):
-        cloudpickle.register_pickle_by_value(module)
-    os.environ.update(_SETTINGS)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    storage = Path(plan.folder) / _FOLDER / "ray"
-    shutil.rmtree(storage, ignore_errors=True)
-    resources = {"cpu": runner.cpus, "gpu": runner.gpus}
-    with Signals(stop):
-        tune.Tuner(
-            tune.with_resources(tune.with_parameters(member.train_member, plan=plan), resources),
-            param_space={"member": tune.grid_search(population.first_configs())},
-            tune_config=tune.TuneConfig(
-                metric=population.objective.name,
-                mode=population.objective.way,
-                scheduler=_Scheduler(population),
-                reuse_actors=True,
-                trial_name_creator=lambda trial: trial.trial_id,
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=tune.RunConfig(
-                name="ray",
-                storage_path=str(storage.parent),
-                callbacks=[follower],
-                stop=_Stopper(lambda: bool(stops) or follower.error is not None),
-                failure_config=tune.FailureConfig(max_failures=_MAX_LOSSES),
-                verbose=0,
-            ),
-        ).fit()
-    shutil.rmtree(storage, ignore_errors=True)
-    return not stops

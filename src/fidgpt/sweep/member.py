@@ -1,32 +1,20 @@
-"""Members of a population: how their runs descend from one another, and how a node trains them.
-
-It is sent to the nodes by value, so it imports little but the standard library, and no torch.
-"""
+"""Members of a population: how their runs descend from one another."""
 
 import hashlib
 import json
-import math
 import os
 import shlex
 import shutil
-import signal
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fidgpt.files import atomic_path
-from fidgpt.sweep.runners.remote import Place, Tail, failure_reason
+from fidgpt.sweep.runners.remote import Tail
 
 FILE = "lineage.jsonl"
 METRICS = "metrics.jsonl"
-SNAPSHOTS = ".snapshots"  # of runs at the last looks, which clones begin from
-_NUM_SNAPSHOTS = 2  # of a run: it may train to its next look before it is cloned
-_STATE = "state.json"
-_BEAT = 1.0  # seconds between two reports
-_STOPPED = (130, 143)  # exit statuses of a run that was asked to stop
 
 
 @dataclass(frozen=True)
@@ -112,48 +100,6 @@ def schedule(line: Sequence[Lineage], *, run_dir: str, flags: Sequence[str] = ()
     return commands
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Settings that all members of a population share.
-
-    Attributes:
-      folder: the directory of the population.
-      program: the command that trains.
-      every: steps from one look to the next.
-      num_steps: steps of the whole run.
-      objective: the name of the metric.
-      worst: the value of a run that failed.
-      environment: of the training processes.
-      working_directory: of the training processes.
-      keeper: the command that runs a process under a keeper.
-    """
-
-    folder: Path
-    program: list[str]
-    every: int
-    num_steps: int
-    objective: str
-    worst: float
-    environment: Mapping[str, str]
-    working_directory: str
-    keeper: list[str]
-
-    def command(self, lineage: Lineage, run: Path, *, until: int) -> list[str]:
-        """Return the command that trains a run until a step."""
-        changes, target = lineage.directives, f"--run_dir={run}"
-        if is_begun(run):
-            # A clone's directory is copied with the values of its parent.
-            changes = lineage.varied if lineage.parent else []
-            target = f"--resume={run}"
-        directives = [f"--config={text}" for text in changes]
-        return [*self.program, "--allow_noop", f"--until_step={until}", *directives, target]
-
-
-def is_begun(run: Path) -> bool:
-    """Return whether a directory holds a run."""
-    return (run / "config.json").exists()
-
-
 def measured(run: Path, step: int, name: str) -> float | None:
     """Return a metric of a run at a step."""
     rows = [row for row in Tail(run / METRICS).rows() if row["step"] == step]
@@ -183,113 +129,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # a file system without links
         shutil.copy2(source, target)
-
-
-def _take_snapshot(run: Path, step: int) -> None:
-    """Keep a run as it is at a look, for members that clone it."""
-    folder = run.parent / SNAPSHOTS / run.name
-    target = folder / f"{step:08d}"
-    if not target.exists() and (run / "checkpoints" / f"step_{step:08d}").exists():
-        copy_run(run, target, step=step)
-        names = sorted(path for path in folder.iterdir() if path.name.isdigit())
-        for path in names[:-_NUM_SNAPSHOTS]:
-            shutil.rmtree(path)
-
-
-Report = Callable[..., None]
-
-
-def train_member(config: Mapping[str, Any], plan: Plan) -> None:
-    """Train a member from look to look: the function that Ray Tune runs on a node.
-
-    A look that the run has passed before, as under a command that was stopped, is reported from its
-    files, so that the same looks lead to the same clones. Each report has the lineage and an event:
-    waits (another process has the run), runs, look, and broken, by which errors are reported, as
-    Ray would retry them.
-    """
-    from ray import tune
-
-    member = int(tune.get_context().get_trial_id().rpartition("_")[2])
-    config = config["member"]
-    lineage, step, failure = lineage_of(config, member=member), 0, ""
-    if (checkpoint := tune.get_checkpoint()) is not None:
-        with checkpoint.as_directory() as folder:
-            state = json.loads((Path(folder) / _STATE).read_text())
-        step, failure, before = state["step"], state["failure"], Lineage(**state["lineage"])
-        if before.member != member and not failure:
-            lineage = lineage_of(config, member=member, parent=before.fingerprint, step=step)
-        else:
-            lineage = before
-
-    def report(event: str, *, checkpoint: Any = None, **facts: Any) -> None:
-        tune.report({"event": event, "lineage": asdict(lineage), **facts}, checkpoint=checkpoint)
-
-    try:
-        while step < plan.num_steps:
-            step = min(step + plan.every, plan.num_steps)
-            value = None
-            if not failure:
-                value, failure = _reach(lineage, step, plan, report)
-            state = {"lineage": asdict(lineage), "step": step, "failure": failure}
-            with tempfile.TemporaryDirectory() as folder:
-                (Path(folder) / _STATE).write_text(json.dumps(state))
-                shown = {plan.objective: plan.worst if value is None else value}
-                report(
-                    "look",
-                    checkpoint=tune.Checkpoint.from_directory(folder),
-                    **{"step": step, "reason": failure, "done": step == plan.num_steps, **shown},
-                )
-    except Exception as error:
-        report("broken", reason=f"{type(error).__name__}: {error}")
-
-
-def _reach(lineage: Lineage, until: int, plan: Plan, report: Report) -> tuple[float | None, str]:
-    """Train a run until a look; returns its objective, or why it failed."""
-    run = plan.folder / lineage.short
-    if lineage.parent is not None and not is_begun(run):
-        snapshots = run.parent / SNAPSHOTS / lineage.parent[:12]
-        copy_run(snapshots / f"{lineage.step:08d}", run, step=lineage.step)
-    while (value := measured(run, until, plan.objective)) is None:
-        status, reason = _run_process(lineage, run, until, plan, report)
-        if status == 0:
-            if (value := measured(run, until, plan.objective)) is None:
-                names = list({name: None for row in Tail(run / METRICS).rows() for name in row})
-                raise ValueError(f"no run reports {plan.objective}, but {', '.join(names)}")
-        elif status not in _STOPPED:
-            return None, reason
-    if math.isnan(value):
-        return None, f"{plan.objective} is NaN at step {until:,}"
-    _take_snapshot(run, until)
-    return value, ""
-
-
-def _run_process(
-    lineage: Lineage, run: Path, until: int, plan: Plan, report: Report
-) -> tuple[int | None, str]:
-    """Run a training process, reporting its metrics; returns its exit status and why it failed."""
-    log = run.parent / "logs" / f"{run.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.touch()
-    tail = Tail(run / METRICS)
-    tail.rows()
-    place = Place()
-    while (claim := place.claim(str(log))).log_start is None:
-        report("waits")
-        time.sleep(_BEAT)
-    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(claim.gpus)}
-    place.launch(
-        [*plan.keeper, *plan.command(lineage, run, until=until)],
-        environment={**plan.environment, **gpus},
-        directory=plan.working_directory,
-    )
-    status: int | None = None
-    try:
-        report("runs")
-        while status is None:
-            status = place.wait(_BEAT)
-            if rows := tail.rows():
-                report("runs", row={name: value for row in rows for name, value in row.items()})
-    finally:
-        if status is None:  # Ray stops the member
-            place.send(signal.SIGTERM)
-    return status, failure_reason(log, start=claim.log_start, status=status) if status else ""

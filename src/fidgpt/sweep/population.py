@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from optuna.distributions import FloatDistribution
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from fidgpt.compose.catalogue import call_with, own_catalogue
+from fidgpt.compose.catalogue import call_with
 from fidgpt.compose.directives import split_directive, takes_numbers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.permissions import allowed_changes
-from fidgpt.sweep.objective import objective_of, refuse_unreportable
-from fidgpt.sweep.search import default_directory
+from fidgpt.sweep.search import Searched
 from fidgpt.sweep.spaces import Points, Space
 from fidgpt.train.device import derive_seed
 
@@ -51,7 +48,7 @@ def _sizes(population: int, every: int | None = None) -> tuple[int, int | None]:
     return population, every
 
 
-class Population:
+class Population(Searched):
     """A set of runs that are compared every so many steps.
 
     At each look, the worst quarter continues as clones of the best quarter, from their checkpoints,
@@ -83,33 +80,20 @@ class Population:
         directory: str | Path | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
-        self.items = list(items)
-        self.spaces = [item for item in items if isinstance(item, Space)]
+        settings = {"seed": seed, "directory": directory, "allowed": allowed}
+        content = (size, every, seed)
+        super().__init__(items, "population", objective=objective, content=content, **settings)
         self.size = size
-        self.objective = objective_of(objective)
-        self.seed = seed
-        self.allowed = tuple(allowed)
         self._every = every
-        if not self.spaces:
-            raise ConfigError(
-                "a population needs a space: --space='tag:LearningRate=log(1e-4,1e-2)', in quotes."
-            )
         if size < 2:
             raise ConfigError(f"--search=pbt:{size}: a population needs at least two runs.")
-        texts = [item.text if isinstance(item, Space) else item for item in items]
-        content = repr([texts, self.objective.text, size, every, seed])
-        self.directory = Path(directory or default_directory("population", self.items, content))
 
-    @cached_property
-    def points(self) -> Points:
-        """The points, after checking for errors that all of them share.
+    def check(self, points: Points) -> None:
+        """Refuse spaces that a resumed run may not change.
 
         Raises:
-          ConfigError: there is such an error, or no run reports the objective, or a resumed run may
-            not change what a space chooses.
+          ConfigError: there is one.
         """
-        made = Points(self.items, own_catalogue(self.allowed))
-        refuse_unreportable(self.objective, made.check())
         raise_all(
             [
                 f"--space={one.text}: a population changes values set by tag: or set: and a plain "
@@ -120,10 +104,9 @@ class Population:
             ]
         )
         try:
-            allowed_changes(*made.ends())
+            allowed_changes(*points.ends())
         except ConfigError as error:
             raise ConfigError(f"--search=pbt resumes runs with other values:\n{error}") from None
-        return made
 
     @cached_property
     def every(self) -> int:
@@ -172,13 +155,9 @@ class Population:
         drawn = [{one.name: draw(one, numbers) for one in self.spaces} for _ in range(self.size)]
         return list(map(self.config, drawn))
 
-    def __rich__(self) -> RenderableType:
-        lines = [
-            f"{self.size} runs, compared every {self.every} steps, so that {self.objective.aim}, "
-            f"in {self.directory}",
-            *self.points.moves(),
-        ]
-        return Group(*map(Text, lines))
+    @property
+    def summary(self) -> str:
+        return f"{self.size} runs, compared every {self.every} steps"
 
 
 def draw(space: Space, numbers: random.Random) -> Any:

@@ -24,69 +24,46 @@ from fidgpt.train.summary_text import duration
 _BETWEEN_LINES = 15.0  # seconds
 
 
-_Marks = list[tuple[float, int]]  # times and steps: of the start, the first step and the last
-
-
 class Pace:
-    """Estimates how long runs still take.
-
-    The time that a run takes to start and to finish is measured apart from its steps: it is most
-    of the time of short runs, and does not grow with their size.
-    """
+    """Estimates how long runs still take, from the FLOPs of those that have run here."""
 
     def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._running: dict[str, tuple[Job, _Marks]] = {}
-        self._over: list[tuple[Job, _Marks, float]] = []
+        self._begin: float | None = None
+        self._flops = 0.0
+        # By fingerprint, times and steps: of the start, the first step and the last.
+        self._marks: dict[str, list[tuple[float, int]]] = {}
 
     def started(self, job: Job, step: int) -> None:
         """Record the start of a run, or its continuation after `step` steps."""
-        self._running[job.point.fingerprint] = job, [(time.monotonic(), step)]
+        now = time.monotonic()
+        self._begin = self._begin or now
+        self._marks[job.point.fingerprint] = [(now, step)]
 
     def progressed(self, job: Job, step: int) -> None:
         """Record a step."""
-        marks = self._running[job.point.fingerprint][1]
+        marks = self._marks[job.point.fingerprint]
         if step > marks[-1][1]:  # not one from before the run was continued
+            self._flops += self._of_steps(job, step - marks[-1][1])
             marks[2:] = [(time.monotonic(), step)]
-
-    def ended(self, job: Job) -> None:
-        """Record the end of a run."""
-        if run := self._running.pop(job.point.fingerprint, None):
-            self._over.append((*run, time.monotonic()))
 
     def left(self, job: Job) -> float | None:
         """Return the seconds left of a run's steps; None if unknown."""
-        _, marks = self._running.get(job.point.fingerprint, (job, []))
-        seconds, steps = _stepping(marks)
-        return seconds / steps * (job.point.cost.num_steps - marks[-1][1]) if steps else None
+        marks = self._marks.get(job.point.fingerprint, [])
+        if len(marks) < 3:
+            return None
+        (begin, first), (end, last) = marks[1:]
+        return (end - begin) / (last - first) * (job.point.cost.num_steps - last)
 
     def left_of_all(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
         """Return the seconds left of all runs, each given with its last step; None if unknown."""
-        now, jobs = time.monotonic(), list(jobs)
-        runs = [*self._over, *((job, marks, now) for job, marks in self._running.values())]
-        flops = sum(_flops_per_step(job) * _stepping(marks)[1] for job, marks, _ in runs)
-        if not flops:
+        if not self._flops or self._begin is None:
             return None
-        # Seconds besides the steps: of finished runs, or of those that have started.
-        besides = [end - marks[0][0] - _stepping(marks)[0] for _, marks, end in self._over]
-        besides = besides or [marks[1][0] - marks[0][0] for _, marks, _ in runs if marks[1:]]
-        stepping = {key for key, (_, marks) in self._running.items() if marks[1:]}
-        num_to_start = sum(job.point.fingerprint not in stepping for job, _ in jobs)
-        rate = sum(_stepping(marks)[0] for _, marks, _ in runs) / flops
-        steps = ((job, job.point.cost.num_steps - step) for job, step in jobs)
-        seconds = rate * sum(_flops_per_step(job) * count for job, count in steps)
-        seconds += num_to_start * sum(besides) / len(besides)
-        passed = sum(end - marks[0][0] for _, marks, end in runs)
-        return seconds / max(1.0, passed / max(now - self._begin, 1e-9))  # run side by side
+        flops = sum(self._of_steps(job, job.point.cost.num_steps - step) for job, step in jobs)
+        return (time.monotonic() - self._begin) / self._flops * flops
 
-
-def _stepping(marks: _Marks) -> tuple[float, int]:
-    """Return the seconds between the first step and the last, and the steps in between."""
-    return (marks[2][0] - marks[1][0], marks[2][1] - marks[1][1]) if marks[2:] else (0.0, 0)
-
-
-def _flops_per_step(job: Job) -> float:
-    return job.point.cost.flops / job.point.cost.num_steps
+    @staticmethod
+    def _of_steps(job: Job, count: int) -> float:
+        return job.point.cost.flops / job.point.cost.num_steps * count
 
 
 class Screen:
@@ -163,7 +140,6 @@ class Screen:
     def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
         """Show how a process of the job ended."""
         self.book.ended(job, ending)
-        self._pace.ended(job)
         text = ending.status
         if ending.last_words:
             text += f": {ending.last_words}"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
@@ -48,37 +48,19 @@ from fidgpt.sweep.tables import Results, results_table
 __all__ = ["FILE", "Found", "Search", "Space", "Study", "space"]
 
 FILE = "study.journal"
-_LOCK, _PRESENCE = ".study.lock", ".search.lock"
+_LOCK, _PRESENCE = ".study", ".search.lock"
 _USELESS = ("stopped early", "diverged")  # statuses of points that end without a value
-
-
-class _Lock(JournalFileOpenLock):
-    """A lock that is released with its process; Optuna's own outlives a process that is killed."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
-        self._path = path
-        self._file: IO[bytes] | None = None
-
-    def acquire(self) -> bool:
-        self._file = self._path.open("ab")
-        wait_for_lock(self._file)
-        return True
-
-    def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 def _open_journal(directory: Path) -> JournalStorage:
     """Open the storage of a search, removing a last line that was cut short."""
-    path, own = directory / FILE, _Lock(directory / _LOCK)
-    own.acquire()
+    path, lock_obj = directory / FILE, JournalFileOpenLock(str(directory / _LOCK))
+    lock_obj.acquire()
     text = path.read_bytes() if path.exists() else b""
     if not text.endswith(b"\n") and text:
         os.truncate(path, text.rfind(b"\n") + 1)
-    own.release()
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=own))
+    lock_obj.release()
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock_obj))
 
 
 @contextlib.contextmanager
@@ -327,7 +309,77 @@ class Found:
         return Group(results_table(self.results, self.objective), *map(Text, lines))
 
 
-class Search:
+class Searched:
+    """What searches and populations share: directives with spaces, and an objective.
+
+    Args:
+      items: directives such as `config:base`, and spaces at their positions among them.
+      kind: of the search, which names its default directory.
+      objective: what to minimize, such as `validation/loss`; `max:NAME` maximizes.
+      seed: of all random choices.
+      directory: of the search; defaults to one of `runs` that `content` names.
+      allowed: the user's own packages whose callables a config may name.
+      content: what else the default directory depends on.
+
+    Raises:
+      ConfigError: there is no space.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[str | Space],
+        kind: str,
+        *,
+        objective: str,
+        seed: int,
+        directory: str | Path | None,
+        allowed: Sequence[str],
+        content: Sequence[Any] = (),
+    ) -> None:
+        self.items = list(items)
+        self.spaces = [item for item in items if isinstance(item, Space)]
+        self.objective = objective_of(objective)
+        self.seed = seed
+        self.allowed = tuple(allowed)
+        if not self.spaces:
+            raise ConfigError(
+                f"a {kind} needs a space: --space='tag:LearningRate=log(1e-4,1e-2)', in quotes."
+            )
+        texts = [item if isinstance(item, str) else item.text for item in items]
+        identity = repr([texts, self.objective.text, *content])
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+        base = runs.name_of_base([item for item in items if isinstance(item, str)])
+        self.directory = Path(directory or Path("runs") / f"{kind}-{base}-{digest}")
+
+    @cached_property
+    def points(self) -> Points:
+        """The points, after checking for errors that all of them share.
+
+        Raises:
+          ConfigError: there is such an error, or no run reports the objective.
+        """
+        made = Points(self.items, own_catalogue(self.allowed))
+        refuse_unreportable(self.objective, made.check())
+        self.check(made)
+        return made
+
+    def check(self, points: Points) -> None:
+        """Refuse points that this kind of search cannot train."""
+
+    def __rich__(self) -> RenderableType:
+        lines = (
+            f"{self.summary}, so that {self.objective.aim}, in {self.directory}",
+            *self.points.moves(),
+        )
+        return Group(*map(Text, lines))
+
+    @property
+    def summary(self) -> str:
+        """What is tried, in a few words."""
+        raise NotImplementedError
+
+
+class Search(Searched):
     """Points that a sampler chooses to minimize or maximize an objective.
 
     Args:
@@ -354,37 +406,16 @@ class Search:
         directory: str | Path | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
-        self.items = list(items)
-        self.spaces = [item for item in items if isinstance(item, Space)]
-        self.objective = objective_of(objective)
+        settings = {"seed": seed, "directory": directory, "allowed": allowed}
+        super().__init__(items, "search", objective=objective, **settings)
         self.stop = stop
-        self.seed = seed
-        self.allowed = tuple(allowed)
         names = [one.name for one in self.spaces]
-        if not names:
-            raise ConfigError(
-                "a search needs a space: --space='tag:LearningRate=log(1e-5,1e-1)', in quotes."
-            )
         if duplicate := next((name for name in names if names.count(name) > 1), None):
             raise ConfigError(f"two spaces choose {duplicate}: remove one of them.")
         self.sampler = sampler.partition(":")[0]
         spaces.sampler_factory(self.sampler, self.spaces, parallel=False)
         self.num_trials = _num_trials(sampler, self.spaces)
         spaces.pruner(stop, num_steps=1)
-        texts = [item if isinstance(item, str) else item.text for item in self.items]
-        content = repr([texts, self.objective.text])
-        self.directory = Path(directory or default_directory("search", self.items, content))
-
-    @cached_property
-    def points(self) -> Points:
-        """The points, after checking for errors that all of them share.
-
-        Raises:
-          ConfigError: there is such an error, or no run reports the objective.
-        """
-        made = Points(self.items, own_catalogue(self.allowed))
-        refuse_unreportable(self.objective, made.check())
-        return made
 
     def job(self, values: Mapping[str, Any]) -> Job:
         """Return the job of values by the names of their spaces.
@@ -462,20 +493,9 @@ class Search:
             lambda row: [runs.train_command(row["directives"], allowed=self.allowed)],
         )
 
-    def __rich__(self) -> RenderableType:
-        lines = [
-            f"{self.num_trials} trials by {self.sampler}, so that {self.objective.aim}, in "
-            f"{self.directory}",
-            *self.points.moves(),
-        ]
-        return Group(*map(Text, lines))
-
-
-def default_directory(kind: str, items: Sequence[str | Space], content: str) -> Path:
-    """Return the directory of a search without --run_dir, by what the search is about."""
-    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    base = runs.name_of_base([item for item in items if isinstance(item, str)])
-    return Path("runs") / f"{kind}-{base}-{digest}"
+    @property
+    def summary(self) -> str:
+        return f"{self.num_trials} trials by {self.sampler}"
 
 
 def _num_trials(text: str, among: Sequence[Space]) -> int:

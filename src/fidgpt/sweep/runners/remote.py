@@ -6,7 +6,6 @@ It is sent to the nodes by value, so it imports little but the standard library,
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -142,12 +141,9 @@ class Place:
         self._keeper.wait()  # for the first of its two processes, which exits at once
         os.close(self._log)
 
-    def wait(self, seconds: float | None = None) -> int | None:
-        """Return the exit status once the process ends; None if it outlasts the seconds."""
+    def wait(self) -> int:
+        """Return the exit status once the process ends."""
         assert self._keeper is not None and self._keeper.stdout is not None  # it was launched
-        ended, *_ = select.select([self._keeper.stdout], [], [], seconds)
-        if not ended:
-            return None
         return int(self._keeper.stdout.read() or -signal.SIGKILL)  # a killed keeper writes nothing
 
     def send(self, number: int) -> None:
