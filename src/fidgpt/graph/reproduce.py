@@ -21,65 +21,14 @@ from fidgpt.graph.difference.changes import (
 )
 from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import all_arguments, argument_tags, raw_arguments, set_arguments
+from fidgpt.graph.fiddle import argument_tags, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.hints import is_unknown
-from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.selectors import find_parameters, tags_in
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
-from fidgpt.graph.storage.bound import PLAIN, BoundGraph
-from fidgpt.graph.walk import IS_PART, children, join, parts, step_to, title
-
-_LEAVES = (PLAIN | {float}) - {type(fdl.NO_VALUE)}
-Frame = dict[str, tuple[str, dict[str, str]]]
-
-
-def frame_of(root: Any) -> Frame:
-    """Return what a graph holds at paths of names, and through lists of one item.
-
-    These paths mean the same in every graph of one kind, so that comparing frames gives a lower
-    bound of the differences in a fraction of the time. Each node has the name of its call, and by
-    step the plain values, and calls of nodes, that are not inherited.
-    """
-    frame: Frame = {}
-    found: set[int] = set()
-    left: list[tuple[str, str, Any]] = [("", "", root)]
-    while left:
-        above, step, node = left.pop()
-        is_part = IS_PART[type(node)]
-        if id(node) in found or not (is_part or (type(node) is list and len(node) == 1)):
-            continue
-        found.add(id(node))
-        path, call = join(above, step), title(node) if step else ""  # roots are always compared
-        frame[path] = call, _plain_values(node) if is_part else {}
-        if step:
-            frame[above][1][step] = call
-        left += [(path, inner, one) for inner, one in reversed([*children(node)])]
-    return frame
-
-
-def _plain_values(part: Any) -> dict[str, str]:
-    known, tags = raw_arguments(part), argument_tags(part)
-    return {
-        step_to(key): leaf_text(value)
-        for key, value in all_arguments(part).items()
-        if type(value) in _LEAVES and (key in known or not tags.get(key))
-    }
-
-
-def least_apart(old: Frame, new: Frame) -> int:
-    """Return a lower bound of the `distance` of two graphs.
-
-    Parameters of one name that are to have one value count once: one directive may set them all.
-    """
-    found: set[tuple[str, str]] = set()
-    for path, (call, values) in old.items():
-        other_call, others = new.get(path, (None, {}))
-        if other_call == call:
-            changed = (step for step, text in values.items() if text != others.get(step, text))
-            found |= {(step, others[step]) for step in changed}
-    return len(found)
+from fidgpt.graph.storage.bound import BoundGraph
+from fidgpt.graph.walk import parts, title
 
 
 def has_directive(change: Change) -> bool:
@@ -266,9 +215,7 @@ class _Search:
         self._fiddlers = list(fiddlers)
         self._part_name = part_name
         self._target = BoundGraph(root)
-        self._frame = frame_of(root)
         self._left: dict[tuple[str, ...], list[Change] | None] = {}
-        self._bounds: dict[tuple[str, ...], float] = {}
 
     def left(self, directives: Sequence[str]) -> list[Change] | None:
         """Return the differences that remain; None if the directives make no graph."""
@@ -284,16 +231,6 @@ class _Search:
         """Return how much remains, each change by its weight."""
         left = self.left(directives)
         return math.inf if left is None else sum(map(cost, left))
-
-    def bound(self, directives: Sequence[str]) -> float:
-        """Return a lower bound of the cost, found in a fraction of the time."""
-        key = tuple(directives)
-        if key not in self._bounds:
-            try:
-                self._bounds[key] = least_apart(frame_of(self._compose(key)), self._frame)
-            except ConfigError:
-                self._bounds[key] = math.inf
-        return self._bounds[key]
 
     def rank(self, directives: list[str]) -> tuple[float, int]:
         return self.cost(directives), len(directives)
@@ -318,7 +255,7 @@ class _Search:
         now = self.cost(directives)
         for i in range(len(directives) - 1 if len(directives) <= _MOST_DROPPED else 0, 0, -1):
             fewer = [*directives[:i], *directives[i + 1 :]]
-            if self.bound(fewer) <= now and self.cost(fewer) <= now:
+            if self.cost(fewer) <= now:
                 directives, now = fewer, self.cost(fewer)
         return directives
 
@@ -330,14 +267,11 @@ class _Search:
         most = dict.fromkeys(self._fiddlers, math.inf)
         for _ in range(_MOST_FIDDLERS):
             now, best = self.cost(directives), ""
-            hopes = {
-                one: min(hope, now - self.bound([*directives, one]))
-                for one, hope in most.items()
-                if hope >= saves and one not in directives
-            }
-            for one in sorted(hopes, key=lambda one: -hopes[one]):
-                if hopes[one] < max(saves, most.get(best, 0)):
+            for one in sorted(most, key=lambda one: -most[one]):
+                if most[one] < max(saves, most.get(best, 0)):
                     break
+                if one in directives:
+                    continue
                 most[one] = now - self.cost([*directives, one])
                 if most[one] >= saves and (not best or most[one] > most[best]):
                     best = one
@@ -456,17 +390,11 @@ def nearest(root: Any, bases: Mapping[str, Any]) -> str:
     Raises:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
-    frame, target = frame_of(root), BoundGraph(root)
-    least: dict[str, int] = {}
-    for name in bases:
-        with contextlib.suppress(ConfigError):
-            least[name] = least_apart(frame_of(bases[name]), frame)
+    target = BoundGraph(root)
     distances: dict[str, int] = {}
-    for name in sorted(least, key=lambda one: least[one]):
-        if least[name] > min(distances.values(), default=math.inf):
-            break  # it is farther away, and so are all that follow
+    for name in bases:
         with contextlib.suppress(ConfigError):
             distances[name] = distance(diff(bases[name], target))
     if not distances:
         raise ConfigError("there is no config to begin with.")
-    return min((name for name in bases if name in distances), key=lambda name: distances[name])
+    return min(distances, key=lambda name: distances[name])
