@@ -468,15 +468,24 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
         for node in parts(root)
         for key in {**all_arguments(node.value), **argument_history(node.value)}
     }
-    for path, texts in _read(text).items():
-        restored = [_from_json(one, source) for one in texts]
-        if path in owners:
-            restore_assignments(*owners[path], restored)
-            continue
-        for end in (at for at, letter in enumerate(path) if letter == "["):
-            if path[:end] in owners:
-                part, key = owners[path[:end]]
-                restore_assignments(part, f"{key}{path[end:]}", restored)
+    try:
+        restored = {
+            path: [_from_json(one, source) for one in texts]
+            for path, texts in json.loads(text).items()
+        }
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"the provenance is not JSON: {error}.") from None
+    except (TypeError, LookupError, AttributeError):
+        raise ConfigError(
+            "the provenance is damaged: a path has a list of {value, by, where}."
+        ) from None
+    for path, assignments in restored.items():
+        ends = [len(path), *(at for at, letter in enumerate(path) if letter == "[")]
+        for end in (end for end in ends if path[:end] in owners):
+            part, key = owners[path[:end]]
+            restore_assignments(part, f"{key}{path[end:]}" if path[end:] else key, assignments)
+            if end == len(path):
+                break
 
 
 def _as_json(assignment: Assignment) -> dict[str, Any]:
@@ -493,22 +502,3 @@ def _from_json(written: dict[str, Any], source: str) -> Assignment:
     if by and by.run is None and source:
         by = by._replace(run=source)
     return Assignment(value, by, written.get("where") or "")
-
-
-def _read(text: str) -> dict[str, list[dict[str, Any]]]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the provenance is not JSON: {error}.") from None
-    if not isinstance(found, dict) or not all(map(_is_history, found.values())):
-        raise ConfigError("the provenance is damaged: a path has a list of {value, by, where}.")
-    return found
-
-
-def _is_history(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, dict)
-        and "value" in one
-        and all(word is None or isinstance(word, str) for word in one.values())
-        for one in value
-    )

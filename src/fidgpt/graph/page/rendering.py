@@ -17,11 +17,11 @@ from fidgpt.graph.binding import Binding, Resolved
 from fidgpt.graph.difference.changes import Change, short
 from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.hints import hint_of, is_quantity, name_of
+from fidgpt.graph.hints import computed, hint_of, is_quantity, name_of
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.provenance import Assignment, assignments_of, unset_by
-from fidgpt.graph.walk import Node, children, is_node, join, nodes, step_to
+from fidgpt.graph.walk import Node, children, is_node, join, parts, step_to
 from fidgpt.graph.walk import title as title_of
 
 _FEW = 24  # plain values in a list that is written on one line
@@ -316,25 +316,15 @@ def _small(found: list[Node]) -> set[int]:
 def _results(resolved: Resolved, shown: list[Node]) -> dict[int, str]:
     """Return the result of each computed value among the nodes of a graph, by identity.
 
-    One that is computed from any other node is left out, as building that may take long. Where one
-    fails, there are none: building reports it.
+    One that is computed from any other node is left out, as building that may take long. So is one
+    that fails: building reports it.
     """
-    asked = [node for node in shown if node.parents and is_quantity(node.value)]
-    if not asked:
-        return {}
-    quick: set[int] = set()  # nodes that hold nothing but computed values
-    for node in reversed(nodes(resolved.bound)):
-        is_other = isinstance(node.value, fdl.Buildable) and not isinstance(
-            node.value, TaggedValueCls
-        )
-        if (not is_other or is_quantity(node.value)) and all(
-            id(child) in quick for _, child in children(node.value) if is_node(child)
-        ):
-            quick.add(id(node.value))
-    copies = {id(one.value): find_parameter(resolved.bound, one.path).value for one in asked}
-    computed = {number: copy for number, copy in copies.items() if id(copy) in quick}
-    try:
-        built = fdl.build(list(computed.values()))  # together, each once
-    except Exception:  # whatever the functions do with wrong arguments
-        return {}
-    return dict(zip(computed, map(leaf_text, built), strict=True))
+    found: dict[int, str] = {}
+    for node in shown:
+        if node.parents and is_quantity(node.value):
+            copy = find_parameter(resolved.bound, node.path).value
+            inner = [one.value for one in parts(copy)]
+            if all(is_quantity(one) or isinstance(one, TaggedValueCls) for one in inner):
+                result = computed(copy)
+                found |= {} if result is fdl.NO_VALUE else {id(node.value): leaf_text(result)}
+    return found
