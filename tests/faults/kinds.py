@@ -1,4 +1,4 @@
-"""The kinds of faults of runs, and what all cases share: texts, undisturbed runs, a small disk."""
+"""The kinds of faults of runs, and what is known of the undisturbed ones."""
 
 import json
 import os
@@ -7,200 +7,259 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from faults import harm
-from faults.harm import Power
-from faults.moments import Place, Survey
-from faults.processes import AT_END, Process, ask_once, meet_soon, one_thread, warm_up
-from faults.runs import (
-    Case,
-    Counts,
-    Variant,
-    Wrong,
-    refuse_difference,
-    require_status,
-    result_of,
-    variants,
-    write_texts,
+from forked import variables_of_ranks
+
+from faults import cases, harm
+from faults.moments import Act, Place, Survey
+from faults.processes import AT_END, Ended, Process, Spawned, warm_up
+from fidgpt.train.checkpoints import manifest
+from fidgpt.train.trackers.trackers import read_rows
+
+_TRAINER = "fidgpt.train.trainer:Trainer"
+_CHECKPOINTS = "fidgpt.train.checkpoints.checkpoints"
+STEP, CREATE, PREPARE, LOOP, RESTORE, GO_ON = (
+    f"{_TRAINER}.{name}" for name in ("update", "_create", "prepare", "_loop", "setup", "_rewind")
 )
-
-STEP = "fidgpt.train.trainer:Trainer.update"
 EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
-SAVE = "fidgpt.train.checkpoints.checkpoints:Checkpoints.save"
-WRITE = "fidgpt.train.checkpoints.checkpoints:save_files"
-RETIRE = "fidgpt.train.checkpoints.checkpoints:Checkpoints._retire"
-CREATE = "fidgpt.train.trainer:Trainer._create"
-PREPARE = "fidgpt.train.trainer:Trainer.prepare"
-LOOP = "fidgpt.train.trainer:Trainer._loop"
-RESTORE = "fidgpt.train.trainer:Trainer.setup"
-GO_ON = "fidgpt.train.trainer:Trainer._rewind"
+SAVE, RETIRE = (f"{_CHECKPOINTS}:Checkpoints.{name}" for name in ("save", "_retire"))
+WRITE = f"{_CHECKPOINTS}:save_files"
 FUNCTIONS = (STEP, EVALUATION, SAVE, WRITE, RETIRE, CREATE, PREPARE, LOOP, RESTORE, GO_ON)
 
-KILLED = -signal.SIGKILL
-Kind = Callable[[Case], None]
+
+class RunCase(cases.Case):
+    """A run in a directory of its own.
+
+    Args:
+      num_processes: that share the work.
+
+    Attributes:
+      is_damaged: whether checkpoints may differ from what was written.
+      statuses: with which the processes of the last command ended, by rank.
+    """
+
+    def __init__(self, *arguments: Any, num_processes: int = 1) -> None:
+        super().__init__(*arguments)
+        self.is_damaged = False
+        self.statuses: list[int] = []
+        self.num_processes = num_processes
+        self._environment: dict[str, str] = {}
+
+    def place(self, *functions: str, units: Sequence[str] = ("calls",)) -> Place:
+        """A moment in one of the calls that the undisturbed run makes of one of some functions."""
+        function, unit = self.draw.choice(functions), self.draw.choice(units)
+        counts = self.known.counts[function][unit]
+        occurrence = self.draw.randrange(len(counts)) + 1
+        return Place(function, occurrence, unit, self.draw.randint(0, counts[occurrence - 1]))
+
+    def start(self, place: Place | None = None, act: Act | None = None, *flags: str) -> Ended:
+        """Begins the run, or goes on with it, disturbed at a place; returns how that ended.
+
+        Raises:
+          Wrong: it ended with a traceback, or without a message, or what it had saved is lost.
+        """
+        rank = self.draw.randrange(self.num_processes)
+        is_begun = (self.run / "config.json").exists()
+        if is_begun and (flags or self.draw.random() < 0.5):
+            command = [f"--resume={self.run}", *flags]
+        else:
+            command = [*self.known.arguments, f"--run_dir={self.run}", "--auto_resume", *flags]
+        several = variables_of_ranks(self.num_processes) if self.num_processes > 1 else [{}]
+        processes = [
+            self.fork(
+                command,
+                place,
+                act if number == rank else None,
+                environment=self._environment | dict(own),
+            )
+            for number, own in enumerate(several)
+        ]
+        ended = [self.end(process) for process in processes]
+        self.statuses = [one.status for one in ended]
+        if not self.is_damaged:
+            beside = any("use_async_checkpoints" in one for one in self.known.arguments)
+            refuse_loss(self.run, margin=cases.EVERY if beside else 0)
+        return ended[rank]
+
+    def kill(self, *functions: str, units: Sequence[str] = ("calls",)) -> None:
+        """Kills the run at some moment in a function.
+
+        Raises:
+          Wrong: it ended in another way.
+        """
+        place = self.place(*functions, units=units)
+        ended = self.start(place, harm.kill)
+        if ended.status == 0:  # what is due by the clock is not due as often each time
+            shutil.rmtree(self.run)
+            ended = self.start(place._replace(occurrence=1), harm.kill)
+        cases.require_status(ended, cases.KILLED)
+
+    def finish(self, *flags: str) -> None:
+        """Goes on undisturbed, to where the undisturbed run ended.
+
+        Raises:
+          Wrong: it does not get there, or something differs.
+        """
+        cases.require_status(self.start(None, None, *flags), 0)
+        cases.refuse_difference(cases.result_of(self.run), self.known.result)
+
+    def own_cache(self) -> Path:
+        """The text is prepared for this case alone; returns where."""
+        cache = self.folder / "cache"
+        self._environment["FIDGPT_CACHE"] = str(cache)
+        return cache
 
 
-def killed(function: str, unit: str = "calls") -> Kind:
-    """SIGKILL inside of a function."""
+def refuse_loss(run: Path, *, margin: int = 0) -> None:
+    """Raises Wrong unless each checkpoint is whole, and none that was written is missing.
 
-    def kind(case: Case) -> None:
-        case.kill(function, unit)
+    Args:
+      run: its directory.
+      margin: steps for which a checkpoint may still be on its way.
+    """
+    metrics = run / "metrics.jsonl"
+    rows = read_rows(metrics) if metrics.exists() else []
+    for path in manifest.find(run).values():
+        if reason := manifest.damage(path):
+            raise cases.Wrong(f"{path} {reason}")
+    done = (rows[-1]["step"] - 1 - margin) // cases.EVERY * cases.EVERY if rows else 0
+    if done > 0 and max(manifest.find(run), default=0) < done:
+        raise cases.Wrong(
+            f"step {rows[-1]['step']} was begun, and the checkpoint of {done} is missing"
+        )
+
+
+Kind = Callable[[RunCase], None]
+
+
+def killed(
+    function: str, *units: str, again: tuple[str, str] | None = None, power: bool = False
+) -> Kind:
+    """SIGKILL inside of a function.
+
+    Args:
+      function: the place; where it is `PREPARE`, the case has a cache of its own.
+      units: of its moments.
+      again: a function and its unit, killed too as the run goes on.
+      power: takes along what was not synced.
+    """
+
+    def kind(case: RunCase) -> None:
+        if function == PREPARE:
+            case.own_cache()
+        lost = harm.Power(case.folder / "synced")
+        if power:
+            case.listen = lost.listen
+        case.kill(function, units=units or ("calls",))
+        if power:
+            lost.fail(case.run.parent)
+        if again is not None:
+            place = case.place(again[0], units=again[1:])._replace(occurrence=1)
+            cases.require_status(case.start(place, harm.kill), cases.KILLED)
         case.finish()
 
     return kind
 
 
-def killed_preparing(case: Case) -> None:
-    """SIGKILL while the text is prepared, which goes on where it was."""
-    case.own_cache()
-    place = case.place(PREPARE, case.draw.choice(["calls", "disk"]))
-    require_status(case.start(place, harm.kill), KILLED)
-    case.finish()
+def disturbed(
+    act: Callable[[RunCase], Act],
+    *functions: str,
+    statuses: tuple[int, ...] = (0,),
+    units: Sequence[str] = ("calls",),
+    removes: bool = False,
+) -> Kind:
+    """Something happens in one of some functions, after which the run goes on.
 
+    Args:
+      act: makes what happens.
+      functions: the places.
+      statuses: with which the process may end.
+      units: of moments.
+      removes: whether files of the run are gone then.
+    """
 
-def killed_going_on(function: str, unit: str = "calls") -> Kind:
-    """SIGKILL, and once more as the run goes on."""
-
-    def kind(case: Case) -> None:
-        case.kill(LOOP)
-        place = case.place(function, unit)._replace(occurrence=1)
-        require_status(case.start(place, harm.kill), KILLED)
+    def kind(case: RunCase) -> None:
+        case.is_damaged = removes
+        cases.require_status(case.start(case.place(*functions, units=units), act(case)), *statuses)
+        (case.run.parent / harm.FILLER).unlink(missing_ok=True)
         case.finish()
 
     return kind
-
-
-def power_lost(function: str, unit: str = "calls") -> Kind:
-    """A kill that takes along what was not synced."""
-
-    def kind(case: Case) -> None:
-        power = Power(case.folder / "synced")
-        case.listen = power.listen
-        case.kill(function, unit)
-        power.fail(case.run.parent)
-        case.finish()
-
-    return kind
-
-
-def power_lost_preparing(case: Case) -> None:
-    """The same, of a text that is prepared."""
-    case.own_cache()
-    return power_lost(PREPARE, "disk")(case)
 
 
 def signalled(*numbers: int) -> Kind:
     """Signals anywhere between the first step and the end."""
 
-    def kind(case: Case) -> None:
-        function = case.draw.choice([STEP, EVALUATION, SAVE, WRITE, LOOP])
-        ended = case.start(case.place(function), harm.raising(*numbers))
-        # 0: the last step was done; minus the signal: nobody listened yet, or any more.
-        require_status(ended, 128 + numbers[-1], 0, -numbers[-1])
-        asked = len(numbers) == 1 and ended.status == 128 + numbers[-1]
-        if asked and "go on with" not in " ".join(ended.output.split()):
-            require_status(ended)
+    def kind(case: RunCase) -> None:
+        place = case.place(STEP, EVALUATION, SAVE, WRITE, LOOP)
+        ended = case.start(place, harm.raising(*numbers))
+        stopped = 128 + numbers[-1]
+        # 0: the last step was done; minus the signal: no handler is set yet, or any more.
+        cases.require_status(ended, stopped, 0, -numbers[-1])
+        if len(numbers) == 1 and ended.status == stopped:
+            cases.require_status(ended, stopped, output="go on with")
         case.finish()
 
     return kind
 
 
-def rank_killed(case: Case) -> None:
-    """SIGKILL of one process of two; the other one reports it, and both start again."""
-    rank = case.draw.randrange(2)
-    require_status(case.start(case.place(LOOP), harm.kill, rank=rank), KILLED)
-    case.finish()
-
-
-def rank_signalled(case: Case) -> None:
+def rank_signalled(case: RunCase) -> None:
     """One process of two gets SIGTERM; both stop after the same step, with one status."""
-    ended = case.start(case.place(STEP), harm.raising(signal.SIGTERM), rank=case.draw.randrange(2))
+    ended = case.start(case.place(STEP), harm.raising(signal.SIGTERM))
     if set(case.statuses) != {128 + signal.SIGTERM}:
-        raise Wrong(f"statuses {case.statuses}:\n{ended.output[-3000:]}")
-    case.finish()
-
-
-def disk_full(case: Case) -> None:
-    """No room any more, from somewhere on; then there is again."""
-    size = 700_000
-    act = harm.filled(case.run.parent, left=case.draw.randrange(size))
-    require_status(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE, CREATE])), act), 0, 2)
-    (case.run.parent / harm.FILLER).unlink(missing_ok=True)
-    case.finish()
-
-
-def disk_limited(case: Case) -> None:
-    """Files may not grow, from somewhere on; then they may again."""
-    act = harm.limited(case.draw.randrange(20_000, 350_000))
-    require_status(case.start(case.place(case.draw.choice([LOOP, SAVE, WRITE])), act), 0, 2)
-    case.finish()
-
-
-def checkpoints_gone(case: Case) -> None:
-    """All checkpoints are removed, at any moment; more are written, or the run reports it."""
-    case.is_damaged = True
-    place = case.place(case.draw.choice([LOOP, SAVE, WRITE]), case.draw.choice(["calls", "disk"]))
-    require_status(case.start(place, harm.removed(case.run / "checkpoints")), 0, 2)
-    case.finish()
-
-
-def run_gone(case: Case) -> None:
-    """The whole run is removed in a step; it reports that, and can start again."""
-    case.is_damaged = True
-    require_status(case.start(case.place(STEP), harm.removed(case.run)), 2)
+        raise cases.Wrong(f"statuses {case.statuses}:\n{ended.output[-3000:]}")
     case.finish()
 
 
 def damaged(hurt: harm.Hurt) -> Kind:
-    """A file of a checkpoint is not what was written."""
+    """A file of a checkpoint differs from what was written."""
 
-    def kind(case: Case) -> None:
+    def kind(case: RunCase) -> None:
         case.kill(LOOP)
-        saved = case.checkpoints()
+        saved = manifest.find(case.run)
         if not saved:
             return case.finish()
         case.is_damaged = True
-        newest = max(saved)
         step = case.draw.choice(sorted(saved))
         file = case.draw.choice(sorted(saved[step].iterdir()))
         hurt(file, case.draw)
-        if step != newest:
+        if step != max(saved):
             return case.finish()
         refused = case.start()
-        require_status(refused, 2)
-        if file.name not in refused.output or f"step_{step:08d}" not in refused.output:
-            require_status(refused)
-        return _take_what_is_offered(case, refused.output)
+        for words in (file.name, f"step_{step:08d}"):
+            cases.require_status(refused, 2, output=words)
+        if offer := re.search(r"resume from it with (.*)", refused.output):
+            flags = [one for one in shlex.split(offer[1]) if one.startswith("--resume_step")]
+            return case.finish(*flags)
+        cases.require_status(refused, 2, output="start the run again")
+        shutil.rmtree(case.run)
+        return case.finish()
 
     return kind
 
 
 def damaged_text(hurt: harm.Hurt) -> Kind:
-    """A shard of the prepared text is not what was written; then it is again."""
+    """A shard of the prepared text differs from what was written; then it is mended."""
 
-    def kind(case: Case) -> None:
+    def kind(case: RunCase) -> None:
         cache = case.own_cache()
         case.kill(LOOP)
         file = case.draw.choice(sorted(cache.rglob("*.bin")))
         good = file.read_bytes()
         hurt(file, case.draw)
-        refused = case.start()
-        require_status(refused, 2)
-        if file.name not in refused.output:
-            require_status(refused)
+        cases.require_status(case.start(), 2, output=file.name)
         file.write_bytes(good)
         case.finish()
 
     return kind
 
 
-def text_cut_in_a_step(case: Case) -> None:
-    """A shard of the prepared text is cut short while the run reads it; then it is whole again."""
+def text_cut_in_a_step(case: RunCase) -> None:
+    """A shard of the prepared text is cut short while the run reads it; then it is mended."""
     cache, good = case.own_cache(), case.folder / "good"
 
     def cut() -> None:
@@ -208,63 +267,43 @@ def text_cut_in_a_step(case: Case) -> None:
         harm.truncate(case.draw.choice(sorted(cache.rglob("*.bin"))), case.draw)
 
     ended = case.start(case.place(STEP), cut)
-    require_status(ended, 0, 2)
-    if ended.status == 2 and ".bin was whole" not in " ".join(ended.output.split()):
-        require_status(ended)
+    cases.require_status(ended, 0, 2, output=".bin was whole" if ended.status else "")
     shutil.copytree(good, cache, dirs_exist_ok=True)
     case.finish()
 
 
-def undisturbed_by(act: Callable[[Case], harm.Act]) -> Kind:
-    """What must not matter: the run ends at once, as if it had not been."""
-
-    def kind(case: Case) -> None:
-        require_status(case.start(case.place(LOOP), act(case)), 0)
-        case.finish()
-
-    return kind
-
-
-def hung(case: Case) -> None:
+def hung(case: RunCase) -> None:
     """A step never ends: the watchdog ends the process, with the stacks, to be started again."""
     watched = "--config=fiddler:use_watchdog(seconds=1.5)"
-    case.variant = case.variant._replace(arguments=[*case.variant.arguments, watched])
-    ended = case.start(case.place(STEP), harm.hang)
-    require_status(ended, 1)
+    case.known = case.known._replace(arguments=[*case.known.arguments, watched])
+    cases.require_status(case.start(case.place(STEP), harm.hang), 1)
     if "Timeout" not in (case.run / "stacks" / "rank0.txt").read_text():
-        raise Wrong("the watchdog left no stacks")
+        raise cases.Wrong("the watchdog left no stacks")
     case.finish()
 
 
-def real_process_killed(case: Case) -> None:
+def real_process_killed(case: RunCase) -> None:
     """The command as a user starts it, killed at any time."""
-    command = [sys.executable, "-m", "fidgpt.cli.train", *case.variant.arguments]
-    process = subprocess.Popen(
-        [*command, f"--run_dir={case.run}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    metrics = case.run / "metrics.jsonl"
-    while not metrics.exists() and process.poll() is None:
+    words = ["-m", "fidgpt.cli.train", *case.known.arguments, f"--run_dir={case.run}"]
+    process = Spawned(*words, output=case.output())
+    while not (case.run / "metrics.jsonl").exists() and not process.has_ended():
         time.sleep(0.005)
     time.sleep(case.draw.uniform(0, 0.5))
-    process.kill()
-    process.wait()
+    os.kill(process.pid, signal.SIGKILL)
+    process.end()
     case.finish()
 
 
-def _take_what_is_offered(case: Case, output: str) -> None:
-    """Follow the message: resume from an older checkpoint, or start again if none is left."""
-    offer = re.search(r"resume from it with (.*)", output)
-    if offer:
-        flags = [one for one in shlex.split(offer[1]) if one.startswith("--resume_step")]
-        return case.finish(*flags)
-    if "start the run again" in output:
-        shutil.rmtree(case.run)
-    else:
-        raise Wrong(f"nothing is offered:\n{output}")
-    case.finish()
+def _fill(case: RunCase) -> Act:
+    return harm.filled(case.run.parent, left=case.draw.randrange(700_000))
 
 
-# By name: the kind, and how often it is drawn beside the others.
+def _limit(case: RunCase) -> Act:
+    return harm.limited(case.draw.randrange(20_000, 350_000))
+
+
+_TWO = "one of two processes"
+_BOTH = ("calls", "disk")
 KINDS: dict[str, tuple[Kind, int]] = {
     "killed in a step": (killed(STEP), 6),
     "killed anywhere": (killed(LOOP), 6),
@@ -273,25 +312,37 @@ KINDS: dict[str, tuple[Kind, int]] = {
     "killed as old checkpoints go": (killed(RETIRE, "disk"), 3),
     "killed in evaluation": (killed(EVALUATION), 4),
     "killed as the run begins": (killed(CREATE, "disk"), 3),
-    "killed in prepare": (killed_preparing, 6),
-    "killed twice, in the first step again": (killed_going_on(STEP), 4),
-    "killed twice, restoring": (killed_going_on(RESTORE), 4),
-    "killed twice, setting rows back": (killed_going_on(LOOP, "disk"), 3),
+    "killed in prepare": (killed(PREPARE, *_BOTH), 6),
+    "killed twice, in the first step again": (killed(LOOP, again=(STEP, "calls")), 4),
+    "killed twice, restoring": (killed(LOOP, again=(RESTORE, "calls")), 4),
+    "killed twice, setting rows back": (killed(LOOP, again=(LOOP, "disk")), 3),
     "a real process killed": (real_process_killed, 1),
-    "power lost": (power_lost(LOOP), 5),
-    "power lost in a save": (power_lost(WRITE, "disk"), 4),
-    "power lost as the run begins": (power_lost(CREATE, "disk"), 2),
-    "power lost in prepare": (power_lost_preparing, 3),
-    "one of two processes killed": (rank_killed, 3),
-    "one of two processes told to stop": (rank_signalled, 2),
+    "power lost": (killed(LOOP, power=True), 5),
+    "power lost in a save": (killed(WRITE, "disk", power=True), 4),
+    "power lost as the run begins": (killed(CREATE, "disk", power=True), 2),
+    "power lost in prepare": (killed(PREPARE, "disk", power=True), 3),
+    f"{_TWO} killed": (disturbed(lambda _: harm.kill, LOOP, statuses=(cases.KILLED,)), 3),
+    f"{_TWO} stopped": (rank_signalled, 2),
     "SIGTERM": (signalled(signal.SIGTERM), 4),
     "SIGUSR1": (signalled(signal.SIGUSR1), 3),
     "SIGINT": (signalled(signal.SIGINT), 3),
     "SIGINT twice": (signalled(signal.SIGINT, signal.SIGINT), 4),
-    "no room on the disk": (disk_full, 6),
-    "files may not grow": (disk_limited, 2),
-    "checkpoints removed during the run": (checkpoints_gone, 4),
-    "the run's directory removed": (run_gone, 2),
+    cases.NO_ROOM: (disturbed(_fill, LOOP, SAVE, WRITE, CREATE, statuses=(0, 2)), 6),
+    "files may not grow": (disturbed(_limit, LOOP, SAVE, WRITE, statuses=(0, 2)), 2),
+    "checkpoints removed during the run": (
+        disturbed(
+            lambda case: harm.removed(case.run / "checkpoints"),
+            *(LOOP, SAVE, WRITE),
+            statuses=(0, 2),
+            units=_BOTH,
+            removes=True,
+        ),
+        4,
+    ),
+    "the run's directory removed": (
+        disturbed(lambda case: harm.removed(case.run), STEP, statuses=(2,), removes=True),
+        2,
+    ),
     "checkpoint cut short": (damaged(harm.truncate), 4),
     "checkpoint with a bit turned": (damaged(harm.flip), 4),
     "checkpoint with a hole": (damaged(harm.zero), 3),
@@ -299,107 +350,74 @@ KINDS: dict[str, tuple[Kind, int]] = {
     "shard with a bit turned": (damaged_text(harm.flip), 2),
     "shard cut short": (damaged_text(harm.truncate), 2),
     "shard cut short during the run": (text_cut_in_a_step, 2),
-    "a clock that jumps": (undisturbed_by(lambda case: harm.jumping_clock(case.draw)), 3),
-    "asleep and awake": (undisturbed_by(lambda case: harm.sleep_and_wake), 2),
-    "a tracker that breaks": (undisturbed_by(lambda case: harm.broken_tracker), 2),
+    "a clock that jumps": (disturbed(lambda case: harm.jumping_clock(case.draw), LOOP), 3),
+    "asleep and awake": (disturbed(lambda _: harm.sleep_and_wake, LOOP), 2),
+    "a tracker that breaks": (disturbed(lambda _: harm.broken_tracker, LOOP), 2),
     "a step that hangs": (hung, 1),
 }
-TWO_PROCESSES = frozenset(name for name in KINDS if name.startswith("one of two"))
 
 
-_SMALL_MB = 16
-_ON_SMALL_DISK = "no room on the disk"
-
-
-class World:
-    """Makes cases.
+class RunWorld(cases.World):
+    """Makes cases of runs.
 
     Args:
       folder: empty; all lies in it.
-      names: of the variants that are drawn from.
-
-    Attributes:
-      has_small_disk: whether the machine lets one be mounted.
+      choose: returns the names of the variants to draw from, given all.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self._folder = folder
-        self._small = folder / "small"
-        self._small.mkdir()
-        self.has_small_disk = harm.mounted(self._small, megabytes=_SMALL_MB)
-        one_thread()
-        ask_once()
-        meet_soon()
-        write_texts(folder / "texts")
-        os.environ["FIDGPT_CACHE"] = str(folder / "cache")
-        known = variants(folder / "texts")
-        warm_up([*known["plain"], f"--run_dir={folder / 'warm'}"])
-        self.variants = {name: self._undisturbed(name, known[name]) for name in names}
-        self._of_two = self._by_two(self.variants[names[0]])
+    kinds: cases.Kinds = KINDS
 
-    def case(self, kind: str, number: int, draw: random.Random) -> Case:
-        """The case of that number; a file system is shared, so one after the other."""
-        folder = self._folder / f"case-{number}"
-        if kind in TWO_PROCESSES:
-            return Case(self._of_two, folder, draw, num_processes=2)
-        variant = self.variants[draw.choice(list(self.variants))]
-        small = self._small / f"{number}" / "run" if kind == _ON_SMALL_DISK else None
-        if small is not None:
-            small.parent.mkdir()
-        return Case(variant, folder, draw, run=small)
+    def __init__(self, folder: Path, choose: Callable[[list[str]], Sequence[str]]) -> None:
+        super().__init__(folder, megabytes=16)
+        warm_up([*self.commands["plain"], f"--run_dir={folder / 'warm'}"])
+        self._known = {name: self._undisturbed(name) for name in choose([*self.commands])}
+        first = next(iter(self._known.values()))
+        two = RunCase(first, folder / "undisturbed" / "two", random.Random(0), num_processes=2)
+        cases.require_status(two.start(), 0)
+        self._of_two = first._replace(result=cases.result_of(two.run))
 
-    def _undisturbed(self, name: str, arguments: list[str]) -> Variant:
+    def case(self, kind: str, number: int, draw: random.Random) -> RunCase:
+        folder = self.folder / f"case-{number}"
+        if kind.startswith(_TWO):
+            return RunCase(self._of_two, folder, draw, num_processes=2)
+        known = self._known[draw.choice(list(self._known))]
+        return RunCase(known, folder, draw, self.run_of(kind, number))
+
+    def _undisturbed(self, name: str) -> cases.Known:
         """Runs it alone, then counted, then counted as it goes on after a kill."""
-        folder = self._folder / "undisturbed" / name.replace(" ", "-")
+        folder = self.folder / "undisturbed" / name.replace(" ", "-")
         folder.mkdir(parents=True)
-        alone = [*arguments, f"--run_dir={folder / 'alone'}"]
-        self._run(alone, folder, disturbed=None)
-        result = result_of(folder / "alone")
-        counted = _Counted(folder / "counted", folder / "counts.json")
-        cold = {"FIDGPT_CACHE": str(folder / "cache")}
-        self._run([*arguments, f"--run_dir={folder / 'counted'}"], folder, counted, cold)
-        refuse_difference(result_of(folder / "counted"), result)
-        counts = counted.counts()
-        resumed = _Counted(folder / "killed", folder / "counts.json")
-        begin = [*arguments, f"--run_dir={folder / 'killed'}"]
+        alone, counted, killed = (folder / name for name in ("alone", "counted", "killed"))
+        arguments = self.commands[name]
+
+        def run(
+            *words: str, into: Path, first: Callable[[], None] | None = None, status: int = 0
+        ) -> dict[str, Any]:
+            # What is counted prepares its text too.
+            cache = {"FIDGPT_CACHE": str(folder / "cache")} if into == counted else {}
+            process = Process(words, output=folder / "output", disturbed=first, environment=cache)
+            cases.require_status(process.end(), status)
+            return {} if status else cases.result_of(into)
+
+        result = run(*arguments, f"--run_dir={alone}", into=alone)
+        counts = folder / "counts.json"
+
+        def count() -> None:
+            survey = Survey(FUNCTIONS, folder)
+            AT_END.append(lambda: counts.write_text(json.dumps(survey.counts)))
+
+        found = run(*arguments, f"--run_dir={counted}", into=counted, first=count)
+        cases.refuse_difference(found, result)
+        begun: cases.Counts = json.loads(counts.read_text())
         place = Place(STEP, 5, "calls", 0)
-        self._run(begin, folder, lambda: place.arm(harm.kill, folder), status=-9)
-        self._run([f"--resume={folder / 'killed'}"], folder, resumed)
-        refuse_difference(result_of(folder / "killed"), result)
-        going_on = {function: resumed.counts()[function] for function in (RESTORE, GO_ON)}
-        return Variant(arguments, result, {**counts, **going_on})
-
-    def _by_two(self, variant: Variant) -> Variant:
-        folder = self._folder / "undisturbed" / "two"
-        case = Case(variant, folder, random.Random(0), num_processes=2)
-        require_status(case.start(), 0)
-        return variant._replace(result=result_of(case.run))
-
-    def _run(
-        self,
-        arguments: Sequence[str],
-        folder: Path,
-        disturbed: Callable[[], None] | None = None,
-        environment: dict[str, str] | None = None,
-        *,
-        status: int = 0,
-    ) -> None:
-        output = folder / "output"
-        process = Process(arguments, output=output, disturbed=disturbed, environment=environment)
-        if (ended := process.end()).status != status:
-            raise Wrong(f"the undisturbed run ends with {ended.status}:\n{ended.output}")
-
-
-class _Counted:
-    """Surveys a process, whose counts are to be had once it has ended."""
-
-    def __init__(self, run: Path, file: Path) -> None:
-        self._run = run
-        self._file = file
-
-    def __call__(self) -> None:
-        survey = Survey(FUNCTIONS, self._run.parent)
-        AT_END.append(lambda: self._file.write_text(json.dumps(survey.counts)))
-
-    def counts(self) -> Counts:
-        return json.loads(self._file.read_text())
+        run(
+            *arguments,
+            f"--run_dir={killed}",
+            into=killed,
+            first=lambda: place.arm(harm.kill, folder),
+            status=cases.KILLED,
+        )
+        cases.refuse_difference(run(f"--resume={killed}", into=killed, first=count), result)
+        resumed: cases.Counts = json.loads(counts.read_text())
+        going_on = {function: resumed[function] for function in (RESTORE, GO_ON)}
+        return cases.Known(arguments, result, {**begun, **going_on})

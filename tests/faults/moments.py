@@ -6,14 +6,13 @@ import itertools
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 Act = Callable[[], None]
 
-# What a process does to the disk, as Python's audit hooks tell it.
+# What a process does to the disk, as Python's audit hooks report it.
 _CHANGES = frozenset(
     f"os.{name}" for name in ("rename", "remove", "truncate", "mkdir", "rmdir", "chmod", "link")
 ) | {"open"}
@@ -42,16 +41,29 @@ class Place(NamedTuple):
           folder: where changes of files count.
         """
         seen = itertools.count(1)
-        counting = {"calls": _counting_calls, "disk": functools.partial(_counting_disk, folder)}
 
         def around(function: Callable[[], Any]) -> Any:
             if next(seen) != self.occurrence:
                 return function()
-            once = _Once(act)
-            with counting[self.unit](_At(self.number, once)):
+            left, pending = itertools.count(self.number, -1), [act]
+
+            def count() -> None:
+                if pending and next(left) == 0:
+                    pending.pop()()
+
+            if self.unit == "disk":
+                sys.addaudithook(_hook(folder, count))
+            else:
+                sys.setprofile(_on_calls(count))
+            try:
                 result = function()
-            once()
-            return result
+                sys.setprofile(None)
+                if pending:
+                    pending.pop()()
+                return result
+            finally:
+                sys.setprofile(None)
+                pending.clear()
 
         wrap(self.function, around)
 
@@ -68,15 +80,14 @@ class Survey:
         self._calls: dict[int, int] = defaultdict(int)
         self._disk = itertools.count()
         sys.addaudithook(_hook(folder, lambda: next(self._disk)))
-        threading.setprofile(self._count)
-        sys.setprofile(self._count)
+        threading.setprofile(_on_calls(self._count))
+        sys.setprofile(_on_calls(self._count))
         for function in functions:
             self.counts[function] = {"calls": [], "disk": []}
             wrap(function, functools.partial(self._around, self.counts[function]))
 
-    def _count(self, frame: object, event: str, argument: object) -> None:
-        if event in ("call", "c_call"):
-            self._calls[threading.get_ident()] += 1
+    def _count(self) -> None:
+        self._calls[threading.get_ident()] += 1
 
     def _around(self, counts: dict[str, list[int]], function: Callable[[], Any]) -> Any:
         thread = threading.get_ident()
@@ -105,50 +116,14 @@ def wrap(function: str, around: Callable[[Callable[[], Any]], Any]) -> None:
     setattr(owner, name, wrapped)
 
 
-class _Once:
-    def __init__(self, act: Act) -> None:
-        self._act: Act | None = act
+def _on_calls(notify: Act) -> Callable[[object, str, object], None]:
+    """Return a profile function that counts calls."""
 
-    def __call__(self) -> None:
-        act, self._act = self._act, None
-        if act is not None:
-            act()
-
-
-class _At:
-    """Acts when it is called for the `number`-th time, from 0."""
-
-    def __init__(self, number: int, act: Act) -> None:
-        self._left = number
-        self._act = act
-
-    def __call__(self) -> None:
-        self._left -= 1
-        if self._left == -1:
-            self._act()
-
-
-@contextmanager
-def _counting_calls(at: _At) -> Iterator[None]:
-    def count(frame: object, event: str, argument: object) -> None:
+    def profile(frame: object, event: str, argument: object) -> None:
         if event in ("call", "c_call"):
-            at()
+            notify()
 
-    sys.setprofile(count)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
-@contextmanager
-def _counting_disk(folder: Path, at: _At) -> Iterator[None]:
-    active = [True]
-    sys.addaudithook(_hook(folder, lambda: at() if active else None))
-    try:
-        yield
-    finally:
-        active.clear()
+    return profile
 
 
 def _hook(folder: Path, notify: Callable[[], Any]) -> Callable[[str, Any], None]:

@@ -5,6 +5,7 @@ import gc
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import traceback
@@ -95,6 +96,24 @@ class Process:
         return Ended(status, text if ended else f"{text}\n(hung for {PATIENCE:.0f} s)")
 
 
+class Spawned(Process):
+    """A command as a user starts it, with processes as it starts them."""
+
+    def __init__(
+        self, *words: str, output: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._output = output
+        with output.open("wb") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, *words],
+                env=os.environ | dict(environment or {}),
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+
 def warm_up(arguments: Sequence[str], command: Command = train.run) -> None:
     """Runs a command in this very process, for all that it imports and traces but once.
 
@@ -117,24 +136,17 @@ def warm_up(arguments: Sequence[str], command: Command = train.run) -> None:
         raise RuntimeError(f"the command left threads behind: {threading.enumerate()}")
 
 
-def one_thread() -> None:
-    """Lets torch compute in the calling thread alone, since a fork has no other."""
-    torch.set_num_threads(1)
+def prepare_forks() -> None:
+    """Computes in one thread, and skips what takes long and has no part in any number.
 
-
-def ask_once() -> None:
-    """Lets runs take the machine's speed and the state of the code as they are now.
-
-    Neither has a part in any number, and to find them out takes as long as five steps.
+    A fork has the calling thread alone. Runs take the machine's speed and the state of the code as
+    they are now, and give up a process that dies in a meeting after seconds, not a minute.
     """
+    torch.set_num_threads(1)
     machine, around = device.peak_flops(torch.device("cpu"), torch.float32), runs.environment()
     device.peak_flops = lambda *_: machine
     runs.environment = lambda: around
     runs.patch = lambda: None
-
-
-def meet_soon() -> None:
-    """Lets runs give up a process that dies while they meet after seconds, not a minute."""
     writing.MEETING = timedelta(seconds=10)
 
 

@@ -7,69 +7,63 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from faults.runs import Result, Wrong, refuse_difference
-from faults.sweeps import toy
-from faults.sweeps.cases import (
-    DONE,
-    Journal,
-    SweepResult,
-    Trained,
-    refuse_second_training,
-    sweep_result,
-)
-from faults.sweeps.cluster_case import refuse_other
+from faults import toy
+from faults.cases import Wrong, refuse_difference
+from faults.clusters import refuse_other
+from faults.sweeps import DONE, Journal, Trained, refuse_second_training, table_of
 
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("faults")
-@pytest.mark.parametrize("count", [26, pytest.param(1000, marks=pytest.mark.long)])
-def test_disturbed_runs_end_like_undisturbed_ones(count: int) -> None:
-    done = _harness(f"--num={count}", "--seed=0")
+@pytest.mark.usefixtures("default_sighup")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--num=26", "--seed=0"],
+        pytest.param(["--num=1000", "--seed=0"], marks=pytest.mark.long),
+        ["--sweeps", "--num=1", "--seed=4"],
+        pytest.param(["--sweeps", "--num=24", "--seed=4"], marks=pytest.mark.long),
+    ],
+    ids=" ".join,
+)
+def test_disturbed_commands_end_like_undisturbed_ones(arguments: list[str]) -> None:
+    done = _harness(*arguments)
     assert done.returncode == 0, done.stderr[-6000:]
     times, exact = map(int, re.findall(r"^\| all \| (\d+) \| (\d+) \|", done.stdout, re.M)[0])
-    assert times == exact == count, done.stdout
+    assert times == exact > 0, done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("faults")
-def test_a_run_that_goes_on_a_bit_differently_is_found() -> None:
-    """Were the average of weights not restored, the harness would say where it shows."""
+def test_a_run_that_differs_in_a_bit_is_found() -> None:
+    """The harness reports where an average that is not restored shows."""
     forget = "from fidgpt.train import Ema; Ema.load_state_dict = lambda self, state: None"
     done = _harness("--num=120", "--seed=0", "--variant=average", "--only=SIGTERM", before=forget)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"Wrong: step \d+: validation/averaged/\w+ is ", done.stderr), done.stderr
+    assert re.search(r"Wrong: step \d+, validation/averaged/\w+ is ", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (Result([{"step": 1, "loss": 2.0}], {}), r"steps \[1\] instead of \[1, 2\]"),
-        (Result([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}], {}), "loss is 1.5, not 1.0"),
-        (Result([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], {"a": "0"}), "bytes in a"),
+        ({"steps": [1], "files": {"a": "1"}}, r"steps is \[1\], not \[1, 2\]"),
+        ({"steps": [1, 2], "files": {"a": "0"}}, "files, a is 0, not 1"),
+        ({"steps": [1, 2], "files": {}}, "files is "),
     ],
 )
-def test_every_difference_is_found(found: Result, message: str) -> None:
-    expected = Result([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], {"a": "1"})
+def test_every_difference_is_found(found: dict[str, Any], message: str) -> None:
+    expected = {"steps": [1, 2], "files": {"a": "1"}}
     with pytest.raises(Wrong, match=message):
         refuse_difference(found, expected)
     refuse_difference(expected, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("faults")
-@pytest.mark.usefixtures("default_sighup")
-@pytest.mark.parametrize("count", [1, pytest.param(24, marks=pytest.mark.long)])
-def test_disturbed_sweeps_end_like_undisturbed_ones(count: int) -> None:
-    done = _harness("--sweeps", f"--num={count}", "--seed=4")
-    assert done.returncode == 0, done.stderr[-6000:]
-    times, exact = map(int, re.findall(r"^\| all \| (\d+) \| (\d+) \|", done.stdout, re.M)[0])
-    assert times == exact >= count, done.stdout
 
 
 def _harness(*arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
@@ -85,9 +79,6 @@ def _harness(*arguments: str, before: str = "pass") -> subprocess.CompletedProce
     )
 
 
-TESTS = Path(__file__).parents[1]
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -101,15 +92,13 @@ def test_a_second_training_is_found(lines: list[str], message: str) -> None:
         refuse_second_training(journal, lost=set())
 
 
-@pytest.mark.parametrize("text", ['{"fingerprint": "a"', '{"fingerprint": "a"}\n' * 2])
-def test_a_table_that_is_not_whole_is_found(tmp_path: Path, text: str) -> None:
-    (tmp_path / "table.jsonl").write_text(text if text.endswith("\n") else f"{text}\n")
-    with pytest.raises(Wrong, match="not whole|two rows"):
-        sweep_result(tmp_path)
+def test_two_rows_of_a_point_are_found(tmp_path: Path) -> None:
+    (tmp_path / "table.jsonl").write_text('{"directory": "a", "metrics": {}}\n' * 2)
+    with pytest.raises(Wrong, match="two rows"):
+        table_of(tmp_path)
 
 
 STEPS = [str(step) for step in range(1, toy.NUM_STEPS + 1)]
-TOY = Trained("a", 1, "")
 
 
 def begin_toy(folder: Path, *, seconds: float = 0.0) -> subprocess.Popen[bytes]:
@@ -140,8 +129,8 @@ def test_a_toy_that_is_struck_goes_on_where_it_saved(
 @pytest.mark.parametrize(
     ("whats", "message"),
     [
-        ([*STEPS[:2], *STEPS[1:], DONE], "saved the steps"),
-        (STEPS[:-1], "saved the steps"),
+        ([*STEPS[:2], *STEPS[1:], DONE], "saved is "),
+        (STEPS[:-1], "saved is "),
         ([*STEPS, DONE], None),
     ],
 )
@@ -149,15 +138,12 @@ def test_a_step_that_is_lost_or_repeated_is_found(
     tmp_path: Path, whats: list[str], message: str | None
 ) -> None:
     expected = a_sweep(tmp_path)
-    lines = [TOY._replace(what=what) for what in whats]
-    if message is None:
-        refuse_other(tmp_path, lines, expected, real=[])
-        return
-    with pytest.raises(Wrong, match=message):
+    lines = [Trained("a", 1, what) for what in whats]
+    with pytest.raises(Wrong, match=message) if message else nullcontext():
         refuse_other(tmp_path, lines, expected, real=[])
 
 
-def a_sweep(directory: Path) -> SweepResult:
+def a_sweep(directory: Path) -> dict[str, Any]:
     """One of a single toy, as it must be."""
     (directory / "a").mkdir()
     row = {"directory": "a", "name": "seed=1", "fingerprint": "f", "status": "finished"}
@@ -166,4 +152,4 @@ def a_sweep(directory: Path) -> SweepResult:
     (directory / "a" / "done.json").write_text(json.dumps(toy.LAST))
     rows = [json.dumps({"step": int(step), "loss": 1 / int(step)}) + "\n" for step in STEPS]
     (directory / "a" / "metrics.jsonl").write_text("".join(rows))
-    return SweepResult([row | {"metrics": {}}], [], {}, {}, [])
+    return {"table.jsonl": {"a": row}, "order": {"results.csv": ["seed=1"]}}

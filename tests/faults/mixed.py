@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from faults.sweeps import toy
+from faults import toy
 from fidgpt.cli import sweep
 from fidgpt.sweep import Job
 from fidgpt.sweep.runners.slurm import SlurmRunner

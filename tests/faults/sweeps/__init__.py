@@ -1,1 +1,0 @@
-"""Sweeps whose points, drivers and files are disturbed, and which lose nothing by it."""
