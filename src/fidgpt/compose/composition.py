@@ -7,16 +7,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt import graph
+from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, own_catalogue, run_fiddler
-from fidgpt.compose.directives import (
-    DEFAULT_CONFIG,
-    DIRECTIVES,
-    Directive,
-    is_base,
-    kind_of,
-    split_assignment,
-    split_directive,
-)
 from fidgpt.compose.errors import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit, change_by
@@ -49,8 +41,8 @@ class Effect:
         self._find_edits = edits
 
     @property
-    def kind(self) -> Directive:
-        return DIRECTIVES[split_directive(self.text)[0]]
+    def kind(self) -> registry.Directive:
+        return registry.DIRECTIVES[registry.split_directive(self.text)[0]]
 
     @property
     def source(self) -> Source:
@@ -114,7 +106,7 @@ class Composition:
         Raises:
           ConfigError: it is wrong, and changed nothing.
         """
-        rest, kind = split_directive(text)[1], kind_of(text)
+        rest, kind = registry.split_directive(text)[1], registry.kind_of(text)
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ConfigError("it is not UTF-8 text: whoever wrote it used another encoding.")
         if kind is None:
@@ -169,8 +161,8 @@ def compose(
       ConfigErrors: some directives are wrong; each message shows the wrong piece.
     """
     made = Composition(catalogue or own_catalogue(), base)
-    if base is None and not (directives and is_base(directives[0])):
-        made.apply(0, f"config:{DEFAULT_CONFIG}")
+    if base is None and not (directives and registry.is_base(directives[0])):
+        made.apply(0, f"config:{registry.DEFAULT_CONFIG}")
     errors: list[tuple[str, ConfigError]] = []
     for number, text in enumerate(directives, start=first):
         try:
@@ -226,17 +218,17 @@ def edits_between(before: Any, after: Any) -> list[Edit]:
 
 def _unknown(text: str, catalogue: Catalogue) -> str:
     """Return the error message for a directive of no known kind."""
-    kind, text = split_directive(text)[0], text.strip()
+    known, kind, text = registry.DIRECTIVES, registry.split_directive(text)[0], text.strip()
     if likely := catalogue.kind_of(text.partition("(")[0]):
         return f"a directive begins with its kind: {likely}:{text}"
-    if text in DIRECTIVES:
-        return f"{text!r} needs a colon and what follows it: {text}:{DIRECTIVES[text].syntax}"
-    if kind.lower() in DIRECTIVES:
+    if text in known:
+        return f"{text!r} needs a colon and what follows it: {text}:{known[text].syntax}"
+    if kind.lower() in known:
         return f"there is no directive {kind!r}: write {kind.lower()}: in small letters."
     if not kind and "=" in text:
         return f"a directive begins with its kind: set:{text}"
     return (
-        f"there is no directive {kind or text!r}. {graph.suggest(kind or text, DIRECTIVES)}\n"
+        f"there is no directive {kind or text!r}. {graph.suggest(kind or text, known)}\n"
         "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
     )
 
@@ -262,9 +254,9 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
                     f"\n{stand} for all {depth} layers: put fiddler:unroll before this, and each "
                     "layer has an entry of its own."
                 )
-    kind, rest = split_directive(directive)
+    kind, rest = registry.split_directive(directive)
     try:
-        path, sign, value = split_assignment(rest)
+        path, sign, value = registry.split_assignment(rest)
         if kind not in ("set", "use") or sign or not path.startswith(error.place):
             return ""
         (_, key), end = step_at(path, len(error.place))

@@ -6,6 +6,7 @@ Importing it loads neither torch nor Fiddle, because completion and `--help` rea
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -214,59 +215,20 @@ def _untie(root: Any, text: str, _catalogue: "Catalogue") -> "list[Edit]":
     return edits.untie(root, text.strip())
 
 
+_base = partial(Directive, role="base")
+_code = partial(Directive, role="code")
+_number = partial(Directive, sweep="numbers", signed=True, restates=True)
 _ALL = (
-    Directive("config", "NAME(args)", "begin with a named config", _config, "config", role="base"),
-    Directive(
-        "config_file",
-        "PATH",
-        "begin with a file",
-        _config_file,
-        "file",
-        role="base",
-        portable=False,
-    ),
-    Directive(
-        "config_str",
-        "TEXT",
-        "begin with a config written out",
-        _config_str,
-        role="base",
-        portable=False,
-    ),
-    Directive(
-        "fiddler",
-        "NAME(args)",
-        "change the config by a named function",
-        _fiddler,
-        "fiddler",
-        role="code",
-    ),
-    Directive(
-        "set",
-        "PATH=VALUE",
-        "set one value",
-        _set,
-        "value=",
-        "numbers",
-        signed=True,
-        restates=True,
-    ),
-    Directive(
-        "tag",
-        "NAME=VALUE",
-        "set a quantity for all that inherit it",
-        _tag,
-        "tag=",
-        "numbers",
-        signed=True,
-        restates=True,
-    ),
+    _base("config", "NAME(args)", "begin with a named config", _config, "config"),
+    _base("config_file", "PATH", "begin with a file", _config_file, "file", portable=False),
+    _base("config_str", "TEXT", "begin with a config written out", _config_str, portable=False),
+    _code("fiddler", "NAME(args)", "change the config by a named function", _fiddler, "fiddler"),
+    _number("set", "PATH=VALUE", "set one value", _set, "value="),
+    _number("tag", "NAME=VALUE", "set a quantity for all that inherit it", _tag, "tag="),
     Directive("del", "PATH", "go back to the default", _delete, "path", restates=True),
     Directive("use", "PATH=PART(args)", "replace a component", _use, "path="),
     Directive("tie", "PATH=PATH", "make two places hold one part", _tie, "path=path"),
     Directive("untie", "PATH", "give a place a part of its own", _untie, "path"),
-    Directive(
-        "patch", "FILE", "apply a saved difference", _patch, "file", role="code", portable=False
-    ),
+    _code("patch", "FILE", "apply a saved difference", _patch, "file", portable=False),
 )
 DIRECTIVES = {directive.kind: directive for directive in _ALL}

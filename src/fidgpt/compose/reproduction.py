@@ -9,15 +9,9 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.compose.directives import (
-    DEFAULT_CONFIG,
-    is_base,
-    is_by_machine,
-    kind_of,
-    split_directive,
-)
 from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import is_url
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
@@ -52,7 +46,7 @@ def base_of(made: Composition) -> str:
       ConfigError: the graph cannot be bound.
     """
     first = made.effects[0].text if made.effects else ""
-    if split_directive(first)[0] == "config":
+    if registry.split_directive(first)[0] == "config":
         return first
     known = _named_base(remembered(made.config), made.catalogue)
     return next(iter(known), "") or nearest(made.config, named_graphs(made.catalogue))
@@ -69,7 +63,7 @@ def directive_for(text: str, catalogue: Catalogue) -> str:
     Raises:
       ConfigError: it is none of these.
     """
-    if is_base(text):
+    if registry.is_base(text):
         return text
     if is_url(text):
         is_file = text.endswith((".json", ".yaml", ".yml"))
@@ -93,7 +87,7 @@ def directive_for(text: str, catalogue: Catalogue) -> str:
 
 
 def _is_portable(directive: str) -> bool:
-    kind = kind_of(directive)
+    kind = registry.kind_of(directive)
     return kind is None or kind.portable
 
 
@@ -109,7 +103,7 @@ def remembered(cfg: fdl.Config) -> list[str]:
 
 def _named_base(directives: Sequence[str], catalogue: Catalogue) -> dict[str, Any]:
     """Return the graph that some directives begin with, if a named config makes it."""
-    if not directives or split_directive(directives[0])[0] != "config":
+    if not directives or registry.split_directive(directives[0])[0] != "config":
         return {}
     try:
         return {directives[0]: compose(directives[:1], catalogue).config}
@@ -164,15 +158,15 @@ def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
 def _search(
     cfg: fdl.Config, bases: Mapping[str, Any], catalogue: Catalogue, *, known: Sequence[str] = ()
 ) -> Repro:
-    portable = [one for one in known if _is_portable(one) and not is_by_machine(one)]
+    portable = [one for one in known if _is_portable(one) and not registry.is_by_machine(one)]
     plain = [
         f"fiddler:{name}"
         for name, function in catalogue.fiddlers.items()
-        if not is_by_machine(f"fiddler:{name}") and not needs_arguments(function, given=1)
+        if not registry.is_by_machine(f"fiddler:{name}") and not needs_arguments(function, given=1)
     ]
-    own = [one for one in portable if split_directive(one)[0] == "fiddler"]
-    begins = not portable or split_directive(portable[0])[0] == "config"
-    start = [] if begins else [f"config:{DEFAULT_CONFIG}"]
+    own = [one for one in portable if registry.split_directive(one)[0] == "fiddler"]
+    begins = not portable or registry.split_directive(portable[0])[0] == "config"
+    start = [] if begins else [f"config:{registry.DEFAULT_CONFIG}"]
 
     @functools.lru_cache(maxsize=_MOST_KEPT)
     def made(directives: tuple[str, ...]) -> Any:
