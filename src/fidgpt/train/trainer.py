@@ -23,51 +23,25 @@ from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
+from fidgpt.train import facts as run_facts
+from fidgpt.train import meters as step_meters
+from fidgpt.train import run_directory
+from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, has_checkpoints, manifest
 from fidgpt.train.device import Machine, derive_seed, machine_at_hand, seed_torch
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, evaluating
-from fidgpt.train.facts import (
-    Facts,
-    GroupFacts,
-    Summary,
-    cache_sizes,
-    call_text,
-    measured_flops,
-    parameter_groups,
-    trainable_copy,
-)
+from fidgpt.train.facts import Facts
 from fidgpt.train.footprint import NEEDS_NUMBERS, footprint
 from fidgpt.train.loss import CrossEntropy, NextToken
-from fidgpt.train.meters import (
-    StepMeters,
-    StepReports,
-    keep_freed_memory,
-    peak_memory,
-    within_memory,
-)
+from fidgpt.train.meters import StepMeters, StepReports
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
-from fidgpt.train.run_directory import (
-    Outcome,
-    RunDirectory,
-    RunError,
-    StopSignals,
-    print_stderr,
-    resume_flag,
-    shell_words,
-)
+from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.samples import Samples
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
-from fidgpt.train.step import (
-    GradientNorms,
-    GradientTransform,
-    GroupSchedules,
-    make_optimizer,
-    micro_batches,
-    require_bound,
-)
+from fidgpt.train.step import GradientNorms, GradientTransform, GroupSchedules
 from fidgpt.train.trackers.background import Trackers, require_packages
 from fidgpt.train.trackers.trackers import Row, Tracker
 
@@ -164,7 +138,7 @@ class Trainer:
     schedules: Mapping[str, Schedule] | None = None
 
     def __post_init__(self) -> None:
-        require_bound(self.max_grad_norm)
+        updates.require_bound(self.max_grad_norm)
         for name in ("vocab_size", "seq_len", "batch_size", "num_steps", "micro_batch_size"):
             require_size(name, getattr(self, name))
 
@@ -187,8 +161,8 @@ class Trainer:
           CheckpointError: a checkpoint is damaged, does not fit, or cannot be written.
           ParallelError: the processes would run different configs, or another one failed.
         """
-        keep_freed_memory()
-        with self.parallel, ExitStack() as locks, within_memory():
+        step_meters.keep_freed_memory()
+        with self.parallel, ExitStack() as locks, step_meters.within_memory():
             flags = {"--resume": str(resume), "--until_step": str(until_step)}
             self.parallel.require_same({**flags, **run.identity})
             run = self.parallel.agree(run)
@@ -229,14 +203,14 @@ class Trainer:
                     continue
                 if stopping:
                     self.checkpoints.wait()
-                    command = resume_flag(run.path)
+                    command = run_directory.resume_flag(run.path)
                     trackers.print(f"Stopped after step {state.step}; go on with {command}")
                     return Outcome(run.path, step=state.step, stopped_by=received)
             self.checkpoints.wait()
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
-                words = shell_words(run.path, str(run.path))
+                words = run_directory.shell_words(run.path, str(run.path))
                 trackers.print(f"\nDone. More text: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
 
@@ -304,7 +278,7 @@ class Trainer:
     def _backward(self, state: TrainState, batch: Int64[Tensor, "rows window"]) -> StepReports:
         """Accumulate the gradients of micro-batches, in float32; return what was reported."""
         step, parallel = StepReports(), self.parallel
-        parts = micro_batches(batch, size=self.micro_batch_size, device=parallel.device)
+        parts = updates.micro_batches(batch, size=self.micro_batch_size, device=parallel.device)
         # Each token weighs the same, whichever process and micro-batch it is in.
         total = torch.tensor(sum(part.num_targets for part in parts), dtype=torch.float64)
         tokens_per_process = max(parallel.mean(total).item(), 1.0)
@@ -383,7 +357,7 @@ class Trainer:
     def init_state(self) -> TrainState:
         """Return the state at step 0 for the model as it is, which has memory."""
         replica = self.parallel.replica(self.model, self.precision)
-        optimizer = make_optimizer(self.optimizer, self.groups(self.model))
+        optimizer = updates.make_optimizer(self.optimizer, self.groups(self.model))
         return TrainState(
             self.model,
             optimizer,
@@ -433,7 +407,7 @@ class Trainer:
 
     def _warn(self, line: str) -> None:
         if self.parallel.is_main:
-            print_stderr(f"warning: {line}")
+            run_directory.print_stderr(f"warning: {line}")
 
     def check_resumable(self, run: RunDirectory, *, step: int | None = None) -> None:
         """Check that a run could be resumed, as far as names, shapes and counts can show.
@@ -455,7 +429,7 @@ class Trainer:
         mirror = self.checkpoints.mirror
         if not has_checkpoints(run.path) and (step is None or mirror is not None):
             return  # it starts again, or from what the mirror has
-        model, optimizer = trainable_copy(self.model, self.trainable), None
+        model, optimizer = run_facts.trainable_copy(self.model, self.trainable), None
         with contextlib.suppress(*NEEDS_NUMBERS):
             optimizer = self.optimizer(self.groups(model))
         found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
@@ -574,7 +548,7 @@ class Trainer:
             "tokens": after,
             "tokens_per_second": rate,
             "utilisation": rate * facts.flops_per_token / facts.peak_flops,
-            "memory": peak_memory(self.parallel.device),
+            "memory": step_meters.peak_memory(self.parallel.device),
         }
 
     def facts(
@@ -589,7 +563,7 @@ class Trainer:
         machine = machine or machine_at_hand(self.parallel, self.precision.dtype)
         model, seq_len = self.model, self.seq_len
         if measured is None:
-            measured = measured_flops(model, seq_len=seq_len) or {}
+            measured = run_facts.measured_flops(model, seq_len=seq_len) or {}
         forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
         parameters = cost.count_parameters(model)
         tokens_per_step = self.batch_size * seq_len
@@ -622,26 +596,26 @@ class Trainer:
                 device=machine.device,
             ).sharded(self.parallel.shards_of(machine.world_size)),
             memory_there=machine.memory,
-            weights=None if self.weights is None else call_text(self.weights),
+            weights=None if self.weights is None else run_facts.call_text(self.weights),
             evaluators=tuple(self.evaluators),
         )
 
-    def summary(self, machine: Machine) -> Summary:
+    def summary(self, machine: Machine) -> run_facts.Summary:
         """Return all that is known of a run on a machine; the model may be on the meta device."""
-        measured = measured_flops(self.model, seq_len=self.seq_len)
+        measured = run_facts.measured_flops(self.model, seq_len=self.seq_len)
         known = measured or {}
-        return Summary(
+        return run_facts.Summary(
             facts=self.facts(machine, measured=known),
             parameters=cost.count_parameters(self.model),
             places=cost.cost_by_place(self.model, seq_len=self.seq_len, measured=known),
             runs_without_memory=measured is not None,
-            cache=cache_sizes(self.model, self.precision, seq_len=self.seq_len),
+            cache=run_facts.cache_sizes(self.model, self.precision, seq_len=self.seq_len),
             groups=self.parameter_groups(),
         )
 
-    def parameter_groups(self) -> list[GroupFacts]:
+    def parameter_groups(self) -> list[run_facts.GroupFacts]:
         """Return the parameter groups; the model may be on the meta device."""
-        return parameter_groups(
+        return run_facts.parameter_groups(
             self.model, groups=self.groups, optimizer=self.optimizer, trainable=self.trainable
         )
 
@@ -651,5 +625,5 @@ def _remedy(run: RunDirectory) -> str:
     last = f"the last checkpoint is of step {max(saved)}" if saved else "there is no checkpoint yet"
     return (
         f"Nothing of it was saved; {last}. Resume with a lower learning rate: "
-        f"{resume_flag(run.path)} --config=tag:LearningRate=..."
+        f"{run_directory.resume_flag(run.path)} --config=tag:LearningRate=..."
     )

@@ -1,6 +1,7 @@
 """Initialising a new run with weights of another one."""
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def initial_weights(
     own = model_tensors(model)
     _check_words(own, only, renamed or {})
     stored = _stored(Path(path).expanduser(), step)
-    wanted = [name for name in own if any(_matching([name], one) for one in only)]
+    wanted = [name for name in own if any(_selects(one).fullmatch(name) for one in only)]
     theirs = {name: _renamed(name, renamed or {}) for name in wanted}
     taken = {name: there for name, there in theirs.items() if there in stored.kinds}
     absent = {name: there for name, there in theirs.items() if name not in taken}
@@ -106,10 +107,10 @@ def _check_words(
                 f"renamed={{{here!r}: {there!r}}} must have one `*` on both sides, or none: it "
                 'is the same text on both, as in {"blocks.*.norm": "layers.*.ln"}.'
             )
-    matches = {f"only={pattern!r}": _matching(own, pattern) for pattern in only}
-    matches |= {f"renamed={{{here!r}: ...}}": _fitting(own, here) for here in renamed}
-    for text, names in matches.items():
-        if not names:
+    patterns = {f"only={pattern!r}": _selects(pattern) for pattern in only}
+    patterns |= {f"renamed={{{here!r}: ...}}": _rule(here) for here in renamed}
+    for text, pattern in patterns.items():
+        if not any(map(pattern.fullmatch, own)):
             raise CheckpointError(f"{text} matches nothing in the model, which has {_some(own)}.")
 
 
@@ -142,30 +143,24 @@ def _stored(path: Path, step: int | None) -> "Stored":
     return Stored(manifest.files_of(chosen, "model"))
 
 
-def _matching(names: Iterable[str], pattern: str) -> list[str]:
-    below = f"{pattern}.*"
-    return [n for n in names if fnmatch.fnmatchcase(n, pattern) or fnmatch.fnmatchcase(n, below)]
+def _selects(pattern: str) -> re.Pattern[str]:
+    """Return what matches the names that a pattern selects, and all below them."""
+    return re.compile(rf"{fnmatch.translate(pattern)}|{fnmatch.translate(f'{pattern}.*')}")
+
+
+def _rule(here: str) -> re.Pattern[str]:
+    """Return what matches names by the `*` of a rule, else one name and all below it."""
+    text = re.escape(here)
+    return re.compile(text.replace(r"\*", "(.*)") if "*" in here else rf"{text}(\..*)?", re.DOTALL)
 
 
 def _renamed(name: str, renamed: Mapping[str, str]) -> str:
     """Return the name in the source of a tensor of this model, by the first matching rule."""
     for here, there in renamed.items():
-        if _fitting([name], here):
-            before, star, after = here.partition("*")
-            if star:
-                return there.replace("*", name[len(before) : len(name) - len(after)])
-            return there + name.removeprefix(here)
+        if match := _rule(here).fullmatch(name):
+            kept = match[1] or ""
+            return there.replace("*", kept) if "*" in here else there + kept
     return name
-
-
-def _fitting(names: Iterable[str], here: str) -> list[str]:
-    """Return the names that a rule matches: by its `*`, else one name and all below it."""
-    before, star, after = here.partition("*")
-    if not star:
-        return [name for name in names if name == here or name.startswith(f"{here}.")]
-    long = len(before) + len(after)
-    fits = [name for name in names if name.startswith(before) and name.endswith(after)]
-    return [name for name in fits if len(name) >= long]
 
 
 def _some(names: Iterable[str]) -> str:
