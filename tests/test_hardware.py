@@ -2,12 +2,13 @@
 
 import fiddle as fdl
 import pytest
+import torch
 
 from fidgpt.configs import base
 from fidgpt.fiddlers import for_hardware, set_micro_batch_size, use_float32
 from fidgpt.fiddlers.hardware import apply_rules
 from fidgpt.train import Float32, machine_name
-from fidgpt.train.device import bfloat16_flops, bfloat16_flops_of, short_name
+from fidgpt.train.device import bfloat16_flops, machine_named, short_name
 
 RULES = [
     ("h100x8", [use_float32]),
@@ -51,8 +52,10 @@ def test_peak_throughput_is_that_of_the_data_sheet(device: str, teraflops: float
 
 
 def test_a_short_name_stands_for_the_model_and_not_for_a_kind_of_it() -> None:
-    assert bfloat16_flops_of("h100") == bfloat16_flops("NVIDIA H100 80GB HBM3")
-    assert bfloat16_flops_of("h200") == bfloat16_flops("NVIDIA H200")
+    assert machine_named("h100", torch.bfloat16).peak_flops == bfloat16_flops(
+        "NVIDIA H100 80GB HBM3"
+    )
+    assert machine_named("h200", torch.bfloat16).peak_flops == bfloat16_flops("NVIDIA H200")
 
 
 def test_a_machine_is_named_by_its_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,6 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
       OSError: it cannot be written, or `path` is a folder that holds something.
     """
-    import shutil  # late: completion writes here, and has no time
-
     target = Path(os.path.realpath(path))
     remove_leftovers(target.parent)
     folder, handle = _begin(target.parent)
@@ -80,6 +78,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal; computing it releases the GIL."""
+    import hashlib  # late: completion needs none of it
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def remove_leftovers(directory: Path) -> None:
     """Removes what killed processes were about to write into a directory."""
     drafts: list[Path] = []
@@ -91,8 +97,6 @@ def remove_leftovers(directory: Path) -> None:
 
 def _begin(directory: Path) -> tuple[Path, int]:
     """A new folder for a draft, and the handle that holds its lock."""
-    import shutil
-
     while True:
         folder = directory / f"{MARK}{os.urandom(8).hex()}"
         folder.mkdir()
@@ -106,8 +110,6 @@ def _begin(directory: Path) -> tuple[Path, int]:
 
 
 def _remove_left(draft: Path) -> None:
-    import shutil
-
     with contextlib.suppress(OSError):  # it is another user's, or its writer has just ended
         handle = _locked(draft, wait=False)
         if handle is not None:
@@ -120,8 +122,6 @@ def _locked(folder: Path, *, wait: bool) -> int | None:
 
     Where there are no locks, who waits for one has it, and nobody else.
     """
-    import fcntl
-
     path = folder / _LOCK
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.train.checkpoints import CheckpointError, Checkpoints, manifest, newest_good, verify
+from fidgpt.train.checkpoints import CheckpointError, Checkpoints, manifest, newest_good
 
 FILES = (
     "manifest.json",
@@ -107,8 +107,7 @@ def test_a_damaged_file_is_named_and_an_older_checkpoint_offered(
     assert first.startswith(f"{newest(run)} is damaged: {name} ")
     assert second == offer(run)
     assert refusal(run, 200) == text
-    with pytest.raises(CheckpointError, match=name):
-        verify(newest(run))
+    assert name in (manifest.damage(newest(run)) or "")
     assert newest_good(run) == 100
     assert restore(run, 100) == (100, {"at": 100})
 
@@ -120,7 +119,7 @@ def test_every_byte_of_the_manifest_counts(run: Path) -> None:
         path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
         assert manifest.damage(newest(run), needed=()), f"byte {place} of {good!r}"
     path.write_bytes(good)
-    verify(newest(run))
+    assert manifest.damage(newest(run)) is None
 
 
 def test_a_renamed_checkpoint_is_not_taken_for_another_step(run: Path) -> None:
@@ -173,7 +172,7 @@ def test_a_replacement_cut_short_loses_nothing(run: Path) -> None:
     assert newest(run).exists() and not aside.exists()
     shutil.copytree(newest(run), aside)  # cut after the second rename
     save(run, 400)
-    verify(newest(run))
+    assert manifest.damage(newest(run)) is None
     assert not aside.exists()
 
 

@@ -77,18 +77,14 @@ def try_model(trainer: Trainer) -> None:
     if _runs_small(trainer):
         return
     try:
-        _pass_on_meta(trainer)
+        with first_of_each(trainer.model):
+            trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a user's model
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
             f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_REMEDY}"
         ) from error
-
-
-def _pass_on_meta(trainer: Trainer) -> None:
-    with first_of_each(trainer.model):
-        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
 
 
 def _runs_small(trainer: Trainer) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import weakref
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError, delete_command
+from fidgpt.files import sha256_of
 
 INDEX = "index.json"
 FORMAT_VERSION = 1
@@ -87,12 +87,6 @@ class IndexedDirectory:
             f"Delete it ({delete_command(self.path)}) and start again to prepare it again from "
             f"the {self._source}."
         )
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class ArrayFile:

@@ -21,12 +21,11 @@ from fidgpt.data.indexed_directory import (
     VERIFIED_BELOW_BYTES,
     ArrayFile,
     IndexedDirectory,
-    sha256_of,
 )
 from fidgpt.data.order import count_windows, derive_key, permute
 from fidgpt.data.prepared import PreparedCorpus, Split
 from fidgpt.data.transforms import mask_loss
-from fidgpt.files import atomic_path, only_one, sync, write_whole
+from fidgpt.files import atomic_path, only_one, sha256_of, sync, write_whole
 
 __all__ = ["Packing", "Sequences", "best_fit", "concatenate", "shuffle_and_concatenate"]
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.indexed_directory import sha256_of
-from fidgpt.files import sync
+from fidgpt.files import sha256_of, sync
 
 
 @dataclasses.dataclass(frozen=True)

@@ -97,15 +97,8 @@ _BY_SHORT_NAME = {short_name(model): flops for model, flops in _BFLOAT16.items()
 
 def bfloat16_flops(device: str) -> float | None:
     """Return the peak of a device by its full name, as `NVIDIA H100 80GB HBM3`; None if unknown."""
-    for model, flops in _BFLOAT16.items():
-        if re.search(rf"\b{model}\b", device):
-            return flops
-    return None
-
-
-def bfloat16_flops_of(short: str) -> float | None:
-    """Return the peak of a device by its short name, as `h100`; None if unknown."""
-    return _BY_SHORT_NAME.get(short)
+    found = (flops for model, flops in _BFLOAT16.items() if re.search(rf"\b{model}\b", device))
+    return next(found, None)
 
 
 # Matrices to measure with: a GPU is not filled by a small one, and a CPU takes seconds for a large
@@ -156,13 +149,13 @@ def machine_named(name: str, dtype: torch.dtype) -> Machine:
       ValueError: the device is unknown.
     """
     kind, _, count = name.rpartition("x")
-    if bfloat16_flops_of(name) is not None or not count.isdecimal():
+    if name in _BY_SHORT_NAME or not count.isdecimal():
         kind, count = name, "1"  # as of mi300x
     world_size = int(count)
     if kind == "cpu":
         each, device = peak_flops(torch.device("cpu"), dtype), torch.device("cpu")
-    elif (sheet := bfloat16_flops_of(kind)) is not None:
-        each, device = sheet, torch.device("cuda")
+    elif kind in _BY_SHORT_NAME:
+        each, device = _BY_SHORT_NAME[kind], torch.device("cuda")
     else:
         known = ", ".join(["cpu", *sorted(_BY_SHORT_NAME)])
         raise ValueError(

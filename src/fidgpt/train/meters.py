@@ -114,7 +114,10 @@ class StepReports:
                 measured.setdefault(name, []).append(value)
         row: dict[str, Any] = {}
         for name, values in measured.items():
-            row |= _listed(name, values)
+            if not values[0].dim():
+                row[name] = torch.stack(values).mean().item()
+            if sum(value.numel() for value in values) <= _MAX_NUMBERS:
+                row[f"{name}/layers"] = [value.tolist() for value in values]
         return row
 
     def _summed(self, parallel: DataParallel) -> list[tuple[Tallier, Tensor]]:
@@ -128,15 +131,6 @@ class StepReports:
             (part, total.view_as(tally))
             for (part, tally), total in zip(self._tallies.items(), summed, strict=True)
         ]
-
-
-def _listed(name: str, values: list[Tensor]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    if not values[0].dim():
-        row[name] = torch.stack(values).mean().item()
-    if sum(value.numel() for value in values) <= _MAX_NUMBERS:
-        row[f"{name}/layers"] = [value.tolist() for value in values]
-    return row
 
 
 class Stopwatch:

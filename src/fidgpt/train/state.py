@@ -83,7 +83,10 @@ class TrainState:
         self.divergence = copy.deepcopy(divergence)
         self.average = copy.deepcopy(average)
         self.scaling = copy.deepcopy(precision.scaling)
-        self.settings = [_plain_settings(group) for group in optimizer.param_groups]
+        self.settings = [
+            {name: value for name, value in group.items() if name != "params" and _is_plain(value)}
+            for group in optimizer.param_groups
+        ]
         self.clock = Stopwatch(model.device)
         if self.average is not None:
             self.average.begin(model)
@@ -228,10 +231,6 @@ class TrainState:
         if isinstance(self.divergence, RollBack):
             return self.divergence(is_finite=False)
         return Decision.ABORT
-
-
-def _plain_settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: value for k, value in group.items() if k != "params" and _is_plain(value)}
 
 
 def _is_plain(value: Any) -> bool:

@@ -28,7 +28,7 @@ from fidgpt.train import meters as step_meters
 from fidgpt.train import run_directory
 from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average
-from fidgpt.train.checkpoints import Checkpoints, check_fit, has_checkpoints, manifest
+from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import Machine, derive_seed, machine_at_hand, seed_torch
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, evaluating
@@ -342,7 +342,7 @@ class Trainer:
             self.checkpoints.fetch(run.path, step=resume_step)
         else:
             self.checkpoints.require_free_mirror()
-        is_new = not resume or (resume_step is None and not has_checkpoints(run.path))
+        is_new = not resume or (resume_step is None and not manifest.find(run.path))
         self.parallel.shard(self.model, self.precision)
         materialize(self.model, device=self.parallel.device, seed=self.seed)
         if is_new and self.weights is not None:
@@ -427,7 +427,7 @@ class Trainer:
         """
         run.require_writable()
         mirror = self.checkpoints.mirror
-        if not has_checkpoints(run.path) and (step is None or mirror is not None):
+        if not manifest.find(run.path) and (step is None or mirror is not None):
             return  # it starts again, or from what the mirror has
         model, optimizer = run_facts.trainable_copy(self.model, self.trainable), None
         with contextlib.suppress(*NEEDS_NUMBERS):

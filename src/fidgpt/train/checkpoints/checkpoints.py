@@ -59,13 +59,9 @@ def save_files(
     """
     from fidgpt.train.checkpoints.sharded import write_pieces  # late: slow to import
 
-    def clearly(action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except (OSError, SafetensorError) as error:
-            size = sum(one.tensor.nbytes for file in pieces.values() for one in file.values())
-            raise CheckpointError(cannot_write(final, error, size)) from error
+    size = sum(one.tensor.nbytes for file in pieces.values() for one in file.values())
 
+    @_explained(final, size)
     def write() -> manifest.Seals:
         for name, content in pieces.items():
             write_pieces(temporary / name, content)
@@ -73,20 +69,30 @@ def save_files(
             manifest.write_json(temporary / name, value)
         return manifest.seal(temporary, [*pieces, *texts])
 
-    def seal_all(seals: list[manifest.Seals]) -> None:
+    @_explained(final, size)
+    def seal_all() -> None:
         whole = {name: seal for one in seals for name, seal in one.items()}
         manifest.write_manifest(temporary, step=step, files=whole, notes=notes)
         manifest.publish(temporary, final)
 
-    temporary = Path()
+    temporary, seals = Path(), []
     try:
-        temporary = peers.on_main(lambda: clearly(lambda: manifest.begin(final)))
-        seals = peers.together(lambda: clearly(write))
-        peers.on_main(lambda: clearly(lambda: seal_all(seals)))
+        temporary = peers.on_main(_explained(final, size)(lambda: manifest.begin(final)))
+        seals = peers.together(write)
+        peers.on_main(seal_all)
     except BaseException:
         if peers.is_main and temporary.name.startswith(manifest.TEMPORARY):
             shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def _explained(final: Path, size: int = 0) -> Iterator[None]:
+    """Turn errors of the file system into CheckpointError."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(cannot_write(final, error, size)) from error
 
 
 def cannot_write(final: Path, error: Exception, size: int) -> str:
@@ -337,10 +343,8 @@ class Checkpoints:
           CheckpointError: the directory cannot be written.
         """
         final = manifest.folder_of(directory) / manifest.name_of(step)
-        try:
+        with _explained(final):
             manifest.abandon_after(manifest.find(directory), step)
-        except OSError as error:
-            raise CheckpointError(cannot_write(final, error, 0)) from error
 
     def good_before(self, step: int, directory: Path, *, num_steps: int) -> list[int]:
         """Return the steps of good checkpoints before `step`, in the order to try them.
@@ -360,7 +364,7 @@ class Checkpoints:
 
     def _retire(self, final: Path, step: int) -> None:
         """Delete what need not be kept, now that the checkpoint of `step` is there."""
-        try:
+        with _explained(final):
             found = manifest.abandon_after(manifest.find(final.parent.parent), step)
             retained = partial(retention.retained, keep_last=self.keep_last, best=self.best)
             kept_steps = retained([_saved(step, path) for step, path in found.items()])
@@ -368,8 +372,6 @@ class Checkpoints:
                 manifest.discard(found[other])
             if self.mirror is not None:
                 self.mirror.update(final.parent.parent, retained=retained, step=step)
-        except OSError as error:
-            raise CheckpointError(cannot_write(final, error, 0)) from error
 
     def _metrics(self, row: Mapping[str, Any]) -> dict[str, float]:
         if self.best is None or not math.isfinite(value := row.get(self.best.metric, math.nan)):
@@ -385,21 +387,6 @@ def _is_best(directory: Path | None, value: float, best: KeepBest) -> bool:
 
 def _saved(step: int, path: Path) -> retention.Saved:
     return retention.saved_of(step, manifest.read_manifest(path))
-
-
-def has_checkpoints(directory: Path) -> bool:
-    """Return whether a run has saved any checkpoint, good or not."""
-    return bool(manifest.find(directory))
-
-
-def verify(path: Path) -> None:
-    """Check a checkpoint directory against its manifest, by size and SHA-256.
-
-    Raises:
-      CheckpointError: naming the directory, the file, and what differs.
-    """
-    if reason := manifest.damage(path):
-        raise CheckpointError(f"{path} {reason}")
 
 
 def contents_of(

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fidgpt.files import sync
+from fidgpt.files import sha256_of, sync
 from fidgpt.train.run_directory import resume_flag
 
 __all__ = ["CheckpointError"]
@@ -96,12 +96,6 @@ def json_bytes(value: object) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal; computing it releases the GIL."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 FORMAT = 2  # 1 had one file for all tensors of a section
 MANIFEST = "manifest.json"
 MODEL = ("model", "state")
@@ -122,9 +116,13 @@ def folder_of(directory: Path) -> Path:
 
 def seal(path: Path, names: Iterable[str]) -> Seals:
     """Sync finished files of a checkpoint; return their sizes and checksums."""
-    listed = list(names)
+
+    def sealed(name: str) -> tuple[str, dict[str, Any]]:
+        sync(path / name)
+        return name, {"bytes": (path / name).stat().st_size, "sha256": sha256_of(path / name)}
+
     with ThreadPoolExecutor() as pool:
-        return dict(zip(listed, pool.map(lambda name: _seal(path / name), listed), strict=True))
+        return dict(pool.map(sealed, names))
 
 
 def write_manifest(path: Path, *, step: int, files: Seals, notes: Mapping[str, Any]) -> None:
@@ -278,11 +276,6 @@ def _offer(directory: Path, needed: Sequence[str], take: str) -> str:
         return f"The newest good checkpoint is step {good}: use it with {take.format(good)}"
     command = f"{resume_flag(directory)} --resume_step={good}"
     return f"The newest good checkpoint is step {good}: resume from it with {command}"
-
-
-def _seal(path: Path) -> dict[str, Any]:
-    sync(path)
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def _signed(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -116,9 +116,8 @@ class Mirror:
         self.url = url
         self._is_own = False  # until it was checked
         self._only_there: dict[int, Saved] = {}  # read once, each by a request
-        self._missed: tuple[Path, Retention, int] | None = (
-            None  # the arguments of a failed `update`
-        )
+        # The arguments of a failed `update`.
+        self._missed: tuple[Path, Retention, int] | None = None
 
     def require_free(self) -> None:
         """Check that a new run can have its copies there without deleting those of another.

@@ -32,9 +32,7 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]+")
 class _Service(BackgroundTracker):
     """A tracker whose `open` keeps a run object that takes rows and is finished."""
 
-    def __init__(self, *, destination: str) -> None:
-        super().__init__(destination=destination)
-        self._run: Any = None
+    _run: Any = None
 
     def close(self) -> None:
         run, self._run = self._run, None
@@ -251,7 +249,18 @@ class WandB(_Service):
         import wandb  # pyright: ignore[reportMissingImports]
 
         logging.raiseExceptions = False  # its own log, on a full disk, would print stacks
-        mode = self._mode or _usual_mode()
+        mode = self._mode
+        if not (
+            mode or os.environ.get("WANDB_MODE")
+        ):  # it would ask on the terminal for an account
+            mode = None if wandb.login(prompt=False, verify=False) else "offline"
+        # The console belongs to the run; machine, commit and diff are in the run directory.
+        settings = wandb.Settings(
+            silent=True, console="off", disable_git=True, finish_timeout=PATIENCE
+        )
+        # Otherwise rows wait 15 s, and a kill loses them. Older versions lack this setting.
+        if hasattr(settings, "x_transaction_log_flush_interval"):
+            settings.x_transaction_log_flush_interval = PERIOD
         self._run = wandb.init(
             project=self._project,
             entity=self._entity,
@@ -263,7 +272,7 @@ class WandB(_Service):
             config=dict(run.config),
             resume="allow",
             allow_val_change=True,
-            settings=_quiet(),
+            settings=settings,
         )
         if self._run.offline:
             folder = shlex.quote(str(run.path / "wandb"))
@@ -274,23 +283,3 @@ class WandB(_Service):
         for row in rows:
             # Committed, or wandb would hold it until the next one, or a kill.
             self._run.log({**numbers(row), **texts(row)}, step=row["step"], commit=True)
-
-
-def _usual_mode() -> Literal["offline"] | None:
-    """Return None if wandb can decide, offline if it would ask on the terminal for an account."""
-    import wandb  # pyright: ignore[reportMissingImports]
-
-    if os.environ.get("WANDB_MODE"):
-        return None
-    return None if wandb.login(prompt=False, verify=False) else "offline"
-
-
-def _quiet() -> Any:
-    from wandb import Settings  # pyright: ignore[reportMissingImports]
-
-    # The console belongs to the run; machine, commit and diff are in the run directory.
-    settings = Settings(silent=True, console="off", disable_git=True, finish_timeout=PATIENCE)
-    # Otherwise rows wait 15 s, and a kill loses them. Older versions lack this setting.
-    if hasattr(settings, "x_transaction_log_flush_interval"):
-        settings.x_transaction_log_flush_interval = PERIOD
-    return settings
