@@ -12,11 +12,8 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import fiddle
-from fidgpt.graph.binding import Resolved
-from fidgpt.graph.checking import inherited_errors, node_errors
+from fidgpt.graph import binding, checking, fiddle, hints
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
@@ -70,20 +67,20 @@ def rejections(root: Any, *, constraints: Iterable[Constraint] = ()) -> list[Con
     return rejected
 
 
-def resolve_checked(root: Any) -> Resolved:
+def resolve_checked(root: Any) -> binding.Resolved:
     """Return a graph resolved; where that fails, report the errors of its nodes as well.
 
     Raises:
       ConfigErrors: every error, all at once.
     """
-    if isinstance(root, Resolved):
+    if isinstance(root, binding.Resolved):
         return root
     found = nodes(root)
     try:
-        resolved = Resolved(root, found)
+        resolved = binding.Resolved(root, found)
         _ = resolved.bound
     except ConfigError as error:
-        raise_all([*node_errors(found), *error.mistakes])
+        raise_all([*checking.node_errors(found), *error.mistakes])
         raise
     return resolved
 
@@ -117,10 +114,10 @@ def _bound(
 ) -> tuple[Any, list[Node], list[ConfigError]]:
     """The bound graph, its nodes, and what is wrong with it short of its constructors."""
     resolved = resolve_checked(root)
-    errors, bound = node_errors(resolved.nodes), resolved.bound
+    errors, bound = checking.node_errors(resolved.nodes), resolved.bound
     copies = nodes(bound)
     if not errors:  # a value that is wrong where it is set is wrong wherever it is inherited
-        errors = inherited_errors(copies, resolved.inherited)
+        errors = checking.inherited_errors(copies, resolved.inherited)
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 
@@ -283,7 +280,7 @@ def rejection(node: Node, error: Exception) -> ConfigError:
 def _shown_paths(text: str, part: Any, path: str) -> list[str]:
     """The paths of the arguments of a node that a message shows."""
     arguments = fiddle.all_arguments(part) if IS_PART[type(part)] else {}
-    known = {key: computed(value) for key, value in arguments.items()}
+    known = {key: hints.computed(value) for key, value in arguments.items()}
     return [join(path, step_to(key)) for key in shown(text, known)]
 
 

@@ -15,11 +15,9 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import fiddle
+from fidgpt.graph import fiddle, walk
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.storage.codec import member_name, name_of
-from fidgpt.graph.walk import Node, children, is_node, title
+from fidgpt.graph.storage import bound, codec
 
 _WIDTH = 100
 _DEEPEST = 12  # brackets inside of brackets; what lies deeper is a variable
@@ -79,7 +77,7 @@ class _Imports:
         Raises:
           ConfigError: it has no name by which it can be imported.
         """
-        module, _, qualname = name_of(thing).partition(":")
+        module, _, qualname = codec.name_of(thing).partition(":")
         module = shortest(module, qualname.partition(".")[0])
         return qualname if module == "builtins" else f"{self.module(module)}.{qualname}"
 
@@ -151,7 +149,7 @@ class _Writer:
         self._name = name
         self._imports = _Imports()
         self._imports.variable(name)
-        self._graph = BoundGraph(root, bound=False)
+        self._graph = bound.BoundGraph(root, bound=False)
         self._code: dict[int, _Code] = {}
         self._height: dict[int, int] = {}
 
@@ -174,16 +172,16 @@ class _Writer:
         called = fdl.get_callable(root)
         result = f"[{self._imports.name(called)}]" if isinstance(called, type) else ""
         result = f"{self._kind(root)}{result}"
-        yield f'"""The graph of a {title(root)}, written by fidgpt."""'
+        yield f'"""The graph of a {walk.title(root)}, written by fidgpt."""'
         yield from ("", *self._imports.lines(), "", "")
         yield f"def {self._name}() -> {result}:"
-        yield from (f'    """Returns the {title(root)}."""', *body)
+        yield from (f'    """Returns the {walk.title(root)}."""', *body)
 
-    def _is_variable(self, node: Node) -> bool:
+    def _is_variable(self, node: walk.Node) -> bool:
         return len(node.parents) > 1 or self._height[id(node.value)] >= _DEEPEST
 
     def _expression(self, value: Any) -> _Code:
-        inside = [self._height.get(id(child), 0) for _, child in children(value)]
+        inside = [self._height.get(id(child), 0) for _, child in walk.children(value)]
         self._height[id(value)] = 1 + max(inside, default=0)
         if isinstance(value, TaggedValueCls):
             return self._argument(value, "value", fiddle.set_arguments(value))
@@ -228,7 +226,7 @@ class _Writer:
         return _bracketed(f"{self._imports.name(TaggedValue)}(", items, ")")
 
     def _leaf(self, value: Any) -> _Code:
-        if id(value) in self._code and is_node(value):
+        if id(value) in self._code and walk.is_node(value):
             return self._code[id(value)]
         kind = type(value)
         if kind is str:
@@ -250,7 +248,7 @@ class _Writer:
     def _other(self, value: Any) -> _Code:
         kind = type(value)
         if isinstance(value, enum.Enum):
-            names = [name for name in member_name(value).split("|") if name]
+            names = [name for name in codec.member_name(value).split("|") if name]
             known = [f"{self._imports.name(kind)}.{name}" for name in names]
             return _Code(" | ".join(known) or f"{self._imports.name(kind)}(0)")
         if isinstance(value, pathlib.PurePath):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
+from fidgpt.graph import errors, hints, paths
 from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import (
     Comparison,
@@ -21,10 +22,7 @@ from fidgpt.graph.difference.comparison import (
     diff,
     tags_of,
 )
-from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.outlines import outline
-from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import children, is_shared_object, step_to, title
 
@@ -131,9 +129,9 @@ def picture(root: Any, *, since: Any = None, at: str = "", depth: int | None = N
     """
     comparison = None if since is None else Comparison(since, root)
     bound = BoundGraph(root) if comparison is None else comparison.new
-    start = find_parameter(bound.root, at).value if at else bound.root
+    start = paths.find_parameter(bound.root, at).value if at else bound.root
     if not bound.has_parts(start):
-        raise ConfigError(f"{at or 'the root'} is no part, so there is nothing to draw.")
+        raise errors.ConfigError(f"{at or 'the root'} is no part, so there is nothing to draw.")
     lines = _Lines(bound, comparison)
     near = None if depth is None else _within(lines, start, depth)
     boxes: list[Box] = []
@@ -216,7 +214,7 @@ class _Lines:
 
     def box(self, part: Any, count: int) -> Box:
         """Return the box of a node, without rows."""
-        kind = Kind.QUANTITY if is_quantity(part) else Kind.OBJECT
+        kind = Kind.QUANTITY if hints.is_quantity(part) else Kind.OBJECT
         if isinstance(part, fdl.Partial | fdl.ArgFactory):
             kind = Kind.FACTORY
         bound = self._bound_of(part)

@@ -15,12 +15,10 @@ from typing import Any, TypeVar
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import expressions, fiddle, formulas, hints
+from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
-from fidgpt.graph.cloning import clone_part, own_value
 from fidgpt.graph.errors import ConfigError, at, listed, nearest, suggest
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
-from fidgpt.graph.provenance import keep_assignments
 from fidgpt.graph.selectors import find, find_parameters
 from fidgpt.graph.values import as_asked, entries_in, items_in, read_key, read_value
 from fidgpt.graph.walk import children, is_node, nodes, title
@@ -81,7 +79,7 @@ def set_value(root: Any, selector: Selector, value: Any) -> list[Edit]:
     Raises:
       ConfigError: the selector matches nothing, or the value does not fit; the graph is as it was.
     """
-    return carry_out((ref, own_value(value)) for ref in find_parameters(root, selector))
+    return carry_out((ref, cloning.own_value(value)) for ref in find_parameters(root, selector))
 
 
 def delete(root: Any, selector: str) -> list[Edit]:
@@ -176,7 +174,7 @@ def untie(root: Any, selector: str) -> list[Edit]:
         known = f"Shared are {listed(paths, most=6)}." if paths else "No part is shared."
         raise ConfigError(f"nothing else holds {found[0].path} ({title(found[0].value)}). {known}")
     return carry_out(
-        (ref, clone_part(ref.value))
+        (ref, cloning.clone_part(ref.value))
         for key, matched in together.items()
         for ref in matched[len(matched) == len(shared[key].parents) :]
     )
@@ -246,7 +244,7 @@ def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None)
             fdl.add_tag(new, own, tag)
         if key in known:
             fiddle.assign(new, own, known[key])
-        keep_assignments(new, part, key, known_as=own)
+        provenance.keep_assignments(new, part, key, known_as=own)
     return new
 
 
@@ -389,7 +387,7 @@ def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -
                 raise ConfigError(f"it is {describe(now)}, not a number.")
             if not formulas.is_formula(now):
                 return _formula(root, ref, "{before}", {"before": now}, sign, text)
-            own = fiddle.set_arguments(clone_part(now))
+            own = fiddle.set_arguments(cloning.clone_part(now))
             return _formula(root, ref, f"({own['text']})", own.get("values") or {}, sign, text)
         if ref.value is fdl.NO_VALUE and is_argument and inherits(root, ref.container, ref.key):
             tags = sorted(fdl.get_tags(ref.container, ref.key), key=str)

@@ -8,13 +8,10 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.graph import expressions, paths, selectors, walk
 from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
-from fidgpt.graph.expressions import compute, is_whole
 from fidgpt.graph.fiddle import Key, assign, default_of, set_arguments
 from fidgpt.graph.hints import fits, hint_of, is_unknown, members_of, name_of
-from fidgpt.graph.paths import ParameterRef, describe, find_parameter, parse_path
-from fidgpt.graph.selectors import tags_in
-from fidgpt.graph.walk import Node, join, nodes
 
 Number = int | float
 _NAME = re.compile(r"\{([^{}]*)\}")
@@ -35,10 +32,10 @@ def formula(
       ConfigError: the text is not arithmetic, or its result is not whole.
     """
     with at(text):
-        result = compute(*_with_plain_names(text, values or {}))
+        result = expressions.compute(*_with_plain_names(text, values or {}))
     if not whole or isinstance(result, int):
         return result
-    if not is_whole(result):
+    if not expressions.is_whole(result):
         raise ConfigError(f"{text} is {result!r}, which is not a whole number.")
     return int(result)
 
@@ -54,7 +51,7 @@ def means_formula(text: str, hint: Any) -> bool:
     return takes_numbers and _REFERENCE.search(text) is not None
 
 
-def make_formula(root: Any, text: str, *, ref: ParameterRef | None = None) -> fdl.Config[Any]:
+def make_formula(root: Any, text: str, *, ref: paths.ParameterRef | None = None) -> fdl.Config[Any]:
     """Return a formula for a parameter of `root`.
 
     Raises:
@@ -64,18 +61,18 @@ def make_formula(root: Any, text: str, *, ref: ParameterRef | None = None) -> fd
     names = list(dict.fromkeys(names_in(text)))
     for name in names:
         tag = _tag_of(root, name)
-        keys = None if tag else parse_path(name)
+        keys = None if tag else paths.parse_path(name)
         if tag is not None:
             tags[name] = TaggedValue(tags=[tag])
         is_own = tag and ref and ref.container is root and tag in fdl.get_tags(root, ref.key)
-        if ref and (is_own or keys == parse_path(ref.path)):
+        if ref and (is_own or keys == paths.parse_path(ref.path)):
             raise ConfigError(
                 "it cannot be computed from itself. To change its present value, write "
                 f"for example {ref.path}*=2."
             )
     with at(text):
         try:  # with numbers that may fail where others do not
-            compute(*_with_plain_names(text, dict.fromkeys(names, 1)))
+            expressions.compute(*_with_plain_names(text, dict.fromkeys(names, 1)))
         except ConfigError as error:
             if not isinstance(error.__cause__, ZeroDivisionError | OverflowError):
                 plain = re.compile(r"\b_(\d+)\b")
@@ -104,7 +101,7 @@ def _with_plain_names(text: str, values: Mapping[str, Any]) -> tuple[str, dict[s
 
 def _tag_of(root: Any, name: str) -> Any:
     """Return the tag that a name in braces stands for; None for a path."""
-    known = tags_in(root)
+    known = selectors.tags_in(root)
     if name.startswith("@"):
         if name[1:] not in known:
             raise ConfigError(f"no parameter carries the tag {name[1:]}. {suggest(name, known)}")
@@ -113,7 +110,7 @@ def _tag_of(root: Any, name: str) -> Any:
     return None if is_parameter else known.get(name)
 
 
-def look_up_names(root: Any, found: list[Node]) -> None:
+def look_up_names(root: Any, found: list[walk.Node]) -> None:
     """Set the values that each formula of a graph names, while it is being bound.
 
     Raises:
@@ -148,21 +145,21 @@ def look_up_names(root: Any, found: list[Node]) -> None:
             sources=[node.path for node in circle],
         ) from None
     if formulas:
-        nodes(root)  # raises if a circle leads through other nodes
+        walk.nodes(root)  # raises if a circle leads through other nodes
 
 
 def _number_at(root: Any, path: str) -> Any:
     """Return the number at a path of a graph in which every parameter has its value."""
-    ref = find_parameter(root, path)
+    ref = paths.find_parameter(root, path)
     value = ref.value if ref.value is not fdl.NO_VALUE else default_of(ref.container, ref.key)
     if value is fdl.NO_VALUE:
         raise ConfigError(f"{ref.path} has no value.")
     if isinstance(value, bool) or not fits(value, Number):
-        raise ConfigError(f"{ref.path} is {describe(value)}, not a number.")
+        raise ConfigError(f"{ref.path} is {paths.describe(value)}, not a number.")
     return value
 
 
-def wrong_formulas(found: list[Node]) -> Iterator[ConfigError]:
+def wrong_formulas(found: list[walk.Node]) -> Iterator[ConfigError]:
     """Yield what is wrong with the results of formulas whose inputs are all known by now."""
     results: dict[int, Any] = {}
     for node in reversed(found):
@@ -183,7 +180,7 @@ def wrong_formulas(found: list[Node]) -> Iterator[ConfigError]:
             )
 
 
-def _sources(node: Node) -> list[str]:
+def _sources(node: walk.Node) -> list[str]:
     """Return the paths of a formula and of all that it names; tags are entries of its values."""
     values = set_arguments(node.value).get("values") or {}
     is_tag = {name: isinstance(value, TaggedValueCls) for name, value in values.items()}
@@ -208,9 +205,9 @@ def _result(part: fdl.Buildable, results: Mapping[int, Any]) -> Any:
     return formula(arguments["text"], known, arguments.get("whole", False))
 
 
-def _holders(node: Node) -> Iterator[tuple[str, Any]]:
+def _holders(node: walk.Node) -> Iterator[tuple[str, Any]]:
     """Yield the parameters that hold a formula, each with its annotation."""
     for parent, step in node.parents:
         if isinstance(parent.value, fdl.Buildable) and not isinstance(parent.value, TaggedValueCls):
             key: Key = step[1:] if step.startswith(".") else int(step[1:-1])
-            yield join(parent.path, step), hint_of(parent.value, key)
+            yield walk.join(parent.path, step), hint_of(parent.value, key)

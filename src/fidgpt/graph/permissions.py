@@ -7,13 +7,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.cloning import clone
-from fidgpt.graph.difference.changes import Change
+from fidgpt.graph import cloning, errors, fiddle, paths, walk
+from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import diff
-from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.fiddle import parameter_of, set_arguments
-from fidgpt.graph.paths import find_parameter, parse_path
-from fidgpt.graph.walk import nodes, parts
 
 
 class Permission(enum.IntEnum):
@@ -36,7 +32,7 @@ class Permission(enum.IntEnum):
 class Allowed:
     """A change with which a run may be resumed."""
 
-    change: Change
+    change: changes.Change
     permission: Permission
 
 
@@ -54,36 +50,36 @@ def allowed_changes(old: Any, new: Any) -> list[Allowed]:
         refused = refused if left and _wrappers(old) == _wrappers(new) else left
         how = min(Permission[name.upper()] for _, name in wrappers)
         found = [Allowed(one.change, one.permission or how) for one in found]
-    raise_all([_refusal(change) for change in refused])
+    errors.raise_all([_refusal(change) for change in refused])
     return found
 
 
 def permission_of(root: Any, path: str) -> Permission:
     """Return how the parameter at a path may change; for one that is gone, how its holder may."""
     permission, value = Permission.NEVER, root
-    for key in parse_path(path) if path else ():
+    for key in paths.parse_path(path) if path else ():
         is_part = isinstance(value, fdl.Buildable)
-        if is_part and parameter_of(value, key) is not None:
+        if is_part and fiddle.parameter_of(value, key) is not None:
             names = [getattr(tag, "may_change", None) for tag in fdl.get_tags(value, key)]
             names.append(getattr(fdl.get_callable(value), "MAY_CHANGE", {}).get(key))
             own = next((name for name in names if name is not None), None)
             permission = Permission[own.upper()] if own else permission
         try:
-            value = set_arguments(value)[key] if is_part else value[key]
+            value = fiddle.set_arguments(value)[key] if is_part else value[key]
         except (KeyError, IndexError, TypeError):
             break
     return permission
 
 
-def _of_change(old: Any, new: Any, change: Change) -> Permission:
+def _of_change(old: Any, new: Any, change: changes.Change) -> Permission:
     """Return the stricter permission of both graphs."""
     sides = [(old, change.old.path), (new, change.new.path)]
     return min(permission_of(root, path) for root, path in sides if path is not None)
 
 
-def _refusal(change: Change) -> ConfigError:
+def _refusal(change: changes.Change) -> errors.ConfigError:
     sources = (change.path, change.new.inherited_from, change.new.shared_with)
-    return ConfigError(
+    return errors.ConfigError(
         f"{change.path or 'the root'} cannot change when a run is resumed: {change.detail}.\n"
         "  Leave it as it is, or start a new run.",
         place=change.path,
@@ -96,23 +92,23 @@ def _wraps(value: Any) -> dict[str, str]:
     if not isinstance(value, fdl.Buildable):
         return {}
     declared = getattr(fdl.get_callable(value), "WRAPS", {})
-    return {name: how for name, how in declared.items() if name in set_arguments(value)}
+    return {name: how for name, how in declared.items() if name in fiddle.set_arguments(value)}
 
 
 def _wrappers(root: Any) -> Counter[tuple[Any, str]]:
     """Count the wrappers of each kind in a graph, with their permissions."""
-    found = ((fdl.get_callable(node.value), _wraps(node.value)) for node in parts(root))
+    found = ((fdl.get_callable(node.value), _wraps(node.value)) for node in walk.parts(root))
     return Counter((function, how) for function, declared in found for how in declared.values())
 
 
 def _unwrapped(root: Any) -> Any:
     """Return a copy of a graph with what the wrappers wrap in their place."""
-    copy = clone(root)
-    for node in [node for node in nodes(copy) if _wraps(node.value)]:
+    copy = cloning.clone(root)
+    for node in [node for node in walk.nodes(copy) if _wraps(node.value)]:
         value = node.value
         while declared := _wraps(value):
-            value = set_arguments(value)[next(iter(declared))]
+            value = fiddle.set_arguments(value)[next(iter(declared))]
         for path, (parent, _) in zip(node.paths, node.parents, strict=True):
             if not _wraps(parent.value):
-                find_parameter(copy, path).set(value)
+                paths.find_parameter(copy, path).set(value)
     return copy

@@ -16,8 +16,7 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph.binding import Resolved
-from fidgpt.graph.errors import ConfigError
+from fidgpt.graph import binding, errors, formulas, outlines, paths
 from fidgpt.graph.fiddle import (
     CALLABLE,
     Key,
@@ -27,10 +26,7 @@ from fidgpt.graph.fiddle import (
     parameter_of,
     set_arguments,
 )
-from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.hints import computed, is_quantity
-from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.paths import ParameterRef, find_parameter
 from fidgpt.graph.walk import is_node, join, parts, step_to, title
 
 _WRITTEN = re.compile(
@@ -284,11 +280,11 @@ def provenance_of(root: Any, path: str) -> Provenance:
       ConfigError: there is no such parameter; the nearest names are suggested.
       ConfigErrors: the graph cannot be bound.
     """
-    resolved = Resolved.of(root)
-    return _Explainer(resolved).explain(find_parameter(resolved.root, path))
+    resolved = binding.Resolved.of(root)
+    return _Explainer(resolved).explain(paths.find_parameter(resolved.root, path))
 
 
-def assignments_at(ref: ParameterRef) -> list[Assignment]:
+def assignments_at(ref: paths.ParameterRef) -> list[Assignment]:
     """Return the assignments to a parameter or item itself, newest first."""
     return assignments_of(*ref.owner) if ref.owner else []
 
@@ -296,11 +292,11 @@ def assignments_at(ref: ParameterRef) -> list[Assignment]:
 class _Explainer:
     """Explains the parameters of one graph."""
 
-    def __init__(self, resolved: Resolved) -> None:
+    def __init__(self, resolved: binding.Resolved) -> None:
         self._resolved = resolved
         self._inherited = {(id(one.part), one.key): one for one in resolved.inherited}
 
-    def explain(self, ref: ParameterRef) -> Provenance:
+    def explain(self, ref: paths.ParameterRef) -> Provenance:
         part, key, value = ref.container, ref.key, ref.value
         found = Provenance(ref.path, value, assignments_at(ref))
         if not isinstance(part, fdl.Buildable):
@@ -315,17 +311,17 @@ class _Explainer:
                 value=source.value,
                 tags=tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key))),
                 unset_by=unset_by(part, key),
-                source=self.explain(find_parameter(self._resolved.root, source.path)),
+                source=self.explain(paths.find_parameter(self._resolved.root, source.path)),
             )
         if value is fdl.NO_VALUE and (default := default_of(part, key)) is not fdl.NO_VALUE:
             return replace(found, value=default, default_of=_definition(part))
         if is_quantity(value):
-            bound = find_parameter(self._resolved.bound, ref.path).value
+            bound = paths.find_parameter(self._resolved.bound, ref.path).value
             return replace(found, result=computed(bound), inputs=list(self._inputs(ref, bound)))
         return found
 
-    def _inputs(self, ref: ParameterRef, bound: fdl.Buildable) -> Iterator[Input]:
-        if is_formula(bound):
+    def _inputs(self, ref: paths.ParameterRef, bound: fdl.Buildable) -> Iterator[Input]:
+        if formulas.is_formula(bound):
             for name, value in set_arguments(bound)["values"].items():
                 if isinstance(value, TaggedValueCls):
                     value = set_arguments(value).get("value", fdl.NO_VALUE)
@@ -417,12 +413,12 @@ def short_text(value: Any) -> str:
     if value is fdl.NO_VALUE:
         return "unset"
     if isinstance(value, fdl.Buildable):
-        return set_arguments(value)["text"] if is_formula(value) else title(value)
+        return set_arguments(value)["text"] if formulas.is_formula(value) else title(value)
     if isinstance(value, dict) and any(map(is_node, value.values())):
         return f"a dict of {', '.join(map(str, value))}"
     if isinstance(value, list | tuple) and any(isinstance(one, fdl.Buildable) for one in value):
         return f"[{', '.join(map(short_text, value))}]"
-    text = leaf_text(value)
+    text = outlines.leaf_text(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
@@ -474,9 +470,9 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
             for path, texts in json.loads(text).items()
         }
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"the provenance is not JSON: {error}.") from None
+        raise errors.ConfigError(f"the provenance is not JSON: {error}.") from None
     except (TypeError, LookupError, AttributeError):
-        raise ConfigError(
+        raise errors.ConfigError(
             "the provenance is damaged: a path has a list of {value, by, where}."
         ) from None
     for path, assignments in restored.items():

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph.binding import resolve
+from fidgpt.graph import binding, errors, fiddle, formulas, hints, selectors, walk
+from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
     Change,
     ItemMoved,
@@ -19,16 +20,9 @@ from fidgpt.graph.difference.changes import (
     TagsChanged,
     ValueChanged,
 )
-from fidgpt.graph.difference.comparison import diff
-from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import argument_tags, set_arguments
-from fidgpt.graph.formulas import is_formula
-from fidgpt.graph.hints import is_unknown
 from fidgpt.graph.paths import find_parameter
-from fidgpt.graph.selectors import find_parameters, tags_in
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
 from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.walk import parts, title
 
 
 def has_directive(change: Change) -> bool:
@@ -42,8 +36,8 @@ def cost(change: Change) -> int:
     An added node counts with all that is inside, each of which takes a directive.
     """
     least = 1 if has_directive(change) else 3
-    is_node = isinstance(change, PartAdded) and not is_formula(change.new.value)
-    return max(least, len(parts(change.new.value))) if is_node else least
+    is_node = isinstance(change, PartAdded) and not formulas.is_formula(change.new.value)
+    return max(least, len(walk.parts(change.new.value))) if is_node else least
 
 
 def distance(changes: Iterable[Change]) -> int:
@@ -57,7 +51,7 @@ def _gist(change: Change) -> tuple[str, ...]:
     if not has_directive(change):
         return (change.path,)
     new = change.new.value
-    call = title(new) if isinstance(new, fdl.Buildable) else repr(new)
+    call = walk.title(new) if isinstance(new, fdl.Buildable) else repr(new)
     return _all_items(change.path), type(change).__name__, call
 
 
@@ -117,7 +111,7 @@ def _whole_lists(target: Any, changes: list[Change], part_name: PartName) -> dic
     for path in sorted({path for change in changes if (path := _list_of(change))}, key=len):
         if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in found):
             continue
-        with contextlib.suppress(ConfigError):  # it is inside a node that is gone
+        with contextlib.suppress(errors.ConfigError):  # it is inside a node that is gone
             ref = find_parameter(target, path)
             if (text := spell(ref.value, ref.hint, part_name)) is not None:
                 found[path] = Directive("set", path, f"={text}")
@@ -135,15 +129,15 @@ def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) 
         if new.shared_with:
             return Directive("tie", path, f"={new.shared_with}")
         return Directive("untie", path) if is_part else None
-    if is_part and is_formula(new.value):
+    if is_part and formulas.is_formula(new.value):
         return Directive("set", path, formula_text(new.value))
     if is_part and not isinstance(change, ValueChanged):
-        known = set_arguments(new.value)
-        kept = set_arguments(old) if isinstance(old, fdl.Buildable) else {}
+        known = fiddle.set_arguments(new.value)
+        kept = fiddle.set_arguments(old) if isinstance(old, fdl.Buildable) else {}
         keys = [key for key in known if key not in kept or repr(kept[key]) != repr(known[key])]
         text = call_text(new.value, keys, part_name, is_deep=is_deep)
         replaces_value = not (isinstance(old, fdl.Buildable) or old is None or old is fdl.NO_VALUE)
-        if replaces_value and is_unknown(find_parameter(target, path).hint):
+        if replaces_value and hints.is_unknown(find_parameter(target, path).hint):
             return Directive("set", path, f"={text}" if "(" in text else f"={text}()")
         return Directive("use", path, f"={text}")
     if new.is_default or new.inherited_from or new.value is fdl.NO_VALUE:
@@ -154,9 +148,9 @@ def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) 
 
 def _plain_list(target: Any, path: str) -> Directive | None:
     """Return the directive for a list that lost all its nodes."""
-    with contextlib.suppress(ConfigError):
+    with contextlib.suppress(errors.ConfigError):
         value = find_parameter(target, path).value if path else fdl.NO_VALUE
-        if value is not fdl.NO_VALUE and not parts(value) and (text := spell(value, Any)):
+        if value is not fdl.NO_VALUE and not walk.parts(value) and (text := spell(value, Any)):
             return Directive("set", path, f"={text}")
     return None
 
@@ -178,22 +172,22 @@ def _short_forms(root: Any, one: Directive) -> Iterator[Directive]:
     """Yield directives that may cover all of a group of which one is known, the plainest first."""
     try:
         ref = find_parameter(root, one.path)
-    except ConfigError:  # it is inside a node that another directive puts there
+    except errors.ConfigError:  # it is inside a node that another directive puts there
         return
     if one.kind == "set" and isinstance(ref.container, fdl.Buildable):
-        tags = argument_tags(ref.container).get(ref.key, ())
+        tags = fiddle.argument_tags(ref.container).get(ref.key, ())
         yield from (Directive("tag", name, one.rest) for name in sorted(t.__name__ for t in tags))
     name = one.path.rpartition(".")[2]
-    for selector in (_all_items(one.path), f"**.{name}", f":{title(ref.container)}.{name}"):
+    for selector in (_all_items(one.path), f"**.{name}", f":{walk.title(ref.container)}.{name}"):
         yield one._replace(path=selector)
 
 
 def _paths(root: Any, one: Directive) -> set[str]:
     """Return the parameters that a directive selects."""
     try:
-        selector = tags_in(root)[one.path] if one.kind == "tag" else one.path
-        return {ref.path for ref in find_parameters(root, selector)}
-    except ConfigError:
+        selector = selectors.tags_in(root)[one.path] if one.kind == "tag" else one.path
+        return {ref.path for ref in selectors.find_parameters(root, selector)}
+    except errors.ConfigError:
         return set()
 
 
@@ -222,8 +216,8 @@ class _Search:
         key = tuple(directives)
         if key not in self._left:
             try:
-                self._left[key] = list(diff(self._compose(key), self._target))
-            except ConfigError:
+                self._left[key] = list(comparison.diff(self._compose(key), self._target))
+            except errors.ConfigError:
                 self._left[key] = None
         return self._left[key]
 
@@ -319,8 +313,8 @@ class _Search:
 
     def _is_valid(self, directives: list[str]) -> bool:
         try:
-            resolve(self._compose(tuple(directives)))
-        except ConfigError:
+            binding.resolve(self._compose(tuple(directives)))
+        except errors.ConfigError:
             return False
         return True
 
@@ -365,7 +359,7 @@ def repro(
     Raises:
       ConfigError: a graph cannot be bound, or holds what has no name.
     """
-    search = _Search(root, compose, fiddlers if len(parts(root)) <= _LARGE else (), part_name)
+    search = _Search(root, compose, fiddlers if len(walk.parts(root)) <= _LARGE else (), part_name)
     ways: list[list[str]] = []
     if known and search.cost(known) == 0:
         ways.append(search.without_needless(list(known)))
@@ -393,8 +387,8 @@ def nearest(root: Any, bases: Mapping[str, Any]) -> str:
     target = BoundGraph(root)
     distances: dict[str, int] = {}
     for name in bases:
-        with contextlib.suppress(ConfigError):
-            distances[name] = distance(diff(bases[name], target))
+        with contextlib.suppress(errors.ConfigError):
+            distances[name] = distance(comparison.diff(bases[name], target))
     if not distances:
-        raise ConfigError("there is no config to begin with.")
+        raise errors.ConfigError("there is no config to begin with.")
     return min(distances, key=lambda name: distances[name])

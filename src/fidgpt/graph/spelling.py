@@ -8,12 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import set_arguments
-from fidgpt.graph.formulas import is_formula
-from fidgpt.graph.hints import element_hint, hint_of, key_hint
-from fidgpt.graph.values import read_value
-from fidgpt.graph.walk import parts
+from fidgpt.graph import errors, fiddle, formulas, hints, values, walk
 
 PartName = Callable[[Any], str]  # how directives call a constructor
 _WORD = re.compile(r"[A-Za-z_][\w./-]*")
@@ -31,13 +26,13 @@ def spell(
       part_name: how to call a constructor; None to spell no nodes.
       is_item: whether the text stands between commas.
     """
-    if is_formula(value):
-        return str(set_arguments(value)["text"])
+    if formulas.is_formula(value):
+        return str(fiddle.set_arguments(value)["text"])
     if isinstance(value, fdl.Buildable):
-        keys = set_arguments(value)
+        keys = fiddle.set_arguments(value)
         return part_name and call_text(value, keys, part_name, is_deep=True)
     if isinstance(value, list | tuple | dict):
-        has_parts = bool(parts(value))
+        has_parts = bool(walk.parts(value))
         items = _items(value, hint, part_name if has_parts else None)
         if has_parts:
             return None if isinstance(value, tuple) else items
@@ -65,9 +60,9 @@ def call_text(
       part_name: how to call a constructor.
       is_deep: whether inner nodes are written too, and a call without arguments with parentheses.
     """
-    known, inner = set_arguments(part), part_name if is_deep else None
+    known, inner = fiddle.set_arguments(part), part_name if is_deep else None
     texts = {
-        key: spell(known[key], hint_of(part, key), inner, is_item=True)
+        key: spell(known[key], hints.hint_of(part, key), inner, is_item=True)
         for key in keys
         if isinstance(key, str) and not fdl.get_tags(part, key)
     }
@@ -77,7 +72,7 @@ def call_text(
 
 def formula_text(part: fdl.Buildable) -> str:
     """Return the sign and text that set a formula: `=...`, or `*=...` for one of its old value."""
-    arguments = set_arguments(part)
+    arguments = fiddle.set_arguments(part)
     match = _RELATIVE.fullmatch(arguments["text"])
     if match is None or "before" not in (arguments.get("values") or {}):
         return f"={arguments['text']}"
@@ -95,11 +90,12 @@ def _items(value: Any, hint: Any, part_name: PartName | None) -> str | None:
 
     if isinstance(value, dict):
         pairs = [
-            (item(k, key_hint(hint)), item(v, element_hint(hint, k))) for k, v in value.items()
+            (item(k, hints.key_hint(hint)), item(v, hints.element_hint(hint, k)))
+            for k, v in value.items()
         ]
         texts = [text and f"{key}: {text}" for key, text in pairs]
     else:
-        texts = [item(one, element_hint(hint, i)) for i, one in enumerate(value)]
+        texts = [item(one, hints.element_hint(hint, i)) for i, one in enumerate(value)]
     if None in texts:
         return None
     form = {dict: "{%s}", tuple: "(%s,)"}.get(type(value), "[%s]")
@@ -108,7 +104,7 @@ def _items(value: Any, hint: Any, part_name: PartName | None) -> str | None:
 
 def _reads_as(text: str, hint: Any, value: Any) -> bool:
     try:
-        read = read_value(text, hint)
-    except ConfigError:
+        read = values.read_value(text, hint)
+    except errors.ConfigError:
         return False
     return type(read) is type(value) and repr(read) == repr(value)

@@ -8,11 +8,8 @@ from typing import Any, ClassVar
 
 import fiddle as fdl
 
-from fidgpt.graph.fiddle import all_arguments, kind_of, set_arguments
-from fidgpt.graph.formulas import is_formula
-from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph import fiddle, formulas, outlines, walk
 from fidgpt.graph.paths import TEXT, path_of
-from fidgpt.graph.walk import title
 
 _MAX_WIDTH = 100
 
@@ -102,7 +99,7 @@ class PartAdded(Change):
     @property
     def detail(self) -> str:
         if self.like:
-            return f"{title(self.new.value)} like {self.like}"
+            return f"{walk.title(self.new.value)} like {self.like}"
         return describe(self.new.value) + _instead(self.old.value)
 
 
@@ -124,12 +121,12 @@ class PartReplaced(Change):
 
     @property
     def detail(self) -> str:
-        old, new = title(self.old.value), title(self.new.value)
+        old, new = walk.title(self.old.value), walk.title(self.new.value)
         both_parts = all(isinstance(one.value, fdl.Buildable) for one in (self.old, self.new))
         if old == new and both_parts:  # of one name, or of another kind of part
             paths = [path_of(fdl.get_callable(one.value)) for one in (self.old, self.new)]
             old, new = paths if paths[0] != paths[1] else (old, new)
-        if kind_of(self.old.value) is kind_of(self.new.value) or not both_parts:
+        if fiddle.kind_of(self.old.value) is fiddle.kind_of(self.new.value) or not both_parts:
             return f"{old} -> {new}"
         kinds = type(self.old.value).__name__, type(self.new.value).__name__
         return f"{kinds[0]} of {old} -> {kinds[1]} of {new}"
@@ -154,7 +151,7 @@ class SharingChanged(Change):
     def _side(self, side: Side) -> str:
         if side.shared_with or not isinstance(side.value, fdl.Buildable):
             return str(side)
-        return f"{'an equal' if self.is_equal else 'a'} {title(side.value)} of its own"
+        return f"{'an equal' if self.is_equal else 'a'} {walk.title(side.value)} of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,30 +183,30 @@ def describe(value: Any) -> str:
     """
     if value is fdl.NO_VALUE:
         return "not set"
-    if not isinstance(value, fdl.Buildable) or is_formula(value):
+    if not isinstance(value, fdl.Buildable) or formulas.is_formula(value):
         return short(value)
-    known = set_arguments(value)
+    known = fiddle.set_arguments(value)
     words = [
         f"{key}={short(known[key]) if key in known else _tag_names(value, key)}"
-        for key in all_arguments(value)
+        for key in fiddle.all_arguments(value)
         if key in known or fdl.get_tags(value, key)
     ]
-    return _shortened(f"{title(value)}({', '.join(words)})")
+    return _shortened(f"{walk.title(value)}({', '.join(words)})")
 
 
 def short(value: Any) -> str:
     """Return a value on one line as in code, with each part as `X()`."""
-    if is_formula(value):
+    if formulas.is_formula(value):
         return value.text
     if isinstance(value, fdl.Buildable):
-        return f"{title(value)}()"
+        return f"{walk.title(value)}()"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return f"[{', '.join(map(short, value))}]"
     if isinstance(value, tuple):
         return f"({', '.join(map(short, value))}{',' * (len(value) == 1)})"
-    return leaf_text(value)
+    return outlines.leaf_text(value)
 
 
 def _tag_names(part: fdl.Buildable, key: str | int) -> str:

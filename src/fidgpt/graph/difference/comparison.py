@@ -8,12 +8,9 @@ from typing import Any, Literal
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph import cloning, fiddle, hints
 from fidgpt.graph.binding import Binding, Inherited, Resolved
-from fidgpt.graph.cloning import copies_of
-from fidgpt.graph.difference import changes
-from fidgpt.graph.difference.alignment import align
-from fidgpt.graph.fiddle import Key, argument_tags, kind_of, raw_arguments
-from fidgpt.graph.hints import is_quantity
+from fidgpt.graph.difference import alignment, changes
 from fidgpt.graph.storage.bound import BoundGraph, value_key
 from fidgpt.graph.walk import IS_NODE, IS_PART, is_shared_object, join, nodes, step_to
 
@@ -46,9 +43,9 @@ _UNSET = Argument(fdl.NO_VALUE)
 
 def arguments_of(
     graph: BoundGraph, part: fdl.Buildable, *, nodes_only: bool = False
-) -> dict[Key, Argument]:
+) -> dict[fiddle.Key, Argument]:
     """Return all arguments of a part, or only those whose values are nodes."""
-    known, inherited = raw_arguments(part), graph.inherited_by(part)
+    known, inherited = fiddle.raw_arguments(part), graph.inherited_by(part)
     return {
         key: Argument(
             value,
@@ -60,9 +57,9 @@ def arguments_of(
     }
 
 
-def tags_of(part: fdl.Buildable, key: Key) -> _Tags:
+def tags_of(part: fdl.Buildable, key: fiddle.Key) -> _Tags:
     """Return the sorted names of a parameter's tags."""
-    return tuple(sorted(tag.__name__ for tag in argument_tags(part).get(key, ())))
+    return tuple(sorted(tag.__name__ for tag in fiddle.argument_tags(part).get(key, ())))
 
 
 # How two graphs differ at an edge. An item has another position if it stands before or after others
@@ -138,7 +135,7 @@ class Comparison:
         self._originals: dict[int, Any] = {}
         if any(IS_PART[type(node.value)] and self.new.knows(node.value) for node in self.old.nodes):
             found = nodes(self.new.root)  # partners are found by identity: compare with a copy
-            copies = copies_of(found)
+            copies = cloning.copies_of(found)
             self._originals = {id(copies[id(node.value)]): node.value for node in found}
             self.new = BoundGraph(copies[id(self.new.root)])
         self._became: dict[tuple[int, int], Any] = {}  # by the copy and the identity of the old
@@ -166,7 +163,7 @@ class Comparison:
         """Return all pairs of parts of one kind; copies are not among them."""
         news = [new for (copy, _), new in self._became.items() if copy == 0]
         pairs = [(self._was[id(new)], new) for new in news]
-        return [(old, new) for old, new in pairs if kind_of(old) is kind_of(new)]
+        return [(old, new) for old, new in pairs if fiddle.kind_of(old) is fiddle.kind_of(new)]
 
     def predecessor(self, new: Any) -> Any:
         """Return the old part that a new one stands for; None if it was added, or is a copy."""
@@ -270,7 +267,7 @@ class Comparison:
             return
         is_first = (edge.copy, id(old)) not in self._became and id(new) not in self._was
         would_share = edge.copy and is_shared_object(self.old.node_of[id(old)])
-        if is_first and (not would_share or is_quantity(old)):
+        if is_first and (not would_share or hints.is_quantity(old)):
             if _call_of(old) != _call_of(new):
                 self._record("call", edge)
             yield from self._pair(old, new, edge.copy)
@@ -317,7 +314,7 @@ class Comparison:
         for item, own in reversed([*zip(old, keys[0], strict=True)]):
             for level, key in enumerate(own if IS_PART[type(item)] else ()):
                 models[level][key] = item
-        for i, j, is_moved in align(*keys):
+        for i, j, is_moved in alignment.align(*keys):
             steps = None if i is None else f"[{i}]", None if j is None else f"[{j}]"
             one = _UNSET if i is None else Argument(old[i])
             other = _UNSET if j is None else Argument(new[j])
@@ -443,7 +440,7 @@ def _call_of(value: Any) -> tuple[Hashable, ...]:
     if not IS_PART[type(value)]:
         return type(value), None
     called = fdl.get_callable(value)
-    return kind_of(value), called if isinstance(called, Hashable) else id(called)
+    return fiddle.kind_of(value), called if isinstance(called, Hashable) else id(called)
 
 
 def _comes_with_the_call(old: Argument, new: Argument) -> bool:

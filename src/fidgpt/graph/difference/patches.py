@@ -7,17 +7,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import fiddle
-from fidgpt.graph.cloning import clone
+from fidgpt.graph import cloning, edits, errors, fiddle, paths
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.edits import is_same
-from fidgpt.graph.errors import ConfigError, at, raise_all
-from fidgpt.graph.paths import parse_path
-from fidgpt.graph.storage import codec
-from fidgpt.graph.storage.bound import BoundGraph, value_key
+from fidgpt.graph.storage import bound, codec, files
 from fidgpt.graph.storage.document import VERSION, add_tags, head_of, key_of, new_part
-from fidgpt.graph.storage.files import DAMAGED, read_document, to_json
 from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
 
 FORMAT = "fidgpt.patch"
@@ -39,7 +33,7 @@ class Patch:
 
     def text(self) -> str:
         """Return the patch as the text of a file."""
-        return to_json({"format": FORMAT, "version": VERSION, **vars(self)})
+        return files.to_json({"format": FORMAT, "version": VERSION, **vars(self)})
 
 
 def pair(old: Any, new: Any) -> Comparison:
@@ -48,7 +42,7 @@ def pair(old: Any, new: Any) -> Comparison:
     Raises:
       ConfigError: a node of one contains itself.
     """
-    return Comparison(BoundGraph(old, bound=False), BoundGraph(new, bound=False))
+    return Comparison(bound.BoundGraph(old, bound=False), bound.BoundGraph(new, bound=False))
 
 
 def patch_of(old: Any, new: Any) -> Patch:
@@ -98,7 +92,7 @@ class _Maker:
         while self._new:
             part = self._new.pop()
             path = self._comparison.new.path(part)
-            with at(path or "the root"):
+            with errors.at(path or "the root"):
                 self._parts[path] = self._entry(part)
         return Patch(self._changes, dict(sorted(self._parts.items())))
 
@@ -123,7 +117,7 @@ class _Maker:
         for key, values in _both(
             fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE
         ):
-            with at(place := join(path, step_to(key))):
+            with errors.at(place := join(path, step_to(key))):
                 self._place(place, *values)
         for key, tags in _both(
             fiddle.nonempty_tags(old), fiddle.nonempty_tags(new), frozenset[Any]()
@@ -189,7 +183,7 @@ def _is_alike(old: Any, new: Any, are_parts_alike: Callable[[Any, Any], bool]) -
     if IS_PART[type(old)] or IS_PART[type(new)]:
         return are_parts_alike(old, new)
     if type(old) is not type(new) or not IS_NODE[type(new)]:
-        return value_key(old) == value_key(new)
+        return bound.value_key(old) == bound.value_key(new)
     items = list(_both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
     return len(old) == len(new) and all(_is_alike(*pair, are_parts_alike) for _, pair in items)
 
@@ -204,7 +198,7 @@ def _outside(value: Any) -> Any:
         if isinstance(value, dict):
             return codec.encode_items(value, _outside)
         return codec.encode(value)
-    except ConfigError:
+    except errors.ConfigError:
         return {"a": type(value).__name__}
 
 
@@ -237,14 +231,14 @@ def apply_patch(
       ConfigErrors: as `apply` does.
       ConfigError: the text is not a patch, or names what it may not.
     """
-    document = read_document(text, source, FORMAT)
+    document = files.read_document(text, source, FORMAT)
     patch = Patch(document.get("changes", {}), document.get("parts", {}))
     try:
         return apply_all(root, [patch], functools.partial(codec.find_name, allowed=allowed))
-    except ConfigError:
+    except errors.ConfigError:
         raise
-    except DAMAGED as error:
-        raise ConfigError(f"{source} is damaged: {error!r:.200}.") from None
+    except files.DAMAGED as error:
+        raise errors.ConfigError(f"{source} is damaged: {error!r:.200}.") from None
 
 
 def _find(name: str) -> Any:
@@ -291,7 +285,7 @@ class _Place:
             try:
                 fdl.update_callable(self.part, find(name))
             except TypeError:
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"{name} does not take all arguments that are set there."
                 ) from None
 
@@ -300,7 +294,7 @@ class _Place:
             if not isinstance(self.holder, fdl.Buildable):
                 self.holder[self.key] = self.new
             elif fiddle.parameter_of(self.holder, self.key) is None:
-                raise ConfigError(f"{title(self.holder)} has no parameter {self.key!r}.")
+                raise errors.ConfigError(f"{title(self.holder)} has no parameter {self.key!r}.")
             else:
                 fiddle.assign(self.holder, self.key, self.new)
         for name in self.change["tags"][1] if "tags" in self.change else ():
@@ -316,7 +310,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
       ConfigErrors: places are missing, or hold something else than they did.
       ConfigError: a new value does not fit where it belongs, or is not one.
     """
-    root = clone(root)
+    root = cloning.clone(root)
     places: list[_Place] = []
     messages: list[str] = []
     outdated: list[str] = []
@@ -324,29 +318,29 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
         made: dict[str, Any] = {}
         refer = {"keep": lambda path: reach(root, keys_of(path)), "part": made.__getitem__}
         for path, entry in patch.parts.items():
-            with at(path[:80] or "the root"):
+            with errors.at(path[:80] or "the root"):
                 made[path] = new_part(entry, find)
         for path, change in patch.changes.items():
             try:
-                with at(path[:80] or "the root"):
+                with errors.at(path[:80] or "the root"):
                     places.append(_place(root, path, change))
-            except ConfigError as error:
+            except errors.ConfigError as error:
                 messages.append(str(error))
                 continue
             if "new" in change:
                 places[-1].new = codec.decode(change["new"], find, refer)
-        raise_all(messages)
+        errors.raise_all(messages)
         for path, entry in patch.parts.items():
-            with at(path[:80] or "the root"):
+            with errors.at(path[:80] or "the root"):
                 add_tags(made[path], entry.get("tags", {}), find)
                 for name, value in entry.get("set", {}).items():
                     key = key_of(made[path], name)
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
         outdated += _outdated(root, made, patch.parts)
-    raise_all(outdated)
+    errors.raise_all(outdated)
     for step in (_Place.take_away, _Place.call, _Place.put):
         for place in places:
-            with at(place.path[:80] or "the root"):
+            with errors.at(place.path[:80] or "the root"):
                 step(place, find)
     new_roots = [place.new for place in places if not place.path and "new" in place.change]
     root = new_roots[0] if new_roots else root
@@ -359,15 +353,15 @@ def _place(root: Any, path: str, change: Mapping[str, Any]) -> _Place:
     *way, last = keys_of(path) or [""]
     holder = reach(root, way) if path else None
     if path and not IS_NODE[type(holder)]:
-        raise ConfigError("there is no such place in this graph.")
+        raise errors.ConfigError("there is no such place in this graph.")
     value = held(holder, last) if path else root
     if "call" in change and not isinstance(value, fdl.Buildable):
-        raise ConfigError(f"there is no part any more that calls {change['call'][0]}.")
+        raise errors.ConfigError(f"there is no part any more that calls {change['call'][0]}.")
     if "old" in change or "new" in change:
         now = fdl.NO_VALUE if value is fdl.NO_VALUE else _outside(value)
         was = change.get("old", fdl.NO_VALUE)
         if repr(now) != repr(was):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"it was {_short(was)} when the difference was taken, and is {_short(now)}."
             )
     return _Place(path, change, holder, last, value)
@@ -383,7 +377,7 @@ def _short(value: Any) -> str:
 
 def keys_of(path: str) -> list[fiddle.Key]:
     """Return the keys of a path; none for the root."""
-    return parse_path(path) if path else []
+    return paths.parse_path(path) if path else []
 
 
 def held(holder: Any, key: fiddle.Key) -> Any:
@@ -403,7 +397,7 @@ def reach(value: Any, keys: Iterable[fiddle.Key]) -> Any:
     for key in keys:
         value = held(value, key)
         if value is fdl.NO_VALUE:
-            raise ConfigError("there is no such place in this graph.")
+            raise errors.ConfigError("there is no such place in this graph.")
     return value
 
 
@@ -414,7 +408,7 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
 
     def is_alike(now: Any, new: Any) -> bool:  # copies are compared by themselves
         is_copy = id(new) in inner and isinstance(now, fdl.Buildable)
-        return is_copy or is_same(now, new)
+        return is_copy or edits.is_same(now, new)
 
     reported: set[str] = set()
     for name, like in copies.items():
@@ -455,7 +449,7 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
         *_replaced_around(comparisons[1], patches, ("ours", "theirs")),
         *_replaced_around(comparisons[0], patches[::-1], ("theirs", "ours")),
     ]
-    raise_all(list(dict.fromkeys(conflicts)))
+    errors.raise_all(list(dict.fromkeys(conflicts)))
     return apply_all(base, patches)
 
 

@@ -12,15 +12,13 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph import fiddle
+from fidgpt.graph import fiddle, hints, provenance
 from fidgpt.graph.binding import Binding, Resolved
+from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import Change, short
-from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.hints import computed, hint_of, is_quantity, name_of
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import find_parameter
-from fidgpt.graph.provenance import Assignment, assignments_of, unset_by
 from fidgpt.graph.walk import Node, children, is_node, join, parts, step_to
 from fidgpt.graph.walk import title as title_of
 
@@ -101,7 +99,7 @@ def document(root: Any, *, other: Any = None) -> dict[str, Any]:
     if other is not None:
         old = _Graph(other, tables)
         places = old.places(), graph.places()
-        changes = [_change(change, *places) for change in diff(other, root)]
+        changes = [_change(change, *places) for change in comparison.diff(other, root)]
         described |= {"old": old.nodes, "changes": changes}
     return described | {name: table.all for name, table in tables.items()}
 
@@ -203,7 +201,7 @@ class _Graph:
         binding = self._inherited.get((id(part), key))
         if binding is not None:
             row |= self._inheriting(binding)
-            origin = unset_by(part, key)
+            origin = provenance.unset_by(part, key)
             row["unset_by"] = None if origin is None else self._assignment(origin)
         else:
             row |= self._holding(held)
@@ -260,13 +258,13 @@ class _Graph:
         Equal ones from one line of code that follow each other are merged.
         """
         last = None
-        for one in assignments_of(part, key, step):
+        for one in provenance.assignments_of(part, key, step):
             described = self._assignment(one)
             if described != last:
                 yield described
             last = described
 
-    def _assignment(self, one: Assignment) -> _Row:
+    def _assignment(self, one: provenance.Assignment) -> _Row:
         described: _Row = {"text": _value_text(one.value)}
         for name, text in (("by", str(one.by or "")), ("where", one.where)):
             if text:
@@ -278,7 +276,7 @@ def _parameter(part: fdl.Buildable, key: fiddle.Key) -> dict[str, str]:
     parameter, default = fiddle.parameter_of(part, key), fiddle.default_of(part, key)
     docs = doc_of(fdl.get_callable(part)).parameters
     described = {
-        "type": name_of(hint_of(part, key)),
+        "type": hints.name_of(hints.hint_of(part, key)),
         "default": "" if default is fdl.NO_VALUE else leaf_text(default),
         "doc": docs.get(parameter.name, "") if parameter else "",
     }
@@ -321,10 +319,10 @@ def _results(resolved: Resolved, shown: list[Node]) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for node in shown:
-        if node.parents and is_quantity(node.value):
+        if node.parents and hints.is_quantity(node.value):
             copy = find_parameter(resolved.bound, node.path).value
             inner = [one.value for one in parts(copy)]
-            if all(is_quantity(one) or isinstance(one, TaggedValueCls) for one in inner):
-                result = computed(copy)
+            if all(hints.is_quantity(one) or isinstance(one, TaggedValueCls) for one in inner):
+                result = hints.computed(copy)
                 found |= {} if result is fdl.NO_VALUE else {id(node.value): leaf_text(result)}
     return found

@@ -11,17 +11,13 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import fiddle
-from fidgpt.graph.binding import Binding, Inherited, Resolved, bind
-from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.formulas import is_formula
-from fidgpt.graph.paths import find_parameter
+from fidgpt.graph import binding, errors, fiddle, formulas, paths
 from fidgpt.graph.storage import codec
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_to
 
 # Types whose values are written to JSON as they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
-_NO_BINDINGS: Mapping[fiddle.Key, Binding] = {}
+_NO_BINDINGS: Mapping[fiddle.Key, binding.Binding] = {}
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
@@ -56,24 +52,24 @@ class BoundGraph:
           ConfigErrors: the graph cannot be bound.
           ConfigError: a node contains itself.
         """
-        resolved = Resolved.of(root) if bound else None
-        self.root = root.root if isinstance(root, Resolved) else root
+        resolved = binding.Resolved.of(root) if bound else None
+        self.root = root.root if isinstance(root, binding.Resolved) else root
         self.node_of: dict[int, Node] = {}
         self.nodes: list[Node] = []
-        self.errors: list[ConfigError] = []
+        self.errors: list[errors.ConfigError] = []
         self.owner_depth: dict[int, int] = {}
         found = resolved.nodes if resolved else nodes(self.root)
-        self.inherited: list[Inherited] = resolved.inherited if resolved else []
-        self._inherited_by: dict[int, dict[fiddle.Key, Binding]] = {}
+        self.inherited: list[binding.Inherited] = resolved.inherited if resolved else []
+        self._inherited_by: dict[int, dict[fiddle.Key, binding.Binding]] = {}
         self._from_binding: dict[int, dict[fiddle.Key, Any]] = {}
         self._held: dict[int, list[Any]] = {}
         self._arguments: dict[int, dict[fiddle.Key, Any]] = {}
         self._names: dict[int, str] = {}
-        self._without_form: dict[int, ConfigError] = {}
+        self._without_form: dict[int, errors.ConfigError] = {}
         for one in self.inherited:
             self._inherited_by.setdefault(id(one.part), {})[one.key] = one.binding
             self._from_binding.setdefault(id(one.part), {})[one.key] = one.binding.value
-        self._has_formulas = bound and any(is_formula(node.value) for node in found)
+        self._has_formulas = bound and any(formulas.is_formula(node.value) for node in found)
         if resolved and self._has_formulas:
             parts = [node for node in found if IS_PART[type(node.value)]]
             self._look_up_formulas(parts, resolved.bound)
@@ -98,7 +94,7 @@ class BoundGraph:
             self._arguments[id(part)] = known
         return known
 
-    def inherited_by(self, part: Any) -> Mapping[fiddle.Key, Binding]:
+    def inherited_by(self, part: Any) -> Mapping[fiddle.Key, binding.Binding]:
         """Return the bindings that the unset parameters of a part inherit."""
         return self._inherited_by.get(id(part), _NO_BINDINGS)
 
@@ -213,7 +209,7 @@ class BoundGraph:
         """Find the arguments that formulas have in the bound copy of the graph."""
         originals = {id(_at(copy, node.path)): node.value for node in found}
         for node in found:
-            if is_formula(node.value):
+            if formulas.is_formula(node.value):
                 known = fiddle.set_arguments(_at(copy, node.path))
                 values = {name: originals.get(id(v), v) for name, v in known["values"].items()}
                 self._from_binding[id(node.value)] = known | {"values": values}
@@ -232,7 +228,7 @@ class BoundGraph:
                     way.append((child, self._children(value)))
                     break
                 if id(value) not in done:
-                    nodes(bind(self.root))  # raises the error that names both places
+                    nodes(binding.bind(self.root))  # raises the error that names both places
                 child.parents.append((node, step))
             else:
                 way.pop()
@@ -305,15 +301,15 @@ class BoundGraph:
                     values[name] = codec.encode_default(value)
                 else:
                     place = join(self.path(part), step_to(key))
-                    self.errors.append(ConfigError(f"{place}: {error}"))
+                    self.errors.append(errors.ConfigError(f"{place}: {error}"))
         tags = {
             first.get(str(key), str(key)): sorted(map(self._name, own))
             for key, own in fiddle.nonempty_tags(part).items()
         }
         try:
             called = self._name(fdl.get_callable(part))
-        except ConfigError as error:
-            self.errors.append(ConfigError(f"{self.path(part) or 'the root'}: {error}"))
+        except errors.ConfigError as error:
+            self.errors.append(errors.ConfigError(f"{self.path(part) or 'the root'}: {error}"))
             called = f"object {id(fdl.get_callable(part))}"
         return [type(part).__name__, called, values, tags]
 
@@ -328,7 +324,7 @@ class BoundGraph:
             if type(value) not in (list, tuple, dict):
                 codec.encode(value)  # raises
             written = codec.encode_items(value, item)
-        except ConfigError as error:
+        except errors.ConfigError as error:
             self._without_form[id(value)] = error
             items = value.items() if isinstance(value, dict) else enumerate(value)
             return {repr(type(value)): sorted([repr(k), _to_json(item(v))] for k, v in items)}
@@ -348,7 +344,7 @@ class BoundGraph:
             return {"node": own}
         try:
             encoded = codec.encode(value)
-        except ConfigError as error:
+        except errors.ConfigError as error:
             self._without_form[id(value)] = error
             return {"object": id(value)}
         if isinstance(encoded, dict) and encoded.keys() == {"name"}:  # a class or function
@@ -400,7 +396,7 @@ def value_key(value: Any) -> str:
     """
     try:
         return _to_json(codec.encode(value))
-    except ConfigError:
+    except errors.ConfigError:
         return f"object {id(value)}"
 
 
@@ -413,7 +409,7 @@ def _sorted(part: Any) -> dict[fiddle.Key, Any]:
 
 def _at(root: Any, path: str) -> Any:
     """Return the part at a path; a tagged value of a list is one itself."""
-    place = find_parameter(root, path) if path else None
+    place = paths.find_parameter(root, path) if path else None
     if place is None:
         return root
     return place.container if isinstance(place.container, TaggedValueCls) else place.value

@@ -11,12 +11,10 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import fiddle
-from fidgpt.graph.binding import Resolved
+from fidgpt.graph import binding, fiddle, walk
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.storage import codec
 from fidgpt.graph.storage.bound import BoundGraph, value_key
-from fidgpt.graph.walk import IS_PART, nodes, title
 
 FORMAT = "fidgpt.config"
 VERSION = 1
@@ -105,7 +103,7 @@ def _defaults_of(part: fdl.Buildable) -> dict[str, Any]:
     }
 
 
-def write(root: fdl.Buildable | Resolved) -> dict[str, Any]:
+def write(root: fdl.Buildable | binding.Resolved) -> dict[str, Any]:
     """Return a graph as a document.
 
     Raises:
@@ -156,7 +154,7 @@ class _Writer:
         copies: dict[int, _Copy] = {}
         for node in graph.nodes:
             me, held = id(node.value), [id(one) for one in graph.held(node.value)]
-            note = self._note(node.value) if IS_PART[type(node.value)] else None
+            note = self._note(node.value) if walk.IS_PART[type(node.value)] else None
             key = graph.digest[me], tuple(number_of[one] for one in held), note
             number_of[me] = numbers.setdefault(key, len(numbers))
             outside = frozenset().union(*(outside_of.get(one, _NONE) for one in held)) - {me}
@@ -168,7 +166,7 @@ class _Writer:
     def _note(self, part: Any) -> Hashable:
         """Return what else must be equal in nodes that are written once: what is set, inherited."""
         inherited = [
-            (key, title(one.value) if IS_PART[type(one.value)] else value_key(one.value))
+            (key, walk.title(one.value) if walk.IS_PART[type(one.value)] else value_key(one.value))
             for key, one in self._bound.inherited_by(part).items()
         ]
         return frozenset(fiddle.raw_arguments(part)), frozenset(inherited)
@@ -265,7 +263,7 @@ class Reading:
             raise ConfigError(
                 f"no part holds {lost[0]:.80}: delete it, or put it where it belongs."
             )
-        nodes(root)  # refuses a shared node that contains itself
+        walk.nodes(root)  # refuses a shared node that contains itself
         return root
 
     def _fill(self, part: Any, path: str, owned: _Owned) -> None:
