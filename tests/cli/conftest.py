@@ -26,23 +26,22 @@ class Outcome(NamedTuple):
 @pytest.fixture
 def command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Outcome]]:
+) -> Callable[..., Outcome]:
     """`command(main, "--flag", ...)` does what the shell would, without a new process."""
 
     def run(main: Any, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["command", *arguments])
         flags.FLAGS.unparse_flags()  # for a command that runs another one
-        try:
-            status = app.call(main, app.parse_flags(sys.argv)[1:])
-        except SystemExit as exit_:
-            status = int(exit_.code or 0)
-        finally:
-            flags.FLAGS.unparse_flags()
+        with flagsaver.flagsaver():
+            try:
+                status = app.call(main, app.parse_flags(sys.argv)[1:])
+            except SystemExit as exit_:
+                status = int(exit_.code or 0)
+        flags.FLAGS.unparse_flags()
         written = capsys.readouterr()
         return Outcome(status, written.out, written.err)
 
-    with flagsaver.flagsaver():
-        yield run
+    return run
 
 
 @pytest.fixture
@@ -91,3 +90,9 @@ def run_directory(command: Callable[..., Any], tmp_path: Path) -> Path:
     flags = ("--config=set:num_steps=2", "--config=set:samples=None", "--config=set:seed=7")
     assert command(train.main, "--config=config:debug", *flags, f"--run_dir={path}").status == 0
     return path
+
+
+@pytest.fixture
+def run(run_directory: Path) -> str:
+    """The same run, as one names it on the command line."""
+    return str(run_directory)

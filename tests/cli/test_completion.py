@@ -61,13 +61,8 @@ COMPLETED = {
     "--pri": ["--print", "--print="],
     "--completion=z": ["--completion=zsh"],
     "--resume_step=": [],
-    "--config=se": ["--config=set:"],
-    "--config fid": ["fiddler:"],
     "--config=config:gpt2_12": ["--config=config:gpt2_124m"],
-    "--config fiddler:use_rm": ["fiddler:use_rms_norm"],
     "--config fiddler:use_text(": [],
-    "--config tag:Learn": ["tag:LearningRate="],
-    "--config set:vocab_size=": [],
     f"--config {MLP}.b": [f"{MLP}.bias="],
     "--config set:model.blo": [f"{MLP[:-3]}{name}" for name in (
         "dropout=", "branch_scale=", "attention_norm.", "attention.", "mlp_norm.", "mlp.")],
@@ -87,9 +82,7 @@ COMPLETED = {
         "tie:model.unembedding=model.norm."],
     "--config set:nope": [],
     "--list=parts:pre": ["--list=parts:precision"],
-    "--list=con": ["--list=configs"],
     "--why=optimizer.l": ["--why=optimizer.lr"],
-    "--diff=deb": ["--diff=debug"],
     "--config=config:gpt2_124m --config=set:model.num_l": ["--config=set:model.num_layers="],
     "--config config:nope --config set:model.": [],
 }  # fmt: skip

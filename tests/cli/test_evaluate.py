@@ -10,24 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from absl.testing import flagsaver
 
-from fidgpt.cli import evaluate, export, train
+from fidgpt.cli import evaluate, export
 from fidgpt.train.evaluation import Validation
 from fidgpt.train.harness import Tasks
 
 Command = Callable[..., Any]
 TASKS = Path(__file__).parents[1] / "train" / "harness_tasks"
-
-
-@pytest.fixture
-def run(command: Command, tmp_path: Path) -> str:
-    """The directory of a run."""
-    path = tmp_path / "run"
-    with flagsaver.flagsaver():
-        flags = ["--config=config:debug", "--config=set:num_steps=2", "--config=set:samples=None"]
-        assert command(train.main, *flags, f"--run_dir={path}").status == 0
-    return str(path)
 
 
 @pytest.mark.skipif(find_spec("lm_eval") is None, reason="lm-evaluation-harness is not installed")
@@ -133,8 +122,7 @@ def test_a_model_of_the_hub_needs_a_text_or_a_task(
     command: Command, run: str, tmp_path: Path
 ) -> None:
     hub = str(tmp_path / "hub")
-    with flagsaver.flagsaver():
-        assert command(export.main, run, hub).status == 0
+    assert command(export.main, run, hub).status == 0
     assert "--text=books.jsonl" in command(evaluate.main, hub).err
     tokenizer = Path(hub, "tokenizer.json")
     larger = json.loads(tokenizer.read_text(encoding="utf-8"))

@@ -70,12 +70,6 @@ class TestList:
         assert "before the directives that follow" in out
         assert len(command(train.main, "--list=knobs").out.splitlines()) > 80
 
-    def test_all(self, command: Command) -> None:
-        status, out, err = command(train.main, "--list")
-        assert (status, err) == (0, "")
-        for title in ("Configs", "Fiddlers", "Tags, as config:base sets them", "Parts"):
-            assert f"{title}\n" in out
-
     @pytest.mark.parametrize(
         ("flags", "message"),
         [

@@ -185,14 +185,8 @@ def changed(cfg: Any, old: str, new: str) -> Any:
 
 LOSS = "fidgpt.train"
 IN_A_FILE = {
-    "a file that names what it may not": (
-        f"{LOSS}:CrossEntropy",
-        "subprocess:run",
-    ),
-    "a file that names what is not exported": (
-        f"{LOSS}:Cross",
-        f"{LOSS}:Cros",
-    ),
+    "a file that names what it may not": (f"{LOSS}:CrossEntropy", "subprocess:run"),
+    "a file that names what is not exported": (f"{LOSS}:Cross", f"{LOSS}:Cros"),
     "a file of another version": ('"version": 1', '"version": 2'),
     "a file with another parameter": ('"num_layers": 2', '"num_layer": 2'),
     "a file that is cut": ('"format"', "format"),

@@ -73,11 +73,6 @@ def test_the_first_and_the_last_of_many_turns_are_shown() -> None:
     assert lines[-2].split() == ["...", "84", "more"]
 
 
-def test_a_schedule_of_nought_can_be_drawn() -> None:
-    text = schedule_text(lambda step: 0.0, num_steps=5, peaks=PEAKS)
-    assert {mark for row in drawn(text) for mark in row} <= {" "}
-
-
 def test_the_largest_rate_can_be_drawn() -> None:
     text = schedule_text(lambda step: 1.0, num_steps=500, peaks=[("matrices", 1.7e308)])
     assert {mark for row in drawn(text) for mark in row} == {"█"}

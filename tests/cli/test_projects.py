@@ -102,14 +102,11 @@ class TestDottedNames:
         ("directive", "message"),
         [
             ("fiddler:fidlab.ablations.run", "fidlab.ablations offers no fiddler 'run'."),
-            ("fiddler:fidlab.ablations._hidden", "fidlab.ablations offers no fiddler '_hidden'."),
             ("fiddler:fidlab.changes.other", "fidlab.changes offers no fiddler 'other'. There"),
             ("fiddler:fidlab.changes.make_large", "fidlab.changes offers no fiddler 'make_large'."),
-            ("fiddler:fidlab.nothing.x", "there is no module 'fidlab.nothing' for fiddler "),
             ("fiddler:fidlabb.x", "there is no module 'fidlabb' for fiddler 'fidlabb.x': is its"),
             ("fiddler:fidlab.broken.x", "fidlab.broken cannot be imported for fiddler "
              "'fidlab.broken.x': ZeroDivisionError"),
-            ("fiddler:subprocess.run", "there is no fiddler 'subprocess.run': subprocess is"),
             ("fiddler:os.path.exists", "there is no fiddler 'os.path.exists': os is one of"),
             ("fiddler:fidlab.quantities.Temperature", "fidlab.quantities.Temperature is not a fid"),
             ("tag:fidlab.quantities.Temperature=1", "no parameter of Trainer carries the"),

@@ -44,13 +44,6 @@ class TestRepro:
         known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
         assert command_for(cfg, known, directives=["config:mine"]).endswith("=config:mine\n")
 
-    def test_of_a_run(self, command: Command, run_directory: Path) -> None:
-        out = command(train.main, f"--resume={run_directory}", "--repro").out
-        found = [word.removeprefix("--config=") for word in shlex.split(out)[2:]]
-        expected = load((run_directory / "config.json").read_text())
-        assert fingerprint(compose(found).config) == fingerprint(expected)
-        assert len(found) == 4
-
     @pytest.mark.parametrize(
         ("function", "name"),
         [
@@ -62,15 +55,6 @@ class TestRepro:
     )
     def test_parts_are_called_as_directives_call_them(self, function: Any, name: str) -> None:
         assert part_name(function, own_catalogue()) == name
-
-    def test_what_no_directive_makes_is_listed(self) -> None:
-        cfg = configs.debug()
-        fdl.add_tag(cfg.samples, "num_tokens", tags.NumSteps)
-        assert command_for(cfg, own_catalogue()).splitlines() == [
-            "python train.py --config=config:debug",
-            "# No directive makes the rest:",
-            "#   ~ samples.num_tokens: tagged NumSteps",
-        ]
 
     def test_a_file_with_more_than_directives_is_named(
         self, command: Command, tmp_path: Path

@@ -18,12 +18,9 @@ Command = Callable[..., Any]
 @pytest.fixture
 def run_directory(command: Command, tmp_path: Path) -> Path:
     path = tmp_path / "run"
-    flags = [
-        "--config=config:debug",
-        "--config=set:num_steps=2",
-        "--config=set:checkpoints.every=1",
-    ]
-    assert command(train.main, *flags, f"--run_dir={path}").status in (0, None)
+    flags = ("--config=config:debug", "--config=set:num_steps=2")
+    saving = "--config=set:checkpoints.every=1"
+    assert command(train.main, *flags, saving, f"--run_dir={path}").status in (0, None)
     return path
 
 
@@ -123,13 +120,6 @@ def test_what_may_not_change_is_refused_by_name(command: Command, run_directory:
     assert {path: path.stat().st_mtime_ns for path in run_directory.rglob("*")} == files
 
 
-def test_a_change_can_be_looked_at_first(command: Command, run_directory: Path) -> None:
-    flags = [f"--resume={run_directory}", "--config=set:num_steps=4"]
-    status, out, _ = command(train.main, *flags, f"--diff={run_directory}")
-    assert status in (0, None)
-    assert out == "~ num_steps: 2 -> 4, inherited by 2 parameters\n"
-
-
 def test_later_changes_are_shown_after_the_first_ones(
     command: Command, run_directory: Path
 ) -> None:
@@ -144,15 +134,11 @@ def test_later_changes_are_shown_after_the_first_ones(
 
 
 @pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        (["fiddler:use_prefetch"], "live"),
-        (["fiddler:use_recompute"], "live"),
-        (["fiddler:use_selective_recompute", "fiddler:use_prefetch(depth=3)"], "live"),
-    ],
+    "changes",
+    [["fiddler:use_recompute"], ["fiddler:use_selective_recompute", "fiddler:use_prefetch"]],
 )
 def test_what_changes_no_number_may_come_to_stand_around(
-    command: Command, run_directory: Path, tmp_path: Path, changes: list[str], kind: str
+    command: Command, run_directory: Path, tmp_path: Path, changes: list[str]
 ) -> None:
     shutil.copytree(run_directory, tmp_path / "plain")
     more = ["--config=set:num_steps=4"]
@@ -163,7 +149,7 @@ def test_what_changes_no_number_may_come_to_stand_around(
     found = [read_rows(path / "metrics.jsonl") for path in (run_directory, tmp_path / "plain")]
     assert [row["loss"] for row in found[0]] == [row["loss"] for row in found[1]]
     journal = map(json.loads, (run_directory / "changes.jsonl").read_text().splitlines())
-    assert kind in {row["kind"] for row in journal}
+    assert "live" in {row["kind"] for row in journal}
 
 
 def test_what_stands_around_hides_no_other_change(command: Command, run_directory: Path) -> None:

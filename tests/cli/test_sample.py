@@ -7,23 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from absl.testing import flagsaver
 from torch import nn
 
 from fidgpt.cli import sample, train
 from fidgpt.train import BFloat16
 
 Command = Callable[..., Any]
-
-
-@pytest.fixture
-def run(command: Command, tmp_path: Path) -> str:
-    """The directory of a run."""
-    path = tmp_path / "run"
-    with flagsaver.flagsaver():
-        flags = ["--config=config:debug", "--config=set:num_steps=2", "--config=set:samples=None"]
-        assert command(train.main, *flags, f"--run_dir={path}").status == 0
-    return str(path)
 
 
 def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
@@ -75,9 +64,8 @@ def test_a_text_is_written_as_its_run_computed(
 
     monkeypatch.setattr("fidgpt.train.native_precision", BFloat16)
     monkeypatch.setattr("fidgpt.model.generation.prepare_to_write", watch)
-    with flagsaver.flagsaver():
-        flags = ["--config=config:debug", "--config=set:num_steps=1", "--config=set:samples=None"]
-        flags += [f"--config=use:precision={precision}", f"--run_dir={tmp_path / 'run'}"]
-        assert command(train.main, *flags).status == 0
+    flags = ["--config=config:debug", "--config=set:num_steps=1", "--config=set:samples=None"]
+    flags += [f"--config=use:precision={precision}", f"--run_dir={tmp_path / 'run'}"]
+    assert command(train.main, *flags).status == 0
     assert command(sample.main, str(tmp_path / "run"), flag).status == 0
     assert seen == [dtype]

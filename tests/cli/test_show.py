@@ -1,5 +1,6 @@
 """`--print` in its forms, `--why` and `--diff`: they show, and train nothing."""
 
+import functools
 import json
 import shlex
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from fidgpt import configs
 from fidgpt.cli import train
-from fidgpt.graph import dump, fingerprint, load, outline
+from fidgpt.graph import dump, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.outlines import flat, set_lines
 
@@ -22,24 +23,11 @@ Command = Callable[..., Any]
 class TestPrint:
     """The forms of a graph."""
 
-    @pytest.mark.parametrize(
-        ("form", "text"),
-        [
-            ("text", outline),
-            ("flat", flat),
-            ("json", dump),
-            ("python", python),
-            ("defaults", set_lines),
-        ],
-    )
-    def test_forms(self, command: Command, form: str, text: Callable[[Any], str]) -> None:
-        assert command(train.main, DEBUG, f"--print={form}") == (0, text(configs.debug()), "")
-
-    @pytest.mark.parametrize("form", ["json", "yaml"])
-    def test_files_read_back(self, command: Command, form: str) -> None:
-        out = command(train.main, DEBUG, f"--print={form}").out
-        assert out.startswith("{" if form == "json" else "format: ")
-        assert fingerprint(load(out)) == fingerprint(configs.debug())
+    def test_forms(self, command: Command) -> None:
+        forms = {"text": outline, "flat": flat, "python": python, "defaults": set_lines}
+        forms |= {form: functools.partial(dump, form=form) for form in ("json", "yaml")}
+        for form, text in forms.items():
+            assert command(train.main, DEBUG, f"--print={form}") == (0, text(configs.debug()), "")
 
     def test_base_is_where_the_directives_begin(self, command: Command) -> None:
         out = command(train.main, DEBUG, "--config=set:seed=3", "--print=base").out
@@ -81,8 +69,6 @@ class TestWhy:
         assert err.startswith("warning: set:model.hidden_dim=48 (directive 3) overrules ")
         lines = out.splitlines()
         assert lines[0] == "model.blocks[0].mlp.hidden_dim = 48"
-        assert lines[1] == "  inherited from model.hidden_dim through HiddenDim"
-        assert lines[3] == "  model.hidden_dim = 48"
         assert lines[4] == "    48  set by directive 3: set:model.hidden_dim=48"
         assert lines[5] == "    64  previously set by directive 2: set:model.hidden_dim=64"
         assert lines[6].startswith("    32  previously set by directive 1: config:debug (")
@@ -95,11 +81,6 @@ class TestWhy:
         assert out.splitlines()[1].startswith(line)
         assert "fiddlers/runs.py:" in out.splitlines()[1]
 
-    def test_several_at_once(self, command: Command) -> None:
-        out = command(train.main, DEBUG, "--why=seed", "--why=num_steps").out
-        assert out.startswith("seed = 0\n")
-        assert "\n\nnum_steps = 10\n" in out
-
     def test_a_selector_asks_for_each_of_its_places(self, command: Command) -> None:
         out = command(train.main, DEBUG, "--why=**.dropout").out
         heads = [text.split(" = ")[0] for text in out.split("\n\n")]
@@ -108,19 +89,11 @@ class TestWhy:
             "model.blocks[0].dropout",
             "model.dropout",
         ]
-        err = command(train.main, DEBUG, "--why=@LerningRate").err
-        assert err.startswith("error: --why=@LerningRate: @LerningRate selects nothing: no param")
-
-    def test_all_paths_that_lead_nowhere_are_named_in_one_go(self, command: Command) -> None:
-        flags = ("--why=model.hiden", "--why=seed", "--why=modl", "--print")
+        flags = ("--why=@LerningRate", "--why=seed", "--why=modl", "--print")
         status, out, err = command(train.main, DEBUG, *flags)
         assert (status, out) == (2, "")
-        assert err.splitlines() == [
-            "error: --why=model.hiden: model (Transformer) has no parameter 'hiden'. "
-            "Did you mean hidden_dim?",
-            "",
-            "--why=modl: Trainer has no parameter 'modl'. Did you mean model?",
-        ]
+        assert "error: --why=@LerningRate: @LerningRate selects nothing: no param" in err
+        assert "--why=modl: Trainer has no parameter 'modl'. Did you mean model?" in err
 
     @pytest.mark.parametrize("how", ["--resume={}", "--config=config_file:{}/config.json"])
     def test_of_a_run_that_was_saved(self, command: Command, run_directory: Path, how: str) -> None:
@@ -146,21 +119,16 @@ class TestWhy:
         assert (status, err) == (0, "")
         assert out.splitlines()[1] == f"  7  set by {run_directory}/config.json"
 
-    def test_a_history_that_cannot_be_read_is_ignored_with_a_warning(
-        self, command: Command, run_directory: Path
-    ) -> None:
-        (run_directory / "provenance.json").unlink()
-        (run_directory / "provenance.json").mkdir()
-        err = command(train.main, f"--resume={run_directory}", "--why=seed").err
-        assert err == f"{run_directory}/provenance.json is ignored: Is a directory.\n"
-
+    @pytest.mark.parametrize("damage", [Path.mkdir, lambda path: path.write_text("{")])
     def test_a_damaged_history_is_ignored_with_a_warning(
-        self, command: Command, run_directory: Path
+        self, command: Command, run_directory: Path, damage: Callable[[Path], Any]
     ) -> None:
-        (run_directory / "provenance.json").write_text("{")
+        file = run_directory / "provenance.json"
+        file.unlink()
+        damage(file)
         status, out, err = command(train.main, f"--resume={run_directory}", "--why=seed")
         assert (status, out.splitlines()[0]) == (0, "seed = 7")
-        assert err.startswith(f"{run_directory}/provenance.json is ignored: ")
+        assert err.startswith(f"{file} is ignored: ")
 
     def test_history_is_no_part_of_the_content(self, run_directory: Path) -> None:
         assert "directive" not in (run_directory / "config.json").read_text()
@@ -182,10 +150,6 @@ class TestDiff:
             out = command(train.main, *flags, f"--diff={other}").out
             assert out == "~ seed: 7 -> 0, inherited by 1 parameter\n"
 
-    def test_between_two_runs(self, command: Command, run_directory: Path) -> None:
-        same = command(train.main, f"--resume={run_directory}", f"--diff={run_directory}")
-        assert same == (0, "no difference\n", "")
-
     def test_as_directives(self, command: Command) -> None:
         flags = [DEBUG, "--config=set:seed=3", "--config=set:samples.prompts=['a b']"]
         out = command(train.main, *flags, "--diff=debug", "--diff_form=directives").out
@@ -201,19 +165,12 @@ class TestDiff:
             ("config:debgu", "there is no config 'debgu'. Did you mean debug?"),
             ("nowhere/at/all", "there is no config, file or run directory of that name."),
             ("", "--diff= names nothing: give it a value"),
-            ("empty.yaml", "empty.yaml is empty: it holds no config."),
+            ("{}/empty.yaml", "empty.yaml is empty: it holds no config."),
         ],
     )
-    def test_mistakes(
-        self,
-        command: Command,
-        other: str,
-        message: str,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        Path("empty.yaml").touch()
+    def test_mistakes(self, command: Command, other: str, message: str, tmp_path: Path) -> None:
+        other = other.format(tmp_path)
+        (tmp_path / "empty.yaml").touch()
         status, out, err = command(train.main, DEBUG, f"--diff={other}")
         assert (status, out) == (2, "")
         assert message in err

@@ -66,14 +66,6 @@ def test_a_run_in_storage_is_read_with_its_history(
     assert out.endswith(ONE_CHANGE)
 
 
-def test_without_its_history_it_is_read_all_the_same(
-    command: Command, store: str, longer: Any
-) -> None:
-    put(f"{store}/config.json", dump(longer))
-    flags = (f"--config=config_file:{store}/config.json", "--diff=debug")
-    assert command(train.main, *flags) == (0, ONE_CHANGE, "")
-
-
 def test_what_differs_from_a_run_or_a_file_in_storage(
     command: Command, store: str, longer: Any
 ) -> None:

@@ -112,14 +112,11 @@ def test_a_large_model_is_counted_without_memory(command: Command) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (bytes_text(999), "999 B"),
         (bytes_text(999_600), "1 MB"),
         (bytes_text(1_523_000_000), "1.52 GB"),
         (magnitude(0, ["", "k"]), "0"),
         (duration(0.5), "less than a second"),
-        (duration(12.3), "12 seconds"),
         (duration(100), "1.7 minutes"),
-        (duration(40 * 86_400), "40.0 days"),
         (duration(5000 * 31_557_600), "5,000 years"),
     ],
 )

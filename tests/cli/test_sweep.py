@@ -148,9 +148,7 @@ def test_a_bisection_names_the_difference_and_trains_nothing_twice(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "name an axis: --sweep=tag:LearningRate=1e-3,3e-3"),
         (["--sweep=tag:NumKVHeads=1,2"], "directive 4 is wrong:\n  --config=tag:NumKVHeads=1"),
-        (["--sweep=config:debug"], "directive 4 is wrong:\n  --config=config:debug"),
         (["--sweep=tag:LearningRate=1e-3,fast"], "directive 4 is wrong:\n  --config=tag:Learn"),
         ([RATES, "stray"], "'stray' is not a flag."),
         ([RATES, "--objective=lost"], "no run reports --objective=lost. Did you mean loss"),
@@ -159,9 +157,7 @@ def test_a_bisection_names_the_difference_and_trains_nothing_twice(
         ([RATES, "--ablate="], "--ablate= leaves nothing out"),
         ([RATES, "--run_dir={file}/new"], "lies in one: name a directory"),
         ([RATES, "--run_dir={run}"], "holds a run: name a directory of the sweep's own"),
-        ([SPACE, RATES], "--space has no effect with a sweep"),
         (["--search=tpe:3", SPACE], "--search needs a number to compare: --objective="),
-        ([*SEARCH[3:], RATES], "--sweep has no effect with --search"),
         ([*SEARCH[3:-1], "--objective=validatoin/loss"], "no run reports --objective=validatoin"),
         ([*SEARCH[3:], "--objective=loss"], "--objective=loss: already defined as validation/loss"),
         (["--bisect=a:b", "--objective=loss"], "--config has no effect with --bisect"),

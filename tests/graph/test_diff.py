@@ -6,9 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
-from fiddling import apply_to_any
 
-from fidgpt import configs, fiddlers
 from fidgpt.graph import (
     PartAdded,
     SharingChanged,
@@ -18,9 +16,7 @@ from fidgpt.graph import (
     clone_part,
     diff,
     diff_text,
-    fingerprint,
 )
-from fidgpt.graph.difference.alignment import align
 from fidgpt.graph.formulas import make_formula
 
 from . import elsewhere
@@ -125,13 +121,6 @@ def test_a_nearer_binding_is_the_change_and_not_its_heirs() -> None:
     new.child.width = 5
     line = "~ child.width: 3 (inherited from width) -> 5, inherited by 1 parameter"
     assert lines(old, new) == [line]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"), [(1, True), (1, 1.0), ([1], (1,)), ("1", 1), (0.0, -0.0), (None, "None")]
-)
-def test_values_of_different_types_differ(old: Any, new: Any) -> None:
-    assert len(diff(fdl.Config(Outer, child=old), fdl.Config(Outer, child=new))) == 1
 
 
 @pytest.mark.parametrize("value", [lambda: None, float("nan")])
@@ -263,14 +252,6 @@ def test_changes_of_an_item_do_not_explain_those_of_the_one_it_resembles() -> No
     ]
 
 
-def test_alignment_keeps_the_order_of_both_lists() -> None:
-    old, new = (list(zip(text, strict=True)) for text in ("paaq", "arsat"))
-    paired = [(1, 0, False), (2, 3, False), (3, 4, False)]  # q and t by their position
-    assert [pair for pair in align(old, new) if None not in pair] == paired
-    swapped = align(list(zip("ab", strict=True)), list(zip("ba", strict=True)))
-    assert swapped == [(1, 0, True), (0, 1, False)]
-
-
 def test_entries_of_dicts_go_by_their_keys() -> None:
     old = fdl.Config(Outer, child={"a": fdl.Config(Square), "b": fdl.Config(Square)})
     new = fdl.Config(Outer, child={"c": fdl.Config(Square), "b": fdl.Config(Square, 2)})
@@ -294,35 +275,14 @@ def test_changes_that_items_have_in_common_are_one_line() -> None:
     assert lines(old, new) == [f"~ child[0][{key!r}].width: 2 -> 3" for key in keys]
 
 
-def diamonds(make: Callable[[Any], Any], depth: int) -> Callable[[float], fdl.Config]:
+def test_nested_lists_are_walked_once() -> None:
     def graph(rate: float) -> fdl.Config:
         held: Any = fdl.Config(Outer, rate=rate)
-        for _ in range(depth):
-            held = make(held)
+        for _ in range(60):
+            held = [held, held]
         return fdl.Config(Outer, child=held)
 
-    return graph
-
-
-@pytest.mark.parametrize(
-    ("make", "depth"),
-    [
-        (lambda held: fdl.Config(pair, held, held), 60),
-        (lambda held: [held, held], 60),
-        (lambda held: fdl.Config(Outer, child=held), 1500),
-    ],
-)
-def test_each_node_is_walked_once_without_recursion(make: Any, depth: int) -> None:
-    graph = diamonds(make, depth)
     assert len(diff(graph(0.1), graph(0.2))) == 1
-
-
-@pytest.mark.parametrize("name", fiddlers.__all__)
-def test_a_fiddler_makes_a_difference_exactly_if_the_fingerprint_differs(name: str) -> None:
-    old, new = configs.gpt2_124m(), configs.gpt2_124m()
-    apply_to_any(new, name)
-    is_same = fingerprint(old) == fingerprint(new)
-    assert (diff(old, new) == []) is (diff(new, old) == []) is is_same
 
 
 def random_graph(rng: random.Random, num_parts: int = 6) -> fdl.Config:
@@ -357,17 +317,3 @@ def change_something(rng: random.Random, part: Any) -> None:
             getattr(part, name).reverse()
         case _:
             pass
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_graphs_differ_exactly_if_their_fingerprints_do(seed: int) -> None:
-    rng = random.Random(seed)
-    graphs = [random_graph(rng) for _ in range(4)]
-    for graph in list(graphs):
-        changed = clone(graph)
-        change_something(rng, rng.choice([changed, changed.child, changed.other]))
-        graphs.append(changed)
-    prints = [fingerprint(graph) for graph in graphs]
-    pairs = [(i, i + 4) for i in range(4)] + [tuple(rng.choices(range(8), k=2)) for _ in range(8)]
-    for i, j in pairs:
-        assert (diff(graphs[i], graphs[j]) == []) is (prints[i] == prints[j])

@@ -2,7 +2,9 @@
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -18,6 +20,13 @@ def painted(colour: str, *layers: int, gloss: float = 0.5) -> None:
       *layers: how thick each one is.
       gloss (float): how much it shines
     """
+
+
+PAINTED = {
+    "colour": "what it looks like, from near and from far.",
+    "layers": "how thick each one is.",
+    "gloss": "how much it shines",
+}
 
 
 class Wall:
@@ -61,35 +70,21 @@ class Painter:
         """Is called to paint."""
 
 
-def test_a_function() -> None:
-    assert doc_of(painted) == Docs(
-        summary="Paints a wall.",
-        parameters={
-            "colour": "what it looks like, from near and from far.",
-            "layers": "how thick each one is.",
-            "gloss": "how much it shines",
-        },
-    )
-    assert doc_of(functools.partial(functools.partial(painted, "red"), 2)) == doc_of(painted)
-
-
-def test_a_constructor_describes_what_the_class_does_not() -> None:
-    assert doc_of(Wall) == Docs(
-        summary="Stands around a room (see Brick et al., 1999, for why).",
-        parameters={"height": "how high it is.", "width": "how wide it is."},
-    )
-
-
-def test_a_parent_describes_what_a_class_inherits() -> None:
-    assert doc_of(Thick) == Docs(
-        summary="Keeps the noise out.",
-        parameters={"width": "how thick it is.", "height": "how high it is."},
-    )
-
-
-def test_the_fields_of_a_dataclass() -> None:
-    assert doc_of(Brick).parameters == {"clay": "what it is burnt from."}
-    assert doc_of(Plain) == Docs("", {})
+@pytest.mark.parametrize(
+    ("described", "summary", "parameters"),
+    [
+        (painted, "Paints a wall.", PAINTED),
+        (functools.partial(functools.partial(painted, "red"), 2), "Paints a wall.", PAINTED),
+        (Wall, "Stands around a room (see Brick et al., 1999, for why).",
+         {"height": "how high it is.", "width": "how wide it is."}),
+        (Thick, "Keeps the noise out.", {"width": "how thick it is.", "height": "how high it is."}),
+        (Brick, "Is laid on others.", {"clay": "what it is burnt from."}),
+        (Plain, "", {}),
+        (lambda: None, "", {}),
+    ],
+)  # fmt: skip
+def test_docs(described: Any, summary: str, parameters: dict[str, str]) -> None:
+    assert doc_of(described) == Docs(summary, parameters)
 
 
 def test_torch_describes_its_own() -> None:
@@ -104,7 +99,6 @@ def test_torch_describes_its_own() -> None:
 
 
 def test_no_docs() -> None:
-    assert doc_of(lambda: None) == Docs("", {})
     assert doc_of(Painter()).summary == ""
     broken = functools.partial(painted)
     broken.__doc__ = "Args:\n  :::"

@@ -9,11 +9,8 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt import fiddlers
-from fidgpt.configs import base
 from fidgpt.graph import ConfigError, bind, clone, dump, equal, fingerprint, load
 from fidgpt.graph.formulas import make_formula
-from fidgpt.graph.storage.bound import BoundGraph
 
 from . import parts
 from .parts import Depth, Outer, Part, Rate, Wide, Width, double, keywords, pair, scaled
@@ -79,35 +76,6 @@ def test_only_defaults_may_have_no_form_in_a_file() -> None:
         fingerprint(fdl.Config(lambda: 1))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("use_gqa", "make_large"),
-        ("make_small", "use_learned_positions", "use_gelu"),
-        ("untie_embeddings", "make_medium", "use_layer_norm"),
-        ("use_wsd", "use_float32", "make_xl"),
-    ],
-)
-def test_fiddlers_give_one_graph_in_any_order(names: tuple[str, ...]) -> None:
-    found = set()
-    for order in (names, names[::-1]):
-        cfg = base()
-        for name in order:
-            getattr(fiddlers, name)(cfg)
-        found.add(fingerprint(cfg))
-    assert len(found) == 1
-
-
-def test_ties_and_files_keep_it() -> None:
-    cfg = base()
-    before = fingerprint(cfg)
-    assert fingerprint(load(dump(cfg))) == before
-    fiddlers.untie_embeddings(cfg)
-    untied = fingerprint(cfg)
-    fiddlers.tie_embeddings(cfg)
-    assert fingerprint(cfg) == before != untied
-
-
 def test_a_formula_counts_by_what_it_looks_up() -> None:
     cfg = fdl.Config(Outer, width=3, depth=4)
     cfg.rate = make_formula(cfg, "{width} * 2")
@@ -124,8 +92,6 @@ def test_sharing_inside_a_block_does_not_depend_on_what_is_around() -> None:
         return fdl.Config(pair, own, [own])
 
     cfg = fdl.Config(pair, block(), block())
-    digest = BoundGraph(cfg).digest
-    assert digest[id(cfg.first)] == digest[id(cfg.second)]
     assert equal(cfg, clone(cfg))
     cfg.second.second[0] = cfg.first.first
     assert not equal(cfg, fdl.Config(pair, block(), block()))
@@ -147,12 +113,13 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
 from graph.parts import whole_graph
-from fidgpt.graph import dump, fingerprint
-print(fingerprint(whole_graph()), dump(whole_graph()))
+from fidgpt.configs import base, debug
+from fidgpt.graph import draw, dump, fingerprint
+print(fingerprint(whole_graph()), dump(whole_graph()), draw(base(), since=debug()).source)
 """
 
 
-def test_it_and_the_file_are_the_same_in_every_process() -> None:
+def test_it_the_file_and_the_drawing_are_the_same_in_every_process() -> None:
     folder = os.path.dirname(os.path.dirname(__file__))
     code = [sys.executable, "-c", SCRIPT.format(folder=folder)]
     outputs = {

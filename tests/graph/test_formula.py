@@ -5,12 +5,12 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load
-from fidgpt.graph.cloning import clone_part
+from fidgpt.graph import ConfigError, bind, build, check, fingerprint
 from fidgpt.graph.edits import set_text
 from fidgpt.graph.formulas import formula, make_formula, means_formula
 
-from .parts import Depth, Outer, Part, Rate, Width, annotated, double, keywords, pair, scaled
+from .edited import message_of
+from .parts import Depth, Outer, Part, Width, annotated, double, keywords, pair
 
 
 def graph(text: str, **others: Any) -> fdl.Config[Outer]:
@@ -89,19 +89,6 @@ def test_binding_leaves_the_graph_alone_and_twice_is_once() -> None:
     assert fdl.ordered_arguments(bound.child.width)["values"].keys() == {"width", "@Depth"}
 
 
-def test_a_formula_is_saved_and_read() -> None:
-    cfg = graph("{width} // 3 + {@Depth}")
-    again = load(dump(cfg), allowed=("tests",))
-    assert fingerprint(again) == fingerprint(cfg)
-    assert build(again).child.width == 36
-
-
-def test_a_copy_of_a_part_has_its_own_formula() -> None:
-    cfg = graph("{@Depth}")
-    copied = clone_part(cfg.child)
-    assert copied.width is not cfg.child.width
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -113,9 +100,7 @@ def test_a_copy_of_a_part_has_its_own_formula() -> None:
 def test_a_result_that_does_not_fit_is_refused_before_anything_is_built(
     text: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check(bind(graph(text)))
-    assert str(caught.value) == f"child.width: {message}"
+    assert message_of(lambda: check(bind(graph(text)))) == f"child.width: {message}"
 
 
 def test_a_result_of_a_result_is_checked_too() -> None:
@@ -132,27 +117,12 @@ def test_a_result_of_a_result_is_checked_too() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{widht}", "child.width is {widht}: Outer has no parameter 'widht'. Did you mean width?"),
         ("{child}", "child.width is {child}: child is the part Part, not a number."),
         ("{other}", "child.width is {other}: other is 'x' (str), not a number."),
     ],
 )
 def test_a_name_that_leads_nowhere(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        bind(graph(text, other="x"))
-    assert str(caught.value) == message
-
-
-def test_what_is_computed_from_itself_is_refused() -> None:
-    cfg = graph("{depth}")
-    cfg.depth = make_formula(cfg, "{child.width} + 1")
-    cfg.rate = make_formula(cfg, "{depth} / 2")
-    with pytest.raises(ConfigError) as caught:
-        bind(cfg)
-    assert str(caught.value) == (
-        "depth is {child.width} + 1, and child.width is {depth}: "
-        "a number cannot be computed from itself."
-    )
+    assert message_of(lambda: bind(graph(text, other="x"))) == message
 
 
 def test_nor_through_another_part() -> None:
@@ -168,11 +138,8 @@ def test_nor_through_another_part() -> None:
     [
         ("{@Wdth} * 2", "no parameter carries the tag Wdth. Did you mean Width?"),
         ("{width} *", "{width} *: it is not arithmetic that a config can do: invalid syntax."),
-        ("{width}()", "{width}(): it is not arithmetic that a config can do: "),
         ("open({width})", "there is no open(), only min, max, round, int."),
-        ("{width}.real", "it is not arithmetic"),
         ("{width} if 1 else 2", "it is not arithmetic"),
-        ("min({width})", "min() takes 2 numbers or more, and is given 1."),
         ("max()*{width}", "max() takes 2 numbers or more, and is given 0."),
         ("round({width}, 1, 2)", "round() takes 1 or 2 numbers, and is given 3."),
         ("int({width}, 16)", "int() takes 1 number, and is given 2."),
@@ -185,22 +152,17 @@ def test_nor_through_another_part() -> None:
     ],
 )
 def test_what_is_no_formula(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_formula(graph("{width}"), text)
-    assert message in str(caught.value)
+    assert message in message_of(lambda: make_formula(graph("{width}"), text))
 
 
 @pytest.mark.parametrize(
     ("text", "hint", "is_one"),
     [
         ("{a.b[0]} // 10", int, True),
-        ("{@Rate}*2", float | None, True),
         ("{a}", Any, True),
-        ("{a}", str, False),
         ("{a: 1}", dict[str, int], False),
         ("{'a': 1}", Any, False),
         ("{}", Any, False),
-        ("12", int, False),
     ],
 )
 def test_which_texts_are_formulas(text: str, hint: Any, is_one: bool) -> None:
@@ -220,12 +182,6 @@ def test_formulas_of_formulas_are_no_limit() -> None:
         setattr(cfg, f"v{i}", fdl.Config(formula, text=f"{{v{i - 1}}} + 1"))
     bound = check(bind(cfg))
     assert len(bound.v999.values) == 1
-
-
-def test_a_computed_part_can_be_named() -> None:
-    cfg = graph("{depth} + 1")
-    cfg.depth = fdl.Config(scaled, number=Width.new(), ratio=Rate.new(0.25))
-    assert build(cfg).child.width == 26
 
 
 def test_a_message_keeps_a_name_as_it_was_written() -> None:

@@ -98,17 +98,8 @@ def test_reading_makes_and_calls_nothing() -> None:
         *({"path": 3}, {"float": "3"}, {"float": {}}, {"tuple": "abc"}, {"dict": []}),
         *({"part": []}, {"part": "first"}, {"default": "int"}, {"name": 5}, {"name": ["a"]}),
         *({"call": "x"}, {}, {"part": "", "name": ""}),
-        *(
-            {"items": pairs}
-            for pairs in (
-                [1],
-                [[1]],
-                [[1, 2, 3]],
-                [[[1], 2]],
-                [[1, 2], [1, 3]],
-                [[{"part": ""}, 1]],
-            )
-        ),
+        *({"items": one} for one in ([1], [[1]], [[1, 2, 3]], [[[1], 2]], [[1, 2], [1, 3]])),
+        {"items": [[{"part": ""}, 1]]},
     ):
         refused(holding(value))
 
@@ -123,10 +114,8 @@ def test_reading_makes_and_calls_nothing() -> None:
         *({"Config": f"{HERE}:product", "set": {key: 5}} for key in ("1", "999999999", "factors")),
         {"Config": f"{HERE}:keywords", "set": {"0": 5}},
         {"Config": PAIR, "tags": {"third": []}, "set": {"third": 1}},
-        *(
-            {"Config": PAIR, "tags": one}
-            for one in ({"first": 5}, {"first": [f"{HERE}:Part"]}, ["a"])
-        ),
+        {"Config": PAIR, "tags": {"first": [f"{HERE}:Part"]}},
+        *({"Config": PAIR, "tags": one} for one in ({"first": 5}, ["a"])),
         *({"TaggedValue": None}, {"TaggedValue": None, "tags": {"value": []}}),
         {"ArgFactory": PAIR, "set": {"first": {"part": ""}}},
     ],

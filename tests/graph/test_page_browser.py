@@ -1,9 +1,12 @@
 """`page` in a headless Chromium: a reader unfolds, searches, chooses and compares."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fiddle as fdl
+import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import clone
@@ -13,6 +16,14 @@ from fidgpt.graph.provenance import attributed_to
 from .browser import driven, opened
 from .pages import chain, wide
 from .parts import Part
+
+Drive = Callable[..., Callable[[str], Any]]
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Drive:
+    """`drive(cfg, ...)(script)` returns what a script finds in the page of a config."""
+    return lambda *of, **options: lambda script: driven(page(*of, **options), script, tmp_path)
 
 
 def test_a_page_opens_from_a_file_under_its_own_policy(tmp_path: Path) -> None:
@@ -36,21 +47,17 @@ def test_nothing_that_a_config_holds_becomes_markup(tmp_path: Path) -> None:
     assert "<title>&lt;/script&gt;" in dom
 
 
-def test_a_click_shows_the_provenance(tmp_path: Path) -> None:
+def test_a_click_shows_the_provenance(drive: Drive) -> None:
     cfg = configs.base()
     with attributed_to("directive 2: set:model.hidden_dim=128"):
         cfg.model.hidden_dim = 128
-    found = driven(
-        page(cfg),
-        """
+    found = drive(cfg)("""
         line("model.blocks[0].attention.hidden_dim").click();
         const panel = seen($("#panel"));
         const losers = $$("#panel .lost .plain").map(seen);
         $("#panel .link").click();
         return { panel, losers, next: seen($("#panel h2")), chosen: seen($("[aria-selected]")) };
-        """,
-        tmp_path,
-    )
+        """)
     assert "type int Why inherited from model.hidden_dim through HiddenDim" in found["panel"]
     assert "directive 2: set:model.hidden_dim=128" in found["panel"]
     assert "Width of the residual stream" in found["panel"]
@@ -59,35 +66,27 @@ def test_a_click_shows_the_provenance(tmp_path: Path) -> None:
     assert found["chosen"].startswith("hidden_dim 128")
 
 
-def test_a_shared_part_leads_to_all_its_places(tmp_path: Path) -> None:
-    found = driven(
-        page(configs.base()),
-        """
+def test_a_shared_part_leads_to_all_its_places(drive: Drive) -> None:
+    found = drive(configs.base())("""
         const shared = seen(line("model.unembedding.weight"));
         line("model.unembedding.weight").click();
         const places = $$("#panel .link").map(seen);
         line("model.unembedding.weight").querySelector(".link").click();
         return { shared, places, chosen: $("[aria-selected] .name").title };
-        """,
-        tmp_path,
-    )
+        """)
     assert found["shared"] == "weight token_table is model.embedding.weight"
     assert {"model.embedding.weight", "model.unembedding.weight"} <= set(found["places"])
     assert found["chosen"] == "model.embedding.weight"
 
 
-def test_a_search_asks_paths_tags_types_and_docs(tmp_path: Path) -> None:
-    found = driven(
-        page(configs.base()),
-        """
+def test_a_search_asks_paths_tags_types_and_docs(drive: Drive) -> None:
+    found = drive(configs.base())("""
         const asked = ["attention head_dim", "tag:warmup", "type:RMSNorm", "doc:residual", "xyzzy"];
         return Object.fromEntries(asked.map((query) => {
           type(query);
           return [query, $$(".result .path").map(seen)];
         }));
-        """,
-        tmp_path,
-    )
+        """)
     assert found["attention head_dim"][0] == "model.blocks[0].attention.head_dim"
     assert found["tag:warmup"] == ["schedule.warmup_steps"]
     assert "model.norm" in found["type:RMSNorm"]
@@ -95,10 +94,8 @@ def test_a_search_asks_paths_tags_types_and_docs(tmp_path: Path) -> None:
     assert found["xyzzy"] == []
 
 
-def test_the_keys_are_enough(tmp_path: Path) -> None:
-    found = driven(
-        page(configs.base()),
-        """
+def test_the_keys_are_enough(drive: Drive) -> None:
+    found = drive(configs.base())("""
         press("/");
         const isSearching = document.activeElement.id === "query";
         type("model.norm.eps");
@@ -117,9 +114,7 @@ def test_the_keys_are_enough(tmp_path: Path) -> None:
         press("Escape");
         return { isSearching, found, above, hidden: count - folded, again: lines().length - folded,
           below, isDrawn, chosen: $$("[aria-selected]").length };
-        """,
-        tmp_path,
-    )
+        """)
     assert found == {
         "isSearching": True,
         "found": "model.norm.eps",
@@ -132,23 +127,17 @@ def test_the_keys_are_enough(tmp_path: Path) -> None:
     }
 
 
-def test_defaults_can_be_hidden(tmp_path: Path) -> None:
-    found = driven(
-        page(configs.base()),
-        """
+def test_defaults_can_be_hidden(drive: Drive) -> None:
+    found = drive(configs.base())("""
         const before = Boolean(line("model.norm.eps"));
         $("#defaults").click();
         return [before, Boolean(line("model.norm.eps")), Boolean(line("model.norm.hidden_dim"))];
-        """,
-        tmp_path,
-    )
+        """)
     assert found == [True, False, True]
 
 
-def test_the_graph_draws_each_part_once_and_folds(tmp_path: Path) -> None:
-    found = driven(
-        page(configs.base()),
-        """
+def test_the_graph_draws_each_part_once_and_folds(drive: Drive) -> None:
+    found = drive(configs.base())("""
         $("#show-graph").click();
         const titles = $$(".box b").map(seen);
         const inside = (one) => one.getBoundingClientRect();
@@ -161,9 +150,7 @@ def test_the_graph_draws_each_part_once_and_folds(tmp_path: Path) -> None:
         box("optimizer").click();
         return { titles, overlaps, folded, chosen: seen($("#panel h2")),
           isLit: box("optimizer").hasAttribute("aria-current") };
-        """,
-        tmp_path,
-    )
+        """)
     assert found["titles"].count("token_table") == 1
     assert len(found["titles"]) == 30
     assert found["overlaps"] == 0
@@ -171,10 +158,8 @@ def test_the_graph_draws_each_part_once_and_folds(tmp_path: Path) -> None:
     assert (found["chosen"], found["isLit"]) == ("optimizer", True)
 
 
-def test_the_keys_walk_the_graph(tmp_path: Path) -> None:
-    found = driven(
-        page(configs.base()),
-        """
+def test_the_keys_walk_the_graph(drive: Drive) -> None:
+    found = drive(configs.base())("""
         $("#show-graph").click();
         const at = () => document.activeElement.title;
         box("the root").focus();
@@ -186,19 +171,15 @@ def test_the_keys_walk_the_graph(tmp_path: Path) -> None:
         const back = at();
         press(" ");
         return { first, below, back, boxes: $$(".box").length };
-        """,
-        tmp_path,
-    )
+        """)
     assert found == {"first": "model", "below": "optimizer", "back": "the root", "boxes": 1}
 
 
-def test_two_configs_stand_side_by_side(tmp_path: Path) -> None:
+def test_two_configs_stand_side_by_side(drive: Drive) -> None:
     old, new = configs.base(), configs.base()
     fiddlers.make_large(new)
     new.trackers.pop(0)
-    found = driven(
-        page(new, other=old, title="large", other_title="base"),
-        """
+    found = drive(new, other=old, title="large", other_title="base")("""
         const marks = (kind) => $$(`.row.${kind} .name`).map((one) => one.title);
         const shown = { changed: marks("changed"), gone: marks("gone"),
           followed: marks("followed").length, width: seen(line("model.hidden_dim")) };
@@ -212,9 +193,7 @@ def test_two_configs_stand_side_by_side(tmp_path: Path) -> None:
         const lost = [graphs.new, graphs.old].flatMap((graph) => graph.rows.filter(
           (row) => !tree.find(row)));
         return { ...shown, all, few, panel, lost: lost.length, columns: seen($("#columns")) };
-        """,
-        tmp_path,
-    )
+        """)
     assert found["columns"] == "name base large tags"
     assert found["changed"] == ["model.hidden_dim", "model.num_layers"]
     assert found["width"] == "hidden_dim 256 1280 HiddenDim"
@@ -227,23 +206,17 @@ def test_two_configs_stand_side_by_side(tmp_path: Path) -> None:
     assert "Why in base" in found["panel"]
 
 
-def test_equal_configs_side_by_side_have_nothing_to_show(tmp_path: Path) -> None:
+def test_equal_configs_side_by_side_have_nothing_to_show(drive: Drive) -> None:
     cfg = configs.base()
-    found = driven(
-        page(cfg, other=clone(cfg)),
-        """
+    found = drive(cfg, other=clone(cfg))("""
         $("#only-changes").click();
         return [lines().length, seen($("#panel")).includes("No differences")];
-        """,
-        tmp_path,
-    )
+        """)
     assert found == [1, True]
 
 
-def test_a_thousand_nodes_start_folded_and_unfold(tmp_path: Path) -> None:
-    found = driven(
-        page(wide(333)),
-        """
+def test_a_thousand_nodes_start_folded_and_unfold(drive: Drive) -> None:
+    found = drive(wide(333))("""
         const first = lines().length;
         $("#unfold").click();
         const all = lines().length;
@@ -259,9 +232,7 @@ def test_a_thousand_nodes_start_folded_and_unfold(tmp_path: Path) -> None:
         type("child[332].other.width");
         $("#query").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
         return { first, all, found, boxes, rest, reached: Boolean(box("child[332].other")) };
-        """,
-        tmp_path,
-    )
+        """)
     assert found["first"] < 70
     assert found["all"] > 333 * 8
     assert found["found"] == "child[332].child.width"
@@ -270,17 +241,13 @@ def test_a_thousand_nodes_start_folded_and_unfold(tmp_path: Path) -> None:
     assert found["reached"]
 
 
-def test_a_chain_a_thousand_deep_unfolds(tmp_path: Path) -> None:
-    found = driven(
-        page(chain(1000)),
-        """
+def test_a_chain_a_thousand_deep_unfolds(drive: Drive) -> None:
+    found = drive(chain(1000))("""
         $("#unfold").click();
         const all = lines().length;
         $("#show-graph").click();
         const boxes = $$(".box").length;
         return [all, boxes];
-        """,
-        tmp_path,
-    )
+        """)
     assert found[0] > 2000
     assert 2 < found[1] <= 41

@@ -14,17 +14,14 @@ from fiddling import apply_to_any
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, bind, find_parameter, fingerprint, nodes, outline
 from fidgpt.graph.codegen import python
-from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.edits import set_text
 from fidgpt.graph.outlines import flat, set_lines
 
 from . import namesakes
 from .parts import (
     Depth,
-    Extra,
     Outer,
     Part,
-    Rate,
     Size,
     Square,
     Width,
@@ -143,16 +140,6 @@ class TestFlat:
         assert len(set(paths)) == len(paths)
 
 
-def test_the_difference_from_the_first_config() -> None:
-    cfg = configs.base()
-    assert since(configs.base(), cfg, name="config:base") == "config:base, unchanged\n"
-    cfg.num_steps = 7
-    first, *changes = since(configs.base(), cfg, name="config:base").splitlines()
-    assert first == "config:base, but"
-    assert len(changes) == 1
-    assert "num_steps: 450 -> 7" in changes[0]
-
-
 def run(code: str) -> Any:
     names: dict[str, Any] = {}
     exec(compile(code, "<written>", "exec"), names)
@@ -202,15 +189,6 @@ class TestPython:
         assert made.first[0] is made.first[1]
         assert made.second[0] is not made.first[0]
         assert made.first[2] is made.second[1]
-
-    def test_several_tags_on_one_parameter(self) -> None:
-        cfg = fdl.Config(Part, width=2)
-        for tag in (Rate, Extra):
-            fdl.add_tag(cfg, "width", tag)
-            fdl.add_tag(cfg, "other", tag)
-        made = again(cfg)
-        assert fdl.get_tags(made, "width") == fdl.get_tags(made, "other") == {Rate, Extra}
-        assert fdl.ordered_arguments(made) == {"width": 2}
 
     def test_values_of_all_kinds(self) -> None:
         values = ["a'b", 'a"b', "\n→\\", -1.5, float("-inf"), (1,), (), Size(1, 2), 1e-30, b"" == 1]

@@ -100,13 +100,6 @@ class TestAssignments:
         found = provenance_of(new, "width").assignments
         assert [(one.value, one.by) for one in found] == [(3, Source("directive 1")), (2, None)]
 
-    def test_a_custom_location_takes_precedence(self) -> None:
-        cfg = small()
-        place = history.Location("elsewhere", 5, None)
-        with history.custom_location(lambda: place):
-            cfg.width = 1
-        assert provenance_of(cfg, "width").assignments[0].where == "elsewhere:5"
-
 
 class TestProvenance:
     """Where a value comes from, whatever kind it is."""
@@ -234,9 +227,6 @@ class TestText:
             "  set by unknown code",
         ]
 
-    def test_of_a_default(self) -> None:
-        assert why_text(small(), "rate").splitlines()[1].startswith("  default of Outer (")
-
 
 class TestFile:
     """The history is kept beside a saved graph, apart from its content."""
@@ -252,30 +242,6 @@ class TestFile:
         restore_provenance(again, dump_provenance(cfg))
         for path in ("width", "depth", "other", "other[0]"):
             assert why_text(again, path) == why_text(cfg, path)
-
-    def test_later_assignments_come_first(self) -> None:
-        cfg = small()
-        again = clone_without_history(cfg)
-        restore_provenance(again, dump_provenance(cfg), source="runs/x")
-        with attributed_to("directive 2: set:width=9"):
-            again.width = 9
-        assert [one.value for one in provenance_of(again, "width").assignments] == [9, "3"]
-
-    def test_directives_of_another_run_name_it(self) -> None:
-        cfg = small()
-        with attributed_to(Source("set:width=6", "directive", 2)):
-            cfg.width = 6
-        again = clone_without_history(cfg)
-        restore_provenance(again, dump_provenance(cfg), source="runs/x")
-        one = provenance_of(again, "width").assignments[0]
-        assert one.by == Source("set:width=6", "directive", 2, run="runs/x")
-        assert one.set_by.startswith("runs/x: directive 2: set:width=6 (")
-
-    def test_the_history_is_not_content(self) -> None:
-        cfg = whole_graph()
-        again = clone_without_history(cfg)
-        restore_provenance(again, dump_provenance(cfg))
-        assert repr(again) == repr(cfg)
 
     def test_paths_that_are_gone_are_ignored(self) -> None:
         cfg = small()

@@ -38,33 +38,27 @@ def counts(*, number: int, unused: int = 0) -> int:
     return sum(number for _ in range(3))
 
 
-def test_what_a_constructor_never_loads_is_named() -> None:
-    root = fdl.Config(Ignores, size=3, forgotten=4)
-    assert unused_arguments(root) == ["forgotten is set, but Ignores never reads it."]
-
-
-def test_a_default_is_not() -> None:
-    assert unused_arguments(fdl.Config(Ignores, size=3)) == []
-
-
-def test_an_attribute_that_is_never_read_is_named() -> None:
-    root = fdl.Config(Keeps, never_looked_at=1, looked_at=2)
-    assert unused_arguments(root) == ["never_looked_at is set, but Keeps never reads it."]
-
-
-def test_a_function_that_ignores_an_argument() -> None:
-    root = [fdl.Config(counts, number=2, unused=1), fdl.Partial(counts, number=1)]
-    assert unused_arguments(root) == ["[0].unused is set, but counts never reads it."]
+@pytest.mark.parametrize(
+    ("root", "name", "owner"),
+    [
+        (fdl.Config(Ignores, size=3, forgotten=4), "forgotten", "Ignores"),
+        (fdl.Config(Keeps, never_looked_at=1, looked_at=2), "never_looked_at", "Keeps"),
+        ([fdl.Config(counts, number=2, unused=1)], "[0].unused", "counts"),
+    ],
+)
+def test_what_is_never_read_is_named(root: Any, name: str, owner: str) -> None:
+    assert unused_arguments(root) == [f"{name} is set, but {owner} never reads it."]
 
 
 @pytest.mark.parametrize(
     "root",
     [
+        fdl.Config(Ignores, size=3),
         fdl.Config(Inherits, mine=3, never_looked_at=2),  # open-ended: unknown from outside
         fdl.Config(nn.Linear, 3, out_features=4, bias=False),
         fdl.Config(dict, a=1),
     ],
-    ids=["kwargs", "torch", "builtin"],
+    ids=["default", "kwargs", "torch", "builtin"],
 )
 def test_what_cannot_be_known_is_taken_to_be_read(root: fdl.Config) -> None:
     assert unused_arguments(root) == []

@@ -10,6 +10,7 @@ import torch
 
 from fidgpt.graph import ConfigError, read_value
 
+from .edited import message_of
 from .parts import Color, Square
 
 
@@ -22,89 +23,58 @@ class Sizes(TypedDict):
 
 READ = [
     ("3", int, 3),
-    (" 3 ", int, 3),
     ("-1", int, -1),
-    ("+1", int, 1),
     ("1e3", int, 1000),
-    ("3.0", int, 3),
     ("2**10", int, 1024),
     ("1_024", int, 1024),
-    ("0x10", int, 16),
     ("2*(3+4)", int, 14),
     ("7//2", int, 3),
-    ("6/2", int, 3),
     ("-2**2", int, -4),
-    ("3", float, 3.0),
     ("-1e-4", float, -1e-4),
     ("1/3", float, 1 / 3),
     ("inf", float, math.inf),
-    ("-inf", float, -math.inf),
     (".5", float, 0.5),
-    ("3", int | float, 3),
     ("3.0", int | float, 3.0),
     ("true", bool, True),
-    ("True", bool, True),
     ("FALSE", bool, False),
     ("None", int | None, None),
-    ("null", int | None, None),
     ("none", str | None, None),
-    ("abc", str, "abc"),
     ("abc", str | None, "abc"),
     ("'abc'", str, "abc"),
-    ('"abc"', str | None, "abc"),
     ("'None'", str | None, "None"),
     ("a, b", str, "a, b"),
-    ("it's", str, "it's"),
     ("def ", str, "def "),
     ("3", str, "3"),
-    ("3", str | None, "3"),
-    ("true", str | None, "true"),
     ("a#b", str | None, "a#b"),
-    ("(a)", str | None, "(a)"),
-    ("a,b", str | None, "a,b"),
     ("", str, ""),
-    ("ünïcödé → 字", str, "ünïcödé → 字"),
+    ("1e-400", int | str, "1e-400"),
+    ("'a\nb'", str, "a\nb"),
     (r"C:\data", str, r"C:\data"),
     ("1,2", tuple[int, int], (1, 2)),
     ("[1,2]", tuple[int, int], (1, 2)),
-    ("(0.9, 1)", tuple[float, float], (0.9, 1.0)),
-    ("1,2", list[int], [1, 2]),
     ("(1,)", list[int], [1]),
     ("[]", list[int], []),
-    ("[1e3, 2]", list[int], [1000, 2]),
     ("a,b", list[str], ["a", "b"]),
     ("['def ', 'class ']", Sequence[str], ["def ", "class "]),
     ("[1, [2]]", list[Any], [1, [2]]),
     ("{'a': 1}", dict[str, float], {"a": 1.0}),
-    ("{a: 1}", dict[str, int], {"a": 1}),
     ("a", Literal["a", "b"], "a"),
-    ("'a'", Literal["a", "b"], "a"),
-    ("2", Literal[1, 2], 2),
-    ("RED", Color, Color.RED),
     ("BLUE", Color | None, Color.BLUE),
     ("data/text.txt", pathlib.Path, pathlib.Path("data/text.txt")),
     ("data/text.txt", str | pathlib.Path, "data/text.txt"),
     ("[RED, BLUE]", list[Color], [Color.RED, Color.BLUE]),
     ("RED,'BLUE'", list[Color] | None, [Color.RED, Color.BLUE]),
-    ("[RED]", tuple[Color, ...], (Color.RED,)),
     ("(RED, 1e2)", tuple[Color, int], (Color.RED, 100)),
     ("{a: RED, 'b, c': Color.BLUE}", dict[str, Color], {"a": Color.RED, "b, c": Color.BLUE}),
     ("{RED: 1}", dict[Color, float], {Color.RED: 1.0}),
     ("{1e3: 1, 2**4: 1/2}", dict[int, float], {1000: 1.0, 16: 0.5}),
-    ("[a, b]", list[Literal["a", "b"]], ["a", "b"]),
     ("[bfloat16, torch.half]", Sequence[torch.dtype], [torch.bfloat16, torch.half]),
     ("[a/b.txt, 'c d']", list[pathlib.Path], [pathlib.Path("a/b.txt"), pathlib.Path("c d")]),
-    ("[a b, c]", list[str], ["a b", "c"]),
     ("{x: 1e1, y: z}", Sizes, {"x": 10, "y": "z"}),
-    ("'RED'", Color, Color.RED),
     ("'a b'", pathlib.Path, pathlib.Path("a b")),
     ("1e3", Any, 1000.0),
-    ("abc", Any, "abc"),
     ("a.b", Any, "a.b"),
-    ("...", Any, "..."),
-    ("1j", Any, "1j"),
     ("{[1]: 2}", Any, "{[1]: 2}"),
-    ("nan", Any, "nan"),
     ("os.system('ls')", Any, "os.system('ls')"),
 ]
 
@@ -113,45 +83,29 @@ DTYPES = [("bfloat16", torch.bfloat16), ("torch.float32", torch.float32), ("half
 REFUSED = [
     ("1.5", int),
     ("abc", int),
-    ("true", int),
     ("None", int),
     ("", int),
-    ("1 2", int),
-    ("½", int),
     ("٣", int),
-    ("~3", int),
-    ("1j", int),
     ("7 % 2", int),
     ("'a' * 9", int),
     ("1/0", float),
     ("1e23", int),  # as a float it is another number
-    ("1e400", float),
     ("1e300 * 1e300", float),
-    ("10.0**400", float),
     ("nan", float),
-    ("9" * 400, float),
     ("9" * 5000, int),
     ("9**9**9", int),
     ("(2**64)**64", int),
     ("2**-99999", float),
     ("(-8)**0.5", float),
     ("1", bool),
-    ("yes", bool),
-    ("c", Literal["a", "b"]),
-    ("GREEN", Color),
     ("a", Sequence[str]),
     ("(1, 2, 3)", tuple[int, int]),
-    ("{1: 2}", dict[str, int]),
     ("Square", Square | None),
     ("print", Callable[..., Any]),
     ("RED", list[Color]),
     ("[RED, GREEN]", list[Color]),
-    ("(RED)", tuple[Color, ...]),
     ("(RED, 1, 2)", tuple[Color, int]),
-    ("{1: RED}", dict[str, Color]),
-    ("{a: 1}", dict[int, float]),
     ("{1: x}", dict[int, float]),
-    ("{x: y}", Sizes),
     ("{y: a}", Sizes),
     ("{x: 1, z: 2}", Sizes),
     ("[Square(2)]", list[Any]),
@@ -159,7 +113,6 @@ REFUSED = [
     ("__import__('os').system('ls')", int),
     ("\0", int),
     ("[" * 10_000, int),
-    ("-" * 10_000 + "1", int),
     ("1+" * 10_000 + "1", int),
     ("lambda: 0", Callable[..., Any]),
 ]
@@ -178,23 +131,21 @@ def test_a_dtype_by_its_name(text: str, dtype: torch.dtype) -> None:
     assert read_value(text, torch.dtype | None) is dtype
 
 
-def test_no_dtype() -> None:
-    with pytest.raises(ConfigError, match="'bfloat6' is not a dtype. Did you mean bfloat16"):
-        read_value("bfloat6", torch.dtype)
-
-
 @pytest.mark.parametrize(("text", "hint"), REFUSED, ids=[text[:12] for text, _ in REFUSED])
 def test_refused(text: str, hint: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_value(text, hint)
-    assert len(str(caught.value)) < 200
+    assert len(message_of(lambda: read_value(text, hint))) < 200
 
 
 @pytest.mark.parametrize(
     ("text", "hint", "message"),
     [
-        ("1.5", int, "'1.5' is not an int."),
         ("c", Literal["red", "blue"], "'c' is not Literal['red', 'blue']. There are blue, red."),
+        ("blue", Color, "'blue' is not a Color. Did you mean BLUE?"),
+        (
+            "bfloat6",
+            torch.dtype,
+            "'bfloat6' is not a dtype. Did you mean bfloat16 or float64 or float16?",
+        ),
         ("rad", Color, "'rad' is not a Color. There are BLUE, RED."),
         ("a", Sequence[str], "'a' is not Sequence[str]. Write ['a']."),
         ("", int, "nothing stands after the '=', and it takes an int."),
@@ -206,14 +157,9 @@ def test_refused(text: str, hint: Any) -> None:
             "'(1, [2, 3)' is not tuple[int, int]. The ( in it stays open.",
         ),
         ("don't (", int, '"don\'t (" is not an int.'),
-        ("9**9**9", int, "'9**9**9' is too large a number."),
         ("1e400", float, "'1e400' is too large a number."),
-        ("1e400", Any, "'1e400' is too large a number."),
         ("1e-400", float, "'1e-400' is too small a number: as a float it would be 0.0."),
-        ("-1e-400", Any, "'-1e-400' is too small a number: as a float it would be 0.0."),
-        ("10**-400", float, "'10**-400' is too small a number: as a float it would be 0.0."),
         ("1e-200**2", float, "'1e-200**2' is too small a number: as a float it would be 0.0."),
-        ("1e-200/1e200", Any, "'1e-200/1e200' is too small a number: as a float it would be 0.0."),
         ("[1e-400]", list[float], "'[1e-400]' is too small a number: as a float it would be 0.0."),
         (
             "Square",
@@ -224,23 +170,12 @@ def test_refused(text: str, hint: Any) -> None:
     ],
 )
 def test_messages(text: str, hint: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_value(text, hint)
-    assert str(caught.value) == message
+    assert message_of(lambda: read_value(text, hint)) == message
 
 
 @pytest.mark.parametrize("text", ["0", "0.0", "-0.0", "0e5", "0e-400", "0_0.0", "0*1e-9", "1-1.0"])
 def test_a_zero_that_is_written_as_one_is_read(text: str) -> None:
     assert read_value(text, float) == 0
-
-
-def test_a_text_may_look_like_a_number_that_is_too_small() -> None:
-    assert read_value("1e-400", str) == "1e-400"
-    assert read_value("1e-400", int | str) == "1e-400"
-
-
-def test_a_quoted_text_may_have_several_lines() -> None:
-    assert read_value("'a\nb'", str) == "a\nb"
 
 
 def test_an_enum_member_with_its_class() -> None:
@@ -249,11 +184,6 @@ def test_an_enum_member_with_its_class() -> None:
     for text in ("Colour.BLUE", "olor.BLUE"):
         with pytest.raises(ConfigError, match=f"'{text}' is not a Color"):
             read_value(text, Color)
-
-
-def test_a_name_written_otherwise_is_suggested() -> None:
-    with pytest.raises(ConfigError, match="'blue' is not a Color. Did you mean BLUE?"):
-        read_value("blue", Color)
 
 
 def test_a_path_where_its_own_kind_is_asked() -> None:

@@ -1,22 +1,12 @@
 """The walk over a graph, and that its size, depth and sharing cost no more than they must."""
 
-import copy
-import time
-from collections.abc import Callable
-from typing import Any
-
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, bind, build, check, clone, dump, fingerprint, nodes, outline
+from fidgpt.graph import ConfigError, bind, build, nodes
 
-from .parts import Outer, Part, Width, holding, pair
-
-EVERYTHING = [nodes, clone, check, bind, outline, dump, fingerprint]
-
-
-def paths(root: Any) -> list[str]:
-    return [node.path for node in nodes(root)]
+from .edited import message_of
+from .parts import Outer, Part, Width, pair
 
 
 def diamonds(levels: int) -> fdl.Config:
@@ -56,32 +46,15 @@ def test_a_path_is_the_one_that_a_reader_meets_first() -> None:
     assert node.is_shared
 
 
-def test_paths_are_those_that_one_types() -> None:
-    cfg = fdl.Config(Outer, child={"a b": [fdl.Config(Part, 1)]}, other=(fdl.Config(Part, 2),))
-    assert set(paths(cfg)) == {"", "child", "child['a b']", "child['a b'][0]", "other", "other[0]"}
-
-
 def test_a_part_that_contains_itself_is_refused_with_its_place() -> None:
     cfg = fdl.Config(Outer, child=[fdl.Config(Part, 1)])
     cfg.child[0].other = {"again": cfg.child}
-    with pytest.raises(ConfigError) as caught:
-        nodes(cfg)
-    assert str(caught.value).startswith("child (list) contains itself, at child[0].other['again']:")
+    assert message_of(lambda: nodes(cfg)).startswith(
+        "child (list) contains itself, at child[0].other['again']:"
+    )
     cfg.child = cfg
     with pytest.raises(ConfigError, match=r"^the root \(Outer\) contains itself, at child:"):
         nodes(cfg)
-
-
-@pytest.mark.parametrize("function", [*EVERYTHING, build])
-def test_a_graph_with_a_billion_paths_is_as_large_as_its_nodes(
-    function: Callable[[Any], Any],
-) -> None:
-    function(diamonds(30))
-
-
-@pytest.mark.parametrize("function", EVERYTHING)
-def test_depth_is_no_limit(function: Callable[[Any], Any]) -> None:
-    function(chain(1000))
 
 
 def test_a_deep_chain_inherits_to_its_end() -> None:
@@ -91,12 +64,5 @@ def test_a_deep_chain_inherits_to_its_end() -> None:
     assert part.width == 3
 
 
-def test_the_cost_of_many_nodes() -> None:
-    """In processor time, against a copy of the same graph: 3 times as much was measured."""
-    leaves = [fdl.Config(Part, width=Width.new()) for _ in range(4000)]
-    cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(holding, leaves))
-    begin = time.process_time()
-    copy.deepcopy(cfg)
-    middle = time.process_time()
-    check(bind(cfg))
-    assert time.process_time() - middle < 10 * (middle - begin)
+def test_a_graph_with_a_billion_paths_is_built() -> None:
+    build(diamonds(30))
