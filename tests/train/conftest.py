@@ -1,11 +1,13 @@
 """The smallest whole run, for tests of training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import pytest
+import torch
+from forked import run_ranks
 from harmed import Run
 
 from fidgpt.compose.runs import build_trainer
@@ -36,6 +38,28 @@ def train(tmp_path: Path) -> Callable[..., list[Row]]:
         return read_rows(tmp_path / name / "metrics.jsonl")
 
     return run
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors only wait for the other threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def on_two_processes() -> Callable[..., list[Any]]:
+    """Does a task of `two_processes.py` in a folder; returns what each process leaves."""
+
+    def leave(task: str, path: Path, *arguments: str) -> list[Any]:
+        path.mkdir(exist_ok=True)
+        script = Path(__file__).with_name("two_processes.py")
+        run_ranks(2, script, task, path, *arguments, folder=path)
+        return [torch.load(path / f"rank{rank}.pt") for rank in (0, 1)]
+
+    return leave
 
 
 @pytest.fixture

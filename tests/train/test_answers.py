@@ -85,7 +85,7 @@ def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, trai
     cfg.samples.num_tokens = 8
     rows = train(cfg, "writing")
     written = {row["step"]: row.pop("samples") for row in rows if "samples" in row}
-    assert [*written] == [4, 8]  # the last ones, after step 10, are said and no row's
+    assert [*written] == [4, 8]  # the last ones, after step 10, are printed and in no row
     assert all(text.startswith("def ") and len(text) > 4 for text, _ in written.values())
     assert written[4] != written[8]
     assert [row["loss"] for row in rows] == [row["loss"] for row in plain]

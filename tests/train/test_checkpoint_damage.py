@@ -14,6 +14,7 @@ from torch import nn
 
 from fidgpt.train.checkpoints import CheckpointError, Checkpoints, manifest, newest_good
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 FILES = (
     "manifest.json",
     "model.safetensors",
@@ -22,15 +23,6 @@ FILES = (
     "optimizer.json",
 )
 CHECKPOINTS = Checkpoints(every=100, keep_last=3)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small only wait for the other threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make(size: int = 64) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -1,4 +1,4 @@
-"""A new run begins with what it asks of another one, and says what that was."""
+"""A new run starts from the weights of another one, and prints which."""
 
 from pathlib import Path
 from typing import Any
@@ -122,14 +122,14 @@ def test_other_number_formats_are_rounded(run: Path) -> None:
         ({"step": 3}, "holds no step 3; it holds 1, 2.\nThe newest good .* 2: use .* step=2$"),
     ],
 )
-def test_what_cannot_be_had_is_named(run: Path, arguments: dict[str, Any], message: str) -> None:
+def test_missing_weights_are_named(run: Path, arguments: dict[str, Any], message: str) -> None:
     model = filled(0.0)
     with pytest.raises(CheckpointError, match=message):
         initial_weights(model, run, **arguments)
     assert values(model) == [0.0, 0.0, 0.0]
 
 
-def test_other_shapes_are_all_named_with_both(run: Path) -> None:
+def test_all_mismatched_shapes_are_named(run: Path) -> None:
     model = filled(0.0, width=5)
     with pytest.raises(CheckpointError) as error:
         initial_weights(model, run)

@@ -1,7 +1,7 @@
 """Which checkpoints are saved and kept, on the disk and in a mirror."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fidgpt.train.checkpoints.retention import BEST, REGULAR, TEMPORARY, Saved, 
 
 
 class Clock:
-    """Tells the seconds that it was set to."""
+    """Returns the seconds that it was set to."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -104,7 +104,7 @@ def test_the_best_stays_besides_the_last(tmp_path: Path) -> None:
     assert (notes["reasons"], notes["metrics"]) == ([BEST], {"validation/loss": 1.0})
 
 
-def test_no_number_is_never_the_best() -> None:
+def test_nan_is_never_the_best() -> None:
     saved = [Saved(1, [REGULAR], {"loss": 2.0}), Saved(2, [BEST], {"loss": float("nan")})]
     assert policy.best_of(saved, KeepBest("loss")) == saved[0]
     assert policy.best_of([Saved(1)], KeepBest("loss")) is None
@@ -124,7 +124,7 @@ def test_no_number_is_never_the_best() -> None:
         ),
     ],
 )
-def test_numbers_that_make_no_sense(make: Any, message: str) -> None:
+def test_invalid_numbers_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -145,13 +145,18 @@ def storage() -> Iterator[Any]:
         system.rm("/bucket", recursive=True)
 
 
-def checkpoints(
-    url: str = URL,
-    *,
-    keep_last: int = 2,
-    keep: Sequence[KeepEvery] = (),
-) -> Checkpoints:
-    return Checkpoints(every=1, keep_last=keep_last, keep=keep, mirror=Mirror(url))
+@pytest.fixture
+def break_storage(storage: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has a method of the store fail from now on."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("no route")
+
+    return lambda method: monkeypatch.setattr(type(storage), method, refuse)
+
+
+def checkpoints(url: str = URL, *, keep: Sequence[KeepEvery] = ()) -> Checkpoints:
+    return Checkpoints(every=1, keep_last=2, keep=keep, mirror=Mirror(url))
 
 
 def parts(value: float = 0.0) -> dict[str, Any]:
@@ -215,45 +220,29 @@ def test_a_damaged_copy_is_refused(tmp_path: Path, storage: Any) -> None:
         checkpoints().restore(tmp_path / "new", **parts())
 
 
+@pytest.mark.parametrize("by", ["the next checkpoint", "the end of the run"])
 def test_a_failed_copy_is_reported_and_retried(
+    by: str,
     tmp_path: Path,
     storage: Any,
+    break_storage: Callable[[str], None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise ConnectionError("no route")
-
-    saver = checkpoints()
-    with monkeypatch.context() as broken:
-        broken.setattr(type(storage), "put_file", refuse)
-        save(saver, tmp_path, 1)
-    assert newest_good(tmp_path) == 1
-    assert capsys.readouterr().err.splitlines() == [
-        f"warning: step 1 was not copied to {URL} (ConnectionError: no route); it is complete "
-        f"in {tmp_path}, and copying is retried with the next checkpoint."
-    ]
-    save(saver, tmp_path, 2)
-    assert there(storage) == ["step_00000001", "step_00000002"]
-
-
-def test_a_run_that_ends_tries_again_to_copy_its_last_checkpoint(
-    tmp_path: Path,
-    storage: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no route")
-
     saver = checkpoints()
     with saver.finishing():
+        break_storage("put_file")
         save(saver, tmp_path, 1)
-        with monkeypatch.context() as broken:
-            broken.setattr(type(storage), "put_file", refuse)
+        assert newest_good(tmp_path) == 1
+        assert capsys.readouterr().err.splitlines() == [
+            f"warning: step 1 was not copied to {URL} (ConnectionError: no route); it is complete "
+            f"in {tmp_path}, and copying is retried with the next checkpoint."
+        ]
+        monkeypatch.undo()
+        if by == "the next checkpoint":
             save(saver, tmp_path, 2)
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    assert storage.exists("/bucket/run/step_00000002/manifest.json")
+            assert there(storage) == ["step_00000001", "step_00000002"]
+    assert storage.exists("/bucket/run/step_00000001/manifest.json")
 
 
 def test_a_new_run_deletes_no_copies_of_another(tmp_path: Path, storage: Any) -> None:
@@ -267,7 +256,7 @@ def test_a_new_run_deletes_no_copies_of_another(tmp_path: Path, storage: Any) ->
 
 
 @pytest.mark.parametrize("url", ["", "3", "copies/first"])
-def test_a_folder_that_would_depend_on_where_one_is_is_refused(url: str) -> None:
+def test_a_relative_path_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="must be a URL"):
         Mirror(url)
 
@@ -294,7 +283,7 @@ def test_the_files_of_the_run_come_back_with_it(tmp_path: Path) -> None:
     Mirror(URL).restore_run(run)  # another process of the same run
 
 
-def test_what_is_no_copy_of_a_run_is_not_brought(tmp_path: Path, storage: Any) -> None:
+def test_only_a_copy_of_a_run_is_restored(tmp_path: Path, storage: Any) -> None:
     with pytest.raises(CheckpointError, match=f"{URL} holds no copy of a run"):
         Mirror(URL).restore_run(tmp_path / "new")
     save(checkpoints(), identified(tmp_path / "run", "first"), 1)
@@ -322,17 +311,10 @@ def test_a_mirror_that_comes_later_deletes_no_copies_of_another(
 
 
 def test_a_run_goes_on_while_its_storage_is_away(
-    tmp_path: Path,
-    storage: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, break_storage: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     save(checkpoints(), tmp_path, 1)
-
-    def refuse(*_: object, **options: object) -> None:
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr(type(storage), "ls", refuse)
+    break_storage("ls")
     checkpoints().fetch(tmp_path, step=None)
     assert capsys.readouterr().err.splitlines() == [
         f"warning: {URL} cannot be reached (ConnectionError: no route); the next checkpoint tries "

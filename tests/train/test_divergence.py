@@ -19,7 +19,6 @@ from fidgpt.train import (
     Samples,
     SkipDiverged,
     SkipOutliers,
-    Stateful,
     Trainer,
 )
 from fidgpt.train.state import TrainState
@@ -43,7 +42,7 @@ def judged(guard: Guard, seen: list[tuple[float, float]]) -> list[Decision]:
 
 
 @pytest.mark.parametrize(("window", "num_deviations"), [(2, 1.0), (8, 2.0), (16, 6.0)])
-def test_a_step_is_left_out_if_it_exceeds_mean_and_deviations(
+def test_a_step_is_skipped_if_it_exceeds_mean_and_deviations(
     window: int, num_deviations: float
 ) -> None:
     seen = numbers(200)
@@ -60,20 +59,7 @@ def test_a_step_is_left_out_if_it_exceeds_mean_and_deviations(
     assert {*found} == {APPLY, SKIP} or num_deviations == 6
 
 
-@pytest.mark.parametrize("stop", range(0, 40, 7))
-def test_a_window_goes_on_as_if_nobody_had_stopped_it(stop: int) -> None:
-    seen = numbers(40, seed=3)
-    whole = SkipOutliers(window=6, num_deviations=1.5)
-    expected = judged(whole, seen)
-    before, after = (SkipOutliers(window=6, num_deviations=1.5) for _ in range(2))
-    first = judged(before, seen[:stop])
-    assert isinstance(after, Stateful)
-    after.load_state_dict(before.state_dict())
-    assert first + judged(after, seen[stop:]) == expected
-    assert after.state_dict() == whole.state_dict()
-
-
-def test_so_many_in_a_row_are_left_out_and_no_more() -> None:
+def test_only_so_many_steps_in_a_row_are_skipped() -> None:
     policy = SkipDiverged(most=2)
     messages = [policy(is_finite=finite) for finite in (True, False, False, True, False, False)]
     assert messages == [APPLY, SKIP, SKIP, APPLY, SKIP, SKIP]
@@ -82,7 +68,7 @@ def test_so_many_in_a_row_are_left_out_and_no_more() -> None:
     assert other(is_finite=False) is Decision.ABORT
 
 
-def test_a_run_goes_back_so_often_and_reads_on_after_the_batch_that_did_harm() -> None:
+def test_a_rollback_continues_after_the_harmful_batch() -> None:
     policy = RollBack(most=2, skip_batches=5)
     assert policy(is_finite=True) is APPLY
     for step, to, shift in [(40, 30, 15), (33, 30, 23)]:
@@ -107,7 +93,7 @@ def test_a_run_goes_back_and_reads_other_batches(run: Run) -> None:
     assert all(math.isfinite(row["grad_norm"]) for row in rows)
 
 
-def test_a_run_that_goes_back_before_a_part_came_lets_it_begin_anew(run: Run) -> None:
+def test_a_rollback_to_before_a_part_was_added_resets_it(run: Run) -> None:
     run.train()
     run.forget_after(4)
     run.cfg.checkpoints.every = 100
@@ -122,7 +108,7 @@ def test_a_run_that_goes_back_before_a_part_came_lets_it_begin_anew(run: Run) ->
     assert run.last.shift == 4
 
 
-def test_a_checkpoint_that_a_signal_left_changes_no_way_back(run: Run) -> None:
+def test_a_checkpoint_saved_on_a_signal_is_no_rollback_target(run: Run) -> None:
     goes_back(run)
     whole = run.train()
     run.forget_after(2)
@@ -131,7 +117,7 @@ def test_a_checkpoint_that_a_signal_left_changes_no_way_back(run: Run) -> None:
     assert run.train(resume=True) == whole
 
 
-def test_a_run_without_a_checkpoint_or_a_try_left_ends_with_a_report(run: Run) -> None:
+def test_a_run_without_a_checkpoint_or_attempt_left_ends_with_a_report(run: Run) -> None:
     fiddlers.use_roll_back(run.cfg, most=1)
     run.harm.factors = {0: math.nan}
     with pytest.raises(RunError, match="step 1 diverged(.|\n)*no good checkpoint to go back to"):
@@ -161,7 +147,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_sampled(run: Run, eve
     assert not [*run.path.glob("checkpoints/step_*")]
 
 
-def test_what_is_measured_counts_in_a_step_that_is_left_out_too(
+def test_a_skipped_step_is_still_checked_by_its_evaluation(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fiddlers.use_divergence_skip(run.cfg)
@@ -174,7 +160,7 @@ def test_what_is_measured_counts_in_a_step_that_is_left_out_too(
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["measured", "saved"])
-def test_a_run_goes_back_from_weights_that_are_no_numbers(
+def test_a_run_rolls_back_from_weights_that_are_not_finite(
     run: Run, is_seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fiddlers.use_roll_back(run.cfg)

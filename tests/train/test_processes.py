@@ -1,4 +1,4 @@
-"""Runs as processes: killed, told to stop, restarted, and sharing the work."""
+"""Runs as processes: killed, stopped, restarted, and sharing the work."""
 
 import os
 import random
@@ -35,47 +35,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return _losses(path)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_killed_at_a_random_step_and_resumed_every_loss_is_the_same(whole, tmp_path, seed):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_run_ended_by_a_signal_resumes_exactly(whole, tmp_path, number):
     path = tmp_path / "run"
     process = _start(*LONG, f"--run_dir={path}")
-    kill_at = random.Random(seed).randrange(4, STEPS - 4)
-    _wait_for_step(process, path, kill_at)
-    process.kill()
-    process.communicate()
-    assert len(read_rows(path / "metrics.jsonl")) < STEPS
-    _finish(tmp_path, f"--resume={path}")
-    assert _losses(path) == whole
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_ends_the_step_saves_and_prints_how_to_resume(whole, tmp_path, number):
-    path = tmp_path / "run"
-    process = _start(*LONG, f"--run_dir={path}")
-    _wait_for_step(process, path, 4)
+    _wait_for_step(process, path, random.Random(number).randrange(4, STEPS - 4))
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert f"--resume={path}" in " ".join(output.split())
-    assert newest_good(path) == read_rows(path / "metrics.jsonl")[-1]["step"]
-    _finish(tmp_path, f"--resume={path}")
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert f"--resume={path}" in " ".join(output.split())
+        assert newest_good(path) == read_rows(path / "metrics.jsonl")[-1]["step"]
+    assert len(read_rows(path / "metrics.jsonl")) < STEPS
+    if number == signal.SIGKILL:
+        again = [*LONG, f"--run_dir={path}", "--auto_resume"]
+        _finish(tmp_path, *again)
+        other = _start(*again, "--config=set:seed=1")
+        output, _ = other.communicate(timeout=60)
+        assert (other.returncode, "holds a run of another config" in output) == (2, True), output
+    else:
+        _finish(tmp_path, f"--resume={path}")
     assert _losses(path) == whole
 
 
-def test_the_same_command_again_goes_on(whole, tmp_path):
-    again = [*LONG, f"--run_dir={tmp_path}/run", "--auto_resume"]
-    process = _start(*again)
-    _wait_for_step(process, tmp_path / "run", 4)
-    process.kill()
-    process.communicate()
-    _finish(tmp_path, *again)
-    assert _losses(tmp_path / "run") == whole
-    other = _start(*again, "--config=set:seed=1")
-    output, _ = other.communicate(timeout=60)
-    assert (other.returncode, "holds a run of another config" in output) == (2, True), output
-
-
-def test_torchrun_brings_a_run_back_that_lost_a_process(tmp_path):
+def test_torchrun_restarts_a_run_that_lost_a_process(tmp_path):
     """The first start of the run dies in its sixth step; the second one ends it."""
     path = tmp_path / "run"
     script = Path(__file__).with_name("dies_once.py")
@@ -95,22 +80,11 @@ def test_torchrun_brings_a_run_back_that_lost_a_process(tmp_path):
     assert _losses(path) == pytest.approx(_losses(tmp_path / "one"), rel=1e-2)
 
 
-def test_two_processes_train_as_one(tmp_path):
-    script = Path(__file__).with_name("two_processes.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    done = subprocess.run(
-        [*torchrun, script, tmp_path],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_two_processes_train_as_one(tmp_path, on_two_processes):
+    first, second = on_two_processes("plain", tmp_path)
     debug = ["--config=config:debug", "--config=fiddler:use_float32"]
     _finish(tmp_path, *debug, f"--run_dir={tmp_path}/one")
     assert _losses(tmp_path / "two") == pytest.approx(_losses(tmp_path / "one"), rel=1e-5)
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
     assert torch.equal(torch.cat([first["tokens"], second["tokens"]], dim=1), first["whole"])
     assert torch.equal(first["table"], second["table"])
     assert first["tied"] and second["tied"]

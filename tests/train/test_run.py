@@ -32,12 +32,10 @@ def test_a_run_directory_is_made_once_with_its_texts(tmp_path):
         run.create()
 
 
-def test_what_is_no_run_is_not_offered_to_go_on_with(tmp_path):
+def test_a_path_that_is_not_a_run_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "file").touch()
-    for name in ("link", "file"):
-        with pytest.raises(RunError, match="exists already and is not a run: name another"):
-            RunDirectory(tmp_path / name, texts={}).create()
+    with pytest.raises(RunError, match="exists already and is not a run: name another"):
+        RunDirectory(tmp_path / "link", texts={}).create()
 
 
 def test_what_prevents_a_run_directory_is_reported_early(tmp_path, monkeypatch):
@@ -155,7 +153,7 @@ def test_metrics_that_cannot_be_written_end_the_run_with_one_reason(tmp_path):
 
 
 @pytest.mark.parametrize("line", [b"5", b"{}", b'{"step": "2"}', b"\xff\xfe", b"\0\0\0"])
-def test_a_line_that_makes_no_sense_costs_no_other_row(tmp_path, line, capsys):
+def test_a_damaged_line_costs_no_other_row(tmp_path, line, capsys):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n{"step": 4}\n{"st')
     assert read_rows(path) == [{"step": 1}, {"step": 3}, {"step": 4}]
@@ -169,7 +167,7 @@ def test_a_line_that_makes_no_sense_costs_no_other_row(tmp_path, line, capsys):
     assert messages.count("has no rows of 1 of the 3 steps so far") == 2
 
 
-def test_a_row_of_no_numbers_is_strict_json_and_read_as_it_was(tmp_path):
+def test_rows_with_nan_are_strict_json_and_read_back(tmp_path):
     tracker = JSONLines()
     tracker.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
     tracker.log({"step": 1, "loss": math.nan, "grad_norm": math.inf, "change": -math.inf})
@@ -180,7 +178,7 @@ def test_a_row_of_no_numbers_is_strict_json_and_read_as_it_was(tmp_path):
     assert math.isnan(row["loss"]) and (row["grad_norm"], row["change"]) == (math.inf, -math.inf)
 
 
-def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
+def test_the_console_shows_the_run_and_its_progress(tmp_path, capsys):
     with tracking(tmp_path, Console(), step=4) as trackers:
         trackers.log(metrics_row(5))
         trackers.log({**metrics_row(10), "validation/loss": 1.5, "validation/bits_per_byte": 2.25})
@@ -198,7 +196,7 @@ def test_the_console_tells_what_runs_and_how_far_it_is(tmp_path, capsys):
         assert words in printed
 
 
-def test_signals_are_wishes_and_the_second_interrupt_is_an_order():
+def test_a_signal_requests_a_stop_and_a_second_interrupt_forces_it():
     with StopSignals() as stop:
         assert stop.received is None and stop.agreed(lambda own: own) is None
         assert stop.agreed(lambda own: max(own, signal.SIGTERM)) == signal.SIGTERM  # another's
@@ -241,7 +239,7 @@ def edited(path: Path) -> None:
 
 
 @pytest.mark.parametrize("takes", [Path.unlink, lambda path: path.replace(f"{path}.1"), edited])
-def test_metrics_that_are_taken_away_during_the_run_are_written_anew(tmp_path, capsys, takes):
+def test_metrics_that_are_removed_during_the_run_are_rewritten(tmp_path, capsys, takes):
     path = tmp_path / "metrics.jsonl"
     with tracking(tmp_path, JSONLines()) as trackers:
         trackers.log(metrics_row(1))
@@ -272,7 +270,7 @@ def test_metrics_that_are_cut_during_the_run_go_on_with_whole_rows(tmp_path, cap
     ]
 
 
-def test_metrics_of_a_folder_that_is_gone_are_not_written_anew(tmp_path):
+def test_metrics_of_a_removed_folder_are_not_rewritten(tmp_path):
     run = RunDirectory(tmp_path / "run", texts={})
     run.create()
     with tracking(run, JSONLines()) as trackers:
@@ -326,7 +324,7 @@ def test_the_bar_keeps_its_numbers_below_what_others_print(tmp_path, monkeypatch
     assert shown.index("* logged 5") < shown.index("words after 5") < shown.index("* logged 6")
 
 
-def test_what_is_left_is_known_where_a_step_takes_minutes():
+def test_the_time_left_is_known_where_a_step_takes_minutes():
     bar, now = progress_bar(RichConsole(file=io.StringIO())), 0.0
     bar.get_time = lambda: now
     task = bar.add_task("", total=10, completed=4, numbers="")
@@ -336,7 +334,7 @@ def test_what_is_left_is_known_where_a_step_takes_minutes():
     assert bar.tasks[0].time_remaining == pytest.approx(3 * 120, abs=1)
 
 
-def test_a_log_tells_what_is_left_at_the_pace_since_the_run_went_on(tmp_path, monkeypatch, capsys):
+def test_a_log_shows_the_time_left_at_the_current_pace(tmp_path, monkeypatch, capsys):
     times = iter([100.0, 130.0, 160.0, 190.0])
     monkeypatch.setattr(console.time, "monotonic", lambda: next(times))
     one = Console()

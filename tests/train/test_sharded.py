@@ -1,4 +1,4 @@
-"""Weights dealt over processes: the numbers of one process, a share of its memory."""
+"""Weights sharded over processes: the numbers of one process, a share of its memory."""
 
 import functools
 from collections.abc import Callable, Mapping

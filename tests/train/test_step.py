@@ -56,7 +56,7 @@ def test_a_part_has_a_norm_of_its_own_and_no_gradients_have_none() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_named(value: float) -> None:
+def test_gradients_that_are_not_finite_are_named(value: float) -> None:
     own = parameters()
     gradient = own[2].grad
     assert gradient is not None
@@ -131,12 +131,12 @@ def test_a_restored_optimizer_is_still_the_one_that_is_moved() -> None:
         ("amsgrad", "'amsgrad' is False, not a number"),
     ],
 )
-def test_what_cannot_be_multiplied_is_refused(name: str, words: str) -> None:
+def test_a_setting_that_is_not_a_number_has_no_schedule(name: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         GroupSchedules(optimizer(), schedule=halves, others={name: halves})
 
 
-def test_meters_say_of_each_group_what_its_step_was() -> None:
+def test_meters_measure_the_step_of_each_group() -> None:
     made = optimizer(torch.optim.SGD)
     groups = made.param_groups
     for group in groups:
@@ -189,7 +189,7 @@ class Blockwise(torch.optim.SGD):
 
 class Forgetful(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
-        raise KeyError("what was never said")
+        raise KeyError("an unknown key")
 
 
 def test_a_run_with_sparse_adam_is_refused_and_leaves_no_directory(
@@ -201,7 +201,7 @@ def test_a_run_with_sparse_adam_is_refused_and_leaves_no_directory(
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_stay_and_those_of_their_size_are_asked_where_small_ones_fail() -> None:
+def test_a_trial_step_keeps_the_weights_and_retries_at_full_size() -> None:
     matrix, vector = nn.Parameter(torch.ones(8, 4)), nn.Parameter(torch.ones(16))
     check_step(Blockwise, groups_of(matrix, nn.Parameter(torch.ones(7, 9)), vector))
     assert matrix.grad is None and torch.equal(matrix, torch.ones(8, 4))
@@ -210,7 +210,7 @@ def test_weights_stay_and_those_of_their_size_are_asked_where_small_ones_fail() 
 
 
 def test_any_failure_is_reported() -> None:
-    with pytest.raises(RunError, match=r"Forgetful cannot step .*: 'what was never said'\. Use"):
+    with pytest.raises(RunError, match=r"Forgetful cannot step .*: 'an unknown key'\. Use"):
         check_step(Forgetful, groups_of(nn.Parameter(torch.ones(2))))
 
 

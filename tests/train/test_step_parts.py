@@ -8,7 +8,6 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
-from forked import run_ranks
 from harmed import NUM_STEPS, Run, differences, goes_back
 from learning import start
 from torch import Tensor
@@ -67,7 +66,7 @@ def batch() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 3])
-def test_tokens_weigh_alike_in_rows_that_are_learned_in_part(micro_batch_size):
+def test_tokens_weigh_the_same_in_partly_masked_rows(micro_batch_size):
     whole, parts = steps(micro_batch_size=None), steps(micro_batch_size=micro_batch_size)
     for _ in range(3):
         one, other = (each.update(batch()) for each in (whole, parts))
@@ -75,7 +74,7 @@ def test_tokens_weigh_alike_in_rows_that_are_learned_in_part(micro_batch_size):
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
 
 
-def test_what_is_not_learned_is_read_and_leaves_no_gradient():
+def test_masked_tokens_are_read_and_leave_no_gradient():
     first, second = steps(micro_batch_size=None), steps(micro_batch_size=None)
     tokens = batch()
     changed = tokens.clone()
@@ -87,7 +86,7 @@ def test_what_is_not_learned_is_read_and_leaves_no_gradient():
     assert first.update(tokens) != second.update(read)
 
 
-def test_a_batch_of_which_nothing_is_learned_moves_nothing_by_its_loss():
+def test_a_fully_masked_batch_has_no_gradient():
     whole = steps(micro_batch_size=2)
     row = whole.update(mask_loss(torch.full((4, 33), 7)))
     assert row["loss"] == 0 and row["grad_norm"] == 0
@@ -106,7 +105,7 @@ class Called(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("precision", [Float32, BFloat16])
-def test_no_number_is_asked_for_between_the_micro_batches(precision):
+def test_micro_batches_do_not_synchronize(precision):
     """An accelerator would have to finish first, and then wait for Python."""
     each = steps(micro_batch_size=1, precision=precision)
 
@@ -156,7 +155,7 @@ def skips(run: Run) -> None:
     run.harm.factors = {3: 1e4, 8: 1e4}
 
 
-def skips_what_is_no_number(run: Run) -> None:
+def skips_not_finite(run: Run) -> None:
     fiddlers.use_divergence_skip(run.cfg, most=2)
     run.harm.factors = {3: math.nan, 5: math.inf, 6: math.nan}
 
@@ -182,6 +181,17 @@ def muon_of_experts(cfg: Any) -> None:
     fiddlers.use_muon(cfg, matrix_scale=2.0)
 
 
+def balanced_experts(cfg: Any) -> None:
+    fiddlers.use_moe(cfg, num_experts=4, ffn_dim=32)
+    fiddlers.use_loss_free_balancing(cfg)
+    cfg.batch_size, cfg.micro_batch_size = 4, 2
+
+
+def narrow_experts(cfg: Any) -> None:
+    balanced_experts(cfg)
+    bfloat16(cfg)
+
+
 def layer_decay(cfg: Any) -> None:
     rule = fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=fdl.Config(LayerDecay, 0.5))
     cfg.groups = fdl.Config(ParameterGroups, [rule])
@@ -203,8 +213,9 @@ def bfloat16(cfg: Any) -> None:
     cfg.precision = fdl.Config(BFloat16)
 
 
-PARTS = [skips, skips_what_is_no_number, goes_back, averages, averages_by_sqrt, decays_less]
-CHANGES = [dropout, accumulation, bfloat16, muon_of_experts, layer_decay, cycles]
+PARTS = [skips, skips_not_finite, goes_back, averages, averages_by_sqrt, decays_less]
+CHANGES = [dropout, accumulation, bfloat16, muon_of_experts, balanced_experts, narrow_experts]
+CHANGES += [layer_decay, cycles]
 CHANGES += [
     getattr(fiddlers, f"use_{name}")
     for name in [
@@ -237,8 +248,8 @@ def test_a_resumed_run_equals_the_run_that_never_stopped(
     assert len({row["loss"] for row in whole}) == NUM_STEPS
 
 
-@pytest.mark.parametrize("use", [skips, skips_what_is_no_number], ids=lambda use: use.__name__)
-def test_a_step_that_is_left_out_changes_nothing_but_the_clock(
+@pytest.mark.parametrize("use", [skips, skips_not_finite], ids=lambda use: use.__name__)
+def test_a_skipped_step_changes_nothing_but_the_step_number(
     run: Run, use: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(run)
@@ -304,35 +315,27 @@ class NumberOf:
 pytestmark = pytest.mark.xdist_group("sharded")
 
 
-def on_two_processes(script: str, path: Path, *arguments: str) -> list[dict[str, Any]]:
-    """What each of them leaves."""
-    path.mkdir(exist_ok=True)
-    run_ranks(2, Path(__file__).with_name(script), path, *arguments, folder=path)
-    return [torch.load(path / f"rank{rank}.pt") for rank in (0, 1)]
-
-
 def test_norms_meters_and_averages_of_sharded_parameters_are_those_of_whole_ones(
-    tmp_path: Path,
+    tmp_path: Path, on_two_processes: Callable[..., list[Any]]
 ) -> None:
-    ranks = on_two_processes("sharded_norms.py", tmp_path)
+    ranks = on_two_processes("norms", tmp_path)
     for found in ranks:
-        sharded_one, whole = found["dealt"], found["whole"]
+        sharded_one, whole = found["sharded"], found["whole"]
         assert sharded_one.keys() == whole.keys()
-        assert sharded_one.pop("spoilt") == whole.pop("spoilt") == ["other"]
+        assert sharded_one.pop("not finite") == whole.pop("not finite") == ["other"]
         assert sharded_one.pop("measured") == pytest.approx(whole.pop("measured"), rel=1e-5)
         for name in whole:
             torch.testing.assert_close(sharded_one[name], whole[name])
     for name in ("total", "one"):
-        assert torch.equal(ranks[0]["dealt"][name], ranks[1]["dealt"][name])
+        assert torch.equal(ranks[0]["sharded"][name], ranks[1]["sharded"][name])
 
 
-def test_what_one_process_suffers_all_of_them_go_back_from(tmp_path: Path) -> None:
+def test_all_processes_roll_back_from_the_divergence_of_one(
+    tmp_path: Path, on_two_processes: Callable[..., list[Any]]
+) -> None:
     shares = ("use_data_parallel", "use_fsdp")
-    found = {
-        share: on_two_processes("two_processes_steps.py", tmp_path / share, share)
-        for share in shares
-    }
-    for first, second in found.values():
+    for share in shares:
+        first, second = on_two_processes("harmed", tmp_path / share, share)
         assert first["guards"] == second["guards"]
         assert first["guards"]["divergence"] == {"shift": 1, "num_roll_backs": 1}
         for name in first["model"]:

@@ -34,7 +34,7 @@ class Service(BackgroundTracker):
         self.broken: str | None = None
         self.hangs = threading.Event()
         self.hangs.set()
-        self.heard: list[tuple[str, int]] = []
+        self.received: list[tuple[str, int]] = []
         self.opened = 0
 
     def open(self, run: RunDescription, journal: Journal) -> str:
@@ -45,14 +45,14 @@ class Service(BackgroundTracker):
 
     def write(self, rows: Sequence[Row]) -> None:
         self._answer()
-        self.heard += [(self.id, row["step"]) for row in rows]
+        self.received += [(self.id, row["step"]) for row in rows]
 
     def close(self) -> None:
         self._answer()
 
     @property
     def steps(self) -> list[int]:
-        return [step for _, step in self.heard]
+        return [step for _, step in self.received]
 
     def _answer(self) -> None:
         self.hangs.wait(20)
@@ -77,13 +77,17 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(aside, name, seconds)
 
 
+def log(trackers: Trackers, *steps: int) -> None:
+    for step in steps:
+        trackers.log(metrics_row(step))
+
+
 def tracked(path: Path, service: Service, steps: Sequence[int], *, changes: Any = ()) -> list[str]:
     """Return what is printed in a run that takes these steps in a directory."""
     recorder = RecordingTracker()
     run = RunDirectory(path, texts={}, changes=changes)
     with tracking(run, recorder, service, step=steps[0] - 1) as trackers:
-        for step in steps:
-            trackers.log(metrics_row(step))
+        log(trackers, *steps)
     return recorder.printed
 
 
@@ -93,39 +97,31 @@ def test_rows_arrive_in_order_and_the_place_is_printed(tmp_path):
     assert service.steps == [*range(1, 51)]
 
 
-def test_a_run_that_goes_on_doubles_no_step_and_continues_the_same_run(tmp_path):
+@pytest.mark.parametrize("changes", [(), [{"path": "seed"}]], ids=["same", "other settings"])
+def test_a_resumed_run_repeats_no_step_unless_its_settings_changed(tmp_path, changes):
     first, second = Service(), Service()
     tracked(tmp_path, first, range(1, 8))
-    tracked(tmp_path, second, range(5, 11))
-    assert second.steps == [8, 9, 10]
-    assert {one for one, _ in first.heard + second.heard} == {first.id}
-
-
-def test_other_settings_from_an_earlier_step_are_another_run(tmp_path):
-    first, second = Service(), Service()
-    tracked(tmp_path, first, range(1, 8))
-    tracked(tmp_path, second, range(5, 11), changes=[{"path": "seed"}])
-    assert second.steps == [*range(5, 11)]
-    assert second.id != first.id
+    tracked(tmp_path, second, range(5, 11), changes=changes)
+    assert second.steps == ([*range(5, 11)] if changes else [8, 9, 10])
+    ids = {one for one, _ in first.received + second.received}
+    assert ids == {first.id, second.id} and len(ids) == (2 if changes else 1)
 
 
 @pytest.mark.parametrize("is_writing", [False, True])
-def test_what_follows_a_way_back_is_another_run_and_holds_every_step_once(tmp_path, is_writing):
+def test_a_rollback_starts_another_tracked_run(tmp_path, is_writing):
     service, recorder = Service(), RecordingTracker()
     with tracking(tmp_path, recorder, service) as trackers:
-        for step in range(1, 6):
-            trackers.log(metrics_row(step))
+        log(trackers, *range(1, 6))
         until(lambda: service.steps == [1, 2, 3, 4, 5])
         first = service.id
         if is_writing:
             service.hangs.clear()
-        for step in (6, 7, 4, 5, 6):
-            trackers.log(metrics_row(step))
+        log(trackers, 6, 7, 4, 5, 6)
         service.hangs.set()
-        until(lambda: (service.id, 6) in service.heard and service.id != first)
+        until(lambda: (service.id, 6) in service.received and service.id != first)
         trackers.log(metrics_row(7))
-    assert [step for one, step in service.heard if one == service.id] == [4, 5, 6, 7]
-    left = [step for one, step in service.heard if one == first]
+    assert [step for one, step in service.received if one == service.id] == [4, 5, 6, 7]
+    left = [step for one, step in service.received if one == first]
     assert left in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7])
     assert recorder.printed == ["the service: look here"]
 
@@ -133,8 +129,7 @@ def test_what_follows_a_way_back_is_another_run_and_holds_every_step_once(tmp_pa
 def test_a_run_killed_after_a_rollback_keeps_no_abandoned_step(tmp_path):
     killed, service = Service(), Service()
     with tracking(tmp_path, JSONLines(), killed) as trackers:
-        for step in range(1, 6):
-            trackers.log(metrics_row(step))
+        log(trackers, *range(1, 6))
         until(lambda: killed.steps == [1, 2, 3, 4, 5])
         killed.broken = "no route to host"
         trackers.log(metrics_row(6))
@@ -148,8 +143,7 @@ def test_a_run_killed_after_a_rollback_keeps_no_abandoned_step(tmp_path):
 def test_rows_that_a_tracker_lacks_are_sent(tmp_path):
     run = RunDirectory(tmp_path, texts={})
     with tracking(run, JSONLines()) as trackers:
-        for step in range(1, 6):
-            trackers.log(metrics_row(step))
+        log(trackers, *range(1, 6))
     service = Service()
     tracked(tmp_path, service, [4, 5, 6])
     assert service.steps == [1, 2, 3, 4, 5, 6]
@@ -181,17 +175,16 @@ def test_a_tracker_that_stays_down_gets_its_rows_when_the_run_is_resumed(tmp_pat
     first.broken = "disk full"
     printed = tracked(tmp_path, first, [1, 2])
     assert printed[-1].startswith("the service never got 2 rows")
-    with Trackers([JSONLines()]) as trackers:  # as if it had listened from the beginning
+    with Trackers([JSONLines()]) as trackers:  # as if it had worked from the start
         trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
-        trackers.log(metrics_row(1))
-        trackers.log(metrics_row(2))
+        log(trackers, 1, 2)
     service = Service()
     tracked(tmp_path, service, [3])
     assert service.steps == [1, 2, 3]
     assert service.id == first.id
 
 
-def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):
+def test_a_removed_directory_is_not_created_again_by_a_tracker(tmp_path):
     class Maker(Service):
         def open(self, run: RunDescription, journal: Journal) -> str:
             (run.path / "service").mkdir(parents=True, exist_ok=True)
@@ -210,7 +203,7 @@ def test_a_directory_that_is_gone_is_not_made_anew_by_a_tracker(tmp_path):
     assert service.steps == [1]
 
 
-def test_a_tracker_that_hangs_holds_nothing_up(tmp_path):
+def test_a_tracker_that_hangs_does_not_block(tmp_path):
     service = Service()
     service.hangs.clear()
     begin = time.monotonic()
@@ -225,8 +218,7 @@ def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_pat
     recorder, service, broken = RecordingTracker(), Service(), Broken(kind("five"))
     run = RunDirectory(tmp_path, texts={})
     with tracking(run, broken, recorder, service, JSONLines()) as trackers:
-        trackers.log(metrics_row(1))
-        trackers.log(metrics_row(2))
+        log(trackers, 1, 2)
     assert [text for text in recorder.printed if "broke" in text] == [
         f"warning: Broken broke ({kind.__name__}: five): the run continues without it."
     ]

@@ -1,32 +1,43 @@
-"""Started by torchrun: trains `debug` on two processes and leaves what the test compares."""
+"""Run by each of two processes: `python two_processes.py TASK FOLDER ...` saves what it returns."""
 
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.fiddlers import use_float32
+from fidgpt.graph import load
 from fidgpt.model import Transformer
+from fidgpt.model.moe import MoE
+from fidgpt.optim import Adafactor, Muon
 from fidgpt.parallel import ParallelError
-from fidgpt.train import RunDirectory, Trainer
+from fidgpt.train import ClipByValue, Ema, RunDirectory, StepMeters, Trainer
+from fidgpt.train.state import TrainState
+from fidgpt.train.step import GradientNorms
+
+HARMFUL = 4  # the number of a batch
 
 
-def main(path: Path) -> None:
-    """Trains into `path`/two; each rank keeps the tokens that it read."""
+def plain(path: Path) -> dict[str, Any]:
+    """Trains `debug` into `path`/two; each rank keeps the tokens that it read."""
     cfg = debug()
-    use_float32(cfg)
+    fiddlers.use_float32(cfg)
     cfg.trackers = cfg.trackers[1:]
     trainer = build_trainer(cfg)
     seen = []
     read = trainer.data.batch
 
-    def remember(step: int, *, rank: int = 0, world_size: int = 1) -> torch.Tensor:
-        batch = read(step, rank=rank, world_size=world_size)
-        seen.append(batch)
-        return batch
+    def remember(step: int, *, rank: int = 0, world_size: int = 1) -> Tensor:
+        seen.append(read(step, rank=rank, world_size=world_size))
+        return seen[-1]
 
     trainer.data.batch = remember
     with trainer.parallel:  # one group for both: a second may find the addresses of the first
@@ -34,14 +45,13 @@ def main(path: Path) -> None:
         trainer.train(RunDirectory(path / "two", texts={}))
     model = trainer.model
     assert isinstance(model, Transformer)
-    left = {
+    return {
         "tokens": torch.stack(seen),
         "whole": torch.stack([read(step) for step in range(cfg.num_steps)]),
         "table": model.embedding.weight.detach(),
         "refused": refused,
         "tied": model.embedding.weight is model.unembedding.weight,
     }
-    torch.save(left, path / f"rank{os.environ['RANK']}.pt")
 
 
 def _refusal_of_disagreement(trainer: Trainer, path: Path) -> str:
@@ -54,5 +64,147 @@ def _refusal_of_disagreement(trainer: Trainer, path: Path) -> str:
     return "it trained"
 
 
+def mixture(path: Path) -> Tensor:
+    """Trains the config of `path`/one into `path`/two; returns the first router's bias."""
+    trainer = build_trainer(load((path / "one" / "config.json").read_text()))
+    trainer.train(RunDirectory(path / "two", texts={}))
+    moe = trainer.model.get_submodule("blocks.0.mlp")
+    assert isinstance(moe, MoE) and moe.router.selection_bias is not None
+    return moe.router.selection_bias.bias
+
+
+def harmed(path: Path, share: str) -> dict[str, Any]:
+    """Trains into `path` by parts of a step, on two of which one does harm."""
+    cfg = debug()
+    fiddlers.use_float32(cfg)
+    if share != "use_data_parallel":
+        getattr(fiddlers, share)(cfg)
+    fiddlers.use_roll_back(cfg)
+    fiddlers.use_skip_step(cfg)
+    fiddlers.use_ema(cfg, beta=0.5)
+    fiddlers.use_step_meters(cfg, every=3)
+    cfg.trackers, cfg.samples = cfg.trackers[1:], None
+    cfg.num_steps, cfg.checkpoints.every = 7, 2
+    made = build_trainer(cfg)
+    read, setup = made.data.batch, made.setup
+    kept: list[TrainState] = []
+
+    def batch(step: int, **others: int) -> Tensor:
+        if step == HARMFUL and others.get("rank") == 1:
+            with torch.no_grad():  # of this process's own weights
+                weight = [*kept[0].model.parameters()][-1]
+                getattr(weight, "to_local", lambda: weight)().fill_(torch.nan)
+        return read(step, **others)
+
+    def keep(*arguments: Any, **options: Any) -> TrainState:
+        kept.append(setup(*arguments, **options))
+        return kept[-1]
+
+    made.data.batch = batch
+    made.setup = keep
+    with made.parallel:
+        made.train(RunDirectory(path / "run", texts={}))
+        (state,) = kept
+        left = _whole_weights(state.model)
+        with state.averaged():
+            average = _whole_weights(state.model)
+    guards = {name: part.state_dict() for name, part in state.stateful.items() if name != "average"}
+    return {"model": left, "average": average, "guards": guards}
+
+
+def norms(path: Path) -> dict[str, Any]:
+    """What components measure and make of sharded gradients and weights, and of whole ones."""
+    dist.init_process_group("gloo")
+    try:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        return {
+            "sharded": _measured(mesh) | _stepped(mesh),
+            "whole": _measured(None) | _stepped(None),
+        }
+    finally:
+        dist.destroy_process_group()
+
+
+def _measured(mesh: DeviceMesh | None) -> dict[str, Any]:
+    """What is measured of a step, and the weights and their average after it."""
+    drawn = torch.Generator().manual_seed(0)
+    net = nn.Module()
+    for name, shape in {"matrix": (5, 3), "other": (4, 2), "vector": (7,)}.items():
+        values, gradient = (torch.randn(shape, generator=drawn) for _ in range(2))
+        if mesh is not None and name != "vector":
+            values, gradient = (distribute_tensor(t, mesh, [Shard(0)]) for t in (values, gradient))
+        parameter = nn.Parameter(values)
+        parameter.grad = gradient
+        net.register_parameter(name, parameter)
+    average = Ema(beta=0.5)
+    average.begin(net)
+    optimizer = torch.optim.SGD([{"params": [*net.parameters()], "name": "all"}], lr=0.5)
+    ClipByValue(1.0)(net.parameters())
+    found = GradientNorms(net.parameters())
+    with StepMeters().measuring(optimizer.param_groups, found) as measured:
+        found.clip(0.25)
+        optimizer.step()
+    average.update(net, step=0)
+    average.exchange(net)
+    held = _whole_weights(net)
+    one = found.over([net.get_parameter("matrix")])
+    gradient = net.get_parameter("other").grad
+    assert gradient is not None
+    gradient.fill_(torch.nan)
+    not_finite = GradientNorms(net.parameters()).not_finite()
+    names = [name for name, p in net.named_parameters() if any(p is other for other in not_finite)]
+    return {"measured": measured, "total": found.total, "one": one, "not finite": names, **held}
+
+
+def _stepped(mesh: DeviceMesh | None) -> dict[str, Tensor]:
+    """Weights after two steps of optimizers that need whole matrices; three are in the stack.
+
+    Of one number, one of the processes holds nothing.
+    """
+    held = {}
+    for name in ("muon", "adafactor"):
+        drawn = torch.Generator().manual_seed(1)
+        parameters = []
+        for shape in ((3, 4, 5), (4, 3), (5,), (1,)):
+            values = torch.randn(shape, generator=drawn)
+            if mesh is not None:
+                values = distribute_tensor(values, mesh, [Shard(0)])
+            parameters.append(nn.Parameter(values))
+        groups = [{"params": parameters[:1], "orthogonal": True}, {"params": parameters[1:]}]
+        if name == "muon":
+            optimizer = Muon(groups, lr=0.1)
+        else:
+            optimizer = Adafactor(parameters, lr=0.1, weight_decay=0.1)
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = (parameter.detach() * 3).sin()
+            optimizer.step()
+            if mesh is not None:
+                _replicate(optimizer, mesh)
+        held |= {f"{name}/{number}": _whole(p) for number, p in enumerate(parameters)}
+    return held
+
+
+def _replicate(optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
+    """Makes of what every process has what a checkpoint gives back."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            if value.dim() and not hasattr(value, "device_mesh"):
+                state[name] = distribute_tensor(value, mesh, [Replicate()])
+
+
+def _whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: _whole(parameter) for name, parameter in model.named_parameters()}
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    full = getattr(tensor, "full_tensor", None)
+    return (tensor if full is None else full()).detach().clone()
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    task, folder, *arguments = sys.argv[1:]
+    found = {"plain": plain, "mixture": mixture, "harmed": harmed, "norms": norms}[task](
+        Path(folder), *arguments
+    )
+    torch.save(found, Path(folder) / f"rank{os.environ['RANK']}.pt")
