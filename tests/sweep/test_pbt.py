@@ -18,8 +18,7 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, member, read_results
-from fidgpt.sweep.evolution import evolve
-from fidgpt.sweep.population import Population, read_pbt
+from fidgpt.sweep.population import Population, evolve, read_pbt
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.search import Found, space
 from fidgpt.train.trackers.trackers import reproducible

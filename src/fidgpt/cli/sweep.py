@@ -266,7 +266,7 @@ def _search(console: "Console") -> int | None:
     settings = {"seed": FLAGS.search_seed, **_settings()}
     runner = _runner()
     if FLAGS.search.strip().startswith("pbt"):
-        from fidgpt.sweep.population import Population, read_pbt
+        from fidgpt.sweep.population import Population, evolve, read_pbt
 
         if not isinstance(runner, RayRunner):
             raise ConfigError(
@@ -277,8 +277,6 @@ def _search(console: "Console") -> int | None:
         search: Any = Population(*_items("space"), size=size, every=every, **settings)
         if importlib.util.find_spec("ray") is None:
             raise ConfigError('--search=pbt needs Ray. Install it with: pip install "fidgpt[ray]"')
-        from fidgpt.sweep.evolution import evolve
-
         start = functools.partial(evolve, search, runner)
     else:
         stop = FLAGS.stop[-1] if FLAGS.stop else None

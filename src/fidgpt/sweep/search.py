@@ -63,15 +63,6 @@ def _open_journal(directory: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(path), lock_obj=lock_obj))
 
 
-@contextlib.contextmanager
-def only_driver(directory: Path) -> Iterator[bool]:
-    """Announce that this process drives a search; yields whether no other process does."""
-    with (directory / _PRESENCE).open("ab") as file:
-        is_alone = lock(file)
-        wait_for_lock(file, fcntl.LOCK_SH)
-        yield is_alone
-
-
 class Study:
     """An Optuna study in the directory of a search, which several processes may share.
 
@@ -363,6 +354,19 @@ class Searched:
         self.check(made)
         return made
 
+    @contextlib.contextmanager
+    def opened(self, console: Console | None, *, num_jobs: int) -> Iterator[tuple[Screen, bool]]:
+        """Open the screen; yields also whether no other process drives the search."""
+        directory, items, objective = self.directory, self.points.items, self.objective
+        settings = {"items": items, "objective": objective, "num_jobs": num_jobs}
+        with (
+            opened(directory, [], console=console, **settings) as screen,
+            (directory / _PRESENCE).open("ab") as file,
+        ):
+            is_alone = lock(file)
+            wait_for_lock(file, fcntl.LOCK_SH)
+            yield screen, is_alone
+
     def check(self, points: Points) -> None:
         """Refuse points that this kind of search cannot train."""
 
@@ -466,20 +470,10 @@ class Search(Searched):
         Raises:
           ConfigError: as `points`; or no point could be run.
         """
-        points, runner = self.points, runner or LocalRunner(jobs=jobs, retries=retries)
+        runner = runner or LocalRunner(jobs=jobs, retries=retries)
         self.directory.mkdir(parents=True, exist_ok=True)
         study = self.study(parallel=jobs > 1)
-        with (
-            opened(
-                self.directory,
-                [],
-                items=points.items,
-                objective=self.objective,
-                console=console,
-                num_jobs=self.num_trials,
-            ) as screen,
-            only_driver(self.directory) as is_alone,
-        ):
+        with self.opened(console, num_jobs=self.num_trials) as (screen, is_alone):
             driver = Driver(self, study, screen, runner, is_alone=is_alone)
             is_whole = runner.run(driver.jobs(), driver)
         if driver.num_refused and not screen.book.rows:
