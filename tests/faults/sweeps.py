@@ -471,8 +471,8 @@ SweepKind = Callable[[SweepCase], None]
 _PLACES = (
     ("fidgpt.sweep.results:ResultsTable.write", "disk", 12),
     ("fidgpt.sweep.runners.jobs:Job.finish", "disk", 4),
-    ("fidgpt.sweep.runners.scheduler:Scheduler._begin", "calls", 60),
-    ("fidgpt.sweep.runners.scheduler:Scheduler._poll", "calls", 200),
+    ("fidgpt.sweep.runners.jobs:Scheduler._begin", "calls", 60),
+    ("fidgpt.sweep.runners.jobs:Scheduler._poll", "calls", 200),
 )
 _ASK = ("fidgpt.sweep.search:Study.ask", "disk", 12)
 _RECORD = ("fidgpt.sweep.search:Study.close", "disk", 6)

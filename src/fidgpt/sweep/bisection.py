@@ -27,8 +27,7 @@ from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import ResultsTable
-from fidgpt.sweep.runners.jobs import jobs_of
-from fidgpt.sweep.runners.scheduler import Runner
+from fidgpt.sweep.runners.jobs import Runner, jobs_of
 
 T = TypeVar("T", bound=Hashable)
 FirstBad = Callable[[list[tuple[T, ...]]], tuple[T, ...] | None]

@@ -26,9 +26,8 @@ from fidgpt.sweep import member
 from fidgpt.sweep.member import Lineage, lineage_of
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Result
-from fidgpt.sweep.runners.jobs import Ending, Job
+from fidgpt.sweep.runners.jobs import Ending, Job, Signals, failure
 from fidgpt.sweep.runners.ray_cluster import RayRunner
-from fidgpt.sweep.runners.scheduler import Signals, failure
 from fidgpt.sweep.search import Found, Searched
 from fidgpt.sweep.spaces import Points, Space
 from fidgpt.sweep.tables import FAILED, Results

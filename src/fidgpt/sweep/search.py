@@ -39,9 +39,8 @@ from fidgpt.sweep.objective import (
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.progress import Screen, opened
 from fidgpt.sweep.results import Result
-from fidgpt.sweep.runners.jobs import Ending, Job, jobs_of
+from fidgpt.sweep.runners.jobs import Ending, Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
-from fidgpt.sweep.runners.scheduler import Runner
 from fidgpt.sweep.spaces import Points, Space, space
 from fidgpt.sweep.tables import Results, results_table
 

@@ -1,23 +1,33 @@
-"""Jobs: points as commands and directories, and the interface between runners and sweeps."""
+"""Jobs: points as commands and directories; runners, and the scheduler that starts their jobs."""
 
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from types import FrameType
+from typing import IO, Any, ClassVar, Literal, Protocol
 
 from fidgpt.files import lock, write_whole
 from fidgpt.sweep.objective import reported_by
 from fidgpt.sweep.points import Point
+from fidgpt.sweep.runners.remote import Tail
 from fidgpt.train.trackers.background import GROUP
 from fidgpt.train.trackers.trackers import Row
 
 _MARK = "done.json"
+_DIVERGED = re.compile(r"step \d+ diverged")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END = object()
+_MAX_LOSSES = 5  # of machines in a row without progress: then the job may be what ends them
 
 
 @dataclass(frozen=True)
@@ -183,3 +193,263 @@ class Attempt(Protocol):
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its processes; an attempt that waits for a machine is withdrawn."""
+
+
+def failure(reason: str) -> Ending:
+    """Return the ending of a job that failed."""
+    return Ending("diverged" if _DIVERGED.search(reason) else "failed", reason)
+
+
+@dataclass
+class Runner:
+    """Runs jobs: the base class of engines, which implement `launch`.
+
+    Attributes:
+      jobs: points at a time.
+      retries: how often a point that failed is retried, from its newest checkpoint.
+    """
+
+    jobs: int = 1
+    retries: int = 0
+    _scheduler: "Scheduler | None" = field(default=None, init=False, repr=False)
+
+    pause: ClassVar[float] = 0.2  # seconds between two polls
+    leaves: ClassVar[bool] = False  # whether the first signal leaves jobs to the engine
+
+    def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
+        """Run all jobs; returns False if a signal stopped that.
+
+        Each job is taken when there is a slot for it, so that earlier results may decide which one
+        it is; after a None, the next one is taken at the next poll.
+
+        Ctrl-C, SIGTERM and SIGHUP let each run save and exit; a second Ctrl-C ends them at once.
+        """
+        self._scheduler = Scheduler(self, iter(jobs), events, num_slots=self.num_slots(jobs))
+        return self._scheduler.run()
+
+    def end_early(self, job: Job) -> None:
+        """End a job that is not worth continuing; it saves first."""
+        if self._scheduler is not None:
+            self._scheduler.end_early(job)
+
+    def num_slots(self, jobs: Iterable[Job | None]) -> int:
+        """Return the number of attempts at a time."""
+        return self.jobs
+
+    def launch(self, job: Job, log: IO[bytes], slot: int) -> Attempt:
+        """Start an attempt, with the log, which is locked until this returns."""
+        raise NotImplementedError
+
+    def adopt(self, job: Job) -> Attempt | None:
+        """Return the attempt at a job that an earlier sweep started and that is still active."""
+        return None
+
+    def leave(self) -> None:
+        """Leave jobs to the engine, at the first signal."""
+
+
+@dataclass
+class _History:
+    """What happened to a job so far."""
+
+    retries: int = 0
+    losses: int = 0  # of machines, since its last progress
+    furthest: int = 0
+    ends_early: bool = False
+    is_foreign: bool = False  # another process runs it
+
+
+@dataclass
+class _Running:
+    job: Job
+    attempt: Attempt
+    slot: int
+    tail: Tail
+    is_started: bool = False
+    step: int = 0
+
+
+class Scheduler:
+    """The jobs of one call of a runner.
+
+    Args:
+      runner: launches attempts.
+      jobs: taken one by one, when there is a slot.
+      events: receives all events.
+      num_slots: attempts at a time.
+    """
+
+    def __init__(
+        self, runner: Runner, jobs: Iterator[Job | None], events: Events, *, num_slots: int
+    ) -> None:
+        self._runner = runner
+        self._coming: Iterator[Job | None] | None = jobs
+        self._events = events
+        self._free = list(range(num_slots))
+        self._waiting: list[Job] = []  # to be tried again
+        self._running: list[_Running] = []
+        self._histories: defaultdict[Path, _History] = defaultdict(_History)
+        self._is_stopped = False
+        self._num_signals = 0
+
+    def run(self) -> bool:
+        """Run all jobs; returns False if a signal stopped that."""
+        handled = 0
+        with Signals(self._count_signal):
+            try:
+                while self._running or (self._is_left and not self._num_signals):
+                    if handled < self._num_signals:  # one per turn: two at once would count as one
+                        handled += 1
+                        self._handle_signal(handled)
+                    if not self._num_signals:
+                        self._start()
+                    self._poll()
+                    self._events.tick()
+                    time.sleep(self._runner.pause)
+            finally:
+                self._send(signal.SIGTERM)  # even after an error, nothing is left behind
+        return not self._is_left and not self._is_stopped
+
+    def end_early(self, job: Job) -> None:
+        """Send a job the signal to save and exit."""
+        history = self._histories[job.log]
+        for one in self._running:
+            if one.job == job and not history.ends_early:
+                history.ends_early = True
+                one.attempt.send(signal.SIGTERM)
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether there are jobs to start."""
+        return bool(self._waiting) or self._coming is not None
+
+    def _count_signal(self, number: int, frame: FrameType | None) -> None:
+        self._num_signals += 1
+
+    def _handle_signal(self, number: int) -> None:
+        level = number - self._runner.leaves
+        if level == 0:
+            self._runner.leave()
+            return
+        if level == 1:
+            self._events.stops()
+        else:
+            self._events.log("Ending all running jobs at once.")
+        self._send(signal.SIGINT if number < 3 else signal.SIGKILL)
+
+    def _start(self) -> None:
+        """Start new jobs while there are slots, then those that wait."""
+        while self._free and self._coming is not None:
+            job = next(self._coming, _END)
+            if job is None:
+                break
+            if isinstance(job, Job):
+                self._begin(job)
+            else:
+                self._coming = None
+        for job in list(self._waiting):
+            if not self._free:
+                return
+            self._waiting.remove(job)
+            self._begin(job)
+
+    def _begin(self, job: Job) -> None:
+        """Start a job, or put it off if another process runs it."""
+        attempt = None if job.is_done else self._runner.adopt(job)
+        slot = self._free[0]
+        if attempt is None:
+            with job.opened_log() as log:
+                if job.is_done:
+                    self._events.ended(job, Ending("finished"), again=False)
+                    return
+                if log is None:
+                    self._put_off(job)
+                    return
+                job.move_remains_aside()
+                attempt = self._runner.launch(job, log, slot)
+        self._free.remove(slot)
+        self._running.append(_Running(job, attempt, slot, Tail(job.directory / "metrics.jsonl")))
+
+    def _put_off(self, job: Job) -> None:
+        self._waiting.append(job)
+        history = self._histories[job.log]
+        if not history.is_foreign:
+            history.is_foreign = True
+            self._events.waits(job)
+
+    def _poll(self) -> None:
+        """Report what the processes wrote, and handle those that ended."""
+        for one in list(self._running):
+            state = one.attempt.poll()
+            if state == "pending":
+                continue
+            if state == "refused":
+                self._release(one)
+                self._put_off(one.job)
+                continue
+            if not one.is_started:
+                one.is_started = True
+                self._events.started(one.job)
+            for row in one.tail.rows():
+                one.step = max(one.step, row["step"])
+                self._events.progressed(one.job, row)
+            if isinstance(state, Exit):
+                self._release(one)
+                self._end(one, state)
+
+    def _release(self, one: _Running) -> None:
+        self._running.remove(one)
+        self._free.append(one.slot)
+
+    def _end(self, one: _Running, end: Exit) -> None:
+        job, history, again = one.job, self._histories[one.job.log], False
+        is_cancelled = end.is_cancelled and not history.ends_early
+        if end.status == 0 and job.is_begun:
+            job.finish()
+            ending = Ending("finished")
+        elif end.status and (self._num_signals or is_cancelled):
+            self._is_stopped = True
+            ending = Ending("stopped", end.reason if is_cancelled else "")
+        elif end.status and history.ends_early:
+            ending = Ending("stopped early")
+        else:
+            ending = failure(end.reason or "its directory was removed as it ran")
+            again = self._may_retry(one, is_lost=end.is_lost)
+        if again:
+            self._waiting.append(job)
+        self._events.ended(job, ending, again=again)
+
+    def _may_retry(self, one: _Running, *, is_lost: bool) -> bool:
+        """Whether to try a job again; after the loss of a machine, as long as it progresses."""
+        history = self._histories[one.job.log]
+        if not is_lost:
+            history.retries += 1
+            return history.retries <= self._runner.retries
+        if one.step > history.furthest:
+            history.furthest, history.losses = one.step, 0
+        history.losses += 1
+        return history.losses <= _MAX_LOSSES
+
+    def _send(self, number: signal.Signals) -> None:
+        """Send a signal to all that runs; what has not started yet waits again."""
+        for one in list(self._running):
+            one.attempt.send(number)
+            if not one.is_started:
+                self._release(one)
+                self._waiting.append(one.job)
+
+
+class Signals:
+    """While entered, handles signals that end a process, if this is the main thread."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        self._handler = handler
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {one: signal.signal(one, self._handler) for one in _SIGNALS}
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

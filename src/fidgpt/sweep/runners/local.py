@@ -9,9 +9,8 @@ from typing import IO
 
 import torch
 
-from fidgpt.sweep.runners.jobs import Events, Exit, Job, State
+from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
 from fidgpt.sweep.runners.remote import failure_reason
-from fidgpt.sweep.runners.scheduler import Runner
 
 _THREADS, _VISIBLE = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 

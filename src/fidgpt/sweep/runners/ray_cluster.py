@@ -13,10 +13,9 @@ from typing import IO, Any
 from fidgpt import files
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import remote
-from fidgpt.sweep.runners.jobs import Events, Exit, Job, State
+from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
 from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.remote import Claim
-from fidgpt.sweep.runners.scheduler import Runner
 
 _GRACE = 30.0  # seconds in which the other processes may end after one has failed
 _PATIENCE = 5.0  # seconds for a cluster to answer

@@ -18,8 +18,7 @@ from typing import IO, Any, ClassVar, NamedTuple
 from fidgpt import files
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import remote, slurm_task
-from fidgpt.sweep.runners.jobs import Events, Exit, Job, State
-from fidgpt.sweep.runners.scheduler import Runner
+from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
 from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task, read_record
 from fidgpt.train.trackers.background import GROUP
 
