@@ -21,8 +21,7 @@ from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective
 from fidgpt.sweep.report import read_report
-from fidgpt.sweep.results import ResultsTable, read_table
-from fidgpt.sweep.tables import Results
+from fidgpt.sweep.results import Results, ResultsTable, read_table
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import Toys

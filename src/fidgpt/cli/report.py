@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     from fidgpt.sweep.report import read_report, write_report
     from fidgpt.sweep.report.document import leaders_table
     from fidgpt.sweep.report.statistics import warnings_of
-    from fidgpt.sweep.tables import table
+    from fidgpt.sweep.results import table
     from fidgpt.train import RunError
 
     report = read_report(_directory(arguments), objective=FLAGS.objective, repeats=FLAGS.repeats)

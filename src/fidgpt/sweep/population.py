@@ -25,12 +25,11 @@ from fidgpt.graph.permissions import allowed_changes
 from fidgpt.sweep import member
 from fidgpt.sweep.member import Lineage, lineage_of
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Result
+from fidgpt.sweep.results import FAILED, Result, Results
 from fidgpt.sweep.runners.jobs import Ending, Job, Signals, failure
 from fidgpt.sweep.runners.ray_cluster import RayRunner
 from fidgpt.sweep.search import Found, Searched
 from fidgpt.sweep.spaces import Points, Space
-from fidgpt.sweep.tables import FAILED, Results
 from fidgpt.train.device import derive_seed
 from fidgpt.train.trackers.trackers import Row
 

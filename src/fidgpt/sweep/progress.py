@@ -15,9 +15,8 @@ from fidgpt.graph import suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, usual, write_objective
-from fidgpt.sweep.results import Result, ResultsTable
+from fidgpt.sweep.results import TO_COME, Result, ResultsTable, best, running_table, tally
 from fidgpt.sweep.runners.jobs import Ending, Job
-from fidgpt.sweep.tables import TO_COME, best, running_table, tally
 from fidgpt.train import RunError
 from fidgpt.train.summary_text import duration
 

@@ -14,15 +14,14 @@ from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
-from fidgpt.sweep import tables
+from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import opened
-from fidgpt.sweep.results import new_row, read_table, unrelated_sweeps
+from fidgpt.sweep.results import Results, new_row, read_table, unrelated_sweeps
 from fidgpt.sweep.runners.jobs import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
-from fidgpt.sweep.tables import Results
 from fidgpt.train.device import peak_flops
 from fidgpt.train.summary_text import UTILISATION
 
@@ -134,17 +133,17 @@ class Sweep:
 
     def results(self) -> Results:
         """Return the results of the points so far, read from the directory."""
-        return tables.read_results(self.directory)
+        return results.read_results(self.directory)
 
     def __rich__(self) -> RenderableType:
         speed, basis = self._speed()
         done = {job.point.fingerprint for job in self.jobs if job.is_done}
         lines = [
-            *tables.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
+            *results.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
             f"in {self.directory}",
             *(f"warning: {one}" for one in unrelated_sweeps(self.directory, self._given)),
         ]
-        return Group(tables.points_table(self.plan, flops_per_second=speed), *map(Text, lines))
+        return Group(results.points_table(self.plan, flops_per_second=speed), *map(Text, lines))
 
     def _speed(self) -> tuple[float, str]:
         """Return FLOPs per second of the points that ran here, or of this machine."""
@@ -163,8 +162,8 @@ class Sweep:
     def _repr_html_(self) -> str:
         known = {row["fingerprint"]: row for row in read_table(self.directory)}
         rows = [known.get(job.point.fingerprint, new_row(job)) for job in self.jobs]
-        states = Group(Results(rows, self.compared_by), Text(tables.tally(rows, len(rows))))
-        return tables.as_html(Group(self, states))
+        states = Group(Results(rows, self.compared_by), Text(results.tally(rows, len(rows))))
+        return results.as_html(Group(self, states))
 
 
 def default_name(items: Sequence[Item]) -> str:

@@ -38,11 +38,10 @@ from fidgpt.sweep.objective import (
 )
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.progress import Screen, opened
-from fidgpt.sweep.results import Result
+from fidgpt.sweep.results import Result, Results, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.spaces import Points, Space, space
-from fidgpt.sweep.tables import Results, results_table
 
 __all__ = ["FILE", "Found", "Search", "Space", "Study", "space"]
 
