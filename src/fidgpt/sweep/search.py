@@ -85,6 +85,7 @@ class Study:
         **settings: Any,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        directory.mkdir(parents=True, exist_ok=True)
         self._distributions = distributions
         self._num_trials = num_trials
         self.optuna = optuna.create_study(
@@ -469,7 +470,6 @@ class Search(Searched):
           ConfigError: as `points`; or no point could be run.
         """
         runner = runner or LocalRunner(jobs=jobs, retries=retries)
-        self.directory.mkdir(parents=True, exist_ok=True)
         study = self.study(parallel=jobs > 1)
         with self.opened(console, num_jobs=self.num_trials) as (screen, is_alone):
             driver = Driver(self, study, screen, runner, is_alone=is_alone)
