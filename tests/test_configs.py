@@ -41,7 +41,7 @@ def facts(trainer: Any) -> dict[str, Any]:
     """The parameters of a model, which of them are one, and the settings of the whole trainer."""
     named = list(trainer.model.named_parameters(remove_duplicate=False))
     first = {id(parameter): name for name, parameter in reversed(named)}
-    found = {name: (one.shape, one.dtype, first[id(one)]) for name, one in named}
+    found: dict[str, Any] = {name: (one.shape, one.dtype, first[id(one)]) for name, one in named}
     others = {name: one for name, one in vars(trainer).items() if name != "model"}
     for name, part in [*others.items(), ("", trainer), *trainer.model.named_modules()]:
         plain = (int, float, str, type(None))

@@ -10,7 +10,7 @@ import torch
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.heads import use_mtp
-from fidgpt.fiddlers.latent import turn_a_share, use_mla
+from fidgpt.fiddlers.latent import fit_rope, use_mla
 from fidgpt.graph import ConfigError, fingerprint
 from fidgpt.model import Attention, Block, RoPE, Transformer, eager, materialize
 from fidgpt.model.mla import LatentAttention
@@ -102,7 +102,7 @@ def test_a_rope_that_comes_later_is_made_to_fit():
     with pytest.raises(ConfigError, match=r"rope_head_dim=16 must equal .* head_dim=64"):
         cfg.model.blocks[0].attention.rope_head_dim = 16
         build_trainer(cfg)
-    turn_a_share(rope, 16)
+    fit_rope(rope, 16)
     assert latent(built(cfg)).rope_head_dim == 16
 
 

@@ -71,7 +71,14 @@ FEATURES = [
 for attention in find(cfg.model, Attention):
     attention.rope = rope""",
         "lab.features.rope.RoPE",
-        ("model/test_rope.py",),
+        (
+            "model/test_positions.py::test_equals_llamas_rotary_embedding_of_transformers",
+            "model/test_positions.py::test_equals_a_rotation_of_complex_numbers",
+            "model/test_positions.py::test_scores_depend_on_the_distance_alone",
+            "model/test_positions.py::test_the_first_position_is_not_turned_and_no_length_changes",
+            "model/test_positions.py::test_keeps_the_number_format_of_its_input",
+            "model/test_positions.py::test_an_odd_head_is_refused",
+        ),
     ),
     Feature(
         "alibi",
@@ -80,7 +87,7 @@ for attention in find(cfg.model, Attention):
         """for attention in find(cfg.model, Attention):
     attention.scores = [*attention.scores, fdl.Config(ALiBi)]""",
         "lab.features.alibi.ALiBi",
-        ("model/test_masks.py::test_alibi_slopes_are_those_of_transformers",),
+        ("model/test_attention.py::test_alibi_slopes_are_those_of_transformers",),
     ),
     Feature(
         "qk_norm",
@@ -99,7 +106,7 @@ for attention in find(cfg.model, Attention):
         """for attention in find(cfg.model, Attention):
     attention.scores = [fdl.Config(Softcap, cap=50.0), *attention.scores]""",
         "lab.features.softcap.Softcap",
-        ("model/test_masks.py::test_a_kernel_computes_what_the_parts_say",),
+        ("model/test_attention.py::test_a_kernel_computes_what_the_parts_say",),
     ),
     Feature(
         "window",
@@ -108,7 +115,7 @@ for attention in find(cfg.model, Attention):
         """for attention in find(cfg.model, Attention):
     attention.mask = fdl.Config(And, masks=(causal, fdl.Config(Window, size=8)))""",
         "lab.features.window.Window",
-        ("model/test_masks.py::test_a_kernel_computes_what_the_parts_say",),
+        ("model/test_attention.py::test_a_kernel_computes_what_the_parts_say",),
     ),
     Feature(
         "swiglu",
@@ -117,7 +124,18 @@ for attention in find(cfg.model, Attention):
         """for block in find(cfg.model, Block):
     block.mlp = swapped(block.mlp, SwiGLU)""",
         "lab.features.swiglu.SwiGLU",
-        ("model/test_mlp.py",),
+        (
+            "model/test_mlp.py::test_a_plain_mlp_activates_what_goes_up",
+            "model/test_mlp.py::test_a_gated_mlp_activates_the_gate_alone",
+            "model/test_mlp.py::test_activations_are_those_of_transformers",
+            "model/test_mlp.py::test_geglu_is_the_mlp_of_gemma",
+            "model/test_mlp.py::test_a_plain_mlp_is_four_times_as_wide_inside",
+            "model/test_mlp.py::test_a_gated_mlp_is_as_wide_as_costs_the_same",
+            "model/test_mlp.py::test_projections_are_made_by_the_part_that_is_given",
+            "model/test_mlp.py::test_projections_use_their_inits",
+            "model/test_mlp.py::test_a_gated_mlp_is_as_large_as_a_plain_one",
+            "model/test_mlp.py::test_multiple_of_rounds_up",
+        ),
     ),
     Feature(
         "parallel_block",
@@ -125,7 +143,11 @@ for attention in find(cfg.model, Attention):
         ("ParallelBlock",),
         "swap_all(cfg.model, Block, by=ParallelBlock)",
         "lab.features.parallel_block.ParallelBlock",
-        ("model/test_blocks.py",),
+        (
+            "model/test_blocks.py::test_a_sandwich_normalises_on_both_sides",
+            "model/test_blocks.py::test_branches_are_dropped_in_training_only",
+            "model/test_blocks.py::test_shared_gives_every_layer_one_block",
+        ),
     ),
     Feature(
         "sandwich_norm",
@@ -135,7 +157,11 @@ for attention in find(cfg.model, Attention):
     block.attention_out_norm = clone_part(block.attention_norm)
     block.mlp_out_norm = clone_part(block.mlp_norm)""",
         "lab.features.sandwich_norm.SandwichBlock",
-        ("model/test_blocks.py",),
+        (
+            "model/test_blocks.py::test_a_sandwich_normalises_on_both_sides",
+            "model/test_blocks.py::test_branches_are_dropped_in_training_only",
+            "model/test_blocks.py::test_shared_gives_every_layer_one_block",
+        ),
     ),
     Feature(
         "lora",
@@ -145,7 +171,19 @@ for attention in find(cfg.model, Attention):
     if "linear" in node.value.__signature_info__.valid_param_names:
         node.value.linear = fdl.Partial(LoRALinear, rank=2)""",
         "lab.features.lora.LoRALinear",
-        ("model/test_lora.py",),
+        (
+            "model/test_linear.py::test_it_starts_as_the_plain_linear_of_the_same_seed",
+            "model/test_linear.py::test_weights_of_a_plain_model_load_by_their_names",
+            "model/test_linear.py::test_it_computes_what_peft_computes",
+            "model/test_linear.py::test_alpha_defaults_to_the_rank",
+            "model/test_linear.py::test_a_merged_weight_computes_the_same",
+            "model/test_linear.py::test_gradients_are_those_of_the_formula",
+            "model/test_linear.py::test_adapters_learn_while_the_weight_stays",
+            "model/test_linear.py::test_adapters_are_known_by_name",
+            "model/test_linear.py::test_dropout_applies_to_adapter_inputs_only",
+            "model/test_linear.py::test_it_costs_its_weight_and_both_thin_products",
+            "model/test_linear.py::test_invalid_adapters_are_refused",
+        ),
     ),
     Feature(
         "moe",
@@ -163,7 +201,27 @@ for attention in find(cfg.model, Attention):
     )
     block.mlp.experts.num_experts = 4""",
         "lab.features.moe_parts.layer.MoE",
-        ("model/test_moe.py", "model/test_reports.py"),
+        (
+            "model/test_moe.py::test_every_token_gets_to_all_its_experts_and_gradients_get_back",
+            "model/test_moe.py::test_a_token_is_not_changed_by_its_neighbours",
+            "model/test_moe.py::test_one_expert_of_each_kind_computes_what_its_mlp_does",
+            "model/test_moe.py::test_the_clamped_gating_cuts_before_it_multiplies",
+            "model/test_moe.py::test_groups_limit_where_the_experts_come_from",
+            "model/test_moe.py::test_a_router_decides_in_float32_whatever_it_reads",
+            "model/test_moe.py::test_weights_are_normalised_and_scaled",
+            "model/test_moe.py::test_a_selection_bias_changes_the_choice_and_not_the_weights",
+            "model/test_moe.py::test_a_selection_bias_moves_against_the_load",
+            "model/test_moe.py::test_the_bias_of_a_bfloat16_replica_is_that_of_the_model",
+            "model/test_moe.py::test_it_can_be_built_on_the_meta_device",
+            "model/test_moe.py::test_a_loss_is_its_weight_where_all_is_even",
+            "model/test_moe.py::test_sequences_are_balanced_one_by_one",
+            "model/test_moe.py::test_the_balancing_loss_pushes_down_what_is_chosen_too_often",
+            "model/test_moe.py::test_it_reports_in_training_alone",
+            "model/test_moe.py::test_only_the_chosen_experts_count",
+            "model/test_moe.py::test_separate_experts_cost_as_much_as_stacked_ones",
+            "model/test_moe.py::test_mistakes_are_named",
+            "model/test_reports.py",
+        ),
     ),
 ]
 
@@ -227,7 +285,8 @@ def _part(feature: Feature) -> str:
     """What a module of the library imports, and the named things in it."""
     assert feature.source is not None
     source = inspect.getsource(feature.source)
-    kept = [f"{_IMPORTS}from {feature.source.__name__} import *"]
+    rest = [name for name in vars(feature.source) if not name.startswith("__")]
+    kept = [f"{_IMPORTS}from {feature.source.__name__} import {', '.join(rest)}"]
     for node in ast.parse(source).body:
         targets = node.targets if isinstance(node, ast.Assign) else [node]
         names = {getattr(one, "name", getattr(one, "id", None)) for one in targets}

@@ -32,13 +32,13 @@ SIZES = [(1, 1), (5, 2), (10, 5), (20, 10)]
 TESTS = HERE.parents[1] / "tests"
 
 
-def count_compose(feature: composed.Feature, models: int, attentions: int) -> Count:
+def count_composed(feature: composed.Feature, models: int, attentions: int) -> Count:
     """Of a project that uses fidgpt; every model runs with the feature."""
     before = composed.project(models=models, attentions=attentions)
     after = composed.project(models=models, attentions=attentions, feature=feature)
     with _Importable(after, "lab"):
         for index in range(models):
-            _run_compose(composed.directives(index, attentions, feature), feature)
+            _run_composed(composed.directives(index, attentions, feature), feature)
     return Count(
         changed=changed_lines(before, after),
         said=1,
@@ -79,7 +79,7 @@ class _Importable:
         self._folder.cleanup()
 
 
-def _run_compose(directives: list[str], feature: composed.Feature) -> None:
+def _run_composed(directives: list[str], feature: composed.Feature) -> None:
     """Composes, builds, and runs forward and backward; every model has to hold the feature."""
     cfg = compose(directives, own_catalogue(("lab",))).config
     held = {_name(fdl.get_callable(node.value)) for node in parts(cfg)}
@@ -111,7 +111,7 @@ def main() -> None:
     for column in ("feature", *map(str, SIZES), "said", "new", *(f"flat {s}" for s in SIZES)):
         table.add_column(column, justify="right" if column != "feature" else "left")
     for feature in composed.FEATURES:
-        ours = [count_compose(feature, *size) for size in SIZES]
+        ours = [count_composed(feature, *size) for size in SIZES]
         flat = [count_flattened(feature.name, *size) for size in SIZES]
         numbers = [
             *(c.changed for c in ours),

@@ -41,7 +41,7 @@ class Shares:
         self.steps.append({**phases, "whole": now - self._last})
         self._last = now
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         pass
 
     def finish(self) -> None:
@@ -50,14 +50,14 @@ class Shares:
 
 def measure(directives: list[str], *, num_steps: int) -> list[dict[str, float]]:
     """Seconds of each step that was measured, by phase."""
-    said = [*directives, f"set:num_steps={num_steps}", f"set:checkpoints.every={10**6}"]
-    cfg = compose(said).config
+    all_directives = [*directives, f"set:num_steps={num_steps}", f"set:checkpoints.every={10**6}"]
+    cfg = compose(all_directives).config
     trainer = build_trainer(cfg)
     shares = Shares()
     trainer.trackers = [*trainer.trackers, shares]
     trainer.evaluators, trainer.samples = {}, None  # these are no step
     with tempfile.TemporaryDirectory() as folder:
-        trainer.train(new_run(cfg, directives=said, path=str(Path(folder) / "run")))
+        trainer.train(new_run(cfg, directives=all_directives, path=str(Path(folder) / "run")))
     return shares.steps[WARM_UP_STEPS:-1]
 
 

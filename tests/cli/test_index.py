@@ -169,7 +169,8 @@ class TestKept:
         (tmp_path / "one.py").write_text("a = 1")
         path = index.index_path("config:base")
         assert path
-        os.utime(path, (time.time() - 100,) * 2)
+        before = time.time() - 100
+        os.utime(path, (before, before))
         assert index.index_for([], wait=False) == index.index_for([], wait=False) == kept
         assert [one[3:] for one in builds] == [
             ["fidgpt.compose.index_build", str(path), "config:base"]

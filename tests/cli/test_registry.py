@@ -97,8 +97,9 @@ def test_a_value_takes_few_steps_from_the_command_line_to_its_node() -> None:
     chains: list[list[str]] = []
 
     def profile(frame: FrameType | None, event: str, _: Any) -> None:
-        is_assignment = frame is not None and frame.f_code is fiddle.assign.__code__
-        if event == "call" and is_assignment and frame.f_locals["value"] == 1024:
+        if frame is None or event != "call" or frame.f_code is not fiddle.assign.__code__:
+            return
+        if frame.f_locals["value"] == 1024:
             chains.append([])
             while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
                 chains[-1].append(frame.f_code.co_filename)

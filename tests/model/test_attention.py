@@ -390,7 +390,7 @@ def compare_flex_with_eager() -> None:
 def test_flex_attention_computes_the_same(tmp_path: Path):
     """In a process without type checks, which torch cannot trace through."""
     here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"
-    program = f"{here}; import test_masks; test_masks.compare_flex_with_eager()"
+    program = f"{here}; import test_attention; test_attention.compare_flex_with_eager()"
     run_program(program, folder=tmp_path)
 
 

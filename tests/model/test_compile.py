@@ -159,9 +159,9 @@ def test_a_missing_compiler_is_reported(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     block = Compile(plain, mode="default")()
     x = torch.ones(1, 2, 3, requires_grad=True)
-    with pytest.raises(MachineError, match=r"no C\+\+ compiler here \(looked for no-such-compiler"):
+    with pytest.raises(MachineError, match=r"there is none \(looked for no-such-compiler"):
         block(x, None)
-    with pytest.raises(MachineError, match=r"no C\+\+ compiler"):
+    with pytest.raises(MachineError, match=r"needs a C\+\+ compiler"):
         require_machine(block, device=x.device)
     require_machine(Compile(plain, backend="aot_eager")(), device=x.device)
     assert torch.equal(block.eval()(x, None), 4 * x)  # nothing is compiled where nothing learns

@@ -94,8 +94,9 @@ def _runs_small(trainer: Trainer) -> bool:
     if model is None:
         return False
     try:
-        # What is made without a device is on the wrong one, as it would be on a GPU.
-        with first_of_each(model), torch.device("meta"):
+        # Tensors made without a device are on the wrong one, as they would be on a GPU. Without
+        # gradients, nothing is compiled.
+        with first_of_each(model), torch.device("meta"), torch.no_grad():
             model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
     except Exception:  # whatever goes wrong in a user's model
         return False

@@ -18,6 +18,7 @@ __all__ = [
     "Prefix",
     "ScoreChange",
     "Softcap",
+    "Token",
     "Window",
     "attention_sinks",
     "causal",
