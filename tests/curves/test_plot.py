@@ -74,7 +74,7 @@ def test_equal_runs_make_equal_files(
         assert plotted(*runs, *flags) == 0
     shown = capsys.readouterr()
     assert "loss, validation/loss of slow, fast." in shown.out
-    assert shown.err.count("warning: slow has no number of validation/loss.") == 2
+    assert shown.err.count("warning: slow has no value of validation/loss.") == 2
     first, second = (file.read_bytes() for file in files)
     assert first == second and first.startswith(start)
     if kind == "html":
@@ -147,9 +147,9 @@ def test_runs_and_points_that_cannot_be_drawn_are_left_out(
     assert "huge has numbers of loss that are left out, as they are NaN, infinite" in shown.err
     assert "at step 2." in shown.err
     assert f"warning: {tmp_path}/begun has nothing to draw" in shown.err
-    assert "warning: below has no number of loss above 0, as --log_y needs." in shown.err
+    assert "warning: below has no value of loss above 0, as --log_y needs." in shown.err
     assert plotted(others[1], "--metric=loss", "--log_y", f"--out={tmp_path}/b.svg") == 2
-    assert "no run has a number of loss above 0, as --log_y needs" in capsys.readouterr().err
+    assert "no run has a value of loss above 0, as --log_y needs" in capsys.readouterr().err
 
 
 def test_a_full_disk_leaves_the_previous_file(

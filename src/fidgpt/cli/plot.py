@@ -88,7 +88,7 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
     from fidgpt.curves.series import curve_of
     from fidgpt.train import RunError
 
-    what = f"number of {metric}{' above 0, as --log_y needs' if FLAGS.log_y else ''}"
+    what = f"value of {metric}{' above 0, as --log_y needs' if FLAGS.log_y else ''}"
     found: list[Curve] = []
     for run in runs:
         curve = curve_of(

@@ -368,7 +368,7 @@ def _cycles(section: Section) -> dict[str, Any]:
 
 
 def _length(section: Section, key: str, value: float) -> int | float:
-    """Return a share, up to 1, or a number of steps; Levanter tells them apart by size alone."""
+    """Return a share, up to 1, or a number of steps; Levanter distinguishes them by size alone."""
     if value < 0 or (value > 1 and not value.is_integer()):
         section.error(key, value, "a share from 0 to 1 or a whole number of steps")
         return 0.0
