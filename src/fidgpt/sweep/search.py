@@ -46,7 +46,7 @@ from fidgpt.sweep.spaces import Points, Space, space
 __all__ = ["FILE", "Found", "Search", "Space", "Study", "space"]
 
 FILE = "study.journal"
-_LOCK, _PRESENCE = ".study", ".search.lock"
+_LOCK, _PRESENCE = ".journal", ".search.lock"
 _USELESS = ("stopped early", "diverged")  # statuses of points that end without a value
 
 
