@@ -12,14 +12,7 @@ from rich.console import Console
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep import Events, Job, LocalRunner, Point, Runner
-from fidgpt.sweep.bisection import (
-    Bisection,
-    Findings,
-    Stopped,
-    bounds_of,
-    group_dependent,
-    minimize,
-)
+from fidgpt.sweep.bisection import Bisection, Bounds, Findings, Stopped, minimize
 from fidgpt.sweep.objective import Objective
 
 from .conftest import Toys
@@ -85,17 +78,6 @@ def test_the_smallest_set_is_found(causes: set[int]) -> None:
 
     assert set(minimize(range(20), first_bad)) == causes
     assert len(causes) > 1 or len(tried) <= 10  # bisection, not one after the other
-
-
-def test_dependent_pieces_are_grouped() -> None:
-    needs = {3: {11}, 11: {15}, 6: {7}}
-
-    def holds(pieces: tuple[int, ...]) -> bool:
-        return all(needs.get(one, set()) <= set(pieces) for one in pieces)
-
-    groups = group_dependent(range(20), holds)
-    assert [one for one in groups if len(one) > 1] == [(3, 11, 15), (6, 7)]
-    assert sorted(one for group in groups for one in group) == list(range(20))
 
 
 def test_a_single_cause_is_named_with_its_command(tmp_path: Path) -> None:
@@ -171,11 +153,11 @@ def test_an_unreported_objective_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_a_larger_objective_is_worse_when_it_falls() -> None:
     accuracy = Objective("acc", is_larger_better=True)
-    for bounds in (bounds_of(accuracy, 0.8, 0.2, None), bounds_of(accuracy, 0.8, math.nan, 0.5)):
+    for bounds in (Bounds(accuracy, 0.8, 0.2), Bounds(accuracy, 0.8, math.nan, 0.5)):
         verdicts = [bounds.verdict(value) for value in (0.7, 0.3)]
         assert verdicts == ["good", "bad"]
     with pytest.raises(ConfigError, match="more of it is better: exchange the two"):
-        bounds_of(accuracy, 0.2, 0.8, None)
+        Bounds(accuracy, 0.2, 0.8)
 
 
 class Halting(Runner):

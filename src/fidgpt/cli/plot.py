@@ -13,7 +13,7 @@ from fidgpt.cli import app
 from fidgpt.cli.trained import writing
 
 if TYPE_CHECKING:
-    from fidgpt.curves.series import Curve, Recorded
+    from fidgpt.curves import Curve, Recorded
 
 
 FLAGS = flags.FLAGS
@@ -56,24 +56,24 @@ def main(arguments: list[str]) -> None:
       RunError: a run or a metric is missing, or the file cannot be written.
     """
     # Late: --help loads neither torch nor Matplotlib.
-    from fidgpt.curves import drawing, series
+    from fidgpt import curves
     from fidgpt.graph import ConfigError
 
     out = Path(FLAGS.out or "curves.png")
     if not arguments:
         raise ConfigError("name the runs to draw: python -m fidgpt.plot runs/NAME runs/OTHER")
-    if out.suffix.removeprefix(".") not in drawing.KINDS:
+    if out.suffix.removeprefix(".") not in curves.KINDS:
         raise ConfigError(
-            f"--out={out} must end in one of: {', '.join(f'.{k}' for k in drawing.KINDS)}."
+            f"--out={out} must end in one of: {', '.join(f'.{k}' for k in curves.KINDS)}."
         )
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError('plots need Matplotlib. Install it with: pip install "fidgpt[plot]"')
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    runs = series.read_runs([Path(argument) for argument in arguments])
-    panels = {one: _curves(runs, one) for one in series.chosen_metrics(runs, FLAGS.metric)}
-    look = drawing.Look(over=FLAGS.over, log_x=FLAGS.log_x, log_y=FLAGS.log_y, title=FLAGS.title)
+    runs = curves.read_runs([Path(argument) for argument in arguments])
+    panels = {one: _curves(runs, one) for one in curves.chosen_metrics(runs, FLAGS.metric)}
+    look = curves.Look(over=FLAGS.over, log_x=FLAGS.log_x, log_y=FLAGS.log_y, title=FLAGS.title)
     with writing(out):
-        drawing.save(drawing.draw(panels, look=look), panels, out, title=FLAGS.title)
+        curves.save(curves.draw(panels, look=look), panels, out, title=FLAGS.title)
     drawn = {curve.run for found in panels.values() for curve in found}
     names = [run.name for run in runs if run.name in drawn]
     print(f"{out} shows {', '.join(panels)} of {', '.join(names)}.")
@@ -85,7 +85,7 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
     Raises:
       RunError: no run has a point of it.
     """
-    from fidgpt.curves.series import curve_of
+    from fidgpt.curves import curve_of
     from fidgpt.train import RunError
 
     what = f"value of {metric}{' above 0, as --log_y needs' if FLAGS.log_y else ''}"

@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
     from rich.console import Console  # late: --help needs none of it
 
     from fidgpt.sweep.report import read_report, write_report
-    from fidgpt.sweep.report.document import leaders_table
+    from fidgpt.sweep.report.document import leader_tables
     from fidgpt.sweep.report.statistics import warnings_of
     from fidgpt.sweep.results import table
     from fidgpt.train import RunError
@@ -57,12 +57,12 @@ def main(arguments: list[str]) -> None:
         where = FLAGS.out or report.directory
         raise RunError(f"the report cannot be written to {where}: {error.strerror}.") from error
     print("\n".join(report.verdict))
-    print("\nThe best point again:", *written.command.splitlines(), sep="\n  ", end="\n\n")
+    print(f"\nThe best point again:\n  {written.command}\n")
     if written.repeat is not None:
         print(f"The two best with other seeds:\n  {written.repeat}\n")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
-    for label in report.leaders:
-        console.print(table(*leaders_table(report, label)), end="\n\n")
+    for leaders in leader_tables(report).values():
+        console.print(table(*leaders), end="\n\n")
     print(f"Written: {', '.join(map(str, written.paths))}")
 
 

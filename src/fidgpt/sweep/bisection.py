@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -29,7 +29,7 @@ from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import ResultsTable
 from fidgpt.sweep.runners.jobs import Runner, jobs_of
 
-T = TypeVar("T", bound=Hashable)
+T = TypeVar("T")
 FirstBad = Callable[[list[tuple[T, ...]]], tuple[T, ...] | None]
 Pieces = tuple[str, ...]  # paths in the good graph at which something is changed
 # Trains points and returns their values: NaN for one that diverged, None for one without a value.
@@ -48,7 +48,8 @@ def minimize(pieces: Sequence[T], first_bad: FirstBad[T]) -> tuple[T, ...]:
 
     This is ddmin (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
     2002): smaller and smaller parts are tried alone, then all but each of them. One cause among
-    `n` is found in about `2 log2 n` tries; the worst case is about `n**2`.
+    `n` is found in about `2 log2 n` tries; the worst case is about `n**2`. Sets that cannot be
+    tried count as good.
 
     Args:
       pieces: all pieces, which together are bad.
@@ -70,85 +71,61 @@ def minimize(pieces: Sequence[T], first_bad: FirstBad[T]) -> tuple[T, ...]:
     return left
 
 
-def group_dependent(
-    pieces: Sequence[T], holds: Callable[[tuple[T, ...]], bool]
-) -> list[tuple[T, ...]]:
-    """Group pieces so that each group holds by itself, with the fewest pieces that it needs.
-
-    Args:
-      pieces: all pieces, which hold together.
-      holds: whether a set of pieces is valid without the others.
-    """
-    groups = {piece: (piece,) for piece in pieces}
-    for piece in pieces:
-        group = groups[piece]
-        if holds(group):
-            continue
-
-        def first(sets: list[tuple[T, ...]], group: tuple[T, ...] = group) -> tuple[T, ...] | None:
-            return next((one for one in sets if holds((*group, *one))), None)
-
-        needed = minimize([one for one in pieces if one not in group], first)
-        merged = {*group, *(one for need in needed for one in groups[need])}
-        groups |= dict.fromkeys(merged, tuple(one for one in pieces if one in merged))
-    return list(dict.fromkeys(groups.values()))
-
-
-@dataclass(frozen=True)
 class Bounds:
     """The values of both ends, and the threshold between good and bad values.
 
-    Attributes:
-      good: value of the good end.
-      bad: value of the bad end; NaN if it diverged.
-      threshold: values from here on, towards the bad end, are bad; None if only divergence is.
-      sign: 1 if larger values are worse, else -1.
-    """
-
-    good: float
-    bad: float
-    threshold: float | None
-    sign: int
-
-    def verdict(self, value: float | None) -> Verdict:
-        """Judge a value: NaN stands for divergence, None for no value."""
-        if value is None:
-            return "unresolved"
-        is_past = self.threshold is not None and self.sign * (value - self.threshold) >= 0
-        return "bad" if is_past or math.isnan(value) else "good"
-
-
-def bounds_of(
-    objective: Objective, good: float | None, bad: float | None, threshold: float | None
-) -> Bounds:
-    """Return the bounds of two ends; the threshold defaults to the middle between them.
+    Args:
+      objective: what is compared.
+      good: value of the good end; NaN if it diverged, None without one.
+      bad: value of the bad end, likewise.
+      threshold: values from here on, towards the bad end, are bad; defaults to the middle between
+        both. If the bad end diverged, None calls only divergence bad.
 
     Raises:
       ConfigError: an end has no value, the ends are in the wrong order, or the threshold does not
         lie between them.
     """
-    name = objective.name
-    if good is None or bad is None:
-        which = "good" if good is None else "bad"
-        raise ConfigError(f"the {which} run has no {name}: there is nothing to compare.")
-    if math.isnan(good):
-        raise ConfigError("the good run diverged: exchange the two, if the other one did not.")
-    if math.isnan(bad):
-        return Bounds(good, bad, threshold, -1 if objective.is_larger_better else 1)
-    if good == bad:
-        raise ConfigError(f"both runs have the same {name}, {good:.6g}: neither of them is bad.")
-    if objective.is_larger_better and good < bad:
-        raise ConfigError(
-            f"the good run's {name}, {good:.6g}, is less than the bad one's, {bad:.6g}, and more "
-            "of it is better: exchange the two."
-        )
-    middle = (good + bad) / 2 if threshold is None else threshold
-    if not (min(good, bad) < middle < max(good, bad) or middle == bad):
-        raise ConfigError(
-            f"--threshold={middle:g} does not lie between the good run's {name}, {good:.6g}, "
-            f"and the bad one's, {bad:.6g}."
-        )
-    return Bounds(good, bad, middle, 1 if bad > good else -1)
+
+    def __init__(
+        self,
+        objective: Objective,
+        good: float | None,
+        bad: float | None,
+        threshold: float | None = None,
+    ) -> None:
+        name = objective.name
+        if good is None or bad is None:
+            which = "good" if good is None else "bad"
+            raise ConfigError(f"the {which} run has no {name}: there is nothing to compare.")
+        if math.isnan(good):
+            raise ConfigError("the good run diverged: exchange the two, if the other one did not.")
+        if good == bad:
+            raise ConfigError(
+                f"both runs have the same {name}, {good:.6g}: neither of them is bad."
+            )
+        if objective.is_larger_better and good < bad:
+            raise ConfigError(
+                f"the good run's {name}, {good:.6g}, is less than the bad one's, {bad:.6g}, and "
+                "more of it is better: exchange the two."
+            )
+        self.good, self.bad, self.threshold = good, bad, threshold
+        self._sign = -1 if objective.is_larger_better or bad < good else 1
+        if math.isnan(bad):
+            return
+        if threshold is None:
+            self.threshold = (good + bad) / 2
+        elif not (min(good, bad) < threshold < max(good, bad) or threshold == bad):
+            raise ConfigError(
+                f"--threshold={threshold:g} does not lie between the good run's {name}, "
+                f"{good:.6g}, and the bad one's, {bad:.6g}."
+            )
+
+    def verdict(self, value: float | None) -> Verdict:
+        """Judge a value: NaN stands for divergence, None for no value."""
+        if value is None:
+            return "unresolved"
+        is_past = self.threshold is not None and self._sign * (value - self.threshold) >= 0
+        return "bad" if is_past or math.isnan(value) else "good"
 
 
 @dataclass(frozen=True)
@@ -285,28 +262,26 @@ class Bisection:
         self._verdicts.clear()
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / LOG).write_text("", encoding="utf-8")
-        self._measure_ends()
-        groups = group_dependent(self.pieces, self._is_valid)
-        log(
-            f"{len(self.pieces)} differences, {len(groups)} of which can be made alone or in groups"
-        )
+        ends = [(), self.pieces]
+        for pieces, run in zip(ends, (self.good, self.bad), strict=True):
+            point = self._point(pieces)
+            if isinstance(point, str):
+                raise ConfigError(f"{run} cannot be run: {point}")
+            if (value := self._recorded(run, point)) is not None:
+                self._values[point.fingerprint] = value
+        good, bad = self._measured(ends)
+        self._bounds = Bounds(self.objective, good, bad, self.threshold)
+        self._try(ends)
 
         def first_bad(sets: list[Pieces]) -> Pieces | None:
             for begin in range(0, len(sets), jobs):
                 batch = sets[begin : begin + jobs]
                 self._try([one for one in batch if one not in self._verdicts])
-                for one in batch:
-                    if self._verdicts[one] == "bad":
-                        return one
+                if bad := [one for one in batch if self._verdicts[one] == "bad"]:
+                    return bad[0]
             return None
 
-        def first_bad_groups(sets: list[tuple[Pieces, ...]]) -> tuple[Pieces, ...] | None:
-            flat = {self._ordered(itertools.chain(*groups)): groups for groups in sets}
-            found = first_bad(list(flat))
-            return None if found is None else flat[found]
-
-        found = self._ordered(itertools.chain(*minimize(groups, first_bad_groups)))
-        found = minimize(found, first_bad)  # of a group, not all need be a cause
+        found = minimize(self.pieces, first_bad)
         if found == self.pieces:
             self._confirm()
         rest = tuple(one for one in self.pieces if one not in found)
@@ -317,10 +292,6 @@ class Bisection:
     def __rich__(self) -> RenderableType:
         head = f"{len(self.pieces)} differences, to be tried in {self.directory}:"
         return Group(Text(head), *map(Text, self._lines(self.pieces)))
-
-    def _ordered(self, pieces: Iterable[str]) -> Pieces:
-        chosen = set(pieces)
-        return tuple(one for one in self.pieces if one in chosen)
 
     def _patch_text(self, pieces: Pieces) -> str:
         changes = {path: self._patch.changes[path] for path in pieces}
@@ -343,15 +314,6 @@ class Bisection:
     def _lines(self, pieces: Pieces) -> list[str]:
         """Describe some differences, a line each."""
         return graph.diff_text(graph.diff(self._graphs[0], self._changed(pieces))).splitlines()
-
-    def _is_valid(self, pieces: Pieces) -> bool:
-        """Return whether some differences make a valid config without the others."""
-        try:
-            changed = self._changed(self._ordered(pieces))
-            graph.check_and_bind(changed, constraints=runs.CONSTRAINTS)
-        except ConfigError:
-            return False
-        return True
 
     def _directives(self, pieces: Pieces) -> tuple[str, ...]:
         """Return the directives of a config, one of which names a patch file written here."""
@@ -403,18 +365,6 @@ class Bisection:
         for what, given in commands.items():
             lines += [f"{what}:", f"  {runs.train_command(given, allowed=self.allowed)}"]
         return "\n".join(lines)
-
-    def _measure_ends(self) -> None:
-        ends = [(), self.pieces]
-        for pieces, run in zip(ends, (self.good, self.bad), strict=True):
-            point = self._point(pieces)
-            if isinstance(point, str):
-                raise ConfigError(f"{run} cannot be run: {point}")
-            if (value := self._recorded(run, point)) is not None:
-                self._values[point.fingerprint] = value
-        good, bad = self._measured(ends)
-        self._bounds = bounds_of(self.objective, good, bad, self.threshold)
-        self._try(ends)
 
     def _new_point(self, pieces: Pieces) -> Point | str:
         """Return the point that tries some differences, or what is wrong with them."""

@@ -9,7 +9,6 @@ import itertools
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +76,21 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
     write_whole(directory / TABLE, lines)
     axes = list(dict.fromkeys(label for row in rows for label in row["values"]))
     metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_FIRST, *axes, *metrics, *_LAST])
+    sheet = [[*_FIRST, *axes, *metrics, *_LAST]]
     for row in rows:
         cells = [row[key] for key in _FIRST]
         cells += [row["values"].get(label, "") for label in axes]
         cells += [row["metrics"].get(name, "") for name in metrics]
         cells += [row[key] for key in _LAST[:-1]]
-        writer.writerow([*cells, " ".join(row["directives"])])
-    write_whole(directory / SHEET, text.getvalue())
+        sheet.append([*cells, " ".join(row["directives"])])
+    write_whole(directory / SHEET, csv_of(sheet))
+
+
+def csv_of(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as a text of comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 @functools.cache
@@ -239,64 +243,56 @@ def changed_code(table: ResultsTable) -> list[str]:
     return [line] if names else []
 
 
-@dataclass(frozen=True)
-class Description:
-    """What a sweep varies, whatever the values and however often it repeats them.
+def _described(items: Sequence[Item]) -> dict[str, list[str]]:
+    """Return what a sweep varies, whatever the values and however often it repeats them.
 
-    Attributes:
-      directives: those outside of the axes.
-      axes: names of what varies.
+    Its directives outside of the axes, and the names of what varies.
     """
-
-    directives: Sequence[str]
-    axes: Sequence[str]
-
-    def __str__(self) -> str:
-        base = " ".join(self.directives) or f"config:{DEFAULT_CONFIG}"
-        return f"{base} over {', '.join(self.axes) or 'nothing'}"
-
-    def is_unrelated(self, other: "Description") -> bool:
-        """Return whether neither of the two only varies more of the same config."""
-        mine, theirs = {*self.axes}, {*other.axes}
-        return self.directives != other.directives or not (mine <= theirs or theirs <= mine)
-
-
-def described(items: Sequence[Item]) -> Description:
-    """Return the description of directives and axes."""
     axes = [item for item in items if isinstance(item, Axis) and not item.is_repeat]
-    names = [name for axis in axes for name in axis.names]
-    return Description([item for item in items if isinstance(item, str)], names)
+    directives = [item for item in items if isinstance(item, str)]
+    return {"directives": directives, "axes": [name for axis in axes for name in axis.names]}
+
+
+def _sweep_name(sweep: Mapping[str, list[str]]) -> str:
+    base = " ".join(sweep["directives"]) or f"config:{DEFAULT_CONFIG}"
+    return f"{base} over {', '.join(sweep['axes']) or 'nothing'}"
+
+
+def _are_unrelated(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> bool:
+    """Return whether neither of two sweeps only varies more of the same config."""
+    first, second = {*one["axes"]}, {*other["axes"]}
+    return one["directives"] != other["directives"] or not (first <= second or second <= first)
 
 
 def record_sweep(directory: Path, items: Sequence[Item]) -> None:
     """Record in a directory that a sweep runs there, once."""
-    known, sweep = _recorded(directory), described(items)
+    known, sweep = _recorded(directory), _described(items)
     if sweep not in known:
-        rows = (json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in (*known, sweep))
+        rows = (json.dumps(one, ensure_ascii=False) + "\n" for one in (*known, sweep))
         write_whole(directory / SWEEPS, "".join(rows))
 
 
 def unrelated_sweeps(directory: Path, items: Sequence[Item]) -> list[str]:
     """Return a warning for each other sweep in a directory."""
     return [
-        f"{directory} holds points of another sweep too, {one}: a report compares all of "
-        "them. Name another --run_dir to keep them apart."
+        f"{directory} holds points of another sweep too, {_sweep_name(one)}: a report compares all "
+        "of them. Name another --run_dir to keep them apart."
         for one in _recorded(directory)
-        if one.is_unrelated(described(items))
+        if _are_unrelated(one, _described(items))
     ]
 
 
 def recorded_sweeps(directory: Path) -> list[str]:
     """Return descriptions of the sweeps in a directory if some are unrelated; else none."""
     known = _recorded(directory)
-    is_mixed = any(one.is_unrelated(other) for one, other in itertools.combinations(known, 2))
-    return [str(one) for one in known] if is_mixed else []
+    is_mixed = any(_are_unrelated(*two) for two in itertools.combinations(known, 2))
+    return [_sweep_name(one) for one in known] if is_mixed else []
 
 
-def _recorded(directory: Path) -> list[Description]:
+def _recorded(directory: Path) -> list[dict[str, list[str]]]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it only serves warnings
         lines = (directory / SWEEPS).read_text(encoding="utf-8").splitlines()
-        return [Description(row["directives"], row["axes"]) for row in map(json.loads, lines)]
+        return [{key: row[key] for key in ("directives", "axes")} for row in map(json.loads, lines)]
     return []
 
 

@@ -49,7 +49,7 @@ const axisTraces = (axis) => {
   const shades = other ? at.map((one) => PALETTE[place(other, points[one]) === null ? FEW - 1 : other.texts.indexOf(points[one].values[other.label])]) : colour("accent");
   return [
     ...(other ? linesOf(axis, other) : hasLines ? lines : []),
-    { x, y, customdata: at, mode: "markers", hovertext: at.map(told), hoverinfo: "text", name: "a point", marker: { size: at.length > 60 ? 6 : 9, color: shades, opacity: at.length > 60 ? 0.45 : 0.9, line: { width: 1, color: colour("raised") } } },
+    { x, y, customdata: at, mode: "markers", hovertext: at.map(hoverText), hoverinfo: "text", name: "a point", marker: { size: at.length > 60 ? 6 : 9, color: shades, opacity: at.length > 60 ? 0.45 : 0.9, line: { width: 1, color: colour("raised") } } },
     { x: failed.map((one) => place(axis, points[one])), y: failed.map(() => top), customdata: failed, mode: "markers", hovertext: failed.map((one) => `<b>${escaped(points[one].name)}</b><br>${points[one].status}`), hoverinfo: "text", name: "failed or diverged", marker: { symbol: "x", size: 8, color: colour("text") }, visible: failed.length > 0 },
     { x: [place(axis, points[data.best])], y: [points[data.best].final], mode: "markers", hoverinfo: "skip", name: "the best", marker: { symbol: "star", size: 15, color: colour("text"), line: { width: 1, color: colour("raised") } } },
     ...rings(at, x, y),

@@ -1,16 +1,16 @@
 // The two points that are compared: A and B.
 
-const chosen = { pair: [], heard: [] };
+const chosen = { pair: [], listeners: [] };
 
 const choose = (at) => {
   const rest = chosen.pair.filter((one) => one !== at);
   chosen.pair = rest.length < chosen.pair.length ? rest : [...chosen.pair.slice(-1), at];
-  chosen.heard.forEach((hear) => hear());
+  chosen.listeners.forEach((listener) => listener());
 };
 
 const chooseBoth = (first, second) => {
   chosen.pair = [first, second].filter((one) => one !== undefined);
-  chosen.heard.forEach((hear) => hear());
+  chosen.listeners.forEach((listener) => listener());
 };
 
-const onChoice = (hear) => chosen.heard.push(hear);
+const onChoice = (listener) => chosen.listeners.push(listener);

@@ -1,4 +1,4 @@
-// Curves of all points: few told apart by colour and dash, many coloured by a value of theirs.
+// Curves of all points: few distinguished by colour and dash, many coloured by a value of theirs.
 
 const FEW = 8;
 const LONG = 70; // letters of a name in the legend

@@ -1,4 +1,4 @@
-// What the report knows, and how it is said.
+// The data of the report, and how numbers are written.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const { points, axes, groups } = data;

@@ -1,6 +1,6 @@
-// In what two configs differ: those that were clicked, or chosen from the lists.
+// Where two configs differ: those that were clicked, or chosen from the lists.
 
-const configOf = (at) => points[at].config ?? Object.fromEntries(points[at].directives.map((one) => [one, "said"]));
+const configOf = (at) => points[at].config ?? Object.fromEntries(points[at].directives.map((one) => [one, "present"]));
 
 const differences = (first, second) => {
   const one = configOf(first), other = configOf(second);
@@ -19,8 +19,8 @@ const picker = (which) => {
   return element("div", { className: "pick" }, mark(which), label);
 };
 
-const said = (which, text) => element("dd", {}, mark(which), text === undefined
-  ? element("span", { className: "nothing", textContent: "not there" }) : element("span", { textContent: text }));
+const valueOf = (which, text) => element("dd", {}, mark(which), text === undefined
+  ? element("span", { className: "nothing", textContent: "absent" }) : element("span", { textContent: text }));
 
 const fillDifference = () => {
   const [first, second] = chosen.pair;
@@ -35,10 +35,10 @@ const fillDifference = () => {
       parts.push(element("p", { className: "note", textContent: "One of them has written no config that can be read: these are their directives." }));
     }
     parts.push(changed.length
-      ? element("dl", {}, ...changed.flatMap(([path, was, is]) => [element("dt", { textContent: path }), said(0, was), said(1, is)]))
-      : element("p", { className: "nothing", textContent: "They say the same." }));
+      ? element("dl", {}, ...changed.flatMap(([path, was, is]) => [element("dt", { textContent: path }), valueOf(0, was), valueOf(1, is)]))
+      : element("p", { className: "nothing", textContent: "They have the same values." }));
   } else {
-    parts.push(element("p", { className: "note", textContent: "Click points in any plot, or rows of the table, and see here in what their configs differ." }));
+    parts.push(element("p", { className: "note", textContent: "Click points in any plot, or rows of the table, to see here where their configs differ." }));
   }
   $("difference").replaceChildren(...parts);
 };

@@ -1,20 +1,19 @@
 """The report of a sweep as CSV, Markdown and an HTML page, with the commands that it suggests."""
 
 import base64
-import csv
 import hashlib
 import html
 import importlib.util
-import io
 import json
 import math
 import shlex
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
@@ -22,7 +21,6 @@ from fidgpt.compose.reproduction import command_for
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.sweep.axes import split_value
-from fidgpt.sweep.member import ancestors, read_lineages, schedule
 from fidgpt.sweep.report.statistics import (
     METHOD,
     Effect,
@@ -30,14 +28,16 @@ from fidgpt.sweep.report.statistics import (
     Record,
     Report,
     is_beyond_noise,
+    lead,
     number,
 )
+from fidgpt.sweep.results import csv_of
 from fidgpt.train import RunError
 
-_SEEDS = "--repeat=seed:3"
 _CURVES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
 _NUMBERS = 40_000  # in all curves of a metric together, which a browser draws at once
 _FEWEST, _MOST = 60, 600  # in one of them
+_MOST_LEADERS = 12  # an axis with more values is a search
 _SCRIPTS = (  # each uses those before it
     *("data", "dom", "chosen", "plots", "curves", "axes", "importance", "map"),
     *("parallel", "points", "difference", "main"),
@@ -50,17 +50,15 @@ def csv_text(report: Report) -> str:
     of_run = ("step", "num_steps", "parameters", "seconds", "attempts", "last_words")
     head = ["rank", "name", "status", "fingerprint", *labels, f"final {name}", f"best {name}"]
     head += ["best at step", "mean over repeats", "spread over repeats", "repeats"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*head, *of_run, "directives"])
-    for at, record in enumerate(report.records):
-        row, group, best = record.row, report.group(at), record.best(report.objective)
-        cells = [_rank(report, group), row["name"], row["status"], row["fingerprint"]]
+    rows = [[*head, *of_run, "directives"]]
+    for record in report.records:
+        row, group = record.row, record.group
+        cells = [group.rank, row["name"], row["status"], row["fingerprint"]]
         cells += [record.values.get(label) for label in labels]
-        cells += [report.finals[at], *(best or (None, None))]
+        cells += [record.final, *(record.best or (None, None))]
         cells += [group.mean, group.spread, len(group.finals), *(row[key] for key in of_run)]
-        writer.writerow([*cells, " ".join(row["directives"])])
-    return text.getvalue()
+        rows.append([*cells, " ".join(row["directives"])])
+    return csv_of(rows)
 
 
 def markdown_text(report: Report, command: str, repeat: str | None = None) -> str:
@@ -72,14 +70,14 @@ def markdown_text(report: Report, command: str, repeat: str | None = None) -> st
       repeat: runs the two best with other seeds.
     """
     pieces = [f"# {report.directory.resolve().name}", "\n".join(report.verdict)]
-    commands = {"the best point again": command.strip(), "the two best with other seeds": repeat}
+    commands = {"the best point again": command, "the two best with other seeds": repeat}
     pieces += [f"To run {what}:\n\n```\n{one}\n```" for what, one in commands.items() if one]
-    for label in report.leaders:
-        pieces.append(f"## Best at each {label}\n\n{_markdown(*leaders_table(report, label))}")
+    for label, leaders in leader_tables(report).items():
+        pieces.append(f"## Best at each {label}\n\n{_markdown(*leaders)}")
     pieces.append(f"## Points\n\n{_markdown(*_points_table(report))}")
-    if report.effects:
+    if effects := report.effects:
         head = ["", "where", report.objective.name, "difference to all"]
-        rows = [[one.label, one.rest, number(one.mean), _change(one)] for one in report.effects]
+        rows = [[one.label, one.rest, number(one.mean), _change(one)] for one in effects]
         pieces.append(f"## What was left out\n\n{_markdown(head, rows)}")
     if len(report.columns) > 1:
         shares = [[column.label, _percent(share)] for column, share in report.importances]
@@ -94,20 +92,32 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def leaders_table(report: Report, label: str) -> tuple[list[str], list[list[str]]]:
-    """Return what won at each value of an axis, by how much, and whether that may be noise."""
-    head = [label, "best", report.objective.name, "ahead of the next by"]
-    rows = []
-    for text, group, second in report.leaders[label]:
-        labels = [one.label for one in report.columns if one.label in {*group.values} - {label}]
-        others = " ".join(f"{one}={group.values[one]}" for one in labels)
-        lead = abs((second.mean or 0.0) - (group.mean or 0.0)) if second else None
-        mean = _mean(group) if report.repeats else number(group.mean)
-        rows.append([text, others, mean, "-" if lead is None else f"{lead:.3g}"])
-        if report.repeats:
+def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return what won at each value of an axis, by how much, and whether that may be noise.
+
+    By axis, if there are several with few values, most of which have groups to compare.
+    """
+    tables = {}
+    choices = [column for column in report.columns if not column.is_repeat]
+    noise = ["more than noise"] if report.repeats else []
+    for column in choices if len(choices) > 1 else ():
+        rows, num_compared = [], 0
+        for text in column.texts:
+            found = [one for one in report.ranking if one.values.get(column.label) == text]
+            if not found:
+                continue
+            group, second = found[0], found[1] if found[1:] else None
+            num_compared += second is not None
+            labels = [one.label for one in choices if one.label in {*group.values} - {column.label}]
+            others = " ".join(f"{label}={group.values[label]}" for label in labels)
+            mean = _mean(group) if report.repeats else number(group.mean)
+            rows.append([text, others, mean, lead(group, second) if second else "-"])
             is_beyond = is_beyond_noise(group, second) if second else None
-            rows[-1].append({True: "yes", False: "no", None: "unknown"}[is_beyond])
-    return head + (["more than noise"] if report.repeats else []), rows
+            rows[-1] += [{True: "yes", False: "no", None: "unknown"}[is_beyond]] * len(noise)
+        if 1 < len(rows) <= _MOST_LEADERS and 2 * num_compared > len(rows):
+            head = [column.label, "best", report.objective.name, "ahead of the next by", *noise]
+            tables[column.label] = head, rows
+    return tables
 
 
 def _points_table(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -115,21 +125,15 @@ def _points_table(report: Report) -> tuple[list[str], list[list[str]]]:
     head = ["", "point", "fingerprint", "status", f"final {report.objective.name}", "best"]
     head += ["mean ± spread over repeats"] * bool(report.repeats) + ["last words"] * has_words
     rows = []
-    for at in report.order:
-        record, group = report.records[at], report.group(at)
-        row, best = record.row, record.best(report.objective)
-        progress = f"{row['status']} at {row['step']:,}/{row['num_steps']:,}"
-        rank, is_finished = _rank(report, group), row["status"] == "finished"
-        cells = ["" if rank is None else str(rank), record.name, f"`{row['fingerprint'][:12]}`"]
-        cells += [row["status"] if is_finished else progress, number(report.finals[at])]
-        cells += ["-" if best is None else f"{number(best.value)} at step {best.step:,}"]
-        cells += [_mean(group)] * bool(report.repeats) + [row["last_words"]] * has_words
+    for record in report.order:
+        row, best, rank = record.row, record.best, record.group.rank
+        progress = f" at {row['step']:,}/{row['num_steps']:,}" * (row["status"] != "finished")
+        cells = [str(rank or ""), record.name, f"`{row['fingerprint'][:12]}`"]
+        cells += [row["status"] + progress, number(record.final)]
+        cells += ["-" if best is None else f"{number(best[0])} at step {best[1]:,}"]
+        cells += [_mean(record.group)] * bool(report.repeats) + [row["last_words"]] * has_words
         rows.append(cells)
     return head, rows
-
-
-def _rank(report: Report, group: Group) -> int | None:
-    return report.ranking.index(group) + 1 if group in report.ranking else None
 
 
 def _mean(group: Group) -> str:
@@ -147,21 +151,13 @@ def _change(effect: Effect) -> str:
     return f"{effect.difference:+.4g}{spread}"
 
 
-def best_commands(report: Report, *, allowed: Sequence[str] = ()) -> list[str]:
-    """Return the command of the best point; for a population, of each stretch on its way."""
-    record = report.best
-    if not report.is_population:
-        return [shortest_command(record, allowed=allowed).strip()]
-    line = ancestors(read_lineages(report.directory), record.row["fingerprint"])
-    return schedule(line, run_dir="runs/best", flags=runs.allow_flags(allowed))
-
-
 def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
     """Return a command for a point's config, or with its directives if that cannot be read."""
     given = record.row["directives"]
     try:
         cfg = sources.load_run(record.directory, allowed=tuple(allowed))
-        return command_for(cfg, own_catalogue(tuple(allowed)), directives=given, allowed=allowed)
+        catalogue = own_catalogue(tuple(allowed))
+        return command_for(cfg, catalogue, directives=given, allowed=allowed).strip()
     except (ConfigError, RunError):
         return runs.train_command(given, allowed=allowed)
 
@@ -169,18 +165,17 @@ def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
 def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
     """Return a command that runs the two best points with other seeds, into the same directory.
 
-    None if both were repeated, if points differ in more than the values of directives, or for a
-    population, whose values changed on their way.
+    None if both were repeated, or if points differ in more than the values of directives.
     """
     two = report.ranking[:2]
-    if report.is_population or len(two) < 2 or all(len(group.finals) > 1 for group in two):
+    if len(two) < 2 or all(len(group.finals) > 1 for group in two):
         return None
     seeds = tuple(f"{label}+=" for label in report.repeats)
     every = [[split_value(one) for one in record.row["directives"]] for record in report.records]
     every = [[one for one in given if not (seeds and one[0].endswith(seeds))] for given in every]
     if len({*map(len, every)}) > 1:
         return None
-    first, second = (every[group.members[0]] for group in two)
+    first, second = (every[report.records.index(group.records[0])] for group in two)
     # All that varies between any of the points varies here, so that the two keep their names.
     varying = [i for i, column in enumerate(zip(*every, strict=True)) if len({*column}) > 1]
     begin, end = varying[0], varying[-1] + 1
@@ -189,7 +184,7 @@ def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None
     axes = [f"{first[i][0]}{first[i][1]},{second[i][1]}" for i in varying]
     axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
     flags = [f"--config={prefix}{value}" for prefix, value in first]
-    words = [*runs.allow_flags(allowed), *flags[:begin], axis, *flags[end:], _SEEDS]
+    words = [*runs.allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
     return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
 
 
@@ -233,41 +228,36 @@ def document(
       repeat: runs the two best with other seeds.
       allowed: packages of the user's own that configs may name.
     """
-    name = report.objective.name
     configs = differing(report.records, allowed=allowed)
+    numbers = {record: i for i, record in enumerate(report.records)}
     unfinished = [group for group in report.groups if not group.finals]
     return {
         "title": report.directory.resolve().name,
-        "objective": name,
+        "objective": report.objective.name,
         "larger": report.objective.is_larger_better,
         "verdict": report.verdict,
-        "command": command.strip(),
+        "command": command,
         "repeat": repeat,
-        "leaders": {label: leaders_table(report, label) for label in report.leaders},
+        "leaders": leader_tables(report),
         "method": METHOD,
-        "best": report.records.index(report.best),
+        "best": numbers[report.best],
         "points": [
             {key: value for key, value in record.row.items() if key != "metrics"}
-            | {
-                "final": final,
-                "last": (record.last(name) or (None,))[0],
-                "best": record.best(report.objective),
-            }
-            | {"config": config}
-            for record, final, config in zip(report.records, report.finals, configs, strict=True)
+            | {"final": record.final, "last": record.last, "best": record.best, "config": config}
+            for record, config in zip(report.records, configs, strict=True)
         ],
-        "order": report.order,
+        "order": [numbers[record] for record in report.order],
         "axes": [
             {**asdict(column), "share": share, "share_text": _percent(share)}
             for column, share in report.importances
         ],
         "groups": [
-            {"name": report.name_of(one), "members": one.members, "count": len(one.finals)}
-            | {"mean": one.mean, "spread": one.spread}
+            {"name": one.name, "members": [numbers[record] for record in one.records]}
+            | {"count": len(one.finals), "mean": one.mean, "spread": one.spread}
             for one in [*report.ranking, *unfinished]
         ],
         "effects": [
-            {"label": f"{one.label} {one.rest}".strip(), "mean": one.mean, "text": _change(one)}
+            {"label": f"{one.label} {one.rest}".strip(), "text": _change(one)}
             | {"difference": one.difference, "spread": one.spread, "all": one.differences}
             for one in report.effects
         ],
@@ -285,8 +275,8 @@ def _curves(report: Report) -> dict[str, Any]:
             series = record.series(metric)
             width = math.ceil(len(series) / most) or 1
             parts = [series[at : at + width] for at in range(0, len(series), width)]
-            means = [sum(one.value for one in part) / len(part) for part in parts]
-            steps = [part[-1].step for part in parts]
+            means = [statistics.fmean(value for value, _ in part) for part in parts]
+            steps = [part[-1][1] for part in parts]
             found[metric].append([steps, [float(f"{one:.5g}") for one in means]])
     return {metric: curves for metric, curves in found.items() if any(x for x, _ in curves)}
 
@@ -319,13 +309,12 @@ def _read(name: str) -> str:
     return resources.files("fidgpt.sweep.report").joinpath(name).read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """The files of a report, and the commands in it.
 
     Attributes:
       paths: the files.
-      command: runs the best point again; for a population, a line for each stretch.
+      command: runs the best point again.
       repeat: runs the two best with other seeds; None where there is no such command.
     """
 
@@ -359,7 +348,7 @@ def write_report(
             'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '
             "tables alone, with --nopage"
         )
-    command = "\n".join(best_commands(report, allowed=allowed))
+    command = shortest_command(report.best, allowed=allowed)
     repeat = repeat_command(report, allowed=allowed)
     texts = {".csv": csv_text(report), ".md": markdown_text(report, command, repeat)}
     if with_page:

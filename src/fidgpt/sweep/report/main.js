@@ -15,7 +15,7 @@ document.querySelectorAll(".command button").forEach((button) => {
     try {
       await navigator.clipboard.writeText(text.textContent);
       button.textContent = "Copied";
-    } catch { // a browser that asks first, and was told no
+    } catch { // a browser in which the user refused access
       getSelection().selectAllChildren(text);
     }
   };

@@ -9,7 +9,7 @@ const mapTraces = (across, up) => {
   if (across.texts.length * up.texts.length > 3 * at.length) {
     const x = at.map((one) => place(across, points[one])), y = at.map((one) => place(up, points[one]));
     return [{
-      x, y, customdata: at, mode: "markers", hovertext: at.map(told), hoverinfo: "text",
+      x, y, customdata: at, mode: "markers", hovertext: at.map(hoverText), hoverinfo: "text",
       marker: { size: 12, color: finals, showscale: true, line: { width: 1, color: colour("soft") }, ...shades },
     }, ...rings(at, x, y)];
   }

@@ -1,7 +1,7 @@
 // Parallel coordinates: a line for each finished point; what is kept on the axes is kept in the table.
 
 const APART = 0.04; // of an axis, over which lines are spread that would lie on each other
-const kept = { at: null, heard: [] };
+const kept = { at: null, listeners: [] };
 
 const canDraw = () => {
   const canvas = document.createElement("canvas");
@@ -52,6 +52,6 @@ const drawParallel = () => {
   target.on("plotly_restyle", () => {
     const { dimensions: now } = target.data[0];
     kept.at = now.some((one) => one.constraintrange) ? new Set(finished.filter((_, i) => isKept(now, i))) : null;
-    kept.heard.forEach((hear) => hear());
+    kept.listeners.forEach((listener) => listener());
   });
 };

@@ -5,7 +5,7 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5
 const SCALE = "Cividis";
 const FONT = { family: "system-ui, sans-serif", size: 12 };
 
-// Plotly knows no CSS variables: an element that wears one tells which colour it is now.
+// Plotly knows no CSS variables: ask an element what the colour of one is now.
 const colour = (name) => {
   const probe = document.body.appendChild(element("span"));
   probe.style.color = `var(--${name})`;
@@ -77,7 +77,7 @@ const rings = (at, x, y) => chosen.pair.flatMap((one, which) => {
   }];
 });
 
-const told = (at) => {
+const hoverText = (at) => {
   const point = points[at];
   const value = point.final === null ? `${number(point.last)} so far, ${point.status}` : number(point.final);
   return `<b>${escaped(point.name)}</b><br>${data.objective} ${value}`;

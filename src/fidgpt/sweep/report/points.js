@@ -56,5 +56,5 @@ const drawPoints = () => {
   fillPoints();
   $("filter").addEventListener("input", fillPoints);
   onChoice(fillPoints);
-  kept.heard.push(fillPoints);
+  kept.listeners.push(fillPoints);
 };

@@ -1,19 +1,17 @@
 """Statistics of a sweep: repeated runs, ranking, noise, effects and importance."""
 
-import itertools
 import math
 import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
+from fidgpt.sweep import results
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective
-from fidgpt.sweep.results import TABLE, Result, num_damaged, read_table, recorded_sweeps
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 METHOD = (
@@ -22,8 +20,9 @@ METHOD = (
     "number (epsilon squared, which is the adjusted R²). Shares need not add up to 100 %: the "
     "joint effects of axes, and noise, belong to none of them."
 )
-_SEEDS = "run them with other seeds, by --repeat=seed:3."
-_CLONES = "run the commands of the best with another seed."
+_ONCE = (
+    "Each of them ran once, so that may be noise: run them with other seeds, by --repeat=seed:3."
+)
 _BEYOND = "That is more than repeated runs explain (t-test of the two, 95 %)."
 _WITHIN = "Repeated runs differ as much (t-test of the two, 95 %): consider them equal."
 _ALL = "all"
@@ -31,7 +30,6 @@ _SEED = re.compile(r"(?i)\bseed(_\d+)?$")
 _ABLATION = re.compile(r"ablate(_\d+)?")
 _FAR = 5.0  # ratio of two numbers from which an axis of these two is logarithmic
 _MOST_BINS = 8
-_MOST_LEADERS = 12  # an axis with more values is a search
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
 _QUANTILES = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -39,67 +37,47 @@ _QUANTILES = (
 )  # fmt: skip
 
 
-class Measured(NamedTuple):
-    """A number, and the step at which it was measured."""
-
-    value: float
-    step: int
-
-
-@dataclass(frozen=True)
 class Record:
     """A point and its run.
 
     Attributes:
       row: the point's row in the table of the sweep.
-      rows: what its run measured, in the order of steps; empty before it starts.
       directory: the run directory.
+      name: of the point.
+      values: of the point, by axis.
+      last: the last value of the objective, however far the run got; None before there is one.
+      final: the same; None unless the run is finished.
+      best: the best value, which may precede the end, and its step.
+      group: the points that differ from this one only in what repeats them.
     """
 
-    row: Result
-    rows: Sequence[Row]
-    directory: Path
+    group: "Group"
 
-    @property
-    def name(self) -> str:
-        return self.row["name"]
+    def __init__(
+        self, row: results.Result, directory: Path, rows: Sequence[Row], objective: Objective
+    ) -> None:
+        self.row, self.directory, self._rows = row, directory, rows
+        self.name: str = row["name"]
+        self.values: Mapping[str, str] = row["values"]
+        measured = self.series(objective.name)
+        self.last = measured[-1][0] if measured else None
+        self.final = self.last if row["status"] == "finished" else None
+        self.best = min(measured, key=lambda one: objective.sorted_by(one[0]), default=None)
 
-    @property
-    def values(self) -> Mapping[str, str]:
-        return self.row["values"]
+    def series(self, metric: str) -> list[tuple[float, int]]:
+        """Return all finite measurements of a metric and their steps.
 
-    def series(self, metric: str) -> list[Measured]:
-        """Return all finite measurements of a metric."""
-        return [
-            Measured(float(row[metric]), row["step"])
-            for row in self.rows
-            if is_number(row.get(metric))
-        ]
-
-    def last(self, metric: str) -> Measured | None:
-        """Return the last measurement of a metric, however far the run got."""
-        if series := self.series(metric):
-            return series[-1]
-        value = self.row["metrics"].get(metric)
-        return Measured(value, self.row["step"]) if is_number(value) else None
-
-    def final(self, metric: str) -> float | None:
-        """Return the last value of a metric; None unless the run is finished."""
-        last = self.last(metric) if self.row["status"] == "finished" else None
-        return None if last is None else last.value
-
-    def best(self, objective: Objective) -> Measured | None:
-        """Return the best measurement of the run, which may precede its end."""
-        series = self.series(objective.name)
-        best = min(series, key=lambda one: objective.sorted_by(one.value), default=None)
-        return best or self.last(objective.name)
+        A run whose metrics are lost has those of the table.
+        """
+        for rows in (self._rows, [{**self.row["metrics"], "step": self.row["step"]}]):
+            if found := [(one[metric], one["step"]) for one in rows if _is_number(one.get(metric))]:
+                return found
+        return []
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a measurement is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -115,10 +93,10 @@ class Column:
     """
 
     label: str
-    texts: tuple[str, ...]
-    numbers: tuple[float, ...] | None
-    is_log: bool = False
-    is_repeat: bool = False
+    texts: Sequence[str]
+    numbers: Sequence[float] | None
+    is_log: bool
+    is_repeat: bool
 
 
 def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> list[Column]:
@@ -140,68 +118,71 @@ def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> lis
             raise ConfigError(f"no axis is called {name}. {suggest(name, found)}")
     columns = []
     for label, texts in found.items():
+        is_repeat = label in repeats if repeats else bool(_SEED.search(label))
+        try:
+            numbers, ordered = zip(*sorted((float(one), one) for one in texts), strict=True)
+        except ValueError:
+            numbers, ordered = None, tuple(texts)
+        if numbers is not None and not all(map(math.isfinite, numbers)):
+            numbers, ordered = None, tuple(texts)
+        is_log = numbers is not None and not is_repeat and is_log_spaced(numbers)
         if len(texts) > 1:
-            is_repeat = label in repeats if repeats else bool(_SEED.search(label))
-            columns.append(_column(label, list(texts), is_repeat))
+            columns.append(Column(label, ordered, numbers, is_log, is_repeat))
     return columns
 
 
-def _column(label: str, texts: list[str], is_repeat: bool) -> Column:
-    try:
-        pairs = sorted((float(text), text) for text in texts)
-    except ValueError:
-        return Column(label, tuple(texts), None, is_repeat=is_repeat)
-    numbers, ordered = zip(*pairs, strict=True)
-    if not all(map(math.isfinite, numbers)):
-        return Column(label, tuple(texts), None, is_repeat=is_repeat)
-    return Column(label, ordered, numbers, not is_repeat and is_log_spaced(numbers), is_repeat)
-
-
 def is_log_spaced(numbers: Sequence[float]) -> bool:
-    """Return whether sorted numbers are spaced more evenly by ratios than by differences."""
-    distinct = list(dict.fromkeys(numbers))
-    if len(distinct) < 2 or distinct[0] <= 0:
-        return False
-    if len(distinct) == 2:
-        return distinct[1] / distinct[0] >= _FAR
-
-    def unevenness(numbers: Sequence[float]) -> float:
-        gaps = [after - before for before, after in itertools.pairwise(numbers)]
-        return statistics.pstdev(gaps) / statistics.fmean(gaps)
-
-    return unevenness([math.log(one) for one in distinct]) < unevenness(distinct) - 1e-9
+    """Return whether numbers are spaced more evenly by ratios than by differences."""
+    low, middle, high = min(numbers), statistics.median({*numbers}), max(numbers)
+    if low <= 0 or len({*numbers}) == 2:
+        return 0 < low * _FAR <= high
+    return abs(middle - math.sqrt(low * high)) < abs(middle - (low + high) / 2)
 
 
-def deviation(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation; None for fewer than two values."""
+def _deviation(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-@dataclass(frozen=True)
 class Group:
     """Points that differ only in what repeats them.
 
+    Args:
+      records: the points.
+      repeats: the axes that repeat them.
+
     Attributes:
+      records: as given.
+      name: of the first point, without what repeats it.
       values: what they have in common, by axis.
-      members: their indices among all points.
       by_repeat: the final values of the finished ones, by what repeats them.
+      finals: the same as a list.
+      mean: of the final values; None if no point is finished.
+      spread: of the final values; None for fewer than two.
+      rank: 1 for the best mean; None if no point is finished.
     """
 
-    values: Mapping[str, str]
-    members: tuple[int, ...]
-    by_repeat: Mapping[tuple[str, ...], float]
+    def __init__(self, records: Sequence[Record], repeats: Sequence[str]) -> None:
+        first = records[0]
+        self.records = records
+        self.values = {key: text for key, text in first.values.items() if key not in repeats}
+        dropped = {f"{key}={first.values.get(key)}" for key in repeats}
+        self.name = " ".join(w for w in first.name.split(" ") if w not in dropped) or first.name
+        self.by_repeat = {
+            tuple(text for key, text in record.values.items() if key in repeats): record.final
+            for record in records
+            if record.final is not None
+        }
+        self.finals = [*self.by_repeat.values()]
+        self.mean = statistics.fmean(self.finals) if self.finals else None
+        self.spread = _deviation(self.finals)
+        self.rank: int | None = None
+        for record in records:
+            record.group = self
 
-    @property
-    def finals(self) -> list[float]:
-        return list(self.by_repeat.values())
 
-    @property
-    def mean(self) -> float | None:
-        return statistics.fmean(self.finals) if self.finals else None
-
-    @property
-    def spread(self) -> float | None:
-        return deviation(self.finals)
+def lead(first: Group, second: Group) -> str:
+    """Return how far two groups with final values are apart."""
+    return f"{abs(statistics.fmean(second.finals) - statistics.fmean(first.finals)):.3g}"
 
 
 def is_beyond_noise(first: Group, second: Group) -> bool | None:
@@ -210,18 +191,17 @@ def is_beyond_noise(first: Group, second: Group) -> bool | None:
     A t-test at 95 %: paired if they ran with the same seeds, as a seed shifts both alike; else of
     two samples with pooled variance.
     """
-    if first.by_repeat.keys() == second.by_repeat.keys() and len(first.finals) > 1:
+    one, other = first.finals, second.finals
+    if first.by_repeat.keys() == second.by_repeat.keys() and len(one) > 1:
         gaps = [second.by_repeat[key] - value for key, value in first.by_repeat.items()]
         degrees, gap = len(gaps) - 1, statistics.fmean(gaps)
         error = statistics.stdev(gaps) / math.sqrt(len(gaps))
     else:
-        degrees = len(first.finals) + len(second.finals) - 2
-        if degrees < 1 or first.mean is None or second.mean is None:
+        degrees, gap = len(one) + len(other) - 2, statistics.fmean(one) - statistics.fmean(other)
+        if degrees < 1:
             return None
-        gap = first.mean - second.mean
-        squares = _squares(first.finals) + _squares(second.finals)
-        share = 1 / len(first.finals) + 1 / len(second.finals)
-        error = math.sqrt(squares / degrees * share)
+        variance = (_squares(one) + _squares(other)) / degrees
+        error = math.sqrt(variance * (1 / len(one) + 1 / len(other)))
     return abs(gap) > _QUANTILES[min(degrees, len(_QUANTILES)) - 1] * error
 
 
@@ -245,7 +225,7 @@ class Effect:
     label: str
     rest: str
     mean: float
-    differences: tuple[float, ...]
+    differences: Sequence[float]
 
     @property
     def difference(self) -> float:
@@ -253,18 +233,9 @@ class Effect:
 
     @property
     def spread(self) -> float | None:
-        return deviation(self.differences)
+        return _deviation(self.differences)
 
 
-class Leader(NamedTuple):
-    """The best group at one value of an axis, and the next best; None if no other is finished."""
-
-    text: str
-    group: Group
-    second: Group | None
-
-
-@dataclass(frozen=True)
 class Report:
     """The results of a sweep.
 
@@ -273,145 +244,78 @@ class Report:
       records: its points, in the order of its table.
       columns: the axes on which they differ.
       objective: what they are compared by.
-      is_population: whether runs were cloned from one another and changed on their way.
+      repeats: names of the axes that only repeat runs.
+      groups: the points by what they have in common, in the order of their first ones.
+      ranking: the groups with a finished point, the best mean first.
+      best: the first finished point of the best group, which need not have the luckiest seed.
     """
 
-    directory: Path
-    records: Sequence[Record]
-    columns: Sequence[Column]
-    objective: Objective
-    is_population: bool = False
-
-    @cached_property
-    def finals(self) -> list[float | None]:
-        """The final value of each point."""
-        return [record.final(self.objective.name) for record in self.records]
-
-    @cached_property
-    def repeats(self) -> list[str]:
-        """Names of the axes that only repeat runs."""
-        return [column.label for column in self.columns if column.is_repeat]
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The points by what they have in common, in the order of their first ones."""
-        members: dict[tuple[tuple[str, str], ...], list[int]] = {}
-        for at, record in enumerate(self.records):
+    def __init__(
+        self,
+        directory: Path,
+        records: Sequence[Record],
+        columns: Sequence[Column],
+        objective: Objective,
+    ) -> None:
+        self.directory, self.records, self.columns = directory, records, columns
+        self.objective = objective
+        self.repeats = [column.label for column in columns if column.is_repeat]
+        alike: dict[Any, list[Record]] = {}
+        for record in records:
             key = tuple(item for item in record.values.items() if item[0] not in self.repeats)
-            members.setdefault(key, []).append(at)
-        return [Group(dict(key), tuple(at), self._by_repeat(at)) for key, at in members.items()]
-
-    def _by_repeat(self, members: Sequence[int]) -> dict[tuple[str, ...], float]:
-        return {
-            tuple(t for label, t in self.records[at].values.items() if label in self.repeats): final
-            for at in members
-            if (final := self.finals[at]) is not None
-        }
-
-    def group(self, at: int) -> Group:
-        """Return the group of a point."""
-        return next(group for group in self.groups if at in group.members)
-
-    @cached_property
-    def ranking(self) -> list[Group]:
-        """The groups with a finished point, the best mean first."""
-        known = [group for group in self.groups if group.finals]
-        return sorted(known, key=lambda one: self.objective.sorted_by(one.mean or 0.0))
-
-    @cached_property
-    def order(self) -> list[int]:
-        """The indices of the points, the best group first; then those that are not finished."""
-        ranks = {at: place for place, group in enumerate(self.ranking) for at in group.members}
-        every = range(len(self.records))
-        return sorted(
-            every, key=lambda at: (self.finals[at] is None, ranks.get(at, len(every)), at)
+            alike.setdefault(key, []).append(record)
+        self.groups = [Group(found, self.repeats) for found in alike.values()]
+        self.ranking = sorted(
+            (group for group in self.groups if group.finals),
+            key=lambda group: objective.sorted_by(statistics.fmean(group.finals)),
         )
+        for rank, group in enumerate(self.ranking, start=1):
+            group.rank = rank
+        self.best = next(one for one in self.ranking[0].records if one.final is not None)
 
     @property
-    def best(self) -> Record:
-        """The first finished point of the best group, which need not have the luckiest seed."""
-        at = next(at for at in self.ranking[0].members if self.finals[at] is not None)
-        return self.records[at]
-
-    def name_of(self, group: Group) -> str:
-        """Return the name of a group's first point without what repeats it."""
-        first = self.records[group.members[0]]
-        dropped = {f"{label}={first.values.get(label)}" for label in self.repeats}
-        words = [word for word in first.name.split(" ") if word not in dropped]
-        return " ".join(words) or first.name
+    def order(self) -> list[Record]:
+        """The points, the best group first; then those that are not finished."""
+        return sorted(self.records, key=lambda r: (r.final is None, r.group.rank or math.inf))
 
     @property
     def verdict(self) -> list[str]:
         """Sentences: which group won, by how much, and whether that may be noise."""
         first, *others = self.ranking
         count = f", the mean of {len(first.finals)} runs" if len(first.finals) > 1 else ""
-        value = f"{self.objective.name} {number(first.mean)}{count}"
-        lines = [f"{self.name_of(first)} won, with {value}."]
+        lines = [f"{first.name} won, with {self.objective.name} {number(first.mean)}{count}."]
         if not others:
             return [*lines, "No other point is finished, so there is nothing to compare it with."]
         second = others[0]
-        gap = f"{abs((second.mean or 0.0) - (first.mean or 0.0)):.3g}"
-        lines.append(f"It is {gap} ahead of {self.name_of(second)} ({number(second.mean)}).")
+        ahead = f"{lead(first, second)} ahead of {second.name} ({number(second.mean)})"
         is_beyond = is_beyond_noise(first, second)
-        if is_beyond is None:
-            remedy = _CLONES if self.is_population else _SEEDS
-            return [*lines, f"Each of them ran once, so that may be noise: {remedy}"]
-        lines.append(_BEYOND if is_beyond else _WITHIN)
-        once = [self.name_of(one) for one in (first, second) if len(one.finals) == 1]
-        return [*lines[:-1], f"{lines[-1]} But {once[0]} ran only once."] if once else lines
+        noise = _ONCE if is_beyond is None else _BEYOND if is_beyond else _WITHIN
+        if is_beyond is not None and 1 in (len(first.finals), len(second.finals)):
+            once = first if len(first.finals) == 1 else second
+            noise += f" But {once.name} ran only once."
+        return [*lines, f"It is {ahead}.", noise]
 
-    @cached_property
-    def leaders(self) -> dict[str, list[Leader]]:
-        """The best group at each value of an axis, where there are several axes."""
-        choices = [column for column in self.columns if not column.is_repeat]
-        found: dict[str, list[Leader]] = {}
-        for column in choices if len(choices) > 1 else ():
-            groups = [(text, self._at(column.label, text)) for text in column.texts]
-            leaders = [Leader(text, *[*two, None][:2]) for text, two in groups if two]
-            num_compared = sum(one.second is not None for one in leaders)
-            if 1 < len(leaders) <= _MOST_LEADERS and 2 * num_compared > len(leaders):
-                found[column.label] = leaders
-        return found
-
-    def _at(self, label: str, text: str) -> list[Group]:
-        return [group for group in self.ranking if group.values.get(label) == text]
-
-    @cached_property
+    @property
     def effects(self) -> list[Effect]:
         """The effects of all ablations, in the order in which things were left out."""
-        ablations = [one for one in self.columns if _ABLATION.fullmatch(one.label)]
-        return [
-            effect
-            for column in ablations
-            if _ALL in column.texts
-            for text in column.texts
-            if text != _ALL
-            for effect in self._effects(column.label, text)
-        ]
+        finals = {frozenset(one.values.items()): one.final for one in self.records}
+        effects: list[Effect] = []
+        for column in self.columns:
+            pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+            skipped = (*self.repeats, column.label)
+            for record in self.records if _ABLATION.fullmatch(column.label) else ():
+                text = record.values.get(column.label, _ALL)
+                whole = finals.get(frozenset({**record.values, column.label: _ALL}.items()))
+                if text != _ALL and record.final is not None and whole is not None:
+                    rest = [f"{k}={v}" for k, v in record.values.items() if k not in skipped]
+                    pairs.setdefault((text, " ".join(rest)), []).append((record.final, whole))
+            effects += [
+                Effect(*key, statistics.fmean(one for one, _ in found), [a - b for a, b in found])
+                for key, found in sorted(pairs.items(), key=lambda x: column.texts.index(x[0][0]))
+            ]
+        return effects
 
-    def _effects(self, label: str, text: str) -> list[Effect]:
-        finals = {
-            frozenset(record.values.items()): final
-            for record, final in zip(self.records, self.finals, strict=True)
-        }
-        pairs: dict[str, list[tuple[float, float]]] = {}
-        for record, final in zip(self.records, self.finals, strict=True):
-            reference = finals.get(frozenset({**record.values, label: _ALL}.items()))
-            if record.values.get(label) == text and final is not None and reference is not None:
-                skipped = (*self.repeats, label)
-                others = [f"{k}={v}" for k, v in record.values.items() if k not in skipped]
-                pairs.setdefault(" ".join(others), []).append((final, reference))
-        return [
-            Effect(
-                text,
-                rest,
-                statistics.fmean(final for final, _ in found),
-                tuple(final - reference for final, reference in found),
-            )
-            for rest, found in pairs.items()
-        ]
-
-    @cached_property
+    @property
     def importances(self) -> list[tuple[Column, float | None]]:
         """The axes with the share of the variance that they explain, the largest first."""
         shares = [(column, self._importance(column)) for column in self.columns]
@@ -423,15 +327,16 @@ class Report:
         It is None too if some points have no value on the axis, as those of an earlier sweep
         without it. Numbers that hardly any two points share, as in a search, are binned.
         """
-        found: list[tuple[int, float]] = []
-        for record, final in zip(self.records, self.finals, strict=True):
-            if final is not None and column.label not in record.values:
-                return None
-            if final is not None:
-                found.append((column.texts.index(record.values[column.label]), final))
-        if 2 * len({level for level, _ in found}) > len(found) and column.numbers is not None:
+        finished = [one for one in self.records if one.final is not None]
+        if any(column.label not in one.values for one in finished):
+            return None
+        levels = [column.texts.index(one.values[column.label]) for one in finished]
+        found = sorted(
+            (level, one.final or 0.0) for level, one in zip(levels, finished, strict=True)
+        )
+        if 2 * len({*levels}) > len(found) and column.numbers is not None:
             count = max(2, min(_MOST_BINS, math.isqrt(len(found))))
-            found = [(i * count // len(found), one) for i, (_, one) in enumerate(sorted(found))]
+            found = [(i * count // len(found), one) for i, (_, one) in enumerate(found)]
         by_level: dict[int, list[float]] = {}
         for level, value in found:
             by_level.setdefault(level, []).append(value)
@@ -463,70 +368,59 @@ def read_report(
       ConfigError: there is no sweep, no point of it is finished, or none measured the objective.
     """
     path = Path(directory)
-    records = _read_records(path)
-    chosen = _choose_objective(records, path, objective)
-    columns = columns_of(records, repeats=repeats)
-    is_population = (path / "lineage.jsonl").exists()
-    if is_population:  # which member a run belongs to does not matter
-        columns = [column for column in columns if column.label != "member"]
-    return Report(path, records, columns, chosen, is_population)
-
-
-def _read_records(directory: Path) -> list[Record]:
-    table = directory / TABLE
-    if not table.is_file():
-        if (directory.parent / TABLE).is_file():
-            hint = f"It is a run of the sweep {directory.parent}."
-        else:
-            folder = directory if directory.is_dir() else directory.parent
-            sweeps = [path.parent.name for path in folder.glob(f"*/{TABLE}")]
-            hint = suggest(directory.name, sweeps)
-        raise ConfigError(f"{directory} holds no sweep: there is no {TABLE}. {hint}")
-    rows = read_table(directory)
-    if not rows:
-        raise ConfigError(f"{table} holds no valid row. The command of the sweep rewrites it.")
-    records = []
-    for row in rows:
-        metrics = directory / row["directory"] / "metrics.jsonl"
-        measured = read_rows(metrics) if metrics.exists() else []
-        records.append(Record(row, measured, metrics.parent))
-    return records
-
-
-def _choose_objective(records: Sequence[Record], directory: Path, text: str | None) -> Objective:
-    chosen = read_objective(directory) if text is None else objective_of(text)
-    finished = [record for record in records if record.row["status"] == "finished"]
+    runs = []
+    for row in _read_table(path):
+        metrics = path / row["directory"] / "metrics.jsonl"
+        runs.append((row, metrics.parent, read_rows(metrics) if metrics.exists() else []))
+    given = read_objective(path) if objective is None else objective_of(objective)
+    finished = [(row, rows) for row, _, rows in runs if row["status"] == "finished"]
     if not finished:
-        counts = Counter(record.row["status"] for record in records)
+        counts = Counter(row["status"] for row, *_ in runs)
         states = ", ".join(f"{count} {status}" for status, count in counts.items())
-        failed = next((one for one in records if one.row["last_words"]), None)
-        why = f" {failed.name}: {failed.row['last_words']}" if failed else ""
-        raise ConfigError(f"no point of {directory} is finished yet: {states}.{why}")
-    known = {
-        key: None
-        for record in finished
-        for row in (*record.rows, record.row["metrics"])
-        for key, value in row.items()
-        if is_number(value) and key != "step"
-    }
-    name = chosen.name if chosen else next((one for one in USUAL if one in known), None)
+        failed = next((row for row, *_ in runs if row["last_words"]), None)
+        why = f" {failed['name']}: {failed['last_words']}" if failed else ""
+        raise ConfigError(f"no point of {path} is finished yet: {states}.{why}")
+    measured = (
+        item for row, rows in finished for one in (*rows, row["metrics"]) for item in one.items()
+    )
+    known = {key: None for key, value in measured if _is_number(value) and key != "step"}
+    name = given.name if given else next((one for one in USUAL if one in known), None)
     if name is None:
         there = ", ".join(sorted(known)) or "none"
         raise ConfigError(f"name what to compare by: --objective=NAME, of these: {there}.")
     if name not in known:
         raise ConfigError(
-            f"no finished point of {directory} has measured {name}. {suggest(name, known)}"
+            f"no finished point of {path} has measured {name}. {suggest(name, known)}"
         )
-    return chosen or Objective(name)
+    by = given or Objective(name)
+    records = [Record(row, run, rows, by) for row, run, rows in runs]
+    return Report(path, records, columns_of(records, repeats=repeats), by)
+
+
+def _read_table(directory: Path) -> list[results.Result]:
+    table = directory / results.TABLE
+    if table.is_file():
+        if rows := results.read_table(directory):
+            return rows
+        raise ConfigError(f"{table} holds no valid row. The command of the sweep rewrites it.")
+    if (directory.parent / results.TABLE).is_file():
+        hint = f"It is a run of the sweep {directory.parent}."
+    else:
+        folder = directory if directory.is_dir() else directory.parent
+        sweeps = [path.parent.name for path in folder.glob(f"*/{results.TABLE}")]
+        hint = suggest(directory.name, sweeps)
+    raise ConfigError(f"{directory} holds no sweep: there is no {results.TABLE}. {hint}")
 
 
 def warnings_of(directory: Path) -> list[str]:
     """Return what to know about a sweep before trusting its report."""
     lines = []
-    if count := num_damaged(directory):
+    if count := results.num_damaged(directory):
         rows = "1 invalid row is" if count == 1 else f"{count} invalid rows are"
-        lines.append(f"{directory / TABLE}: {rows} left out; the command of the sweep mends it.")
-    if several := recorded_sweeps(directory):
+        lines.append(
+            f"{directory / results.TABLE}: {rows} left out; the command of the sweep mends it."
+        )
+    if several := results.recorded_sweeps(directory):
         listed = "; ".join(several)
         lines.append(f"{directory} holds several sweeps, which are compared here: {listed}")
     return lines

@@ -13,8 +13,16 @@ import pytest
 from absl.testing import flagsaver
 
 from fidgpt.cli import app, plot
-from fidgpt.curves.drawing import Look, draw, short_number
-from fidgpt.curves.series import Curve, Recorded, chosen_metrics, curve_of, read_runs
+from fidgpt.curves import (
+    Curve,
+    Look,
+    Recorded,
+    chosen_metrics,
+    curve_of,
+    draw,
+    read_runs,
+    short_number,
+)
 from fidgpt.train import RunError
 
 

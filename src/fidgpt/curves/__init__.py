@@ -1,1 +1,0 @@
-"""Curves of runs: their metrics, smoothed and drawn beside each other."""
