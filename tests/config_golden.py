@@ -4,15 +4,18 @@ A config that is made from another one is held as its difference from it, so tha
 changes moves one line of one golden, and not of all.
 """
 
+import itertools
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
 
 import fiddle as fdl
-from parameter_listing import list_parameters
+from torch import nn
 
 from fidgpt import configs
 from fidgpt.compose.runs import build_trainer
+from fidgpt.cost import shared_parameters
 from fidgpt.graph.outlines import Row, rows
 from fidgpt.graph.provenance import provenance_of
 
@@ -44,6 +47,7 @@ PARENTS = dict.fromkeys(FAMILIES, "base") | {
 
 Lines = dict[str, str]
 _BLOCK = re.compile(r"model\.(?:first_)?blocks\[\d+\]")
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 _LAYERS = re.compile(r"(?<=\.)\d+(?:[.,]+\d+)*(?=\.)")
 
 
@@ -116,16 +120,39 @@ def _text(row: Row) -> str:
 
 
 def _parameters(cfg: fdl.Config) -> Lines:
-    count, *lines = list_parameters(build_trainer(cfg)).splitlines()
-    found: Lines = {"parameters": f" = {count.split()[0]}"}
-    group = ""
-    for line in lines:
-        label, _, text = line.partition(":")
-        if not line.startswith(" "):
-            group = label
-            found[f"{group}:"] = text
-            continue
+    """Shape and initialisation of every parameter, by optimizer group, and which are shared."""
+    trainer = build_trainer(cfg)
+    model: nn.Module = trainer.model
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found: Lines = {"parameters": f" = {sum(parameter.numel() for parameter in names):,}"}
+
+    def add(group: str, label: str, text: str) -> None:
         layers = _LAYERS.search(label)
         within = f" in layers {layers[0]}" if layers else ""
-        found[f"{group}: {_LAYERS.sub('*', label.strip())}"] = f"{text}{within}"
+        found[f"{group}: {_LAYERS.sub('*', label)}"] = f"{text}{within}"
+
+    for group in trainer.optimizer(trainer.groups(model)).param_groups:
+        found[f"{group['name']}:"] = f" lr={group['lr']} weight_decay={group['weight_decay']}"
+        layers: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        for parameter in group["params"]:
+            name = names[parameter]
+            text = f" {list(parameter.shape)} {_start(model, name)}"
+            layers[_LAYER.sub("*", name, count=1), text] += map(int, _LAYER.findall(name)[:1])
+        for (name, text), numbers in layers.items():
+            add(group["name"], name.replace("*", _ranges(numbers), 1), text)
+    for name, others in shared_parameters(model).items():
+        add("shared", f"{name} = {' = '.join(others)}", "")
     return found
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`[0, 1, 2, 5]` as `0..2,5`."""
+    runs = [[*run] for _, run in itertools.groupby(numbers, lambda x: x - numbers.index(x))]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+
+
+def _start(model: nn.Module, name: str) -> str:
+    init = getattr(model.get_parameter(name), "init", None)
+    if init is not None:
+        return repr(init)
+    return f"{type(model.get_submodule(name.rpartition('.')[0])).__name__}.reset_parameters"

@@ -1,6 +1,7 @@
 """Who may import whom: the rules, and the imports of a source file that break them."""
 
 import ast
+import functools
 import graphlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,25 +10,17 @@ from typing import NamedTuple
 
 LIBRARY = {"model", "cost", "optim", "data", "parallel"}
 ROOT = {"files", "ranges", "schedule"}
+ALONE = {*ROOT, "__init__", "collection", "late"}  # files that import nothing of fidgpt
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
 
 # Which parts of fidgpt a part may import besides itself. Parts that are not here (cli, interop,
 # sample, the root's scripts, tests) import what they like, and nothing here may import them.
 INSIDE = {
-    "__init__": set(),
-    "model": ROOT,
+    **dict.fromkeys(ALONE | {"tags"}, frozenset()),
+    **dict.fromkeys(LIBRARY, ROOT),
     "cost": ROOT | {"model"},
-    "parallel": ROOT,
-    "optim": ROOT,
-    "data": ROOT,
     "train": LIBRARY | ROOT,
-    "collection": set(),
-    "files": set(),
-    "late": set(),
-    "ranges": set(),
-    "schedule": set(),
     "graph": {"collection", "late"},
-    "tags": set(),
     "fiddlers": LIBRARY | {"train", "graph", "tags"},
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
 }
@@ -35,13 +28,8 @@ INSIDE = {
 # Which packages a part may import besides Python's own. The library knows no configuration layer.
 LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "torch"}
 OUTSIDE = {
-    "__init__": set(),
-    "collection": set(),
-    "files": set(),
-    "late": set(),
-    "ranges": set(),
-    "schedule": set(),
-    **dict.fromkeys(LIBRARY | {"train"}, LIBRARY_PACKAGES),
+    **dict.fromkeys(ALONE, frozenset()),
+    **dict.fromkeys(LIBRARY | {"train"}, frozenset(LIBRARY_PACKAGES)),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},
     "fiddlers": {"fiddle", "torch"},
@@ -73,6 +61,7 @@ CIRCULAR = {
     ("fidgpt.sweep", "fidgpt.cli"),
 }
 
+parse = functools.cache(ast.parse)
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -162,7 +151,7 @@ def is_allowed(use: Use, part: str) -> bool:
 
 def broken_rules(path: str, source: str) -> list[str]:
     """What is wrong with the imports of the file at `path` (from the root of the checkout)."""
-    place, tree = PurePosixPath(path), ast.parse(source)
+    place, tree = PurePosixPath(path), parse(source)
     here = dotted_path(place)
     part = part_of(here)
     found = list(imports(tree, place))
@@ -189,7 +178,7 @@ def import_edges(sources: Mapping[str, str]) -> set[tuple[str, str]]:
     paths = {dotted_path(PurePosixPath(path)).removesuffix(".__init__"): path for path in sources}
     edges: set[tuple[str, str]] = set()
     for name, path in paths.items():
-        for use in imports(ast.parse(sources[path]), PurePosixPath(path)):
+        for use in imports(parse(sources[path]), PurePosixPath(path)):
             target = use.name
             while target and target not in paths:
                 target = target.rpartition(".")[0]

@@ -17,7 +17,6 @@ from config_golden import FAMILIES, PARENTS, causes, golden_text, lines_of, move
 from fiddle import daglish, graphviz, printing
 from fiddle.codegen.codegen import auto_config_codegen
 from golden_text import GOLDENS, compare_with_golden
-from parameter_listing import compress
 
 from fidgpt import configs, graph
 from fidgpt.compose.runs import build_trainer
@@ -203,14 +202,3 @@ def test_a_number_and_a_fiddler_may_come_in_any_order() -> None:
     use_gqa(last)
     last.model.hidden_dim = 1024
     assert fingerprint(first) == fingerprint(last) != fingerprint(base())
-
-
-def test_equal_layers_are_one_line() -> None:
-    rows = [(f"blocks.{i}.mlp.up.weight", "a" if i in (0, 1, 2, 4) else "b") for i in range(6)]
-    rows = [("embedding.weight", "a"), *rows, ("norm.weight", "a")]
-    assert compress(rows) == [
-        ("embedding.weight", "a"),
-        ("blocks.0..2,4.mlp.up.weight", "a"),
-        ("blocks.3,5.mlp.up.weight", "b"),
-        ("norm.weight", "a"),
-    ]

@@ -60,34 +60,24 @@ def test_the_page_of_models_names_every_family_and_feature() -> None:
     assert features - named <= {"unroll"}
 
 
-def test_skipped_steps_have_a_reason() -> None:
-    steps = steps_of(
-        "```sh\nmake train\ntorchrun train.py\npython train.py # not run: takes an hour\n"
-        "python train.py\ncat file\n```\n"
-    )
-    assert [step.is_passed_over for step in steps] == [True, True, True, False, False]
-
-
 def test_a_page_is_read_as_commands_outputs_files_and_code() -> None:
     text = (
         "```sh\n$ python a.py \\\n    --b\nerror: no\n$ cat c\n```\n"
         "```python\nprint(1)\n```\n\n```text\n1\n```\n```python\n# lab/d.py\nx = 1\n```\n"
+        "```sh\nmake train\npython train.py # not run: takes an hour\n```\n"
+        "See:\n\n    cat a\n    cat b\n\nand\n\n    model: Transformer\n\nor\n\n    import re\n"
     )
-    assert steps_of(text) == [
+    steps = [
         Step("python a.py --b", shown="error: no\n"),
         Step("cat c"),
         Step("print(1)\n", is_python=True, shown="1\n"),
         Step("# lab/d.py\nx = 1\n", file="lab/d.py"),
+        *(Step("make train"), Step("python train.py # not run: takes an hour")),
+        *(Step("cat a"), Step("cat b"), Step("import re\n", is_python=True)),
     ]
-    assert [step.status for step in steps_of(text)] == [2, 0, 0, 0]
-
-
-def test_indented_blocks_are_commands_only_where_they_begin_as_one() -> None:
-    text = (
-        "See:\n\n    cat a\n    cat b\n\nand\n\n    model: Transformer\n\nor\n\n    import re\n"
-        "\n```sh\ncat c\n```\n"
-    )
-    assert [step.text for step in steps_of(text)] == ["cat a", "cat b", "import re\n", "cat c"]
+    assert steps_of(text) == steps
+    assert [step.status for step in steps] == [2] + [0] * 8
+    assert [step.is_passed_over for step in steps] == [False] * 4 + [True] * 2 + [False] * 3
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # Stands in for Python: its venv copies itself, and its pip writes down what it was asked.
-PYTHON = """#!/bin/sh
+PYTHON = """\
 case "$*" in
     *version_info*) [ "$FAKE_VERSION" = new ] ;;
     "-m pip --version") ;;
@@ -20,6 +20,12 @@ case "$*" in
     *) echo "fake: cannot $*"; exit 1 ;;
 esac
 """
+
+
+def write_program(path: Path, text: str) -> None:
+    """Write a shell script that can be run."""
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
 
 
 class Checkout:
@@ -32,9 +38,7 @@ class Checkout:
             shutil.copy(ROOT / name, self.folder)
         self.programs = folder / "bin"
         self.programs.mkdir()
-        python = self.programs / "python3"
-        python.write_text(PYTHON, encoding="utf-8")
-        python.chmod(0o755)
+        write_program(self.programs / "python3", PYTHON)
         # The PATH holds these alone: no python3.12, uv or virtualenv of this machine.
         for tool in ("cat", "cksum", "cp", "dirname", "env", "flock", "mkdir", "rm", "sh", "tail"):
             if path := shutil.which(tool):
@@ -71,29 +75,24 @@ def test_it_installs_once(checkout: Checkout) -> None:
     assert (second.stdout, second.stderr) == ("", "")
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "setup.sh"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "setup.sh", "a move"])
 def test_it_installs_again_after_a_change(checkout: Checkout, name: str) -> None:
     checkout.setup()
-    with (checkout.folder / name).open("a", encoding="utf-8") as file:
-        file.write("# changed\n")
     kept = checkout.folder / ".venv" / "kept"
     kept.touch()
+    if name == "a move":
+        checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
+    else:
+        with (checkout.folder / name).open("a", encoding="utf-8") as file:
+            file.write("# changed\n")
     assert checkout.setup().returncode == 0
     assert len(checkout.installations) == 2
-    assert kept.exists(), "a change needs no new environment"
+    assert kept.exists() or name == "a move", "a change needs no new environment"
 
 
-def test_a_clone_that_was_moved_is_installed_again(checkout: Checkout) -> None:
-    checkout.setup()
-    checkout.folder = checkout.folder.rename(checkout.folder.with_name("moved"))
-    checkout.setup()
-    assert len(checkout.installations) == 2
-
-
-def test_an_interrupted_installation_begins_anew(checkout: Checkout) -> None:
+def test_an_interrupted_installation_starts_over(checkout: Checkout) -> None:
     failed = checkout.setup(pip="fails")
-    assert failed.returncode != 0
-    assert "did not finish" in failed.stderr
+    assert failed.returncode != 0 and "did not finish" in failed.stderr
     leftover = checkout.folder / ".venv" / "leftover"
     leftover.touch()
     assert checkout.setup().returncode == 0
@@ -101,39 +100,32 @@ def test_an_interrupted_installation_begins_anew(checkout: Checkout) -> None:
     assert len(checkout.installations) == 2
 
 
-def test_an_old_python_is_refused(checkout: Checkout) -> None:
-    result = checkout.setup(version="old")
-    assert result.returncode != 0
-    assert "fidgpt needs Python 3.11" in result.stderr
-    assert not (checkout.folder / ".venv").exists()
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"version": "old"}, "fidgpt needs Python 3.11"),
+        ({"venv": "fails"}, "apt install python3-venv"),
+        ({"python": "/no/such/python"}, "PYTHON=/no/such/python does not run"),
+    ],
+)
+def test_a_python_that_does_not_serve_is_refused(
+    checkout: Checkout, settings: dict[str, str], message: str
+) -> None:
+    result = checkout.setup(**settings)
+    assert result.returncode != 0 and message in result.stderr
+    assert not checkout.installations and not (checkout.folder / ".venv").exists()
 
 
 def test_a_newer_python_beside_an_old_one_is_found(checkout: Checkout) -> None:
-    newer = checkout.programs / "python3.12"
-    shutil.move(checkout.programs / "python3", newer)
     old = checkout.programs / "python3"
-    old.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    old.chmod(0o755)
+    old.rename(checkout.programs / "python3.12")
+    write_program(old, "exit 1")
     assert checkout.setup().returncode == 0
-
-
-def test_a_chosen_python_is_not_replaced_by_another(checkout: Checkout) -> None:
-    result = checkout.setup(python="/no/such/python")
-    assert result.returncode != 0
-    assert "PYTHON=/no/such/python does not run" in result.stderr
-
-
-def test_a_python_without_venv_gets_an_error_with_what_to_install(checkout: Checkout) -> None:
-    result = checkout.setup(venv="fails")
-    assert result.returncode != 0
-    assert "apt install python3-venv" in result.stderr
-    assert not checkout.installations
 
 
 def test_other_tools_make_the_environment_where_venv_cannot(checkout: Checkout) -> None:
     tool = checkout.programs / "virtualenv"
-    tool.write_text('#!/bin/sh\nmkdir -p "$3/bin" && cp "$2" "$3/bin/python"\n', encoding="utf-8")
-    tool.chmod(0o755)
+    write_program(tool, 'mkdir -p "$3/bin" && cp "$2" "$3/bin/python"')
     python = str(checkout.programs / "python3")
     assert checkout.setup(venv="fails", python=python).returncode == 0
     assert len(checkout.installations) == 1
