@@ -13,9 +13,9 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from fidgpt import configs, fiddlers
-from fidgpt.graph import ConfigError, Drawing, clone, draw, fingerprint, outline
+from fidgpt.graph import ConfigError, Drawing, clone, draw, fingerprint, outline, title
 from fidgpt.graph import notebook as notebooks
-from fidgpt.graph.drawing import Box, Kind, Mark, Picture, Row, picture
+from fidgpt.graph.drawing import Box, Row, picture
 from fidgpt.tags import HiddenDim
 
 from .parts import Depth, Outer, Part, Square, Wide, Width, holding, keywords, pair, scaled
@@ -27,32 +27,29 @@ has_program = pytest.mark.skipif(
 )
 
 
-def box(drawn: Picture, title: str) -> Box:
-    (found,) = [one for one in drawn.boxes if one.title == title]
+def box(drawn: list[Box], title: str) -> Box:
+    (found,) = [one for one in drawn if one.title == title]
     return found
 
 
-def row(drawn: Picture, title: str, name: str) -> Row:
+def row(drawn: list[Box], title: str, name: str) -> Row:
     (found,) = [one for one in box(drawn, title).rows if one.name == name]
     return found
 
 
-def arrows(drawn: Picture) -> list[tuple[str, str, str]]:
+def arrows(drawn: list[Box]) -> list[tuple[str, str, str]]:
     """Return from which box, by which row, to which box."""
-    boxes = drawn.boxes
-    return [
-        (boxes[a.tail].title, boxes[a.tail].rows[a.row].name, boxes[a.head].title)
-        for a in drawn.arrows
-    ]
+    lines = [(box, row) for box in drawn for row in box.rows]
+    return [(box.title, row.name, title(to.part)) for box, row in lines for to in row.arrows]
 
 
-def marks(drawn: Picture) -> dict[str, set[Mark]]:
+def marks(drawn: list[Box]) -> dict[str, set[str]]:
     """Return the marks of the boxes, by title."""
-    titles = {box.title for box in drawn.boxes}
-    return {one: {box.mark for box in drawn.boxes if box.title == one} for one in titles}
+    titles = {box.title for box in drawn}
+    return {one: {box.mark for box in drawn if box.title == one} for one in titles}
 
 
-def changed(cfg: Any, fiddler: Any) -> Picture:
+def changed(cfg: Any, fiddler: Any) -> list[Box]:
     new = clone(cfg)
     fiddler(new)
     return picture(new, since=cfg)
@@ -60,7 +57,7 @@ def changed(cfg: Any, fiddler: Any) -> Picture:
 
 def test_shared_nodes_are_single_boxes() -> None:
     drawn = picture(configs.base())
-    counts = Counter(one.title for one in drawn.boxes)
+    counts = Counter(one.title for one in drawn)
     assert counts["token_table"] == counts["RoPE"] == counts["Corpus"] == counts["Normal"] == 1
     assert box(drawn, "token_table").is_shared and box(drawn, "RoPE").is_shared
     assert not box(drawn, "Embedding").is_shared
@@ -75,14 +72,14 @@ def test_equal_items_are_one_box_if_they_hold_the_same() -> None:
     cfg.model.blocks[1].attention.num_kv_heads = 2
     drawn = picture(cfg)
     assert [tail for tail, _, head in arrows(drawn) if head == "RoPE"] == ["Attention"] * 2
-    assert [one.count for one in drawn.boxes if one.title == "Block"] == [3, 1]
+    assert [one.count for one in drawn if one.title == "Block"] == [3, 1]
     names = [one.name for one in box(drawn, "Transformer").rows if "blocks" in one.name]
     assert names == ["blocks[0, 2-3]", "blocks[1]"]
     one, other = fdl.Config(Square, 1), fdl.Config(Square, 1)
     held = [fdl.Config(pair, one), fdl.Config(pair, other), fdl.Config(pair, one)]
     drawn = picture(fdl.Config(Outer, child=held, other=[one, other]))
-    assert [found.count for found in drawn.boxes if found.title == "pair"] == [2, 1]
-    assert len([found for found in drawn.boxes if found.title == "Square"]) == 2
+    assert [found.count for found in drawn if found.title == "pair"] == [2, 1]
+    assert len([found for found in drawn if found.title == "Square"]) == 2
 
 
 def test_rows_are_set_or_inherited() -> None:
@@ -96,13 +93,17 @@ def test_rows_are_set_or_inherited() -> None:
 def test_a_computed_value_has_an_arrow_from_each_heir() -> None:
     width = Width.new(fdl.Config(scaled, number=10))
     drawn = picture(fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new())))
-    assert box(drawn, "scaled").kind is Kind.QUANTITY
+    assert box(drawn, "scaled").kind == "quantity"
     assert arrows(drawn) == [
         ("Outer", "width", "scaled"),
         ("Outer", "child", "Part"),
         ("Part", "width", "scaled"),
     ]
-    assert [arrow.is_inherited for arrow in drawn.arrows] == [False, False, True]
+    assert [to.is_inherited for box in drawn for row in box.rows for to in row.arrows] == [
+        False,
+        False,
+        True,
+    ]
     set_last = fdl.Config(Outer, child=fdl.Config(Part, Width.new()), other=width)
     assert box(picture(set_last), "scaled").path == "other"
 
@@ -110,11 +111,11 @@ def test_a_computed_value_has_an_arrow_from_each_heir() -> None:
 def test_factories_differ_from_objects() -> None:
     inner = fdl.ArgFactory(Wide, 1, child=fdl.Config(Square))
     drawn = picture(fdl.Config(Outer, child=fdl.Partial(Part, 1, child=inner)))
-    assert {one.title: (one.kind, one.is_shared) for one in drawn.boxes} == {
-        "Outer": (Kind.OBJECT, False),
-        "Part": (Kind.FACTORY, False),
-        "Wide": (Kind.FACTORY, False),
-        "Square": (Kind.OBJECT, True),  # built once, for all calls
+    assert {one.title: (one.kind, one.is_shared) for one in drawn} == {
+        "Outer": ("object", False),
+        "Part": ("factory", False),
+        "Wide": ("factory", False),
+        "Square": ("object", True),  # built once, for all calls
     }
 
 
@@ -127,12 +128,12 @@ def test_a_node_can_be_drawn_alone_and_to_a_depth() -> None:
         with pytest.raises(ConfigError, match=message):
             draw(cfg, at=path)
     drawn = picture(cfg, depth=1)
-    titles = {one.title for one in drawn.boxes}
+    titles = {one.title for one in drawn}
     assert {"Trainer", "Transformer", "TokenStream"} <= titles
     assert not {"Block", "Embedding", "Corpus"} & titles
     assert row(drawn, "Transformer", "embedding").text == "Embedding ..."
-    assert [one.title for one in picture(cfg, depth=0).boxes] == ["Trainer"]
-    assert len(picture(cfg, depth=20).boxes) == len(picture(cfg).boxes)
+    assert [one.title for one in picture(cfg, depth=0)] == ["Trainer"]
+    assert len(picture(cfg, depth=20)) == len(picture(cfg))
 
 
 def test_drawing_changes_nothing() -> None:
@@ -151,16 +152,16 @@ class TestDifference:
         old = fdl.Config(Outer, width=Width.new(3), depth=1, child=fdl.Config(Part, Width.new()))
         drawn = changed(old, lambda cfg: setattr(cfg, "width", 4))
         own, inherited = row(drawn, "Outer", "width"), row(drawn, "Part", "width")
-        assert (own.was, own.text, own.mark) == ("3", "4", Mark.CHANGED)
-        assert (inherited.was, inherited.text, inherited.mark) == ("3", "4", Mark.FOLLOWED)
-        assert row(drawn, "Outer", "depth").mark is Mark.SAME
+        assert (own.was, own.text, own.mark) == ("3", "4", "changed")
+        assert (inherited.was, inherited.text, inherited.mark) == ("3", "4", "followed")
+        assert row(drawn, "Outer", "depth").mark == "same"
         assert not box(drawn, "Outer").is_dim and box(drawn, "Part").is_dim
 
     def test_added_and_removed_nodes_are_drawn(self) -> None:
         drawn = changed(configs.base(), fiddlers.use_learned_positions)
-        assert marks(drawn)["LearnedPositions"] == {Mark.ADDED}
-        assert marks(drawn)["RoPE"] == {Mark.REMOVED}
-        assert marks(drawn)["Normal"] == {Mark.SAME}
+        assert marks(drawn)["LearnedPositions"] == {"added"}
+        assert marks(drawn)["RoPE"] == {"removed"}
+        assert marks(drawn)["Normal"] == {"same"}
         assert ("Attention", "rope", "RoPE") in arrows(drawn)
         assert ("RoPE", "head_dim", "Attention") not in arrows(drawn)
         assert row(drawn, "Attention", "rope").text == "None"
@@ -169,7 +170,7 @@ class TestDifference:
         kept, lost = fdl.Config(Square), fdl.Config(Wide, 1)
         old = fdl.Config(Outer, child=fdl.Config(pair, kept, lost), other=kept)
         drawn = picture(fdl.Config(Outer, other=kept), since=old)
-        same, removed = {Mark.SAME}, {Mark.REMOVED}
+        same, removed = {"same"}, {"removed"}
         expected = {"Outer": same, "Square": same, "pair": removed, "Wide": removed}
         assert marks(drawn) == expected
         assert [head for tail, _, head in arrows(drawn) if tail == "pair"] == ["Wide"]
@@ -177,35 +178,36 @@ class TestDifference:
     def test_another_call_shows_the_old_one(self) -> None:
         drawn = changed(configs.base(), fiddlers.use_gelu)
         gelu = box(drawn, "GELU")
-        assert (gelu.old_title, gelu.mark) == ("SwiGLU", Mark.CHANGED)
+        assert (gelu.old_title, gelu.mark) == ("SwiGLU", "changed")
         assert "SwiGLU" not in marks(drawn)
 
     def test_untying_draws_the_old_arrow_and_a_new_table(self) -> None:
         drawn = changed(configs.base(), fiddlers.untie_embeddings)
-        assert marks(drawn)["token_table"] == {Mark.SAME, Mark.ADDED}
-        leads = [one for one in drawn.arrows if drawn.boxes[one.tail].title == "Unembedding"]
-        assert [(drawn.boxes[one.head].mark, one.mark) for one in leads] == [
-            (Mark.ADDED, Mark.ADDED),
-            (Mark.SAME, Mark.REMOVED),
+        assert marks(drawn)["token_table"] == {"same", "added"}
+        marks_of = {id(one.part): one.mark for one in drawn}
+        (weight,) = [one for one in box(drawn, "Unembedding").rows if one.arrows]
+        assert [(marks_of[id(to.part)], to.mark) for to in weight.arrows] == [
+            ("added", "added"),
+            ("same", "removed"),
         ]
 
     def test_items_and_tags(self) -> None:
         old = fdl.Config(holding, [fdl.Config(Square), 5, fdl.Config(Wide, 1)])
         drawn = picture(fdl.Config(holding, [fdl.Config(Wide, 1), fdl.Config(pair, 1)]), since=old)
-        assert marks(drawn)["Square"] == {Mark.REMOVED} and marks(drawn)["pair"] == {Mark.ADDED}
+        assert marks(drawn)["Square"] == {"removed"} and marks(drawn)["pair"] == {"added"}
         assert ("holding", "items[0]", "Square") in arrows(drawn)
-        gone = [one for one in drawn.boxes[0].rows if one.mark is Mark.REMOVED]
+        gone = [one for one in drawn[0].rows if one.mark == "removed"]
         assert [(one.name, one.was) for one in gone] == [("items[0]", ""), ("items[1]", "5")]
         old, new = (fdl.Config(Outer, width=tag.new(3)) for tag in (Width, Depth))
         found = row(picture(new, since=old), "Outer", "width")
-        assert (found.tags, found.lost_tags, found.mark) == (("Depth",), ("Width",), Mark.CHANGED)
+        assert (found.tags, found.lost_tags, found.mark) == (("Depth",), ("Width",), "changed")
 
     def test_equal_items_that_differ_from_before_in_different_ways(self) -> None:
         old, new = (
             [fdl.Config(Wide, width) for width in widths] for widths in ((1, 2, 2), [2] * 3)
         )
         drawn = picture(fdl.Config(holding, new), since=fdl.Config(holding, old))
-        found = [one for one in drawn.boxes if one.title == "Wide"]
+        found = [one for one in drawn if one.title == "Wide"]
         assert [(one.count, one.rows[0].was) for one in found] == [(1, "1"), (2, "")]
 
 

@@ -180,8 +180,8 @@ def test_lists_of_nodes_in_conflict_are_shown_by_paths() -> None:
     ours.child.append(fdl.Config(Part, width=3))
     theirs.child.insert(0, fdl.Config(Part, width=4))
     assert messages(lambda: graph.merge(base, ours, theirs)) == [
-        "child: ours is [child[0], child[1], another part], "
-        "and theirs is [another part, child[0], child[1]]."
+        "child: ours is [the part at child[0], the part at child[1], a new part], "
+        "and theirs is [a new part, the part at child[0], the part at child[1]]."
     ]
 
 

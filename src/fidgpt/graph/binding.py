@@ -232,9 +232,14 @@ class Resolved:
         """Return a graph resolved; it may be so already."""
         return root if isinstance(root, cls) else cls(root)
 
-    @cached_property
+    @property
     def bound(self) -> Any:
         """The bound copy of the graph."""
+        return self.copies[id(self.root)]
+
+    @cached_property
+    def copies(self) -> dict[int, Any]:
+        """The bound copy of every node, by the identity of the node."""
         copies = copies_of(self.nodes)
         bound = copies[id(self.root)]
         for one in self.inherited:
@@ -247,7 +252,7 @@ class Resolved:
             look_up_names(bound, parts(bound))
         elif any(is_node(one.binding.value) for one in self.inherited):
             nodes(bound)  # raises if a value contains itself
-        return bound
+        return copies
 
 
 def _inherit(part: fdl.Buildable, one: Inherited, value: Any) -> None:

@@ -1,16 +1,11 @@
 """The graph as a Python program."""
 
 import builtins
-import dataclasses
-import enum
 import keyword
-import math
-import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
@@ -23,21 +18,19 @@ _WIDTH = 100
 _DEEPEST = 12  # brackets inside of brackets; what lies deeper is a variable
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """An expression: plain text, or items between two brackets.
+class _Code(NamedTuple):
+    """An expression: plain text, or items between two brackets, each with the text before it."""
 
-    Attributes:
-      text: the whole on one line.
-      head: the text before the items, with the opening bracket.
-      items: the items, each with the text before it, such as `name=`.
-      tail: the closing bracket.
-    """
-
-    text: str
-    head: str = ""
-    items: tuple[tuple[str, "_Code"], ...] = ()
+    head: str
+    items: Sequence[tuple[str, "_Code"]] = ()
     tail: str = ""
+
+    @property
+    def text(self) -> str:
+        """The whole on one line."""
+        inside = ", ".join(before + item.text for before, item in self.items)
+        comma = "," if self.head == "(" and len(self.items) == 1 else ""  # of a tuple
+        return f"{self.head}{inside}{comma}{self.tail}"
 
     def lines(self, *, before: str, after: str = "", indent: int = 1) -> Iterator[str]:
         """Yield the expression on one line if it fits, else with a line for each item."""
@@ -49,13 +42,6 @@ class _Code:
         for name, item in self.items:
             yield from item.lines(before=name, after=",", indent=indent + 1)
         yield margin + self.tail + after
-
-
-def _bracketed(head: str, items: Iterable[tuple[str, _Code]], tail: str) -> _Code:
-    items = tuple(items)
-    inside = ", ".join(before + item.text for before, item in items)
-    comma = "," if head == "(" and len(items) == 1 else ""  # of a tuple
-    return _Code(f"{head}{inside}{comma}{tail}", head, items, tail)
 
 
 def _quoted(text: str) -> _Code:
@@ -72,12 +58,13 @@ class _Imports:
         self._taken: dict[str, str] = dict.fromkeys([*keyword.kwlist, *dir(builtins), "fdl"], "")
 
     def name(self, thing: Any) -> str:
-        """Return how code refers to a class or function.
+        """Return how code refers to a class or function, or to that of a name in a file.
 
         Raises:
           ConfigError: it has no name by which it can be imported.
         """
-        module, _, qualname = codec.name_of(thing).partition(":")
+        name = thing if isinstance(thing, str) else codec.name_of(thing)
+        module, _, qualname = name.partition(":")
         module = shortest(module, qualname.partition(".")[0])
         return qualname if module == "builtins" else f"{self.module(module)}.{qualname}"
 
@@ -185,7 +172,7 @@ class _Writer:
         self._height[id(value)] = 1 + max(inside, default=0)
         if isinstance(value, TaggedValueCls):
             return self._argument(value, "value", fiddle.set_arguments(value))
-        return self._call(value) if isinstance(value, fdl.Buildable) else self._leaf(value)
+        return self._call(value) if isinstance(value, fdl.Buildable) else self._value(value)
 
     def _call(self, part: fdl.Buildable) -> _Code:
         known = fiddle.set_arguments(part)
@@ -204,8 +191,8 @@ class _Writer:
             else:
                 odd.append((f"{_quoted(str(key)).text}: ", argument))
         if odd:
-            items.append(("**", _bracketed("{", odd, "}")))
-        return _bracketed(f"{self._kind(part)}(", items, ")")
+            items.append(("**", _Code("{", odd, "}")))
+        return _Code(f"{self._kind(part)}(", items, ")")
 
     def _kind(self, part: fdl.Buildable) -> str:
         kind = type(part)
@@ -215,56 +202,58 @@ class _Writer:
         self, part: fdl.Buildable, key: fiddle.Key, known: Mapping[fiddle.Key, Any]
     ) -> _Code:
         """Return a value, wrapped in the tags of its parameter."""
-        value = [self._leaf(known[key])] if key in known else []
+        value = [self._value(known[key])] if key in known else []
         names = [self._imports.name(tag) for tag in sorted(fdl.get_tags(part, key), key=str)]
         if not names:
             return value[0]
         if len(names) == 1:
-            return _bracketed(f"{names[0]}.new(", [("", code) for code in value], ")")
-        listed = _bracketed("[", [("", _Code(name)) for name in names], "]")
+            return _Code(f"{names[0]}.new(", [("", code) for code in value], ")")
+        listed = _Code("[", [("", _Code(name)) for name in names], "]")
         items = [("", listed), *(("default=", code) for code in value)]
-        return _bracketed(f"{self._imports.name(TaggedValue)}(", items, ")")
+        return _Code(f"{self._imports.name(TaggedValue)}(", items, ")")
 
-    def _leaf(self, value: Any) -> _Code:
-        if id(value) in self._code and walk.is_node(value):
+    def _value(self, value: Any) -> _Code:
+        if walk.is_node(value) and id(value) in self._code:
             return self._code[id(value)]
-        kind = type(value)
-        if kind is str:
-            return _quoted(value)
-        if value is None or kind in (bool, int) or (kind is float and math.isfinite(value)):
-            return _Code(repr(value))
-        if kind is float:
-            return _Code(f'float("{value}")')
-        if kind is dict:
-            items = [(f"{self._leaf(k).text}: ", self._leaf(item)) for k, item in value.items()]
-            return _bracketed("{", items, "}")
-        is_named = isinstance(value, tuple) and hasattr(value, "_fields")
-        if kind in (list, tuple) or is_named:
-            head = f"{self._imports.name(kind)}(" if is_named else "[" if kind is list else "("
-            tail = "]" if kind is list else ")"
-            return _bracketed(head, [("", self._leaf(item)) for item in value], tail)
-        return self._other(value)
+        if type(value) in (list, tuple, dict):
+            return self._written(codec.encode_items(value, self._value))
+        return self._written(codec.encode(value))
 
-    def _other(self, value: Any) -> _Code:
-        kind = type(value)
-        if isinstance(value, enum.Enum):
-            names = [name for name in codec.member_name(value).split("|") if name]
-            known = [f"{self._imports.name(kind)}.{name}" for name in names]
-            return _Code(" | ".join(known) or f"{self._imports.name(kind)}(0)")
-        if isinstance(value, pathlib.PurePath):
-            public = pathlib.Path if isinstance(value, pathlib.Path) else kind
-            return _Code(f"{self._imports.name(public)}({_quoted(str(value)).text})")
-        if kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
-            name = str(value).removeprefix("torch.")
-            name = f'device("{name}")' if kind.__name__ == "device" else name
-            return _Code(f"{self._imports.module('torch')}.{name}")
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = [field.name for field in dataclasses.fields(value) if field.init]
-            items = [(f"{name}=", self._leaf(getattr(value, name))) for name in fields]
-            return _bracketed(f"{self._imports.name(kind)}(", items, ")")
-        if callable(value):
-            return _Code(self._imports.name(value))
-        raise ConfigError(f"{value!r:.60} of type {kind.__name__} has no form in Python code.")
+    def _written(self, written: Any) -> _Code:
+        """Return code for the JSON of a value, in which items may be code already."""
+        match written:
+            case _Code():
+                return written
+            case str():
+                return _quoted(written)
+            case list(items) | {"tuple": items}:
+                brackets = "[]" if isinstance(written, list) else "()"
+                return _Code(
+                    brackets[0], [("", one) for one in map(self._written, items)], brackets[1]
+                )
+            case {"dict": items}:
+                return self._written({"items": items.items()})
+            case {"items": pairs}:
+                codes = [(self._written(key).text, self._written(one)) for key, one in pairs]
+                return _Code("{", [(f"{key}: ", code) for key, code in codes], "}")
+            case {"object": [name, fields]}:
+                items = [(f"{key}=", self._written(one)) for key, one in fields.items()]
+                return _Code(f"{self._imports.name(name)}(", items, ")")
+            case {"float": text}:
+                return _Code(f'float("{text}")')
+            case {"path": text}:
+                return _Code(f"{self._imports.name('pathlib:Path')}({_quoted(text).text})")
+            case {"name": name}:
+                return _Code(self._imports.name(name))
+            case {"enum": [name, members]}:
+                kind = self._imports.name(name)
+                names = [f"{kind}.{one}" for one in members.split("|") if one]
+                return _Code(" | ".join(names) or f"{kind}(0)")
+            case {"dtype": text}:
+                return _Code(f"{self._imports.module('torch')}.{text.removeprefix('torch.')}")
+            case {"device": text}:
+                return _Code(f'{self._imports.module("torch")}.device("{text}")')
+        return _Code(repr(written))
 
 
 def _is_positional(part: fdl.Buildable, key: fiddle.Key) -> bool:

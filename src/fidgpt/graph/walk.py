@@ -169,6 +169,11 @@ def step_to(key: Key) -> str:
     return f".{key}" if isinstance(key, str) else f"[{key}]"
 
 
+def step_from(holder: Any, key: Any) -> str:
+    """The step from a node to what it holds under a key."""
+    return step_to(key) if IS_PART[type(holder)] else f"[{key!r}]"
+
+
 def _held_nodes(value: Any) -> list[tuple[str, Any]]:
     """The nodes that a node holds, each with the step that leads to it."""
     kind = type(value)

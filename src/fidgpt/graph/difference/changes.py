@@ -187,7 +187,7 @@ def describe(value: Any) -> str:
         return short(value)
     known = fiddle.set_arguments(value)
     words = [
-        f"{key}={short(known[key]) if key in known else _tag_names(value, key)}"
+        f"{key}={short(known[key]) if key in known else ' and '.join(tag_names(value, key))}"
         for key in fiddle.all_arguments(value)
         if key in known or fdl.get_tags(value, key)
     ]
@@ -209,8 +209,9 @@ def short(value: Any) -> str:
     return outlines.leaf_text(value)
 
 
-def _tag_names(part: fdl.Buildable, key: str | int) -> str:
-    return " and ".join(sorted(tag.__name__ for tag in fdl.get_tags(part, key)))
+def tag_names(part: fdl.Buildable, key: fiddle.Key) -> tuple[str, ...]:
+    """Return the sorted names of a parameter's tags."""
+    return tuple(sorted(tag.__name__ for tag in fiddle.argument_tags(part).get(key, ())))
 
 
 def _instead(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Patches: what differs between two graphs as data, saved, read, applied and merged."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.storage import bound, codec, files
 from fidgpt.graph.storage.document import VERSION, add_tags, head_of, key_of, new_part
-from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
+from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from, step_to, title
 
 FORMAT = "fidgpt.patch"
 Entries = Mapping[str, Mapping[str, Any]]
@@ -190,6 +191,8 @@ def _is_alike(old: Any, new: Any, are_parts_alike: Callable[[Any, Any], bool]) -
 
 def _outside(value: Any) -> Any:
     """Return what a place held, as far as it is compared: of a node, what it calls."""
+    if value is fdl.NO_VALUE:
+        return value
     if isinstance(value, fdl.Buildable):
         return {"a": getattr(fdl.get_callable(value), "__qualname__", "?")}
     if isinstance(value, list | tuple):
@@ -248,56 +251,47 @@ def _find(name: str) -> Any:
 
 @dataclass(slots=True)
 class _Place:
-    """A place to be changed.
-
-    Attributes:
-      path: where it is.
-      change: its change.
-      holder: the node that holds it; None for the root.
-      key: its key in the holder.
-      part: the node there, which may call something else.
-      new: the new value; `fdl.NO_VALUE` where there is none.
-    """
+    """A place to be changed: its path and change, the node that holds it, and what is there."""
 
     path: str
     change: Mapping[str, Any]
-    holder: Any
+    holder: Any  # None for the root
     key: fiddle.Key
-    part: Any
-    new: Any = fdl.NO_VALUE
+    value: Any
 
-    def take_away(self, find: codec.Find) -> None:
-        for name in self.change["tags"][0] if "tags" in self.change else ():
-            tag = codec.find_tag(name, find)
-            if tag in fiddle.argument_tags(self.holder).get(self.key, ()):
+    def remove(self, find: codec.Find) -> None:
+        """Remove tags and values."""
+        for name in self.change.get("tags", [()])[0]:
+            if (tag := codec.find_tag(name, find)) in fdl.get_tags(self.holder, self.key):
                 fdl.remove_tag(self.holder, self.key, tag)
-        if "old" not in self.change or "new" in self.change or self.holder is None:
-            return
-        if held(self.holder, self.key) is not fdl.NO_VALUE:
+        is_gone = "old" in self.change and "new" not in self.change
+        if is_gone and held(self.holder, self.key) is not fdl.NO_VALUE:  # two patches may agree
             if isinstance(self.holder, fdl.Buildable):
                 fiddle.unset(self.holder, self.key)
             else:
                 del self.holder[self.key]
 
     def call(self, find: codec.Find) -> None:
+        """Call something else."""
         if "call" in self.change:
             name = self.change["call"][1]
             try:
-                fdl.update_callable(self.part, find(name))
+                fdl.update_callable(self.value, find(name))
             except TypeError:
                 raise errors.ConfigError(
                     f"{name} does not take all arguments that are set there."
                 ) from None
 
-    def put(self, find: codec.Find) -> None:
-        if self.holder is not None and self.new is not fdl.NO_VALUE:
+    def put(self, new: Any, find: codec.Find) -> None:
+        """Set the new value and tags."""
+        if self.holder is not None and new is not fdl.NO_VALUE:
             if not isinstance(self.holder, fdl.Buildable):
-                self.holder[self.key] = self.new
+                self.holder[self.key] = new
             elif fiddle.parameter_of(self.holder, self.key) is None:
                 raise errors.ConfigError(f"{title(self.holder)} has no parameter {self.key!r}.")
             else:
-                fiddle.assign(self.holder, self.key, self.new)
-        for name in self.change["tags"][1] if "tags" in self.change else ():
+                fiddle.assign(self.holder, self.key, new)
+        for name in self.change.get("tags", [(), ()])[1]:
             fdl.add_tag(self.holder, self.key, codec.find_tag(name, find))  # pyright: ignore
 
 
@@ -311,41 +305,48 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
       ConfigError: a new value does not fit where it belongs, or is not one.
     """
     root = cloning.clone(root)
-    places: list[_Place] = []
-    messages: list[str] = []
+    places: list[tuple[_Place, Any]] = []
+    messages: list[Any] = []
     outdated: list[str] = []
     for patch in patches:
         made: dict[str, Any] = {}
         refer = {"keep": lambda path: reach(root, keys_of(path)), "part": made.__getitem__}
         for path, entry in patch.parts.items():
-            with errors.at(path[:80] or "the root"):
+            with _at(path):
                 made[path] = new_part(entry, find)
         for path, change in patch.changes.items():
             try:
-                with errors.at(path[:80] or "the root"):
-                    places.append(_place(root, path, change))
+                with _at(path):
+                    place = _place(root, path, change)
             except errors.ConfigError as error:
-                messages.append(str(error))
-                continue
-            if "new" in change:
-                places[-1].new = codec.decode(change["new"], find, refer)
+                messages.append(error)
+            else:
+                new = change.get("new", fdl.NO_VALUE)
+                decoded = new if new is fdl.NO_VALUE else codec.decode(new, find, refer)
+                places.append((place, decoded))
         errors.raise_all(messages)
         for path, entry in patch.parts.items():
-            with errors.at(path[:80] or "the root"):
+            with _at(path):
                 add_tags(made[path], entry.get("tags", {}), find)
                 for name, value in entry.get("set", {}).items():
                     key = key_of(made[path], name)
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
         outdated += _outdated(root, made, patch.parts)
     errors.raise_all(outdated)
-    for step in (_Place.take_away, _Place.call, _Place.put):
-        for place in places:
-            with errors.at(place.path[:80] or "the root"):
+    for step in (_Place.remove, _Place.call):
+        for place, _ in places:
+            with _at(place.path):
                 step(place, find)
-    new_roots = [place.new for place in places if not place.path and "new" in place.change]
-    root = new_roots[0] if new_roots else root
+    for place, new in places:
+        with _at(place.path):
+            place.put(new, find)
+    root = next((new for place, new in places if not place.path and "new" in place.change), root)
     nodes(root)  # refuses a node that contains itself now
     return root
+
+
+def _at(path: str) -> contextlib.AbstractContextManager[None]:
+    return errors.at(path[:80] or "the root")
 
 
 def _place(root: Any, path: str, change: Mapping[str, Any]) -> _Place:
@@ -358,21 +359,30 @@ def _place(root: Any, path: str, change: Mapping[str, Any]) -> _Place:
     if "call" in change and not isinstance(value, fdl.Buildable):
         raise errors.ConfigError(f"there is no part any more that calls {change['call'][0]}.")
     if "old" in change or "new" in change:
-        now = fdl.NO_VALUE if value is fdl.NO_VALUE else _outside(value)
-        was = change.get("old", fdl.NO_VALUE)
+        now, was = _outside(value), change.get("old", fdl.NO_VALUE)
         if repr(now) != repr(was):
             raise errors.ConfigError(
-                f"it was {_short(was)} when the difference was taken, and is {_short(now)}."
+                f"it was {_text(was)} when the difference was taken, and is {_text(now)}."
             )
     return _Place(path, change, holder, last, value)
 
 
-def _short(value: Any) -> str:
+def _text(value: Any) -> str:
+    """Return a value of a patch, or of a graph, for a message."""
     if value is fdl.NO_VALUE:
         return "not set"
-    if isinstance(value, fdl.Buildable):
-        return f"a {title(value)}"
-    return f"a {value['a']}" if isinstance(value, dict) and [*value] == ["a"] else f"{value!r:.60}"
+    match value:
+        case fdl.Buildable():
+            return f"a {title(value)}"
+        case {"a": name, **rest} if not rest:
+            return f"a {name}"
+        case {"keep": path, **rest} if not rest:
+            return f"the part at {path or 'the root'}"
+        case {"part": str(), **rest} if not rest:
+            return "a new part"
+        case list() if any(isinstance(one, dict) for one in value):
+            return f"[{', '.join(map(_text, value)):.200}]"
+    return f"{value!r:.60}"
 
 
 def keys_of(path: str) -> list[fiddle.Key]:
@@ -417,7 +427,7 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
         if fdl.get_callable(now) is fdl.get_callable(part):
             arguments = _both(fiddle.set_arguments(now), fiddle.set_arguments(part), fdl.NO_VALUE)
             differ = [
-                (step_to(key), (_short(values[0]), _short(values[1])))
+                (step_to(key), (_text(values[0]), _text(values[1])))
                 for key, values in arguments
                 if str(key) not in like["but"] and not _is_alike(*values, is_alike)
             ]
@@ -459,9 +469,10 @@ def _same_place(ours: Patch, theirs: Patch) -> Iterator[str]:
         other = theirs.changes.get(path, {})
         for aspect in _ASPECTS:
             if _touches(change, aspect) and _touches(other, aspect):
-                values = [one.get(aspect, fdl.NO_VALUE) for one in (change, other)]
-                if _written_out(values[0], ours.parts) != _written_out(values[1], theirs.parts):
-                    texts = [_changed(value, aspect) for value in values]
+                sides = [(change, ours.parts), (other, theirs.parts)]
+                values = [_written_out(one.get(aspect), parts) for one, parts in sides]
+                if values[0] != values[1] or (aspect in change) != (aspect in other):
+                    texts = [_changed(one, aspect) for one in (change, other)]
                     yield f"{path or 'the root'}: ours is {texts[0]}, and theirs is {texts[1]}."
 
 
@@ -479,16 +490,15 @@ def _replaced_around(
     for path, change in patch.changes.items():
         value, place = comparison.old.root, ""
         for key in keys_of(path):
-            is_part = IS_PART[type(value)]
+            is_part, around = IS_PART[type(value)], other.changes.get(place, {})
             is_kept = is_part and (fiddle.kind_of(comparison.heir(value)) is fiddle.kind_of(value))
-            if not is_kept and (is_part or _touches(other.changes.get(place, {}), "new")):
-                now = _describe(other.changes.get(place, {})) or "without it"
+            if not is_kept and (is_part or _touches(around, "new")):
                 yield (
-                    f"{path}: {names[0]} is {_describe(change)}, and {names[1]} is {now} at "
-                    f"{place or 'the root'}."
+                    f"{path}: {names[0]} is {_describe(change)}, and {names[1]} is "
+                    f"{_describe(around) or 'without it'} at {place or 'the root'}."
                 )
                 break
-            place = join(place, step_to(key) if is_part else f"[{key!r}]")
+            place = join(place, step_from(value, key))
             value = held(value, key)
 
 
@@ -496,42 +506,28 @@ def _touches(change: Any, aspect: str) -> bool:
     return aspect in change or (aspect == "new" and "old" in change)
 
 
-def _written_out(value: Any, parts: Entries) -> str:
+def _written_out(value: Any, parts: Entries) -> Any:
     """Return a value with its new nodes written out, to compare those of two patches."""
     if isinstance(value, list):
-        return f"[{[_written_out(item, parts) for item in value]}]"
+        return [_written_out(item, parts) for item in value]
     if not isinstance(value, dict):
         return repr(value)
     if [*value] == ["part"]:
         entry = parts[value["part"]]
-        return _written_out({**entry, "set": {"dict": entry["set"]}}, parts)
-    if [*value] == ["dict"]:  # whose keys are those of the user
-        value = value["dict"]
-        return f"dict{[(key, _written_out(item, parts)) for key, item in value.items()]}"
-    return f"{[(key, _written_out(item, parts)) for key, item in value.items()]}"
+        value = {**entry, "set": {"dict": entry["set"]}}
+    elif [*value] == ["dict"]:  # whose keys are those of the user
+        return "dict", [(key, _written_out(one, parts)) for key, one in value["dict"].items()]
+    return [(key, _written_out(item, parts)) for key, item in value.items()]
 
 
 def _describe(change: Any) -> str:
-    touched = [aspect for aspect in _ASPECTS if _touches(change, aspect)]
-    return " and ".join(_changed(change.get(one, fdl.NO_VALUE), one) for one in touched)
+    return " and ".join(_changed(change, one) for one in _ASPECTS if _touches(change, one))
 
 
-def _changed(value: Any, aspect: str) -> str:
-    if aspect == "call":
-        return f"a call of {value[1]}"
-    if aspect == "tags":
-        return f"tagged {' and '.join(value[1]) or 'with nothing'}"
-    if value is fdl.NO_VALUE:
-        return "not set"
-    if isinstance(value, dict) and [*value] in (["part"], ["keep"]):
-        return f"the part of {next(iter(value.values()))}"
-    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
-        return f"[{', '.join(map(_item, value)):.100}]"
-    return f"{value!r:.60}"
-
-
-def _item(value: Any) -> str:
-    """Return an item of a list: an old node by its path, a new one as such."""
-    if isinstance(value, dict):
-        return str(value.get("keep", "another part"))
-    return f"{value!r:.60}"
+def _changed(change: Any, aspect: str) -> str:
+    if aspect == "new":
+        return _text(change.get("new", fdl.NO_VALUE))
+    new = change[aspect][1]
+    return (
+        f"a call of {new}" if aspect == "call" else f"tagged {' and '.join(new) or 'with nothing'}"
+    )

@@ -3,22 +3,42 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
-from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import binding, errors, fiddle, formulas, paths
+from fidgpt.graph import errors, fiddle, formulas
+from fidgpt.graph.binding import Binding, Inherited, Resolved, bind
 from fidgpt.graph.storage import codec
-from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_to
+from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_from, step_to
 
 # Types whose values are written to JSON as they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
-_NO_BINDINGS: Mapping[fiddle.Key, binding.Binding] = {}
+_HASHABLE = PLAIN | {float}
+_NO_BINDINGS: Mapping[fiddle.Key, Binding] = {}
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
+
+
+class Argument(NamedTuple):
+    """The value of one parameter of a part, or of an item.
+
+    Attributes:
+      value: a plain value, a part, or a container of them; `fdl.NO_VALUE` where there is none.
+      binding: the argument from which the value is inherited, if it is.
+      is_default: whether the value is the default of the parameter.
+    """
+
+    value: Any
+    binding: Binding | None = None
+    is_default: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the value is set in this very place."""
+        return self.binding is None and not self.is_default and self.value is not fdl.NO_VALUE
 
 
 class BoundGraph:
@@ -52,36 +72,32 @@ class BoundGraph:
           ConfigErrors: the graph cannot be bound.
           ConfigError: a node contains itself.
         """
-        resolved = binding.Resolved.of(root) if bound else None
-        self.root = root.root if isinstance(root, binding.Resolved) else root
+        self.root = root.root if isinstance(root, Resolved) else root
         self.node_of: dict[int, Node] = {}
         self.nodes: list[Node] = []
         self.errors: list[errors.ConfigError] = []
         self.owner_depth: dict[int, int] = {}
-        found = resolved.nodes if resolved else nodes(self.root)
-        self.inherited: list[binding.Inherited] = resolved.inherited if resolved else []
-        self._inherited_by: dict[int, dict[fiddle.Key, binding.Binding]] = {}
-        self._from_binding: dict[int, dict[fiddle.Key, Any]] = {}
-        self._held: dict[int, list[Any]] = {}
+        self.inherited: list[Inherited] = []
+        self._bindings: dict[int, dict[fiddle.Key, Binding]] = {}
+        self._formulas: dict[int, dict[fiddle.Key, Any]] = {}  # what they look up
+        self._held: dict[int, list[tuple[fiddle.Key, Any]]] = {}
         self._arguments: dict[int, dict[fiddle.Key, Any]] = {}
         self._names: dict[int, str] = {}
         self._without_form: dict[int, errors.ConfigError] = {}
-        for one in self.inherited:
-            self._inherited_by.setdefault(id(one.part), {})[one.key] = one.binding
-            self._from_binding.setdefault(id(one.part), {})[one.key] = one.binding.value
-        self._has_formulas = bound and any(formulas.is_formula(node.value) for node in found)
-        if resolved and self._has_formulas:
-            parts = [node for node in found if IS_PART[type(node.value)]]
-            self._look_up_formulas(parts, resolved.bound)
+        if bound:
+            resolved = Resolved.of(root)
+            self.inherited = resolved.inherited
+            for one in self.inherited:
+                self._bindings.setdefault(id(one.part), {})[one.key] = one.binding
+            self._look_up_formulas(resolved)
         self._walk()
-        self._sort_parents()
 
     def knows(self, value: Any) -> bool:
         """Return whether a value is a node of the graph."""
         return id(value) in self.node_of
 
-    def held(self, value: Any) -> list[Any]:
-        """Return the nodes that a node holds, in order, repeated if it holds them repeatedly."""
+    def held(self, value: Any) -> list[tuple[fiddle.Key, Any]]:
+        """Return the nodes that a node holds, by their keys; in dicts in the order of keys."""
         return self._held[id(value)]
 
     def arguments(self, part: Any) -> dict[fiddle.Key, Any]:
@@ -90,13 +106,22 @@ class BoundGraph:
         if known is None:
             named = fiddle.named_defaults(part)
             known = _sorted(part) if named is None else {**named, **fiddle.raw_arguments(part)}
-            known |= self._from_binding.get(id(part), {})
-            self._arguments[id(part)] = known
+            known |= {key: one.value for key, one in self.inherited_by(part).items()}
+            known = self._arguments[id(part)] = known | self._formulas.get(id(part), {})
         return known
 
-    def inherited_by(self, part: Any) -> Mapping[fiddle.Key, binding.Binding]:
+    def argument(self, part: Any, key: fiddle.Key) -> Argument:
+        """Return one argument of a part."""
+        value, source = (
+            self.arguments(part).get(key, fdl.NO_VALUE),
+            self.inherited_by(part).get(key),
+        )
+        is_set = source is not None or key in fiddle.raw_arguments(part)
+        return Argument(value, source, is_default=not is_set and value is not fdl.NO_VALUE)
+
+    def inherited_by(self, part: Any) -> Mapping[fiddle.Key, Binding]:
         """Return the bindings that the unset parameters of a part inherit."""
-        return self._inherited_by.get(id(part), _NO_BINDINGS)
+        return self._bindings.get(id(part), _NO_BINDINGS)
 
     def path(self, value: Any) -> str:
         """Return the first path of a node."""
@@ -105,7 +130,8 @@ class BoundGraph:
     @property
     def adds_nodes(self) -> bool:
         """Whether binding adds nodes, or other values to formulas, to what parts hold."""
-        return self._has_formulas or any(IS_NODE[type(one.binding.value)] for one in self.inherited)
+        inherited = (type(one.binding.value) for one in self.inherited)
+        return bool(self._formulas) or any(IS_NODE[kind] for kind in inherited)
 
     @cached_property
     def shared(self) -> set[int]:
@@ -119,7 +145,7 @@ class BoundGraph:
             value = todo.pop()
             if id(value) not in found:
                 found.add(id(value))
-                todo += () if IS_PART[type(value)] else self.held(value)
+                todo += () if IS_PART[type(value)] else [one for _, one in self.held(value)]
         return {me for me in found if IS_PART[type(self.node_of[me].value)]}
 
     @cached_property
@@ -134,7 +160,7 @@ class BoundGraph:
             if is_owner and me in owner_of:
                 depth[me] = depth[owner_of[me]] + 1
             mine = me if is_owner else owner_of[me]
-            for child in map(id, self.held(node.value)):
+            for child in (id(one) for _, one in self.held(node.value)):
                 one, other = owner_of.get(child, mine), mine
                 while one != other:
                     if depth[one] < depth[other]:
@@ -151,29 +177,55 @@ class BoundGraph:
     def _part_holders(self) -> set[int]:
         found: set[int] = set()
         for node in self.nodes:
-            if any(IS_PART[type(one)] or id(one) in found for one in self.held(node.value)):
+            if any(IS_PART[type(one)] or id(one) in found for _, one in self.held(node.value)):
                 found.add(id(node.value))
         return found
 
     @cached_property
     def content(self) -> dict[int, str]:
-        """The content hash of every node, by identity."""
-        return self._hashes(self.arguments)
-
-    @cached_property
-    def written(self) -> dict[int, str]:
-        """The content hash of every node as if no parameter inherited a value, by identity."""
-        return self._hashes(self._arguments_written) if self.inherited else self.content
-
-    @cached_property
-    def shape(self) -> dict[int, int]:
-        """A hash of what every node calls, and of what the parts that it holds call."""
-        found: dict[int, int] = {}
+        """The content hash of every node, by identity; identical arguments are hashed once."""
+        found: dict[int, str] = {}
+        by_form: dict[tuple[Any, ...], str] = {}
         for node in self.nodes:
             value = node.value
-            call = id(fdl.get_callable(value)) if IS_PART[type(value)] else None
-            held = [found[id(one)] for one in self.held(value) if self.has_parts(one)]
-            found[id(value)] = hash((type(value), call, *held))
+            is_part = IS_PART[type(value)]
+            if is_part or isinstance(value, dict):
+                held = self.arguments(value) if is_part else value
+                items = (*held, *held.values())
+            else:
+                items = value
+            form = type(value), *(found.get(id(one)) or id(one) for one in items)
+            if is_part:
+                form += id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
+            if form not in by_form:
+                written = (self._part_form if is_part else self._container_form)(value, found)
+                by_form[form] = _hash_text(_to_json(written))
+            found[id(value)] = by_form[form]
+        return found
+
+    @cached_property
+    def written(self) -> Mapping[int, Hashable]:
+        """A key of what is set in every node and in those that it holds, inherited values apart."""
+        if not self.inherited:
+            return self.content
+        found: dict[int, Hashable] = {}
+        for node in self.nodes:
+            value, call = node.value, None
+            if IS_PART[type(value)]:
+                call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
+                bindings = self.inherited_by(value)
+                items = [(k, v) for k, v in self.arguments(value).items() if k not in bindings]
+            else:
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+            keys = [
+                (
+                    key,
+                    type(one),
+                    one if type(one) in _HASHABLE else found.get(id(one)) or value_key(one),
+                )
+                for key, one in items
+            ]
+            found[id(value)] = hash((type(value), call, *keys))
         return found
 
     @cached_property
@@ -184,7 +236,7 @@ class BoundGraph:
         found: dict[int, str] = {}
         ranks: dict[tuple[int, str], int] = {}
         for node in self.nodes:
-            me, held = id(node.value), [id(one) for one in self.held(node.value)]
+            me, held = id(node.value), [id(one) for _, one in self.held(node.value)]
             if not found.keys().isdisjoint(held):
                 inside = '","'.join(found.get(one) or self.content[one] for one in held)
                 found[me] = _hash_text(f'["{self.content[me]}",["{inside}"],null,0]')
@@ -205,93 +257,61 @@ class BoundGraph:
             raise self.errors[0]
         return found
 
-    def _look_up_formulas(self, found: list[Node], copy: Any) -> None:
+    def _look_up_formulas(self, resolved: Resolved) -> None:
         """Find the arguments that formulas have in the bound copy of the graph."""
-        originals = {id(_at(copy, node.path)): node.value for node in found}
-        for node in found:
-            if formulas.is_formula(node.value):
-                known = fiddle.set_arguments(_at(copy, node.path))
-                values = {name: originals.get(id(v), v) for name, v in known["values"].items()}
-                self._from_binding[id(node.value)] = known | {"values": values}
+        found = [node.value for node in resolved.nodes if formulas.is_formula(node.value)]
+        originals = {id(resolved.copies[id(n.value)]): n.value for n in resolved.nodes if found}
+        for value in found:
+            known = fiddle.set_arguments(resolved.copies[id(value)])
+            values = {name: originals.get(id(v), v) for name, v in known["values"].items()}
+            self._formulas[id(value)] = known | {"values": values}
 
     def _walk(self) -> None:
         """Visit every node once, depth first, without recursion."""
         first = self.node_of[id(self.root)] = Node(self.root)
         done: set[int] = set()
+        inheriting: list[tuple[Node, tuple[Node, str]]] = []  # come after the places that set
         way = [(first, self._children(self.root))]
         while way:
             node, rest = way[-1]
-            for step, value in rest:
-                child = self.node_of.get(id(value))
+            for key, value in rest:
+                child, is_new = self.node_of.get(id(value)), False
                 if child is None:
-                    child = self.node_of[id(value)] = Node(value, [(node, step)])
+                    child, is_new = Node(value), True
+                    self.node_of[id(value)] = child
+                elif id(value) not in done:
+                    nodes(bind(self.root))  # raises the error that names both places
+                place = node, step_from(node.value, key)
+                if key in self.inherited_by(node.value):
+                    inheriting.append((child, place))
+                else:
+                    child.parents.append(place)
+                if is_new:
                     way.append((child, self._children(value)))
                     break
-                if id(value) not in done:
-                    nodes(binding.bind(self.root))  # raises the error that names both places
-                child.parents.append((node, step))
             else:
                 way.pop()
                 done.add(id(node.value))
                 self.nodes.append(node)
+        for child, place in inheriting:
+            child.parents.append(place)
 
-    def _children(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """Return the nodes that a node holds, with the steps to them; dicts in order of keys."""
+    def _children(self, value: Any) -> Iterator[tuple[fiddle.Key, Any]]:
+        """Return an iterator of what `held` returns."""
         if IS_PART[type(value)]:
-            found = [(k, v) for k, v in self.arguments(value).items() if IS_NODE[type(v)]]
-            steps = [(step_to(key), one) for key, one in found]
+            items = self.arguments(value).items()
         elif isinstance(value, dict):
-            found = sorted(value.items(), key=lambda item: str(item[0]))
-            steps = [(f"[{key!r}]", one) for key, one in found if IS_NODE[type(one)]]
+            items = sorted(value.items(), key=lambda item: str(item[0]))
         else:
-            steps = [(f"[{i}]", one) for i, one in enumerate(value) if IS_NODE[type(one)]]
-        self._held[id(value)] = [one for _, one in steps]
-        return iter(steps)
+            items = enumerate(value)
+        found = self._held[id(value)] = [(key, one) for key, one in items if IS_NODE[type(one)]]
+        return iter(found)
 
-    def _sort_parents(self) -> None:
-        """Put the places that inherit a node after those that set it."""
-        inheriting = {
-            (id(one.part), step_to(one.key)): node
-            for one in self.inherited
-            if (node := self.node_of.get(id(one.binding.value))) is not None
-        }
-        for node in {id(node): node for node in inheriting.values()}.values():
-            node.parents.sort(key=lambda parent: (id(parent[0].value), parent[1]) in inheriting)
-
-    def _arguments_written(self, part: Any) -> dict[fiddle.Key, Any]:
-        return self.arguments(part) | dict.fromkeys(self.inherited_by(part), fdl.NO_VALUE)
-
-    def _hashes(self, arguments_of: Callable[[Any], dict[fiddle.Key, Any]]) -> dict[int, str]:
-        """Return a hash of every node; nodes whose arguments are identical are hashed once."""
-        found: dict[int, str] = {}
-        by_form: dict[tuple[Any, ...], str] = {}
-        for node in self.nodes:
-            value, arguments = node.value, {}
-            if IS_PART[type(value)]:
-                arguments = arguments_of(value)
-                items = (*arguments, *arguments.values())
-                form = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
-            else:
-                items = (*value, *value.values()) if isinstance(value, dict) else value
-                form = ()
-            form = type(value), *form, *(found.get(id(one)) or id(one) for one in items)
-            if form not in by_form:
-                written = (
-                    self._part_form(value, arguments, found)
-                    if IS_PART[type(value)]
-                    else self._container_form(value, found)
-                )
-                by_form[form] = _hash_text(_to_json(written))
-            found[id(value)] = by_form[form]
-        return found
-
-    def _part_form(
-        self, part: Any, arguments: Mapping[fiddle.Key, Any], known: Mapping[int, str]
-    ) -> Any:
+    def _part_form(self, part: Any, known: Mapping[int, str]) -> Any:
         # By the first names of parameters, with those removed since, so that fingerprints stay.
         first = {new: old for old, new in codec.renamed(fdl.get_callable(part)).items()}
         values = dict(codec.declared(fdl.get_callable(part), "REMOVED"))
-        for key, value in arguments.items():
+        for key, value in self.arguments(part).items():
             name = first.get(str(key), str(key))
             if value is fdl.NO_VALUE:
                 continue
@@ -405,14 +425,6 @@ def _sorted(part: Any) -> dict[fiddle.Key, Any]:
     known, parameters = fiddle.all_arguments(part), fiddle.parameters_of(part)
     others = sorted(key for key in known if isinstance(key, str) and key not in parameters)
     return {key: known[key] for key in known if key not in others} | {k: known[k] for k in others}
-
-
-def _at(root: Any, path: str) -> Any:
-    """Return the part at a path; a tagged value of a list is one itself."""
-    place = paths.find_parameter(root, path) if path else None
-    if place is None:
-        return root
-    return place.container if isinstance(place.container, TaggedValueCls) else place.value
 
 
 def _hash_text(text: str) -> str:

@@ -153,7 +153,7 @@ class _Writer:
         outside_of: dict[int, frozenset[int]] = {}
         copies: dict[int, _Copy] = {}
         for node in graph.nodes:
-            me, held = id(node.value), [id(one) for one in graph.held(node.value)]
+            me, held = id(node.value), [id(one) for _, one in graph.held(node.value)]
             note = self._note(node.value) if walk.IS_PART[type(node.value)] else None
             key = graph.digest[me], tuple(number_of[one] for one in held), note
             number_of[me] = numbers.setdefault(key, len(numbers))
