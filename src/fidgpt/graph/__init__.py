@@ -16,11 +16,10 @@ from fidgpt.graph.difference.changes import (
 )
 from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.difference.patches import apply, apply_patch, dump_patch, merge
-from fidgpt.graph.drawing import Drawing, draw
+from fidgpt.graph.drawing import Drawing, draw, show_configs
 from fidgpt.graph.edits import swap_all, swapped
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
 from fidgpt.graph.formulas import formula
-from fidgpt.graph.notebook import show_configs
 from fidgpt.graph.outlines import outline
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.provenance import (

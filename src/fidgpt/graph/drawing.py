@@ -4,6 +4,7 @@ import dataclasses
 import html
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +46,6 @@ class Row:
       lost_tags: those that it no longer carries.
       is_inherited: whether the value is inherited.
       mark: how it differs.
-      gone: the old node that stood there; None where there was none, or the same.
       arrows: the nodes to which it leads.
     """
 
@@ -56,7 +56,6 @@ class Row:
     lost_tags: tuple[str, ...] = ()
     is_inherited: bool = False
     mark: Mark = ""
-    gone: Any = None
     arrows: list[Arrow] = field(default_factory=list)
 
 
@@ -118,8 +117,7 @@ def picture(root: Any, *, since: Any = None, at: str = "", depth: int | None = N
         near: dict[int, Box] = {}
         for arrow in (arrow for box in level for row in box.rows for arrow in row.arrows):
             if id(arrow.part) not in boxes and id(arrow.part) not in near:
-                near[id(arrow.part)] = drawer.box(arrow.part)
-                near[id(arrow.part)].count = arrow.times
+                near[id(arrow.part)] = drawer.box(arrow.part, arrow.times)
         boxes |= near
         level = list(near.values())
         depth = depth and depth - 1
@@ -134,136 +132,101 @@ def picture(root: Any, *, since: Any = None, at: str = "", depth: int | None = N
 class _Drawer:
     """Makes the box of each node, with its rows and where they lead."""
 
-    def __init__(self, bound: BoundGraph, comparison: Comparison | None) -> None:
-        self._bound = bound
+    def __init__(self, graph: BoundGraph, comparison: Comparison | None) -> None:
+        self._graph = graph
         self._comparison = comparison
         self._notes: dict[PlaceKey, Row] = {}  # how places of the new graph differ
-        self._left: dict[int, list[tuple[str, Any]]] = {}  # items that a list lost
+        self._left: dict[int, list[Row]] = {}  # items that a container lost
         self._old_titles: dict[int, str] = {}
-        if comparison is not None:
-            for edge, change in comparison.changed_edges():
-                self._add_note(edge, change, comparison)
+        for edge, change in comparison.changed_edges() if comparison else ():
+            self._add_note(edge, change)
 
-    def box(self, part: Any) -> Box:
+    def box(self, part: Any, count: int = 1) -> Box:
         """Return the box of a node."""
         kind: Any = "quantity" if hints.is_quantity(part) else "object"
         if isinstance(part, fdl.Partial | fdl.ArgFactory):
             kind = "factory"
-        node, old_title = self._bound_of(part).node_of[id(part)], self._old_titles.get(id(part), "")
-        rows = list(self._rows(part))
-        return Box(part, node.path, rows, kind, is_shared_object(node), self._mark(part), old_title)
+        old_title, mark = self._old_titles.get(id(part), ""), ""
+        if self._comparison is not None:
+            is_new = self._comparison.predecessor(part) is None
+            mark = "added" if is_new else "changed" if old_title else "same"
+        node, rows = self._graph.node_of[id(part)], list(self._rows(part))
+        return Box(part, node.path, rows, kind, is_shared_object(node), mark, old_title, count)
 
     def _rows(self, part: Any) -> Iterator[Row]:
         if not isinstance(part, fdl.Buildable):
             yield from self._items("", part, "")
             return
-        bound, is_gone = self._bound_of(part), self._is_gone(part)
-        for key in bound.arguments(part):
-            argument, row = bound.argument(part, key), self._note((id(part), step_to(key)))
+        for key in self._graph.arguments(part):
+            argument, row = self._graph.argument(part, key), self._note(part, step_to(key))
             row.is_inherited = argument.binding is not None
             if argument.is_own or row.is_inherited or row.mark not in ("", "same"):
                 row.name, row.tags = str(key), changes.tag_names(part, key)
-                for one in self._written(row, argument.value):
-                    if is_gone:
-                        one.arrows = [to for to in one.arrows if self._is_gone(to.part)]
-                    yield one
+                yield from self._written(row, argument.value)
 
-    def _add_note(self, edge: Edge, change: changes.Change | None, comparison: Comparison) -> None:
-        place, was, now = edge.places[1], edge.old.value, edge.new.value
-        if place is None:
-            self._left.setdefault(id(edge.holders[1]), []).append((edge.steps[0] or "", was))
-            return
-        if isinstance(change, changes.PartReplaced) and comparison.is_same(edge):
+    def _add_note(self, edge: Edge, change: changes.Change | None) -> None:
+        (_, holder), was, now = edge.holders, edge.old.value, edge.new.value
+        text = "" if was is fdl.NO_VALUE else changes.short(was)
+        if change and change.old.shared_with:
+            text = str(change.old)
+        if isinstance(change, changes.PartReplaced) and isinstance(now, fdl.Buildable):
             self._old_titles[id(now)] = title(was)
-            return
-        note = self._notes.setdefault(place, Row(mark="changed"))
-        if isinstance(change, changes.TagsChanged):
-            note.lost_tags = change.removed
-        elif isinstance(change, changes.ItemMoved):
-            note.was = edge.steps[0] or ""
-        else:
-            if change is None:
-                note.mark = "followed"
-            elif was is fdl.NO_VALUE or now is fdl.NO_VALUE:
-                note.mark = "added" if was is fdl.NO_VALUE else "removed"
-            if comparison.old.has_parts(was):
-                note.gone = was
-            elif was is not fdl.NO_VALUE and not (was is None and comparison.new.has_parts(now)):
-                note.was = changes.short(was)
+        elif now is fdl.NO_VALUE and not isinstance(holder, fdl.Buildable):
+            row = Row(edge.steps[0] or "", was=text, mark="removed")
+            self._left.setdefault(id(holder), []).append(row)
+        elif edge.steps[1] is not None:
+            note = self._notes.setdefault((id(holder), edge.steps[1]), Row(mark="changed"))
+            if isinstance(change, changes.TagsChanged):
+                note.lost_tags = change.removed
+            elif isinstance(change, changes.ItemMoved):
+                note.was = edge.steps[0] or ""
+            else:
+                is_new = was is fdl.NO_VALUE
+                mark = "added" if is_new else "removed" if now is fdl.NO_VALUE else "changed"
+                note.mark = mark if change else "followed"
+                note.was = "" if was is None and isinstance(now, fdl.Buildable) else text
 
-    def _note(self, place: PlaceKey) -> Row:
-        note = self._notes.get(place) or Row(mark="same" if self._comparison else "")
+    def _note(self, holder: Any, step: str) -> Row:
+        note = self._notes.get((id(holder), step)) or Row(mark="same" if self._comparison else "")
         return dataclasses.replace(note, arrows=[])
-
-    def _mark(self, part: Any) -> Mark:
-        if self._comparison is None:
-            return ""
-        if self._comparison.old.knows(part):
-            return "removed"
-        if self._comparison.predecessor(part) is None:
-            return "added"
-        return "changed" if id(part) in self._old_titles else "same"
-
-    def _is_gone(self, part: Any) -> bool:
-        is_old = self._comparison is not None and self._comparison.old.knows(part)
-        return is_old and self._comparison.heir(part) is None
-
-    def _bound_of(self, value: Any) -> BoundGraph:
-        old = self._comparison and self._comparison.old
-        return old if old and old.knows(value) else self._bound
 
     def _written(self, row: Row, value: Any) -> Iterator[Row]:
         """Yield the row of a value; of a container that holds nodes, those of its items."""
-        before = list(self._before(row.gone))
-        if not self._bound_of(value).has_parts(value):
-            row.text = "" if value is fdl.NO_VALUE else changes.short(value)
-            row.arrows = before
-        elif isinstance(value, fdl.Buildable):
+        if isinstance(value, fdl.Buildable):
             mark = "added" if row.mark == "changed" else row.mark
-            row.arrows = [Arrow(value, row.is_inherited, mark), *before]
-        else:
+            row.arrows = [Arrow(value, row.is_inherited, mark)]
+        elif self._graph.has_parts(value):
             yield from self._items(row.name, value, row.mark)
-            row = Row(row.name, mark="removed", arrows=before)
-            if not before:
-                return
+            return
+        elif value is not fdl.NO_VALUE:
+            row.text = changes.short(value)
         yield row
 
     def _items(self, name: str, container: Any, mark: Mark) -> Iterator[Row]:
         """Yield the items of a container, the equal ones of a list as one."""
         groups: dict[Hashable, tuple[list[str], Any]] = {}
         for step, value in children(container):
-            node = self._bound.node_of.get(id(value))
+            node = self._graph.node_of.get(id(value))
             is_alone = node is not None and len(node.parents) == 1
             may_join = isinstance(value, fdl.Buildable) and not isinstance(container, dict)
             look = self._look(value) if is_alone and may_join else step
             groups.setdefault(look, ([], value))[0].append(step)
         for steps, value in groups.values():
-            row = self._note((id(container), steps[0]))
+            row = self._note(container, steps[0])
             row.mark = mark if row.mark == "same" and mark else row.mark
             indices = changes.ranges(int(step[1:-1]) for step in steps) if len(steps) > 1 else ""
             row.name = name + (f"[{indices}]" if indices else steps[0])
             for one in self._written(row, value):
                 one.arrows = [arrow._replace(times=len(steps)) for arrow in one.arrows]
                 yield one
-        for step, value in self._left.get(id(container), ()):
-            arrows = list(self._before(value))
-            was = "" if arrows else changes.short(value)
-            yield Row(name + step, was=was, mark="removed", arrows=arrows)
-
-    def _before(self, gone: Any) -> Iterator[Arrow]:
-        """Yield where old arrows led: to nodes that are gone, or to their new ones."""
-        if isinstance(gone, fdl.Buildable):
-            heir = self._comparison and self._comparison.heir(gone)
-            yield Arrow(gone if heir is None else heir, mark="removed")
-        elif gone is not None:
-            for _, child in children(gone):
-                yield from self._before(child)
+        for row in self._left.get(id(container), ()):
+            yield dataclasses.replace(row, name=name + row.name)
 
     def _look(self, part: Any) -> Hashable:
         """Return a key of a node: equal for those that are equal, and were equal before."""
         old = self._comparison and self._comparison.predecessor(part)
-        was = None if old is None else self._comparison.old.digest[id(old)]
-        return self._bound.digest[id(part)], was
+        was = self._comparison.old.digest[id(old)] if self._comparison and old else None
+        return self._graph.digest[id(part)], was
 
 
 class _Ink(NamedTuple):
@@ -279,15 +242,15 @@ _PLAIN = _Ink("#64748b", "#ffffff", "#0f172a", "#94a3b8")
 _SHARED = _Ink("#d97706", "#fef3c7", "#451a03", "#b08968")
 _QUANTITY = _Ink("#0891b2", "#ecfeff", "#083344", "#7aa5b0")
 _ADDED = _Ink("#16a34a", "#dcfce7", "#052e16", "#6aa583")
-_REMOVED = _Ink("#dc2626", "#fee2e2", "#7f1d1d", "#c08080")
+_REMOVED = "#dc2626"
 _DIM = _Ink("#cbd5e1", "#ffffff", "#94a3b8", "#b6c1cf")
 _ROWS = {
     "changed": "#fef08a",
     "followed": "#fef9c3",
     "added": _ADDED.paper,
-    "removed": _REMOVED.paper,
+    "removed": "#fee2e2",
 }
-_ARROWS = {"added": _ADDED.line, "removed": _REMOVED.line, "same": _DIM.line}
+_ARROWS = {"added": _ADDED.line, "same": _DIM.line}
 _CHIPS = (  # ground and text of a tag
     *(("#dbeafe", "#1d4ed8"), ("#dcfce7", "#15803d"), ("#fce7f3", "#be185d")),
     *(("#ede9fe", "#6d28d9"), ("#ffedd5", "#c2410c"), ("#ccfbf1", "#0f766e")),
@@ -295,6 +258,7 @@ _CHIPS = (  # ground and text of a tag
 _Chips = Mapping[str, tuple[str, str]]  # by the tag
 _MAX_WIDTH = 28  # characters of a value
 _TABLE = '<table border="0" cellborder="0" cellspacing="{}" cellpadding="{}">'
+_NOTEBOOK_DEPTH = 3
 _LEFT = ' align="left"'
 _GRAPH = {"rankdir": "LR", "nodesep": "0.12", "ranksep": "0.4", "bgcolor": "white"}
 _FONT = {"fontname": "Arial", "fontsize": "11"}
@@ -302,8 +266,8 @@ _NODE = {"shape": "box", "margin": "0.05,0.03", "height": "0", "width": "0"}
 
 
 def _ink_of(box: Box) -> _Ink:
-    if box.mark in ("added", "removed"):
-        return _ADDED if box.mark == "added" else _REMOVED
+    if box.mark == "added":
+        return _ADDED
     if box.is_dim:
         return _DIM
     if box.kind == "quantity":
@@ -343,7 +307,7 @@ def _source(boxes: list[Box]) -> str:
                 f"n{i}:r{j}:e",
                 f"n{head}:w",
                 color=_ARROWS.get(arrow.mark) or _ink_of(boxes[head]).line,
-                style="dashed" if arrow.is_inherited or arrow.mark == "removed" else "solid",
+                style="dashed" if arrow.is_inherited else "solid",
             )
     return digraph.source
 
@@ -360,7 +324,7 @@ def _key(boxes: list[Box]) -> str:
         ("changed" in found, _ROWS["changed"], "changed"),
         ("followed" in found, _ROWS["followed"], "follows"),
         ("added" in found, _ADDED.paper, "new"),
-        ("removed" in found, _REMOVED.paper, "removed"),
+        ("removed" in found, _ROWS["removed"], "removed"),
     ]
     cells = [
         f"<td{_ground(paper)}>{_font(text, '#475569', size=10)}</td>"
@@ -374,7 +338,7 @@ def _label(box: Box, ink: _Ink, chips: _Chips) -> str:
     """Return the table of a box: its title, then its rows, of which row `i` has the port `ri`."""
     text = _font(box.title, ink.text, size=12, mark="b")
     if box.old_title:
-        text = f"{_font(box.old_title, _REMOVED.line, mark='s')} → {text}"
+        text = f"{_font(box.old_title, _REMOVED, mark='s')} → {text}"
     if box.count > 1:
         text += _font(f"  × {box.count}", ink.text, size=12)
     rows = [f'<tr><td align="left" colspan="3">{text}</td></tr>', "<hr/>" * bool(box.rows)]
@@ -393,12 +357,12 @@ def _row(row: Row, port: str, ink: _Ink, chips: _Chips) -> str:
         paper, text = ("", ink.faint) if row.is_inherited else chips.get(tag, ("", ink.faint))
         label = _font(f"{'← ' * row.is_inherited}{tag}", text, size=9)
         tags.append(f"<td{_ground(paper) or _LEFT}>{label}</td>")
-    tags += [f"<td>{_font(tag, _REMOVED.line, size=9, mark='s')}</td>" for tag in row.lost_tags]
+    tags += [f"<td>{_font(tag, _REMOVED, size=9, mark='s')}</td>" for tag in row.lost_tags]
     if not (row.text or row.was or tags):
         return f'<tr>{start} colspan="3" port="{port}">{name}</td></tr>'
     value = _font(_shortened(row.text), color) if row.text else " "
     if row.was:
-        was = _font(_shortened(row.was), _REMOVED.line, mark="s")
+        was = _font(_shortened(row.was), _REMOVED, mark="s")
         value = f"{was} → <b>{value}</b>" if row.text else was
     cells = f"{_TABLE.format(0, 1)}<tr>{''.join(tags)}</tr></table>" if tags else " "
     return f'<tr>{start}>{name}</td>{start}>{value}</td>{start} port="{port}">{cells}</td></tr>'
@@ -490,6 +454,24 @@ class Drawing:
         )
 
 
+def show_configs() -> bool:
+    """Let notebooks draw every graph that they show; return whether there is a notebook."""
+    shell = sys.modules.get("IPython")
+    running: Any = shell.get_ipython() if shell else None
+    if running is None or not hasattr(running, "display_formatter"):
+        return False
+    running.display_formatter.formatters["image/svg+xml"].for_type(fdl.Buildable, svg_of)
+    return True
+
+
+def svg_of(root: Any) -> str | None:
+    """Return a graph as SVG; None, so that it is shown as text, where it cannot be drawn."""
+    try:
+        return draw(root, depth=_NOTEBOOK_DEPTH).svg()
+    except (errors.ConfigError, RuntimeError):  # incomplete, or there is no program that draws
+        return None
+
+
 def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None) -> Drawing:
     """Draw a graph as it is once it is bound, or the difference from an earlier one.
 
@@ -500,7 +482,7 @@ def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None
 
     Args:
       root: the graph.
-      since: an earlier graph; then differences are highlighted, and removed nodes are drawn too.
+      since: an earlier graph; then differences are highlighted, and old values are struck through.
       at: the path of a node, to draw that alone: "model".
       depth: how many arrows away from there nodes are boxes; None for all of them.
 

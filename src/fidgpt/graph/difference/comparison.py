@@ -111,8 +111,8 @@ class Comparison:
         self._later: deque[tuple[Edge, Any, Any]] = deque()
         self._reported: set[int] = set()  # parts of which a change was reported
         self._all = _Pass()
-        roots = Argument(self.old.root), Argument(self.new.root)
-        self._walk([Edge((None, None), ("", ""), *roots, self._all)])
+        one, other = Argument(self.old.root), Argument(self.new.root)
+        self._walk([Edge((None, None), ("", ""), one, other, self._all)])
         while self._later:
             edge, one, other = self._later.popleft()
             if id(other) not in self._was:
@@ -235,7 +235,7 @@ class Comparison:
             one, other = self.old.argument(old, key), self.new.argument(new, key)
             if not is_same_call and _comes_with_the_call(one, other):
                 continue
-            edge = Edge((old, new), (step_to(key),) * 2, one, other, at)
+            edge = Edge((old, new), (step_to(key), step_to(key)), one, other, at)
             if is_same_call or (key in olds and key in news):
                 lost, added = set(changes.tag_names(old, key)), set(changes.tag_names(new, key))
                 edge.tags = tuple(sorted(lost - added)), tuple(sorted(added - lost))
@@ -250,8 +250,9 @@ class Comparison:
             edge.at.found.append(("call", edge))
         if isinstance(old, dict):
             for key in {**old, **new}:
-                values = (Argument(one.get(key, fdl.NO_VALUE)) for one in (old, new))
-                yield Edge((old, new), (step_from(old, key),) * 2, *values, edge.at)
+                one, other = (Argument(held.get(key, fdl.NO_VALUE)) for held in (old, new))
+                step = step_from(old, key)
+                yield Edge((old, new), (step, step), one, other, edge.at)
             return
         keys = (
             [self._keys(self.old, one) for one in old],

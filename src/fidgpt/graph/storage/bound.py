@@ -187,19 +187,16 @@ class BoundGraph:
         found: dict[int, str] = {}
         by_form: dict[tuple[Any, ...], str] = {}
         for node in self.nodes:
-            value = node.value
-            is_part = IS_PART[type(value)]
-            if is_part or isinstance(value, dict):
-                held = self.arguments(value) if is_part else value
-                items = (*held, *held.values())
+            value, call = node.value, ()
+            if IS_PART[type(value)]:
+                call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
+                held, make = self.arguments(value), self._part_form
             else:
-                items = value
-            form = type(value), *(found.get(id(one)) or id(one) for one in items)
-            if is_part:
-                form += id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
+                held, make = value, self._container_form
+            items = (*held, *held.values()) if isinstance(held, dict) else held
+            form = type(value), *call, *(found.get(id(one)) or id(one) for one in items)
             if form not in by_form:
-                written = (self._part_form if is_part else self._container_form)(value, found)
-                by_form[form] = _hash_text(_to_json(written))
+                by_form[form] = _hash_text(_to_json(make(value, found)))
             found[id(value)] = by_form[form]
         return found
 
