@@ -1,0 +1,344 @@
+"""Fiddlers of models: patterns of layers, mixtures of experts, latent attention, predictions."""
+
+from typing import Any
+
+import fiddle as fdl
+import pytest
+import torch
+from torch import nn
+
+from fidgpt import configs, fiddlers
+from fidgpt.compose.runs import build_trainer
+from fidgpt.fiddlers.latent import fit_rope
+from fidgpt.graph import ConfigError, bind, build, check, clone_part, find, fingerprint
+from fidgpt.model import (
+    GELU,
+    MLP,
+    Attention,
+    Block,
+    GatedMLP,
+    GeGLU,
+    LoRALinear,
+    RoPE,
+    SquaredReLU,
+    SwiGLU,
+    Transformer,
+    eager,
+    is_adapter,
+    materialize,
+    moe,
+)
+from fidgpt.model.mla import LatentAttention
+from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
+from fidgpt.model.reports import collecting
+from fidgpt.tags import HeadDim
+from fidgpt.train.loss import NextToken
+
+BOTH = ["use_mla", "use_mtp"]
+
+
+@pytest.fixture
+def cfg() -> fdl.Config:
+    """`debug` with six layers."""
+    graph = configs.debug()
+    graph.model.num_layers = 6
+    return graph
+
+
+def fiddled(config: str, *names: str) -> fdl.Config:
+    cfg = getattr(configs, config)()
+    for name in names:
+        getattr(fiddlers, name)(cfg)
+    return cfg
+
+
+def built(cfg: fdl.Config) -> Transformer:
+    with torch.device("meta"):
+        model = build(bind(check(cfg))).model
+    assert isinstance(model, Transformer)
+    return model
+
+
+def blocks(cfg: fdl.Config) -> Any:
+    return built(cfg).blocks
+
+
+def windows(cfg: fdl.Config) -> list[int | None]:
+    return [block.attention.window for block in blocks(cfg)]
+
+
+def mixed(cfg: fdl.Config) -> str:
+    """A letter for each layer: m for a mixture, d for an MLP."""
+    return "".join("m" if isinstance(block.mlp, moe.MoE) else "d" for block in blocks(cfg))
+
+
+def test_an_entry_stands_for_every_so_many_th_layer(cfg):
+    fiddlers.unroll(cfg, every=3)
+    assert len(cfg.model.blocks) == 3
+    cfg.model.blocks[-1].attention.window = 7
+    assert windows(cfg) == [None, None, 7] * 2
+
+
+def test_a_pattern_that_is_there_is_kept(cfg):
+    cfg.model.num_layers = 12
+    fiddlers.use_sliding_window(cfg, window=5, every=2)
+    before = windows(cfg)
+    fiddlers.unroll(cfg, every=3)
+    assert len(cfg.model.blocks) == 6 and windows(cfg) == before
+    fiddlers.use_moe(cfg, every=3, first_dense=1)
+    assert windows(cfg) == before and mixed(cfg) == "ddm" * 4
+
+
+@pytest.mark.parametrize(
+    ("fiddler", "arguments", "message"),
+    [
+        ("unroll", {"every": 0}, "every=0 must be 1 or more"),
+        *(
+            (name, {key: 10**7}, "10000000 blocks of their own are more than 100000")
+            for name, key in [("unroll", "every"), ("use_moe", "every"), ("use_moe", "first_dense")]
+        ),
+        ("use_recompute", {"every": 10**7}, "10000000 blocks of their own are more than 100000"),
+        ("use_sliding_window", {"every": 10**7}, "10000000 blocks of their own are more than"),
+        ("use_sliding_window", {"every": -1}, "every=-1 must be 1 or more layers, or 0"),
+        ("scale_depth", {"factor": -1.0}, "must be above 0, and finite"),
+        ("scale_depth", {"factor": float("nan")}, "must be above 0, and finite"),
+        ("use_moe", {"every": 0}, "every=0, first_dense=0"),
+        ("use_shared_expert", {}, "holds no MoE"),
+        ("use_mtp", {"num_tokens": 0}, "num_tokens=0"),
+    ],
+)
+def test_mistakes_are_named(cfg, fiddler, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        getattr(fiddlers, fiddler)(cfg, **arguments)
+
+
+def test_mistakes_of_a_whole_config_are_named(cfg):
+    fiddlers.use_moe(cfg, num_experts=2, top_k=3)
+    with pytest.raises(ConfigError, match=r"top_k=3 of num_experts=2"):
+        build_trainer(cfg)
+    cfg.model.num_layers = 10**9
+    with pytest.raises(ConfigError, match="1000000000 blocks of their own are more than 100000"):
+        fiddlers.unroll(cfg)
+    empty: Any = fdl.Config(dict, model=fdl.Config(dict))
+    with pytest.raises(ConfigError, match="holds no Attention or LatentAttention"):
+        fiddlers.use_mla(empty)
+    with pytest.raises(ConfigError, match="holds no Transformer"):
+        fiddlers.use_mtp(empty)
+
+
+@pytest.mark.parametrize(
+    ("every", "first_dense", "layers"),
+    [(1, 0, "mmmmmm"), (2, 0, "dmdmdm"), (3, 0, "ddmddm"), (1, 2, "ddmmmm"), (2, 3, "dddmdm")],
+)
+def test_which_layers_are_mixtures(cfg, every, first_dense, layers):
+    other = clone_part(cfg)
+    fiddlers.use_moe(cfg, every=every, first_dense=first_dense)
+    assert mixed(cfg) == layers
+    fiddlers.unroll(cfg)
+    fiddlers.unroll(other)
+    fiddlers.use_moe(other, every=every, first_dense=first_dense)
+    assert mixed(cfg) == mixed(other) == layers
+
+
+def test_mixtures_everywhere_can_be_thinned_out_and_first_layers_follow_the_depth(cfg):
+    fiddlers.use_moe(cfg)
+    fiddlers.use_sigmoid_router(cfg)
+    fiddlers.use_moe(cfg, every=2)
+    assert mixed(cfg) == "dmdmdm"
+    (part,) = find(cfg.model, moe.MoE)
+    assert fdl.get_callable(part.router) is moe.SigmoidRouter
+    fiddlers.use_moe(cfg, first_dense=6)
+    assert mixed(cfg) == "dddddd"
+    assert {fdl.get_callable(block.mlp) for block in cfg.model.first_blocks} == {SwiGLU}
+    fiddlers.use_moe(cfg, first_dense=1)
+    for num_layers in (9, 1):
+        cfg.model.num_layers = num_layers
+        assert mixed(cfg) == "d" + "m" * (num_layers - 1)
+
+
+class Doubling(nn.Module):
+    """An MLP of a user's own."""
+
+    def __init__(self, *, hidden_dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.linear(x)
+
+
+@pytest.mark.parametrize(
+    ("mlp", "arguments", "experts"),
+    [
+        (SwiGLU, {}, moe.GatedExperts),
+        (GeGLU, {}, moe.GatedExperts),
+        (GatedMLP, {"activation": torch.relu}, moe.GatedExperts),
+        (GELU, {"bias": True}, moe.PlainExperts),
+        (SquaredReLU, {}, moe.PlainExperts),
+        (MLP, {"activation": torch.relu}, moe.PlainExperts),
+        (Doubling, {}, moe.SeparateExperts),
+    ],
+)
+def test_an_expert_computes_what_the_mlp_did(mlp, arguments, experts):
+    cfg = configs.debug()
+    cfg.model.hidden_dim = 16
+    cfg.model.blocks[0].mlp = part = fdl.ArgFactory(mlp, hidden_dim=16, **arguments)
+    fiddlers.use_moe(cfg, num_experts=4)
+    module = fdl.build(fdl.cast(fdl.Partial, bind(cfg).model.blocks[0].mlp))()
+    dense: Any = fdl.build(fdl.cast(fdl.Partial, part))()
+    assert type(module.experts) is experts
+    with torch.no_grad():
+        for name, parameter in module.experts.named_parameters():
+            other = f"{name}.weight".replace("_bias.weight", ".bias")
+            other = name.split(".", 2)[2] if name.startswith("each.") else other
+            parameter.copy_(dense.get_parameter(other).expand_as(parameter))
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(module(x), dense(x))
+
+
+@pytest.mark.parametrize("name", configs.__all__)
+def test_every_config_can_be_a_mixture(name):
+    cfg = getattr(configs, name)()
+    fiddlers.use_moe(cfg, num_experts=4, ffn_dim=96)
+    moes = [part for part in built(cfg).modules() if isinstance(part, moe.MoE)]
+    assert moes and all(part.num_experts == 4 for part in moes)
+    assert all(part.experts.get_parameter("up").shape[1] == 96 for part in moes)
+
+
+def test_applied_again_it_changes_numbers_only(cfg):
+    fiddlers.use_moe(cfg, num_experts=4, top_k=1)
+    fiddlers.use_sigmoid_router(cfg)
+    fiddlers.use_loss_free_balancing(cfg, rate=0.01)
+    fiddlers.use_shared_expert(cfg)
+    fiddlers.use_expert_capacity(cfg, factor=2.0)
+    fiddlers.use_moe(cfg, num_experts=6, top_k=3)
+    part = next(part for part in built(cfg).modules() if isinstance(part, moe.MoE))
+    assert isinstance(part.router, moe.SigmoidRouter) and isinstance(part.dispatch, moe.Capacity)
+    assert (part.num_experts, part.router.top_k) == (6, 3)
+    assert part.router.selection_bias is not None and len(part.router.selection_bias.bias) == 6
+    assert [type(one).__name__ for one in part.balancing] == ["RouterZLoss"]
+    assert isinstance(part.shared, SwiGLU)
+
+
+def test_experts_and_the_shared_one_change_their_activation_with_a_fiddler(cfg):
+    fiddlers.use_moe(cfg)
+    fiddlers.use_shared_expert(cfg, ffn_dim=40)
+    fiddlers.use_squared_relu(cfg)
+    (part,) = find(cfg.model, moe.MoE)
+    assert fdl.get_callable(part.experts) is moe.PlainExperts
+    assert fdl.get_callable(part.shared) is SquaredReLU and part.shared.ffn_dim == 40
+    built(cfg)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("mlp", ["use_swiglu", "use_gelu"])
+def test_adapters_reach_every_expert_and_the_shared_one(cfg, mlp, place):
+    names = ["use_moe", "use_shared_expert"]
+    names.insert(place, "use_lora")
+    for name in [mlp, *names]:
+        getattr(fiddlers, name)(cfg)
+    trainer = build_trainer(cfg)
+    moes: list[Any] = [part for part in trainer.model.modules() if isinstance(part, moe.MoE)]
+    for part in moes:
+        assert list(part.experts.adapters) == ["gate", "up", "down"][mlp == "use_gelu" :]
+        assert all(isinstance(one, LoRALinear) for one in part.shared.children())
+    assert len(moes) == 6 and trainer.trainable is is_adapter
+
+
+def test_adapters_stay_where_experts_and_mlps_take_turns(cfg):
+    fiddlers.use_moe(cfg)
+    fiddlers.use_lora(cfg, rank=3)
+    fiddlers.use_gelu(cfg)
+    (part,) = find(cfg.model, moe.MoE)
+    assert fdl.get_callable(part.experts.adapter) is moe.StackedLoRA
+    fiddlers.use_moe(cfg, every=2)
+    mlp = cfg.model.blocks[0].mlp
+    assert fdl.get_callable(mlp) is GELU and fdl.get_callable(mlp.linear) is LoRALinear
+    assert mlp.linear.rank == 3
+    built(cfg)
+
+
+def latent(cfg: fdl.Config) -> LatentAttention:
+    """The attention of the first layer; all are latent."""
+    modules = [*built(cfg).modules()]
+    attentions = [module for module in modules if isinstance(module, LatentAttention)]
+    assert attentions and not any(isinstance(module, Attention) for module in modules)
+    return attentions[0]
+
+
+@pytest.mark.parametrize("change", BOTH)
+@pytest.mark.parametrize("other", ["make_large", "use_layer_norm", "use_moe", "use_lora", "unroll"])
+def test_the_order_does_not_matter(other, change):
+    assert fingerprint(fiddled("base", change, other)) == fingerprint(
+        fiddled("base", other, change)
+    )
+
+
+def test_sizes_follow_those_of_the_model_unless_they_are_set():
+    cfg = fiddled("base", "use_mla")
+    cfg.model.hidden_dim = 1280
+    cfg.model.blocks[0].attention.head_dim = HeadDim.new(128)
+    part = latent(cfg)
+    assert (part.num_heads, part.head_dim, part.kv_rank) == (10, 128, 512)
+    assert isinstance(part.rope, RoPE)
+    assert part.rope_head_dim == part.rope.head_dim == 64
+    assert part.value_head_dim == 128 and part.query_down is None
+    fiddlers.use_mla(cfg, kv_rank=96, query_rank=80, rope_head_dim=32, value_head_dim=48)
+    fiddlers.use_mla(cfg, kv_rank=100)
+    part = latent(cfg)
+    assert (part.kv_rank, part.rope_head_dim, part.value_head_dim) == (100, 32, 48)
+    assert part.query.in_features == 80
+
+
+def test_what_both_attentions_have_stays():
+    cfg = fiddled("gpt2_124m")
+    attention = cfg.model.blocks[0].attention
+    attention.kernel, attention.window, attention.scale = eager, 7, 0.5
+    before = fdl.ordered_arguments(attention)
+    fiddlers.use_mla(cfg)
+    assert before.items() <= fdl.ordered_arguments(cfg.model.blocks[0].attention).items()
+    part = latent(cfg)
+    assert (part.kernel, part.window, part.scale) == (eager, 7, 0.5)
+    assert part.rope is None and part.rope_head_dim == 32
+
+
+def test_a_rope_that_comes_later_is_made_to_fit():
+    cfg = fiddled("base", "use_mla")
+    rope = fiddled("base").model.blocks[0].attention.rope
+    cfg.model.blocks[0].attention.rope = rope
+    cfg.model.blocks[0].attention.rope_head_dim = 16
+    with pytest.raises(ConfigError, match=r"rope_head_dim=16 must equal .* head_dim=64"):
+        build_trainer(cfg)
+    fit_rope(rope, 16)
+    assert latent(cfg).rope_head_dim == 16
+
+
+def test_predictions_have_a_block_like_the_last_one():
+    cfg = fiddled("base")
+    fiddlers.use_mtp(cfg, num_tokens=2, weight=0.1)
+    fiddlers.use_moe(cfg, every=2)
+    model = built(cfg)
+    assert isinstance(model, MultiTokenTransformer) and model.weight == 0.1
+    assert len(model.predictions) == 2
+    kinds = [type(block.mlp) for block in model.blocks if isinstance(block, Block)]
+    for prediction in model.predictions:
+        assert isinstance(prediction, TokenPrediction) and isinstance(prediction.block, Block)
+        assert type(prediction.block.mlp) is kinds[-1] is not kinds[0]
+
+
+def test_latent_attention_and_predictions_train():
+    trainer = build_trainer(fiddled("debug", *BOTH))
+    model = trainer.model
+    materialize(model, device=torch.device("cpu"), seed=0)
+    objective = NextToken(model.train(), trainer.loss)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batch = torch.arange(2 * 17).view(2, 17) % 16
+    losses = []
+    for _ in range(3):
+        with collecting() as reports:
+            loss = objective(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append((reports.metrics["loss"].item(), reports.metrics["mtp/1"].item()))
+    assert all(after < before - 0.1 for before, after in zip(losses[0], losses[-1], strict=True))
