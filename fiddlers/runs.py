@@ -41,7 +41,7 @@ def train_for(
         meta device, so set its size first.
     """
     if tokens is not None and tokens_per_parameter is not None:
-        raise ConfigError(f"{tokens=} and {tokens_per_parameter=} say the same: leave one out.")
+        raise ConfigError(f"{tokens=} and {tokens_per_parameter=} both set the length: remove one.")
     if tokens_per_parameter is not None:
         if not 0 < tokens_per_parameter < math.inf:
             raise ConfigError(f"{tokens_per_parameter=} must be above 0, and finite.")

@@ -1,20 +1,113 @@
-"""What must hold between parts of a run that do not know each other."""
+"""What is refused before a run begins: wrong numbers, and components that do not fit together."""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
+import fiddle as fdl
 import pytest
+from fiddling import apply_to_any
 
+from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import base, constraints, gpt2_124m
-from fidgpt.fiddlers import grow_batch, use_bytes, use_layer_norm, use_prefetch
-from fidgpt.graph import ConfigError
+from fidgpt.configs import base, constraints
+from fidgpt.graph import ConfigError, clone, find_parameter, parts
+from fidgpt.graph.fiddle import all_arguments
+from fidgpt.graph.hints import hint_of, members_of
+from fidgpt.graph.walk import join, step_to
+
+# Parameters that say something with such a number, or whose value another one overrules.
+MAY_BE_INFINITE = {"max_grad_norm"}
+MAY_BE_NEGATIVE = {"seed", "scale", "branch_scale", "of", "beta2_decay", "dampening"}
+ELSEWHERE = ["use_adafactor", "use_lion", "use_muon", "use_sgd", "use_layer_norm", "use_z_loss"]
+ELSEWHERE += ["use_moe", "use_lora", "use_softcap", "use_sinusoidal_positions", "use_layer_decay"]
+
+
+def numbers(cfg: Any) -> Iterator[tuple[str, str, bool]]:
+    """The path and name of each parameter that takes a number, and whether it takes a float."""
+    for node in parts(cfg):
+        for key in all_arguments(node.value):
+            kinds = members_of(hint_of(node.value, key))
+            if isinstance(key, str) and {int, float} & set(kinds):
+                yield join(node.path, step_to(key)), key, float in kinds
+
+
+def passes(cfg: Any, path: str, number: float) -> bool:
+    changed = clone(cfg)
+    find_parameter(changed, path).write(number)
+    try:
+        build_trainer(changed)
+    except ConfigError as error:
+        assert len(str(error)) < 1000, path
+        return False
+    return True
+
+
+@pytest.mark.parametrize("fiddler", [None, *ELSEWHERE])
+def test_nan_infinite_and_negative_numbers_are_refused(fiddler: str | None) -> None:
+    """By all components of `debug`, and by those that fiddlers add."""
+    plain, cfg = configs.debug(), configs.debug()
+    known = set()
+    if fiddler is not None:
+        apply_to_any(cfg, fiddler)
+        known = {
+            (path, fdl.get_callable(find_parameter(plain, path).container))
+            for path, _, _ in numbers(plain)
+        }
+    found = [
+        one
+        for one in numbers(cfg)
+        if (one[0], fdl.get_callable(find_parameter(cfg, one[0]).container)) not in known
+    ]
+    assert len(found) > 50 or fiddler is not None
+    wrong = [
+        f"{path}={number}"
+        for number, kept in ((math.nan, ()), (math.inf, MAY_BE_INFINITE), (-1, MAY_BE_NEGATIVE))
+        for path, name, is_float in found
+        if name not in kept
+        and (is_float or number == -1)
+        and passes(cfg, path, float(number) if is_float else int(number))
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("model.dropout", 1.0),
+        ("model.blocks[0].attention.rope.theta", 0.0),
+        ("model.blocks[0].mlp.ffn_dim", 0),
+        ("model.num_layers", 10**30),
+        ("model.unembedding.softcap", 0.0),
+        ("model.blocks[0].attention.num_heads", 0),
+        ("samples.num_tokens", 0),
+        ("samples.top_k", 0),
+        ("data.corpus.validation_fraction", 1.1),
+        ("data.corpus.shard_tokens", 0),
+        ("optimizer.betas", (0.9, 1.0)),
+        ("batch_size", 10**20),
+        ("loss.chunk_size", 10**20),
+    ],
+)
+def test_the_ends_of_ranges(path: str, number: Any) -> None:
+    assert not passes(configs.debug(), path, number)
+
+
+@pytest.mark.parametrize("path", ["model.hidden_dim", "vocab_size", "model.blocks[0].mlp.ffn_dim"])
+def test_an_overflowing_size_is_an_error_of_one_line(path: str) -> None:
+    cfg = base()
+    find_parameter(cfg, path).write(2**80)
+    with pytest.raises(ConfigError) as error:
+        build_trainer(cfg)
+    assert "must be at most" in str(error.value)
+    assert len(str(error.value)) < 2000
 
 
 def test_every_broken_constraint_of_a_run_is_named_in_one_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
-    cfg = gpt2_124m()
+    cfg = configs.gpt2_124m()
     cfg.model.hidden_dim = 1000
     cfg.model.embedding.positions.seq_len = 16
     cfg.schedule.warmup_steps = 10**7
@@ -28,30 +121,23 @@ def test_every_broken_constraint_of_a_run_is_named_in_one_go(
     assert "is longer than the 16 positions of model.embedding.positions" in message
 
 
-def test_a_batch_of_whole_shares_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sizes_of_a_growing_batch_divide_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert base().batch_size == 8
     build_trainer(base())
-
-
-def test_all_sizes_of_a_growing_batch_divide_evenly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
     cfg = base()
-    grow_batch(cfg, multiple_of=2)
-    use_prefetch(cfg)
+    fiddlers.grow_batch(cfg, multiple_of=2)
+    fiddlers.use_prefetch(cfg)
     with pytest.raises(ConfigError, match=r"multiple_of=2: .* over world_size=4 processes"):
         build_trainer(cfg)
     cfg = base()
-    grow_batch(cfg, multiple_of=4)
+    fiddlers.grow_batch(cfg, multiple_of=4)
     build_trainer(cfg)
 
 
 @pytest.mark.parametrize("eps", [-1.0, math.inf])
 def test_a_norm_of_torch_takes_a_root_of_what_has_one(eps: float) -> None:
     cfg = base()
-    use_layer_norm(cfg)
+    fiddlers.use_layer_norm(cfg)
     build_trainer(cfg)
     cfg.model.norm.eps = eps
     with pytest.raises(
@@ -65,7 +151,7 @@ def test_every_byte_and_special_token_has_a_row(
     vocab_size: int, special: list[str], tokens: int
 ) -> None:
     cfg = base()
-    use_bytes(cfg)
+    fiddlers.use_bytes(cfg)
     cfg.data.corpus.tokenizer.special_tokens = special
     cfg.vocab_size = tokens
     build_trainer(cfg)

@@ -13,49 +13,38 @@ from fidgpt.train.device import bfloat16_flops, machine_named, short_name
 RULES = [
     ("h100x8", [use_float32]),
     ("h100x*", []),
+    ("toast*", [fdl.Partial(set_micro_batch_size, size=2)]),
 ]
 
 
 @pytest.mark.parametrize(
-    ("device", "name"),
+    ("device", "name", "teraflops"),
     [
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA GeForce RTX 4090", "rtx4090"),
-        ("NVIDIA A100-SXM4-40GB", "a100"),
-        ("Tesla V100-SXM2-16GB", "v100"),
-        ("AMD Instinct MI300X", "mi300x"),
-        ("NVIDIA GH200 480GB", "gh200"),
-        ("", "unknown"),
+        ("NVIDIA H100 80GB HBM3", "h100", 989),
+        ("NVIDIA H100 PCIe", "h100", 756),
+        ("NVIDIA H200", "h200", 989),
+        ("NVIDIA H20", "h20", 148),
+        ("NVIDIA GB200", "gb200", 2500),
+        ("NVIDIA GH200 480GB", "gh200", 989),
+        ("NVIDIA A100-SXM4-80GB", "a100", 312),
+        ("NVIDIA A10", "a10", 125),
+        ("NVIDIA A10G", "a10g", None),
+        ("NVIDIA L4", "l4", 121),
+        ("NVIDIA L40S", "l40s", 362),
+        ("NVIDIA GeForce RTX 4090", "rtx4090", 165),
+        ("Tesla V100-SXM2-16GB", "v100", None),
+        ("AMD Instinct MI300X", "mi300x", 1307),
+        ("", "unknown", None),
     ],
 )
-def test_a_device_is_called_by_its_model(device: str, name: str) -> None:
+def test_a_device_has_the_name_of_its_model_and_the_peak_of_its_data_sheet(
+    device: str, name: str, teraflops: float | None
+) -> None:
     assert short_name(device) == name
-
-
-@pytest.mark.parametrize(
-    ("device", "teraflops"),
-    [
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989),
-        ("NVIDIA H20", 148),
-        ("NVIDIA GB200", 2500),
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("NVIDIA A10", 125),
-        ("NVIDIA L4", 121),
-        ("NVIDIA L40S", 362),
-        ("NVIDIA A10G", None),
-    ],
-)
-def test_peak_throughput_is_that_of_the_data_sheet(device: str, teraflops: float | None) -> None:
-    assert bfloat16_flops(device) == (None if teraflops is None else teraflops * 1e12)
-
-
-def test_a_short_name_stands_for_the_model_and_not_for_a_kind_of_it() -> None:
-    assert machine_named("h100", torch.bfloat16).peak_flops == bfloat16_flops(
-        "NVIDIA H100 80GB HBM3"
-    )
-    assert machine_named("h200", torch.bfloat16).peak_flops == bfloat16_flops("NVIDIA H200")
+    peak = None if teraflops is None else teraflops * 1e12
+    assert bfloat16_flops(device) == peak
+    if device in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
+        assert machine_named(name, torch.bfloat16).peak_flops == peak
 
 
 def test_a_machine_is_named_by_its_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,31 +56,23 @@ def test_a_machine_is_named_by_its_processes_too(monkeypatch: pytest.MonkeyPatch
     assert machine_name() == "h100x8"
 
 
+@pytest.mark.parametrize(
+    ("machine", "line"),
+    [
+        ("h100x8", "h100x8 matches h100x8: use_float32\n"),
+        ("h100x2", "h100x2 matches h100x*: nothing to change\n"),
+        ("toaster", "toaster matches toast*: set_micro_batch_size(size=2)\n"),
+        ("abacusx2", "no rule matches abacusx2, so nothing is changed"),
+    ],
+)
 def test_the_first_rule_that_matches_is_applied_and_named(
-    capsys: pytest.CaptureFixture[str],
+    machine: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cfg = base()
-    apply_rules(cfg, RULES, machine="h100x8")
-    assert fdl.get_callable(cfg.precision) is Float32
-    assert capsys.readouterr().err == "for_hardware: h100x8 matches h100x8: use_float32\n"
-
-
-def test_a_fiddler_may_be_a_part_with_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    cfg = base()
-    rules = [("toast*", [fdl.Partial(set_micro_batch_size, size=2)])]
-    apply_rules(cfg, rules, machine="toaster")
-    assert cfg.micro_batch_size == 2
-    assert "toaster matches toast*: set_micro_batch_size(size=2)" in capsys.readouterr().err
-
-
-def test_a_rule_without_fiddlers_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    apply_rules(base(), RULES, machine="h100x2")
-    assert capsys.readouterr().err == "for_hardware: h100x2 matches h100x*: nothing to change\n"
-
-
-def test_an_unmatched_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    apply_rules(base(), RULES, machine="abacusx2")
-    assert "no rule matches abacusx2, so nothing is changed" in capsys.readouterr().err
+    apply_rules(cfg, RULES, machine=machine)
+    assert capsys.readouterr().err.startswith(f"for_hardware: {line}")
+    assert (fdl.get_callable(cfg.precision) is Float32) == (machine == "h100x8")
+    assert (cfg.micro_batch_size == 2) == (machine == "toaster")
 
 
 def test_our_own_rules_know_a_laptop_and_a_large_gpu(capsys: pytest.CaptureFixture[str]) -> None:

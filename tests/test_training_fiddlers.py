@@ -1,0 +1,346 @@
+"""Fiddlers of losses, evaluators, optimizers, schedules, and the dials that move whole runs."""
+
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+import torch
+from learning import start
+
+from fidgpt import fiddlers, optim, train
+from fidgpt.compose.runs import build_trainer
+from fidgpt.configs import base, debug
+from fidgpt.data import HeldOut, Mixture, TextFiles
+from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag
+from fidgpt.model import Transformer, materialize
+from fidgpt.tags import LearningRate, NumSteps, WarmupSteps, WeightDecay
+
+MADE = {
+    "use_adamw": torch.optim.AdamW,
+    "use_muon": optim.Muon,
+    "use_lion": optim.Lion,
+    "use_sgd": torch.optim.SGD,
+    "use_adafactor": torch.optim.Adafactor,
+}
+OTHER = [name for name in MADE if name != "use_adamw"]
+
+
+@pytest.fixture
+def cfg() -> fdl.Config[train.Trainer]:
+    return debug()
+
+
+def built(cfg: fdl.Config) -> Any:
+    """The trainer, whose components are of other kinds than its annotations."""
+    return build_trainer(cfg)
+
+
+def test_terms_are_added_and_the_loss_stays_what_it_is(cfg):
+    loss = built(cfg).loss
+    assert type(loss) is train.CrossEntropy and not loss.terms
+    cfg.loss.chunk_size = 7
+    fiddlers.use_label_smoothing(cfg, amount=0.2)
+    fiddlers.use_fused_loss(cfg)
+    fiddlers.use_z_loss(cfg, weight=0.01)
+    loss = built(cfg).loss
+    assert type(loss) is train.FusedCrossEntropy and loss.chunk_size == 7
+    terms: dict[str, Any] = dict(loss.terms)
+    assert {*terms} == {"label_smoothing", "z_loss"}
+    assert (terms["label_smoothing"].amount, terms["z_loss"].weight) == (0.2, 0.01)
+    cfg.loss = fdl.Config(dict)
+    with pytest.raises(ConfigError, match="dict, no CrossEntropy"):
+        fiddlers.use_label_smoothing(cfg)
+
+
+def test_each_text_of_a_mixture_is_a_domain(cfg):
+    fiddlers.use_mixture(cfg, {"here": __file__, "there": __file__})
+    fiddlers.use_prefetch(cfg)
+    before = cfg.evaluators["validation"]
+    fiddlers.use_domain_validation(cfg)
+    part = built(cfg).evaluators["validation"]
+    assert isinstance(part, train.DomainValidation)
+    domains: dict[str, Any] = dict(part.domains)
+    assert list(domains) == ["here", "own", "there"]
+    assert part.every == before.every
+    assert {one.max_batches for one in domains.values()} == {before.data.num_batches}
+    assert cfg.evaluators["validation"].domains["own"].corpus is before.data.corpus
+    cfg.data = fdl.Config(Mixture, {"inner": cfg.data}, batch_size=4, weights={"inner": 1.0})
+    fiddlers.use_domain_validation(cfg)
+    names = [f"inner/{name}" for name in ("here", "own", "there")]
+    assert [*cfg.evaluators["validation"].domains] == names
+    cfg.evaluators = {}
+    with pytest.raises(ConfigError, match="no evaluator"):
+        fiddlers.use_domain_validation(cfg)
+
+
+def test_a_file_of_which_all_is_held_out_is_validated_on_by_its_name(cfg, tmp_path):
+    cfg.data.corpus.source = fdl.Config(TextFiles, __file__)
+    cfg.data.corpus.cache_dir = str(tmp_path)
+    before = cfg.evaluators["validation"]
+    fiddlers.use_validation(cfg, {"here": __file__})
+    cfg.evaluators["here"].data.corpus.cache_dir = str(tmp_path)
+    parts = built(cfg).evaluators
+    assert sorted(parts) == ["here", "validation"]
+    here = parts["here"]
+    assert isinstance(here, train.Validation) and isinstance(here.data, HeldOut)
+    assert (here.every, here.data.max_batches) == (before.every, before.data.num_batches)
+    prepared = here.data.corpus.prepare(show_progress=False)
+    assert (prepared.train.num_tokens, prepared.validation.num_documents) == (0, 1)
+    own = cfg.evaluators["here"]
+    fiddlers.use_domain_validation(cfg)  # which is about what is trained on
+    assert cfg.evaluators["here"] is own
+    fiddlers.use_validation(cfg, {"validation": __file__})
+    assert cfg.evaluators["validation"].data.corpus.validation_fraction == 1.0
+
+
+def test_tasks_inherit_the_length_and_share_the_text(cfg):
+    fiddlers.use_tasks(cfg, ("one", "two"), limit=3, include_path=str(Path(__file__).parent))
+    part = built(cfg).evaluators["tasks"]
+    assert (part.tasks, part.limit, part.seq_len) == (["one", "two"], 3, cfg.seq_len)
+    assert cfg.evaluators["tasks"].corpus is cfg.data.corpus
+
+
+def groups_of(cfg: fdl.Config) -> list[dict[str, Any]]:
+    trainer = build_trainer(cfg)
+    return trainer.optimizer(trainer.groups(trainer.model)).param_groups
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_is_the_optimizer_and_tags_still_reach_it(cfg, name):
+    getattr(fiddlers, name)(cfg)
+    assert {group["lr"] for group in groups_of(cfg)} == {
+        group["lr"] for group in groups_of(debug())
+    }
+    set_tag(cfg, LearningRate, 0.125)
+    set_tag(cfg, WeightDecay, 0.25)
+    trainer = build_trainer(cfg)
+    optimizer = trainer.optimizer(trainer.groups(trainer.model))
+    assert isinstance(optimizer, MADE[name])
+    assert {group["lr"] for group in optimizer.param_groups} == {0.125}
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.25, 0.0}
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(held) == sorted(id(p) for p in trainer.model.parameters())
+    if name in OTHER:
+        getattr(fiddlers, name)(cfg, learning_rate=0.5)
+        assert {group["lr"] for group in groups_of(cfg)} == {0.5}
+
+
+@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("mup", [False, True])
+def test_adamw_comes_back_as_it_was(cfg, name, mup):
+    same = debug()
+    for one in (cfg, same) if mup else ():
+        fiddlers.use_mup(one)
+    getattr(fiddlers, name)(cfg)
+    assert name != "use_muon" or mup or cfg.groups is not optim.decay_matrices
+    fiddlers.use_adamw(cfg)
+    assert name != "use_muon" or fingerprint(cfg) == fingerprint(same)
+    assert cfg.groups == same.groups
+
+
+def test_numbers_of_one_optimizer_are_not_those_of_another(cfg):
+    cfg.optimizer.betas = (0.5, 0.6)
+    fiddlers.use_muon(cfg, learning_rate=3e-4, matrix_scale=66.0)
+    assert cfg.optimizer.betas == (0.5, 0.6)
+    scales = {group["name"]: group.get("lr_scale", 1.0) for group in groups_of(cfg)}
+    assert scales == {"matrices": 1.0, "hidden matrices": 66.0, "vectors": 1.0}
+    fiddlers.use_lion(cfg, weight_decay=1.0)
+    assert {group["betas"] for group in groups_of(cfg)} == {(0.9, 0.99)}
+    assert cfg.optimizer.weight_decay == 1.0
+    fiddlers.use_sgd(cfg, momentum=0.5)
+    assert {group["momentum"] for group in groups_of(cfg)} == {0.5}
+
+
+@pytest.mark.parametrize("muon", [False, True])
+def test_layers_train_slower_the_deeper_they_are(cfg, muon):
+    fiddlers.use_layer_decay(cfg, factor=0.5)
+    if muon:
+        fiddlers.use_muon(cfg)
+    trainer = build_trainer(cfg)
+    groups = trainer.groups(trainer.model)
+    scales = {id(p): group.get("lr_scale", 1.0) for group in groups for p in group["params"]}
+    decays = {id(p): "weight_decay" not in group for group in groups for p in group["params"]}
+    last = cfg.model.num_layers - 1
+    for name, parameter in trainer.model.named_parameters():
+        layer = int(name.split(".")[1]) if name.startswith("blocks.") else last
+        expected = 0.5 ** (last + 1) if name.startswith("embedding") else 0.5 ** (last - layer)
+        assert scales[id(parameter)] == expected, name
+        assert decays[id(parameter)] == (parameter.dim() == 2), name
+    hidden = "hidden matrices" if muon else "matrices"
+    assert [group["name"] for group in groups] == [
+        *("matrices, embedding", f"{hidden}, layer 0", f"{hidden}, layer 1"),
+        *("vectors, layer 0", "vectors, layer 1, norm"),
+    ]
+
+
+def curve(cfg: fdl.Config) -> list[float]:
+    schedule: optim.Schedule = build(bind(cfg).schedule)
+    return [schedule(step) for step in range(450)]
+
+
+def test_named_shapes_are_what_they_were_bit_for_bit() -> None:
+    cfg = base()
+    fiddlers.use_cosine(cfg)
+    assert fdl.get_callable(cfg.schedule) is optim.Phases
+    assert curve(cfg) == curve(base())
+    fiddlers.use_wsd(cfg)
+    same = optim.WarmupStableDecay(num_steps=450, warmup_steps=45, decay_steps=90)
+    assert curve(cfg) == [same(step) for step in range(450)]
+
+
+def test_a_ratio_is_a_share_of_the_run_and_never_a_number_of_steps() -> None:
+    cfg = base()
+    for use in (fiddlers.use_wsd, fiddlers.use_wsd_s):
+        for ratio in (2, 1.5, -0.1):
+            with pytest.raises(ConfigError, match=f"decay_ratio={ratio} .* set:schedule.decay="):
+                use(cfg, decay_ratio=ratio)
+    fiddlers.use_wsd(cfg, decay_ratio=1)
+    fiddlers.set_warmup(cfg, warmup=0)
+    assert curve(cfg)[0] == pytest.approx(1 - 1 / 450)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        fdl.Config(
+            optim.WarmupCosine, num_steps=300, warmup_steps=WarmupSteps.new(7), min_ratio=0.2
+        ),
+        fdl.Config(
+            optim.WarmupStableDecay, num_steps=NumSteps.new(), warmup_steps=7, decay_steps=9
+        ),
+        fdl.Config(optim.Constant, warmup_steps=7),
+        fdl.Config(optim.Constant),
+    ],
+    ids=["cosine", "wsd", "constant", "constant_at_once"],
+)
+def test_named_schedules_become_phases_with_all_their_settings(schedule: fdl.Config) -> None:
+    cfg = base()
+    cfg.schedule = schedule
+    before = curve(cfg)
+    fiddlers.use_cycles(cfg, cycles=1)
+    assert fdl.get_callable(cfg.schedule) is optim.Phases
+    assert curve(cfg) == before
+    set_tag(cfg, WarmupSteps, 3)
+    assert curve(cfg)[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+def test_fiddlers_of_one_schedule_add_up() -> None:
+    cfg = base()
+    fiddlers.use_cycles(cfg, cycles=[150, 300], rewarmup=0.1)
+    fiddlers.use_polynomial(cfg, power=3.0, min_lr_ratio=0.0)
+    fiddlers.set_warmup(cfg, warmup=15)
+    values = curve(cfg)
+    assert values[:15] == pytest.approx([(step + 1) / 15 for step in range(15)])
+    assert values[15] == pytest.approx((1 - 1 / 135) ** 3)
+    assert (values[149], values[299], values[449]) == (0.0, 0.0, 0.0)
+    assert values[150:165] == pytest.approx([(step + 1) / 15 for step in range(15)])
+    shape = build(bind(cfg).schedule).shape
+    assert isinstance(shape, optim.PolynomialDecay) and shape.power == 3.0
+
+
+def test_cycles_end_with_a_model_to_keep_and_are_set_once() -> None:
+    cfg = base()
+    fiddlers.use_wsd_s(cfg, cycles=3)
+    values = curve(cfg)
+    assert [step + 1 for step, value in enumerate(values) if value == 0.1] == [150, 300, 450]
+    assert values[150] == 1.0
+    cfg = base()
+    fiddlers.use_cycles(cfg, cycle_length=150)
+    assert build(bind(cfg).schedule).ends == [150, 300, 450]
+    fiddlers.use_cycles(cfg, cycles=5, cycle_length=90)
+    with pytest.raises(ConfigError, match="cycles=5 and cycle_length=90 cannot both be set"):
+        build(bind(cfg).schedule)
+
+
+def test_by_default_an_inverse_square_root_falls_from_the_end_of_the_warm_up() -> None:
+    cfg = base()
+    fiddlers.use_inverse_sqrt(cfg)
+    assert isinstance(build(bind(cfg).schedule).shape, optim.InverseSqrtDecay)
+    assert curve(cfg)[44:] == pytest.approx([(45 / (step + 1)) ** 0.5 for step in range(44, 450)])
+    cfg.schedule = fdl.Config(dict)  # one of a user's own
+    with pytest.raises(ConfigError, match="the schedule is dict, without a known warm-up"):
+        fiddlers.use_linear(cfg)
+
+
+def started(cfg: fdl.Config) -> train.Trainer:
+    trainer = build_trainer(cfg)
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    return trainer
+
+
+def moved(width: int, *, mup: bool) -> float:
+    """How far four steps move the stream after the last block, as a root mean square."""
+    cfg = debug()
+    fiddlers.use_float32(cfg)
+    if mup:
+        fiddlers.use_mup(cfg, base_dim=32, base_head_dim=16)
+    cfg.model.hidden_dim = width
+    cfg.optimizer.lr = 1e-2
+    trainer = started(cfg)
+    state, model = start(trainer), trainer.model
+    assert isinstance(model, Transformer)
+    tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
+    stream = []
+    model.norm.register_forward_pre_hook(lambda _, inputs: stream.append(inputs[0].detach()))
+    for _ in range(5):
+        trainer.update(state, tokens)
+    return float((stream[-1] - stream[0]).square().mean().sqrt())
+
+
+def test_under_mup_updates_are_as_large_at_any_width() -> None:
+    """The coordinate check of Yang et al. (2022, appendix D.1)."""
+    scaled = [moved(width, mup=True) for width in (32, 128, 512)]
+    plain = [moved(width, mup=False) for width in (32, 128, 512)]
+    assert max(scaled) / min(scaled) < 1.6, scaled
+    assert plain[2] / plain[0] > 2.5, plain
+    first, second = debug(), debug()
+    fiddlers.use_mup(second, base_dim=32, base_head_dim=16)
+    one, other = (started(cfg).model for cfg in (first, second))
+    assert all(map(torch.equal, one.parameters(), other.parameters())), "at its base width"
+
+
+def test_one_dial_moves_a_whole_run() -> None:
+    small, large = base(), base()
+    fiddlers.make_depth(small, depth=4)
+    fiddlers.make_depth(large, depth=12)
+    assert (small.model.hidden_dim, large.model.hidden_dim) == (256, 768)
+    model = build_trainer(large).model
+    assert isinstance(model, Transformer)
+    attention = model.get_submodule("blocks.11.attention")
+    assert (len(model.blocks), attention.num_heads) == (12, 12)
+    assert large.batch_size > small.batch_size and large.optimizer.lr < small.optimizer.lr
+    tokens = large.num_steps * large.batch_size * large.seq_len
+    assert tokens == pytest.approx(20 * 12 * 12 * 768**2, rel=0.01)
+    # DeepSeek LLM (2024), section 3.1: C = 6 * 20 * N^2 operations.
+    operations = 120 * (12 * 12 * 768**2) ** 2
+    assert large.optimizer.lr == pytest.approx(0.3118 * operations**-0.125, rel=0.05)
+    assert large.batch_size * 128 == pytest.approx(0.2920 * operations**0.3271, rel=0.01)
+    for factor, num_layers in [(2.5, 30), (0.001, 1)]:
+        fiddlers.scale_depth(large, factor=factor)
+        assert large.model.num_layers == num_layers
+
+
+def test_a_run_of_so_many_tokens_keeps_them_whatever_a_batch_holds() -> None:
+    cfg = base()
+    fiddlers.train_for(cfg, tokens=1_024_000)
+    assert build_trainer(cfg).num_steps == 1_024_000 // (8 * 128)
+    cfg.batch_size, cfg.seq_len = 16, 64
+    trainer = built(cfg)
+    assert trainer.num_steps == trainer.schedule.num_steps == 1000
+    assert trainer.schedule.warmup_steps == 100
+    with pytest.raises(ConfigError, match="tokens=5 and tokens_per_parameter=20 both set"):
+        fiddlers.train_for(debug(), tokens=5, tokens_per_parameter=20)
+    with pytest.raises(ConfigError, match="tokens_per_parameter=0 must be above 0"):
+        fiddlers.train_for(debug(), tokens_per_parameter=0)
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_tokens_for_each_active_parameter(cfg, experts) -> None:
+    if experts:
+        fiddlers.use_moe(cfg, num_experts=4, top_k=1)
+    fiddlers.train_for(cfg, tokens_per_parameter=20)
+    model = build_trainer(cfg).model
+    met = sum(p.numel() // (4 if ".experts." in n else 1) for n, p in model.named_parameters())
+    assert cfg.num_steps.tokens == 20 * met
+    assert any(".experts." in name for name, _ in model.named_parameters()) == experts
