@@ -1,9 +1,7 @@
 """Named configs: each function returns the whole graph of a run."""
 
-from fidgpt.configs.base import base
-from fidgpt.configs.debug import debug
-from fidgpt.configs.deepseek_v2 import deepseek_v2_lite
-from fidgpt.configs.deepseek_v3 import deepseek_v3
+from fidgpt.configs.deepseek2 import deepseek_v2_lite
+from fidgpt.configs.deepseek3 import deepseek_v3
 from fidgpt.configs.gemma2 import gemma2_2b, gemma2_9b, gemma2_27b
 from fidgpt.configs.gemma3 import gemma3_1b, gemma3_4b, gemma3_12b, gemma3_27b, gemma3_270m
 from fidgpt.configs.gpt2 import gpt2_124m, gpt2_355m, gpt2_774m, gpt2_1558m
@@ -34,6 +32,7 @@ from fidgpt.configs.qwen2 import (
 )
 from fidgpt.configs.qwen3 import qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b, qwen3_32b
 from fidgpt.configs.qwen3_moe import qwen3_30b_a3b, qwen3_235b_a22b
+from fidgpt.configs.small import base, debug
 from fidgpt.configs.smollm import (
     smollm2_1_7b,
     smollm2_135m,

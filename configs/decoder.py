@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import fiddle as fdl
 
-from fidgpt.configs.base import base
+from fidgpt.configs.small import base
 from fidgpt.configs.windows import SLIDING, look_back
 from fidgpt.fiddlers import untie_embeddings
 from fidgpt.graph import find

@@ -10,8 +10,8 @@ from typing import Any
 import fiddle as fdl
 from torch.nn import functional as F
 
-from fidgpt.configs.base import base
 from fidgpt.configs.hub import Family, Joined, Transposed
+from fidgpt.configs.small import base
 from fidgpt.fiddlers import untie_embeddings, use_gelu, use_layer_norm, use_learned_positions
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.graph import find, swapped

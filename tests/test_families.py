@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fidgpt import configs
-from fidgpt.configs.deepseek_v2 import v2
+from fidgpt.configs.deepseek2 import v2
 from fidgpt.configs.qwen3_moe import qwen3_moe
 from fidgpt.configs.windows import shortest_period, windows_of
 from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
@@ -29,7 +29,7 @@ FILES = {
     ]
     for name in (
         *("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm"),
-        *("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"),
+        *("mixtral", "qwen3_moe", "deepseek2", "deepseek3", "gpt_oss"),
     )
 }
 

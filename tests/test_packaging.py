@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LINKED = ["configs/__init__.py", "configs/base.py", "fiddlers/__init__.py", "tags.py"]
+LINKED = ["configs/__init__.py", "configs/small.py", "fiddlers/__init__.py", "tags.py"]
 PAGE = ["graph/page/page.html", "graph/page/tree.js", "graph/page/dagre.LICENSE.txt"]
 HELD = [*LINKED, "__init__.py", "py.typed", "model/transformer.py", "cli/train.py", *PAGE]
 pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds, once

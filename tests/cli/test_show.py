@@ -72,7 +72,7 @@ class TestWhy:
         assert lines[4] == "    48  set by directive 3: set:model.hidden_dim=48"
         assert lines[5] == "    64  previously set by directive 2: set:model.hidden_dim=64"
         assert lines[6].startswith("    32  previously set by directive 1: config:debug (")
-        assert "configs/debug.py:" in lines[6]
+        assert "configs/small.py:" in lines[6]
 
     def test_a_fiddler_is_named_with_its_line(self, command: Command) -> None:
         flags = [DEBUG, "--config=fiddler:smoke_test(num_steps=3)", "--why=num_steps"]

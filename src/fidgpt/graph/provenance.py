@@ -90,7 +90,7 @@ class Assignment:
     Attributes:
       value: the value; `fdl.NO_VALUE` where it was removed, or only a tag was added.
       by: the source, such as a directive; None where code alone set it.
-      where: the line of code, such as `configs/base.py:70 in base`; "" if unknown.
+      where: the line of code, such as `configs/small.py:70 in base`; "" if unknown.
     """
 
     value: Any

@@ -24,7 +24,7 @@ Settings = dict[str, Any]  # arguments of a family's config
 # The modules in configs/ whose HUB describes a family, in the order in which `save_hf` tries them.
 _MODULES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
-    *("deepseek_v2", "deepseek_v3", "olmo2", "smollm", "gpt_oss", "gpt2"),
+    *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
 )
 FAMILIES: tuple[Family, ...] = tuple(import_module(f"fidgpt.configs.{one}").HUB for one in _MODULES)
 

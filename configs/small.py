@@ -1,8 +1,16 @@
-"""The base config: a few million parameters, for a laptop."""
+"""Small configs: `base` for a laptop, and `debug` for tests."""
 
 import fiddle as fdl
 
-from fidgpt.data import BPETokenizer, Corpus, HeldOut, StandardLibrary, TokenStream
+from fidgpt.data import (
+    BPETokenizer,
+    ByteTokenizer,
+    Corpus,
+    HeldOut,
+    StandardLibrary,
+    TokenStream,
+)
+from fidgpt.fiddlers import smoke_test
 from fidgpt.graph import Config
 from fidgpt.model import (
     Attention,
@@ -139,3 +147,16 @@ def _block(init: fdl.Config[Normal]) -> fdl.Partial[Block]:
         mlp=fdl.ArgFactory(SwiGLU, hidden_dim=HiddenDim.new(), init=init, out_init=residual_init),
         dropout=Dropout.new(),
     )
+
+
+def debug() -> fdl.Config[Trainer]:
+    """Two layers of width 32 on bytes, for ten steps: two seconds."""
+    cfg = base()
+    smoke_test(cfg, num_steps=10)
+    cfg.model.hidden_dim = 32
+    cfg.model.num_layers = 2
+    cfg.model.blocks[0].attention.head_dim = 16
+    cfg.vocab_size = 257
+    cfg.data.corpus.tokenizer = fdl.Config(ByteTokenizer)
+    cfg.data.corpus.source = fdl.Config(StandardLibrary)
+    return cfg
