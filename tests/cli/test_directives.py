@@ -302,9 +302,9 @@ class TestPatches:
     ("directive", "message"),
     [
         ("", "there is no directive ''. There are config, config_file, config_str, del, "),
-        ("use_gqa(2)", "a directive begins with its kind: fiddler:use_gqa(2)"),
-        ("set", "'set' needs a colon and what follows it: set:PATH=VALUE"),
-        ("SET:seed=3", "there is no directive 'SET': write set: in small letters"),
+        ("use_gqa(2)", "a directive begins with its kind and a colon: fiddler:use_gqa(2)"),
+        ("set", "a directive begins with its kind and a colon: set:PATH=VALUE"),
+        ("SET:seed=3", "a directive begins with its kind and a colon: set:seed=3"),
         ("config_file:x", "a config_file: comes first, and only once"),
         ("patch:", "the name of a file is missing"),
         ("set:samples.prompts=\udcff", "it is not UTF-8 text"),
@@ -329,7 +329,7 @@ def test_mistakes(directive: str, message: str) -> None:
         ("set:trackers[2]=TensorBoard", "set:trackers+=[TensorBoard]"),
         (
             "set:evaluators['a b']=Validation(every=2, data=HeldOut())",
-            "set:evaluators+={'a b':...}",
+            "set:evaluators+={'a b':Validation(every=2, data=HeldOut())}",
         ),
         ("set:trackers[2]=TensorBord", None),  # which would not fit there either
         ("set:model.blocks[1]=Block", None),  # the message is about layers

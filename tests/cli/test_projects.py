@@ -104,7 +104,7 @@ class TestDottedNames:
             ("fiddler:fidlab.ablations.run", "fidlab.ablations offers no fiddler 'run'."),
             ("fiddler:fidlab.changes.other", "fidlab.changes offers no fiddler 'other'. There"),
             ("fiddler:fidlab.changes.make_large", "fidlab.changes offers no fiddler 'make_large'."),
-            ("fiddler:fidlabb.x", "there is no module 'fidlabb' for fiddler 'fidlabb.x': is its"),
+            ("fiddler:fidlabb.x", "fidlabb cannot be imported for fiddler 'fidlabb.x': Module"),
             ("fiddler:fidlab.broken.x", "fidlab.broken cannot be imported for fiddler "
              "'fidlab.broken.x': ZeroDivisionError"),
             ("fiddler:os.path.exists", "there is no fiddler 'os.path.exists': os is one of"),
@@ -125,7 +125,7 @@ def test_a_module_that_exits_or_fails_at_length() -> None:
     loud = refused("fiddler:fidlab.loud.x")
     assert loud == "fidlab.loud cannot be imported for fiddler 'fidlab.loud.x': ValueError: line"
     assert "cannot be imported" in refused("fiddler:fidlab.leaves.x")
-    assert refused("fiddler:..").endswith("'.' cannot be the name of a module.")
+    assert ". cannot be imported" in refused("fiddler:..")
 
 
 def test_an_installed_project_is_first_class(lab: Path) -> None:

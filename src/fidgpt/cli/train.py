@@ -73,11 +73,11 @@ def main(arguments: list[str]) -> int | None:
 
 def _show(made: "Composition") -> None:
     from fidgpt import graph
-    from fidgpt.compose import errors, report, runs
+    from fidgpt.compose import report, runs
 
     with report.naming_directives(made, allow_noop=FLAGS.allow_noop):
         rejected = graph.rejections(made.resolved, constraints=runs.CONSTRAINTS)
-    _warn([f"this would not run: {message}" for message in errors.grouped(rejected)])
+    _warn([f"this would not run: {message}" for message in report.grouped(rejected)])
     _warn(_reported(made).warnings)
     _warn(report.unused_blocks(made))
     show.show(made)

@@ -64,11 +64,23 @@ def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
       ConfigError: an argument is unknown, missing, one too many, or does not fit; or the function
         failed, which for a fiddler means that it does not suit the config.
     """
-    parameters = [*inspect.signature(function).parameters.values()][len(first) :]
-    values = _read_arguments(function, call, parameters)
-    nameless = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
-    more = [values.pop(name) for name in nameless if name in values]
-    return _guarded(call.name, function, *first, *more, **values)
+    parameters = [
+        one.replace(kind=one.POSITIONAL_OR_KEYWORD)
+        for one in [*inspect.signature(function).parameters.values()][len(first) :]
+        if one.kind not in VARIADIC
+    ]
+    parameters.sort(key=lambda one: one.default is not one.empty)
+    known = [one.name for one in parameters]
+    if unknown := next((name for name in call.named if name not in known), None):
+        raise ConfigError(f"{call.name} has no argument {unknown!r}. {suggest(unknown, known)}")
+    try:
+        values = inspect.Signature(parameters).bind(*call.positional, **call.named).arguments
+    except TypeError as error:
+        raise ConfigError(f"{call.name}({', '.join(known)}): {error}.") from None
+    for name, text in values.items():
+        with at(name):
+            values[name] = read_value(text, hints_of(function).get(name, Any))
+    return called(call.name, function, *first, **values)
 
 
 def needs_arguments(function: Callable[..., Any], *, given: int = 0) -> bool:
@@ -77,8 +89,12 @@ def needs_arguments(function: Callable[..., Any], *, given: int = 0) -> bool:
     return any(one.default is one.empty and one.kind not in VARIADIC for one in parameters)
 
 
-def _guarded(name: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-    """Call user code, whose every failure becomes a ConfigError."""
+def called(name: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+    """Call user code, whose every failure becomes a ConfigError.
+
+    Raises:
+      ConfigError: it failed.
+    """
     try:
         return function(*args, **named)
     except (Exception, SystemExit) as error:
@@ -90,34 +106,6 @@ def _guarded(name: str, function: Callable[..., Any], /, *args: Any, **named: An
             f"  {type(error).__name__}: {lines[0]:.200}\n"
             "  --debug shows where."
         ) from error
-
-
-def _read_arguments(
-    function: Callable[..., Any], call: Call, parameters: list[inspect.Parameter]
-) -> dict[str, Any]:
-    """Return the typed values of a function's parameters by name, without defaults."""
-    known = {one.name: one for one in parameters if one.kind not in VARIADIC}
-    if len(call.positional) > len(known):
-        count = f"{len(known)} argument{'' if len(known) == 1 else 's'} ({', '.join(known)})"
-        raise ConfigError(
-            f"{call.name} takes {count if known else 'no arguments'}, and is given "
-            f"{len(call.positional)}."
-        )
-    texts = dict(zip(known, call.positional, strict=False))
-    for name, text in call.named.items():
-        if name not in known:
-            raise ConfigError(f"{call.name} has no argument {name!r}. {suggest(name, known)}")
-        if name in texts:
-            raise ConfigError(f"{call.name} is given {name} twice.")
-        texts[name] = text
-    for name, one in known.items():
-        if one.default is one.empty and name not in texts:
-            raise ConfigError(f"{call.name} needs {name}: {call.name}({name}=...).")
-    values: dict[str, Any] = {}
-    for name, text in texts.items():
-        with at(name):
-            values[name] = read_value(text, hints_of(function).get(name, Any))
-    return values
 
 
 class KnownParts(Mapping[str, Callable[..., Any]]):
@@ -310,23 +298,15 @@ def call_fiddler(text: str, root: fdl.Config, catalogue: Catalogue) -> None:
       ConfigError: there is no such fiddler, it fails, or it returns something.
     """
     call = parse_call(text)
-    _require_none(call.name, call_with(catalogue.find("fiddler", call.name), call, root))
+    require_none(call.name, call_with(catalogue.find("fiddler", call.name), call, root))
 
 
-def run_fiddler(name: str, fiddler: Any, root: fdl.Config) -> None:
-    """Change a graph by a fiddler: a function, or a node for one with arguments.
+def require_none(name: str, returned: Any) -> None:
+    """Refuse what a fiddler returns.
 
     Raises:
-      ConfigError: it is not a fiddler, fails, or returns something.
+      ConfigError: it is not None.
     """
-    is_part = isinstance(fiddler, fdl.Partial)
-    function = _guarded(name, fdl.build, fiddler) if is_part else fiddler
-    if not callable(function) or isinstance(function, fdl.Buildable):
-        raise ConfigError(f"{name} is not a fiddler: give a function, or a fdl.Partial of one.")
-    _require_none(name, _guarded(name, function, root))
-
-
-def _require_none(name: str, returned: Any) -> None:
     if returned is not None:
         raise ConfigError(
             f"{name} returns {type(returned).__name__}, and a fiddler returns None: it "
@@ -382,21 +362,14 @@ def _is_kind(value: Any, kind: str) -> bool:
 
 
 def _imported(name: str, wanted: str) -> ModuleType:
-    if not all(piece.isidentifier() for piece in name.split(".")):
-        raise ConfigError(f"there is no {wanted}: {name!r} cannot be the name of a module.")
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            raise ConfigError(
-                f"there is no module {missing!r} for {wanted}: is its folder on PYTHONPATH?"
-            ) from None
-        raise ConfigError(f"{name} cannot be imported for {wanted}: {error}.") from error
     except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+        is_missing = isinstance(error, ModuleNotFoundError)
+        remedy = ". Is its folder on PYTHONPATH?" if is_missing else ""
         first = (str(error).splitlines() or [""])[0]
         raise ConfigError(
-            f"{name} cannot be imported for {wanted}: {type(error).__name__}: {first:.200}"
+            f"{name} cannot be imported for {wanted}: {type(error).__name__}: {first:.200}{remedy}"
         ) from error
 
 

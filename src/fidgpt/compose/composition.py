@@ -1,6 +1,9 @@
 """Composition: directives applied in order to a config, with what each of them changed."""
 
+import re
+import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -8,37 +11,33 @@ import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.compose import directives as registry
-from fidgpt.compose.catalogue import Catalogue, own_catalogue, run_fiddler
-from fidgpt.compose.errors import directive_error
+from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit, change_by
 from fidgpt.graph.errors import MissingEntry
 from fidgpt.graph.paths import step_at
-from fidgpt.graph.walk import join
+
+_QUOTED = re.compile(r"(?<![\w(\[])(?:'([^']+)'|\"([^\"]+)\")")  # not the keys of a path
+_PUNCTUATION = ".,:;"
+_WIDEST = 100
 
 
+@dataclass(eq=False)
 class Effect:
     """One directive and what it changed.
 
     Attributes:
       number: its position, counted from 1; 0 for the default config.
       text: the directive.
-      kind: its kind.
+      find_edits: returns what it changed; called once, when first needed.
       rerun: for code, such as a fiddler: returns what it makes of the graph that it got, changed
         by a function first; None for other directives.
     """
 
-    def __init__(
-        self,
-        number: int,
-        text: str,
-        edits: Callable[[], list[Edit]],
-        rerun: Callable[[Callable[[Any], Any]], Any] | None = None,
-    ) -> None:
-        self.number = number
-        self.text = text
-        self.rerun = rerun
-        self._find_edits = edits
+    number: int
+    text: str
+    find_edits: Callable[[], list[Edit]]
+    rerun: Callable[[Callable[[Any], Any]], Any] | None = None
 
     @property
     def kind(self) -> registry.Directive:
@@ -51,15 +50,12 @@ class Effect:
 
     @cached_property
     def edits(self) -> list[Edit]:
-        """Every parameter that it changed; for code, found by comparing when first needed.
+        """Every parameter that it changed; for code, found by comparing.
 
         Raises:
           ConfigErrors: the graph before or after it cannot be bound.
         """
-        return self._find_edits()
-
-    def __repr__(self) -> str:
-        return f"Effect({self.number}, {self.text!r})"
+        return self.find_edits()
 
 
 class Composition:
@@ -192,10 +188,14 @@ def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
     """
     changed = graph.clone(root)
     for number, fiddler in enumerate(fiddlers, start=1):
-        called = fdl.get_callable(fiddler) if isinstance(fiddler, fdl.Buildable) else fiddler
-        name = getattr(called, "__name__", repr(called))
+        function = fdl.get_callable(fiddler) if isinstance(fiddler, fdl.Buildable) else fiddler
+        name = getattr(function, "__name__", repr(function))
         with graph.attributed_to(Source(name, "fiddler", number)):
-            run_fiddler(name, fiddler, changed)
+            is_part = isinstance(fiddler, fdl.Partial)
+            function = called(name, fdl.build, fiddler) if is_part else fiddler
+            if not callable(function) or isinstance(function, fdl.Buildable):
+                raise ConfigError(f"{name} is not a fiddler: give a function, or a fdl.Partial.")
+            require_none(name, called(name, function, changed))
     return changed
 
 
@@ -208,52 +208,40 @@ def edits_between(before: Any, after: Any) -> list[Edit]:
       ConfigErrors: one of the graphs cannot be bound.
     """
     edits: dict[str, Edit] = {}
-    for change in graph.diff(before, after):  # a change of tags comes after that of the value
-        old, new = (
-            fdl.NO_VALUE if side.is_default else side.value for side in (change.old, change.new)
-        )
-        edits.setdefault(change.path, Edit(change.path, old, new))
+    for one in graph.diff(before, after):  # a change of tags comes after that of the value
+        old, new = (fdl.NO_VALUE if side.is_default else side.value for side in (one.old, one.new))
+        edits.setdefault(one.path, Edit(one.path, old, new))
     return list(edits.values())
 
 
 def _unknown(text: str, catalogue: Catalogue) -> str:
     """Return the error message for a directive of no known kind."""
-    known, kind, text = registry.DIRECTIVES, registry.split_directive(text)[0], text.strip()
+    known, (kind, rest), text = registry.DIRECTIVES, registry.split_directive(text), text.strip()
     if likely := catalogue.kind_of(text.partition("(")[0]):
-        return f"a directive begins with its kind: {likely}:{text}"
-    if text in known:
-        return f"{text!r} needs a colon and what follows it: {text}:{known[text].syntax}"
-    if kind.lower() in known:
-        return f"there is no directive {kind!r}: write {kind.lower()}: in small letters."
-    if not kind and "=" in text:
-        return f"a directive begins with its kind: set:{text}"
-    return (
-        f"there is no directive {kind or text!r}. {graph.suggest(kind or text, known)}\n"
-        "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
-    )
-
-
-def is_model(part: fdl.Buildable) -> bool:
-    """Return whether a node makes a model of blocks."""
-    from fidgpt.model import Transformer  # late: most directives need no torch
-
-    called = fdl.get_callable(part)
-    return isinstance(called, type) and issubclass(called, Transformer)
+        meant = f"{likely}:{text}"
+    elif text in known:
+        meant = f"{text}:{known[text].syntax}"
+    elif kind.lower() in known:
+        meant = f"{kind.lower()}:{rest}"
+    elif not kind and "=" in text:
+        meant = f"set:{text}"
+    else:
+        return (
+            f"there is no directive {kind or text!r}. {graph.suggest(kind or text, known)}\n"
+            "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
+        )
+    return f"a directive begins with its kind and a colon: {meant}"
 
 
 def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
     """Return what would add the entry that a directive misses in a list or dict; "" if unknown."""
     if made.config is None or not isinstance(error, MissingEntry):
         return ""
-    for node in graph.parts(made.config):
-        if join(node.path, ".blocks") == error.place and is_model(node.value):
-            blocks, depth = node.value.blocks, node.value.num_layers
-            if isinstance(blocks, list | tuple) and isinstance(depth, int) and len(blocks) < depth:
-                stand = "It stands" if len(blocks) == 1 else "They stand in turn"
-                return (
-                    f"\n{stand} for all {depth} layers: put fiddler:unroll before this, and each "
-                    "layer has an entry of its own."
-                )
+    if error.place.endswith("model.blocks"):
+        return (
+            "\nA block stands for several layers: put fiddler:unroll before this, and each layer "
+            "has an entry of its own."
+        )
     kind, rest = registry.split_directive(directive)
     try:
         path, sign, value = registry.split_assignment(rest)
@@ -261,18 +249,47 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
             return ""
         (_, key), end = step_at(path, len(error.place))
         container = graph.find_parameter(made.config, error.place).value
-        added = _items(container, key, value)
+        added = f"[{value}]" if isinstance(container, list) else f"({value},)"
+        added = f"{{{key!r}:{value}}}" if isinstance(container, dict) else added
         known = made.catalogue.parts
         change_by(graph.clone(made.config), error.place, "+", added, parts=known)
     except ConfigError:  # it would not fit there either
         return ""
-    if end != len(path):  # what is to be set lies deeper
-        return ""
-    short = added if len(value.split()) == 1 else _items(container, key, "...")
-    return f"\nTo add one, write set:{error.place}+={short}"
+    # What is to be set may lie deeper.
+    return f"\nTo add one, write set:{error.place}+={added}" if end == len(path) else ""
 
 
-def _items(container: Any, key: Any, value: str) -> str:
-    if isinstance(container, dict):
-        return f"{{{key!r}:{value}}}"
-    return f"[{value}]" if isinstance(container, list) else f"({value},)"
+def directive_error(number: int, directive: str, message: str) -> str:
+    """Return the message of a wrong directive, with carets under the piece that it is about."""
+    below = textwrap.indent(message, "  ", lambda _: True)
+    return f"directive {number} is wrong:\n{underlined(directive, message)}\n{below}"
+
+
+def underlined(directive: str, message: str) -> str:
+    """Return a directive with carets under the piece that a message is about."""
+    line, *more = directive.splitlines() or [""]
+    shown = line if len(line) <= _WIDEST else line[: _WIDEST - 3] + "..."
+    flag = f"--config={shown}" + (" ..." if more and shown == line else "")
+    begin, end = _wrong_piece(shown, message)
+    carets = " " * (len("--config=") + begin) + "^" * (end - begin)
+    return textwrap.indent(f"{flag}\n{carets}", "  ")
+
+
+def _wrong_piece(directive: str, message: str) -> tuple[int, int]:
+    """Return where the piece begins and ends that a message is about.
+
+    That is the first piece that the message quotes and the directive contains, or the longest
+    phrase that both contain, preferably of its value; otherwise everything after the kind.
+    """
+    start = directive.find(":") + 1
+    words = message.split()
+    spans = (words[i:end] for i in range(len(words)) for end in range(i + 1, i + 10))
+    phrases = {" ".join(span).strip(_PUNCTUATION): None for span in spans}
+    phrases = sorted((one for one in phrases if len(one) > 2), key=len, reverse=True)
+    quoted = [found[1] or found[2] for found in _QUOTED.finditer(message)]
+    value = directive.find("=") + 1 or len(directive)
+    for pieces, first in ((quoted, start), (quoted, 0), (phrases, value), (phrases, start)):
+        for piece in pieces:
+            if found := re.compile(rf"(?<!\w){re.escape(piece)}(?!\w)").search(directive, first):
+                return found.span()
+    return (start, len(directive)) if start < len(directive) else (0, max(len(directive), 1))

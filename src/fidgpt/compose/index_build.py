@@ -5,7 +5,6 @@ It is written to the file, unless that is "", and to standard output.
 
 import collections.abc
 import contextlib
-import enum
 import inspect
 import json
 import sys
@@ -21,11 +20,11 @@ from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, checksum
 from fidgpt.files import atomic_path
-from fidgpt.graph import ConfigError, hints, nodes, parts, resolve, title
+from fidgpt.graph import fiddle, hints, nodes, outlines, parts, title
+from fidgpt.graph.binding import inherit_all
 from fidgpt.graph.docs import doc_of, first_sentence
 from fidgpt.graph.expressions import parse_call
-from fidgpt.graph.fiddle import VARIADIC, all_arguments, argument_tags, set_arguments
-from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import children, join, step_to
 
 Entry = dict[str, Any]
@@ -43,16 +42,16 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
     root = compose([directive], catalogue).config
     kind, rest = split_directive(directive)
     made = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
-    every = [argument_tags(node.value).values() for node in parts(root)]
-    others = {tag for tags in every for own in tags for tag in own} - {*catalogue.tags.values()}
-    tags = {**catalogue.tags, **{f"{tag.__module__}.{tag.__name__}": tag for tag in others}}
+    held = [node.value for node in parts(root)]
+    used = {tag for part in held for own in fiddle.argument_tags(part).values() for tag in own}
+    used -= {*catalogue.tags.values()}
+    tags = {**catalogue.tags, **{f"{tag.__module__}.{tag.__name__}": tag for tag in used}}
     components = {name: one for name, one in catalogue.parts.items() if _builds(one)}
     found = list(parameters_of(root, tags))
-    expected_types = {hints.name_of(hint): hint for hint in _hints_of_all(components)}
-    expected_types |= {hints.name_of(hint): hint for _, hint in found}
+    expected = {hints.name_of(hint): hint for hint in _hints_of_all(components)}
+    expected |= {hints.name_of(hint): hint for _, hint in found}
     named = [made, *catalogue.configs.values(), *catalogue.fiddlers.values(), *tags.values()]
-    named += [fdl.get_callable(node.value) for node in parts(root)]
-    roots = _roots(named, rest if kind == "config_file" else "")
+    roots = _roots([*named, *map(fdl.get_callable, held)], rest if kind == "config_file" else "")
     return {
         "roots": roots,
         "checksum": checksum(roots),
@@ -63,7 +62,7 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
             name: {"module": ".".join(one.__module__.split(".")[:2]), "doc": doc_of(one).summary}
             for name, one in components.items()
         },
-        "fits": {name: fitting(hint, components) for name, hint in expected_types.items()},
+        "fits": {name: fitting(hint, components) for name, hint in expected.items()},
         "doc": doc_of(made).summary if made else "",
         "parameters": [entry for entry, _ in found],
     }
@@ -75,52 +74,41 @@ def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tupl
     An entry has its path, type and value as texts, and what applies of `doc`, `tags` by name,
     `inherited_from` with the path of the value, `unset`, `node` with the name of what it calls or
     of its type, and `same_as` with the first path of a shared node, where its own entries are.
+
+    Raises:
+      ConfigErrors: a tag has two values.
     """
     found = nodes(root)
-    paths = {id(node.value): node.path for node in found}
-    shown: set[int] = set()  # nodes with entries of their own: calls, and containers of calls
-    for node in reversed(found):  # children first
-        is_call = isinstance(node.value, fdl.Buildable)
-        if is_call or any(id(child) in shown for _, child in children(node.value)):
-            shown.add(id(node.value))
-    inherited = {(id(one.part), one.key): one.binding for one in _inherited(root)}
-    left: list[tuple[str, Any, Any]] = [("", root, Any)]
+    paths, shown = {id(node.value): node.path for node in found}, outlines.holders(found)
+    inherited = {(id(one.part), one.key): one.binding for one in inherit_all(found, is_whole=False)}
+    left = [(ParameterRef.to_root(root), "")]
     while left:
-        above, holder, hint = left.pop()
-        below = []
-        for key, step, value in _held(holder):
-            path = join(above, step)
-            is_item = not isinstance(holder, fdl.Buildable)
-            expected = hints.element_hint(hint, key) if is_item else hints.hint_of(holder, key)
-            source = inherited.get((id(holder), key))
-            text = _text(source.value if source else value, shown)
-            entry: Entry = {"path": path, "type": hints.name_of(expected), "value": text}
+        (above, top), below = left.pop(), []
+        holder: Any = above.value
+        is_call = isinstance(holder, fdl.Buildable)
+        held = fiddle.all_arguments(holder) if is_call else holder
+        for key in range(len(held)) if isinstance(held, list | tuple) else held:
+            ref, source = ParameterRef(holder, key, above), inherited.get((id(holder), key))
+            value = source.value if source else held[key]
+            path = join(top, step_to(key) if is_call else f"[{key!r}]")
+            entry: Entry = {"path": path, "type": hints.name_of(ref.hint)}
+            entry["value"] = _text(value, shown)
             if source:
                 entry["inherited_from"] = source.path
-            elif not is_item and key not in set_arguments(holder):
+            elif is_call and key not in fiddle.set_arguments(holder):
                 entry["unset"] = True
             elif id(value) in shown:
                 entry["node"] = title(value)
                 if paths[id(value)] == path:
-                    below.append((path, value, expected))
+                    below.append((ref, path))
                 else:
                     entry["same_as"] = paths[id(value)]
-            yield entry | ({} if is_item else _described(holder, key, tags)), expected
+            yield entry | (_described(holder, key, tags) if is_call else {}), ref.hint
         left += reversed(below)
 
 
-def _held(holder: Any) -> Iterator[tuple[Any, str, Any]]:
-    """The arguments or items of a node: key, step of the path, and value."""
-    if isinstance(holder, fdl.Buildable):
-        yield from ((key, step_to(key), value) for key, value in all_arguments(holder).items())
-    else:
-        keys = holder if isinstance(holder, dict) else range(len(holder))
-        for key, (step, value) in zip(keys, children(holder), strict=True):
-            yield key, step, value
-
-
 def _described(holder: fdl.Buildable, key: Any, tags: Mapping[str, Any]) -> Entry:
-    own = argument_tags(holder).get(key, ())
+    own = fiddle.argument_tags(holder).get(key, ())
     names = [name for name, tag in tags.items() if tag in own]
     doc = doc_of(fdl.get_callable(holder)).parameters.get(str(key), "")
     doc = doc or (first_sentence(tags[names[0]].description) if names else "")
@@ -132,25 +120,17 @@ def _text(value: Any, shown: set[int]) -> str:
         return ""
     if isinstance(value, fdl.Buildable):
         return title(value)
-    if id(value) in shown:
-        text = ", ".join(_text(child, shown) for _, child in children(value))
-        text = f"{{{text}}}" if isinstance(value, dict) else f"[{text}]"
-    else:
-        text = leaf_text(value)
+    is_leaf = id(value) not in shown
+    items = [] if is_leaf else [_text(child, shown) for _, child in children(value)]
+    text = outlines.leaf_text(value) if is_leaf else f"[{', '.join(items)}]"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
-
-
-def _inherited(root: fdl.Buildable) -> list[Any]:
-    with contextlib.suppress(ConfigError):  # a config may leave a value to the command line
-        return resolve(root)
-    return []
 
 
 def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
     """Return the names of the components that may be set where a type is expected.
 
     Stricter than `graph.hints.fits`, which gives the benefit of the doubt: a Protocol's methods
-    must have parameters of the same kinds.
+    must have parameters of the same names.
     """
     members = [one for one in hints.members_of(hint) if not hints.is_unknown(one)]
     return [name for name, made in components.items() if any(_fits(made, one) for one in members)]
@@ -169,16 +149,14 @@ def _fits(made: Any, hint: Any) -> bool:
     if hints.is_unknown(hint) or hint in (bool, str, type(None)):
         return False
     if hints.is_protocol(hint):
-        methods = hints.methods_of(hint)
-        is_call = inspect.isfunction(made) and [*methods] == ["__call__"]
-        if is_call and _is_alike(made, methods["__call__"], first=0):
+        methods = {name: _required(one)[1:] for name, one in hints.methods_of(hint).items()}
+        if inspect.isfunction(made) and methods == {"__call__": _required(made)}:
             return True
-        has_methods = inspect.isclass(returned) and all(
-            inspect.isfunction(own := hints.own_method(returned, name))
-            and _is_alike(own, one, first=1)
-            for name, one in methods.items()
-        )
-        return has_methods and hints.fits(fdl.Config(returned), hint)
+        names = methods if inspect.isclass(returned) else ()
+        own = {name: hints.own_method(returned, name) for name in names}
+        has_methods = own.keys() == methods.keys() and all(map(inspect.isfunction, own.values()))
+        is_alike = has_methods and methods == {n: _required(one)[1:] for n, one in own.items()}
+        return is_alike and hints.fits(fdl.Config(returned), hint)
     if hints.is_protocol(returned) or typing.get_origin(hint):  # a list of components is not one
         return False
     if inspect.isclass(returned) and inspect.isclass(hint) and not typing.is_typeddict(hint):
@@ -186,39 +164,17 @@ def _fits(made: Any, hint: Any) -> bool:
     return returned is hint if typing.is_typeddict(hint) else hints.fits(fdl.Config(made), hint)
 
 
-def _is_alike(own: Callable[..., Any], asked: Callable[..., Any], *, first: int) -> bool:
-    """Whether one takes what a method of a Protocol does; its own arguments begin at `first`."""
-    (ours, our_names), (theirs, their_names) = _shape(own), _shape(asked)
-    ours, theirs = ours[first:], theirs[1:]
-    return (len(ours), our_names) == (len(theirs), their_names) and all(
-        any(map(hints.is_unknown, {*one, *other})) or not one.isdisjoint(other)
-        for one, other in zip(ours, theirs, strict=True)
-    )
-
-
-def _shape(function: Callable[..., Any]) -> tuple[list[set[Any]], set[str]]:
-    """The kinds of each positional parameter, and the names of required keywords."""
+def _required(function: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters, without the keywords that have defaults."""
     parameters = inspect.signature(function).parameters.values()
-    types = hints.hints_of(function)
-    kinds = [
-        {getattr(one, "dtypes", one) for one in hints.members_of(types.get(parameter.name, Any))}
-        for parameter in parameters
-        if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD)
-    ]
-    required = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
-    return kinds, required
+    return [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
 
 
 def _builds(made: Any) -> bool:
     """Whether a call makes something that a graph could hold."""
-    try:
-        inspect.signature(made)
-    except ValueError:  # such as a subclass of dict
-        return False
     if inspect.isclass(made):
-        is_shape = hints.is_protocol(made) or inspect.isabstract(made)
-        return not is_shape and not issubclass(made, BaseException | enum.Enum)
-    returned = hints.hints_of(made).get("return", Any) if inspect.isfunction(made) else Any
+        return not (inspect.isabstract(made) or issubclass(made, dict))
+    returned = hints.hints_of(made).get("return", Any)
     return not hints.is_unknown(returned) and returned not in (None, type(None))
 
 
@@ -235,7 +191,7 @@ def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
     arguments = [
         one.name + ("=..." if one.default is one.empty else f"={one.default!r}")
         for one in list(inspect.signature(function).parameters.values())[skip:]
-        if one.kind not in VARIADIC
+        if one.kind not in fiddle.VARIADIC
     ]
     text = f"({', '.join(arguments)})" if arguments else ""
     return {"arguments": text, "doc": doc_of(function).summary}

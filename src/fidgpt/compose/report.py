@@ -1,24 +1,34 @@
 """Reports on a composition: changes, errors with their directives, no-ops and overruled ones."""
 
 import contextlib
+import itertools
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import dropwhile
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.compose.composition import Composition, Effect, edits_between, is_model
-from fidgpt.compose.directives import is_by_machine, split_directive
-from fidgpt.compose.errors import Attribution
-from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, clone, find_parameter, parts
+from fidgpt.compose.composition import (
+    Composition,
+    Effect,
+    directive_error,
+    edits_between,
+    underlined,
+)
+from fidgpt.compose.directives import is_base, is_by_machine, split_directive
+from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, clone, find, find_parameter
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import carry_out
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.errors import listed, raise_all
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.provenance import Assignment, assignments_at
-from fidgpt.graph.walk import join, title
+from fidgpt.graph.paths import ParameterRef, follow, parse_path
+from fidgpt.graph.provenance import Assignment, Source, assignments_at, assignments_of
+from fidgpt.graph.walk import title
+
+_ITEM = re.compile(r"\[\d+\]")
 
 
 @contextlib.contextmanager
@@ -31,8 +41,9 @@ def naming_directives(made: Composition, *, allow_noop: bool = False) -> Iterato
     try:
         yield
     except ConfigError as error:
-        messages = Attribution(made.config, lambda: made.resolved).messages(error)
-        raise ConfigErrors([*messages, *_noops(made, allow_noop)]) from error
+        raise ConfigErrors(
+            [*Attribution(made).messages(error), *_noops(made, allow_noop)]
+        ) from error
 
 
 def other_errors(
@@ -42,13 +53,90 @@ def other_errors(
 
     Errors that no directive caused are left out: a wrong one may have been meant to mend them.
     """
-    messages: list[str] = []
     try:
         check_and_bind(made.config, constraints=constraints)
     except ConfigError as error:
-        attribution = Attribution(made.config, lambda: made.resolved)
-        messages = attribution.messages(error, attributed_only=True)
-    return [*messages, *_noops(made, allow_noop)]
+        messages = Attribution(made).messages(error, attributed_only=True)
+        return [*messages, *_noops(made, allow_noop)]
+    return _noops(made, allow_noop)
+
+
+class Attribution:
+    """Finds the directives that set the values from which the errors of a graph come."""
+
+    def __init__(self, made: Composition) -> None:
+        self._root = made.config
+        self._inherited: dict[tuple[int, Any], list[Assignment]] = {}
+        with contextlib.suppress(ConfigError):  # a graph that cannot be bound is among the errors
+            for one in made.resolved.inherited:
+                found = assignments_of(one.binding.node.value, one.binding.key)
+                self._inherited[id(one.part), one.key] = found
+
+    def messages(self, error: ConfigError, *, attributed_only: bool = False) -> list[str]:
+        """Return one message for all errors of the same directives, which it shows.
+
+        Args:
+          error: the errors.
+          attributed_only: whether to leave out errors that no directive caused.
+        """
+        groups: dict[Any, tuple[dict[int, str], list[ConfigError]]] = {}
+        for one in error.mistakes:
+            directives = self.directives_behind(one)
+            key = tuple(directives) or _ITEM.sub("[]", str(one))
+            if directives or not attributed_only:
+                groups.setdefault(key, (directives, []))[1].append(one)
+        return [_message("\n".join(grouped(errors)), by) for by, errors in groups.values()]
+
+    def directives_behind(self, error: ConfigError) -> dict[int, str]:
+        """Return the directives, by number, that set the values from which an error comes.
+
+        Everything else was set by the config that the graph began with, which is none of them.
+        """
+        sources = [self._source(ref) for path in error.sources if (ref := self._nearest(path))]
+        found = [one for one in sources if one and one.kind == "directive" and one.run is None]
+        found = [one for one in found if not is_base(one.text)]
+        return {one.number: one.text for one in sorted(found, key=lambda one: one.number)}
+
+    def _nearest(self, path: str) -> ParameterRef | None:
+        """Return the parameter at a path, or the nearest one above that exists before binding."""
+        with contextlib.suppress(ConfigError):
+            keys = parse_path(path)
+            for end in range(len(keys), 0, -1):
+                with contextlib.suppress(ConfigError):
+                    return follow(self._root, keys[:end], path)
+        return None
+
+    def _source(self, ref: ParameterRef) -> Source | None:
+        """Return what last assigned a parameter, or what contains it."""
+        nearest: ParameterRef | None = ref
+        while nearest is not None:
+            inherited = self._inherited.get((id(nearest.container), nearest.key), [])
+            if own := assignments_at(nearest) or inherited:
+                return (inherited if inherited and own[0].value is fdl.NO_VALUE else own)[0].by
+            nearest = nearest.above
+        return None
+
+
+def grouped(errors: Iterable[ConfigError]) -> list[str]:
+    """Return one message for all errors that differ only in the index of an item of a list."""
+    groups: dict[str, list[ConfigError]] = {}
+    for error in errors:
+        groups.setdefault(_ITEM.sub("[]", str(error)), []).append(error)
+    messages: list[str] = []
+    for first, *others in groups.values():
+        places = [one.place for one in others if one.place]
+        more = f"\nThe same at {listed(places, most=2)}." if places else ""
+        messages.append(f"{first}{more}")
+    return messages
+
+
+def _message(message: str, directives: dict[int, str]) -> str:
+    if len(directives) < 2:
+        return next((directive_error(n, text, message) for n, text in directives.items()), message)
+    shown = "\n".join(underlined(directive, message) for directive in directives.values())
+    below = textwrap.indent(message, "  ", lambda _: True)
+    first = f"directives {' and '.join(map(str, directives))} do not go together:"
+    return f"{first}\n{shown}\n{below}"
 
 
 class Report(NamedTuple):
@@ -81,11 +169,9 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
     inheriting = Counter(one.binding.path for one in made.resolved.inherited)
     changes: list[str] = []
     for effect in (one for one in effects if one.edits):
-        counts = [inheriting[edit.path] for edit in effect.edits if edit.path in inheriting]
-        text = f"{effect.text}: {_counted(len(effect.edits), 'value')}"
-        if counts:
-            which = "" if len(counts) == len(effect.edits) == 1 else f" {len(counts)}"
-            text += f",{which} inherited by {_counted(sum(counts), 'parameter')}"
+        text = f"{effect.text}: {len(effect.edits)} value{'s' * (len(effect.edits) > 1)}"
+        if count := sum(inheriting[edit.path] for edit in effect.edits):
+            text += f", inherited by {count} parameter{'s' * (count > 1)}"
         changes.append(text)
         if verbose:
             changes += [
@@ -124,10 +210,6 @@ def _described(value: object) -> str:
     return f"{title(value)}(...)" if isinstance(value, fdl.Buildable) else leaf_text(value)
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def overruled(made: Composition) -> Iterator[str]:
     """Yield a sentence for each parameter that a directive sets after an earlier one had.
 
@@ -146,36 +228,34 @@ def overruled(made: Composition) -> Iterator[str]:
 
 
 def _overrules(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
-    def past(assignments: list[Assignment], own: Effect) -> list[Assignment]:
-        return list(dropwhile(lambda one: one.by == own.source, assignments))
-
     try:
         assignments = assignments_at(find_parameter(root, path))
-        since = list(dropwhile(lambda one: one.by != effect.source, assignments))
-        before = past(since, effect)
-        if not since or not before or before[0].by != earlier.source:
+        groups = [(by, next(same)) for by, same in itertools.groupby(assignments, lambda a: a.by)]
+        later = [by for by, _ in groups].index(effect.source)
+        if [by for by, _ in groups[later + 1 : later + 2]] != [earlier.source]:
             return False
-        return not _is_relative(effect, path, past(before, earlier))
-    except ConfigError:  # the place is gone, or the directive needs what the earlier one had done
+        before = next((last.value for _, last in groups[later + 2 :]), fdl.NO_VALUE)
+        return not _is_relative(effect, path, before)
+    except ValueError:  # the place is gone, or the directive needs what the earlier one had done
         return False
 
 
-def _is_relative(effect: Effect, path: str, before: list[Assignment]) -> bool:
+def _is_relative(effect: Effect, path: str, before: Any) -> bool:
     """Return whether what a directive sets depends on what is there.
 
     Args:
       effect: the directive, and what it changed.
       path: the parameter.
-      before: the assignments before the one that it may depend on.
+      before: the value before the one that it may depend on.
 
     Raises:
-      ConfigError: code cannot do without that assignment.
+      ConfigError: code cannot do without that one.
     """
     if effect.rerun is None:
         return effect.kind.is_relative(split_directive(effect.text)[1])
 
     def take_back(root: Any) -> None:
-        value = clone(before[0].value) if before else fdl.NO_VALUE
+        value = before if before is fdl.NO_VALUE else clone(before)
         carry_out([(find_parameter(root, path), value)])
 
     differences = edits_between(effect.rerun(lambda _: None), effect.rerun(take_back))
@@ -189,19 +269,15 @@ def unused_blocks(made: Composition) -> list[str]:
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
+    from fidgpt.model import Transformer  # late: it imports torch
+
     found: list[str] = []
-    for node in parts(made.resolved.bound):
-        if not is_model(node.value):
-            continue
-        depth, blocks = node.value.num_layers, node.value.blocks
+    for model in find(made.resolved.bound, Transformer):
+        depth, blocks = model.num_layers, model.blocks
         depth = fdl.build(depth) if is_formula(depth) else depth
         if isinstance(depth, int) and isinstance(blocks, list | tuple) and len(blocks) > depth:
-            name, last = join(node.path, ".blocks"), len(blocks) - 1
-            unused = (
-                f"{name}[{depth}] makes" if depth == last else f"{name}[{depth}] to [{last}] make"
-            )
             found.append(
-                f"{unused} no layer: {name} has {len(blocks)} entries, and "
-                f"{join(node.path, '.num_layers')} is {depth}. Set the depth before fiddler:unroll."
+                f"only the first {depth} of the {len(blocks)} blocks of a model make layers, as "
+                f"its num_layers is {depth}. Set the depth before fiddler:unroll."
             )
     return found

@@ -112,7 +112,7 @@ class _Outline:
             found = nodes(root)
             all_inherited = inherit_all(found, is_whole=False)
         self._inherited = {(id(one.part), one.key): one.binding for one in all_inherited}
-        self._holders = _holders(found)
+        self._holders = holders(found)
         sources = self._holders & {id(one.binding.value) for one in all_inherited}
         self._names = {
             id(node.value): node.path
@@ -182,7 +182,7 @@ def is_default(value: Any, default: Any) -> bool:
     return value is default or (type(value) is type(default) and repr(value) == repr(default))
 
 
-def _holders(found: list[Node]) -> set[int]:
+def holders(found: list[Node]) -> set[int]:
     """Return the nodes other than plain containers, given all nodes, parents first."""
     holders: set[int] = set()
     for node in reversed(found):
