@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tokenizers
 
-from fidgpt.data import TextFiles, TokenizerFile, prepare_corpus
+from fidgpt.data import Corpus, TextFiles, TokenizerFile
 
 BATCH = 256  # documents
 
@@ -36,13 +36,9 @@ def batches(path: Path) -> Iterator[list[str]]:
 
 def fidgpt(folder: Path, *, cores: int) -> None:
     """Prepares a corpus; opening it, which checks all of its bytes, is measured too."""
-    prepare_corpus(
-        TextFiles(folder / "text.jsonl"),
-        tokenizer=TokenizerFile(folder / "tokenizer.json"),
-        directory=folder / f"corpus-{os.getpid()}",
-        num_workers=cores,
-        show_progress=False,
-    )
+    tokenizer = TokenizerFile(folder / "tokenizer.json")
+    corpus = Corpus(TextFiles(folder / "text.jsonl"), tokenizer=tokenizer, num_workers=cores)
+    corpus.prepare_in(folder / f"corpus-{os.getpid()}", show_progress=False)
 
 
 def main() -> None:

@@ -12,9 +12,7 @@ from fidgpt.data import (
     Corpus,
     PreparedCorpus,
     StandardLibrary,
-    TokenizerSpec,
     TokenStream,
-    prepare_corpus,
 )
 
 
@@ -37,13 +35,8 @@ class Documents:
 @pytest.fixture(scope="session")
 def modules() -> list[str]:
     """60 modules of the standard library, each cut to 3,000 characters."""
-    texts: list[str] = []
-    for text in StandardLibrary().documents():
-        if len(text) > 2000:
-            texts.append(text[:3000])
-        if len(texts) == 60:
-            break
-    return texts
+    texts = (text[:3000] for text in StandardLibrary().documents() if len(text) > 2000)
+    return [next(texts) for _ in range(60)]
 
 
 @pytest.fixture
@@ -53,28 +46,30 @@ def documents() -> type[Documents]:
 
 
 @pytest.fixture
-def prepared(documents: type[Documents], modules: list[str], tmp_path: Path) -> PreparedCorpus:
+def prepare(tmp_path: Path) -> Callable[..., PreparedCorpus]:
+    """`prepare(texts_or_source, name, ...)`: prepare it, as bytes, in a directory of that name."""
+
+    def prepare(source: Any, name: str | Path = "out", **options: Any) -> PreparedCorpus:
+        source = Documents(source) if isinstance(source, list) else source
+        corpus = Corpus(source, **{"tokenizer": ByteTokenizer()} | options)
+        return corpus.prepare_in(tmp_path / name, show_progress=False)
+
+    return prepare
+
+
+@pytest.fixture
+def prepared(prepare: Callable[..., PreparedCorpus], modules: list[str]) -> PreparedCorpus:
     """The modules in a few shards of BPE tokens, a fifth of them held out."""
-    return prepare_corpus(
-        documents(modules),
-        tokenizer=BPETokenizer(vocab_size=300),
-        directory=tmp_path / "corpus",
-        validation_fraction=0.2,
-        shard_tokens=20_000,
-        show_progress=False,
-    )
+    options: dict[str, Any] = {"validation_fraction": 0.2, "shard_tokens": 20_000}
+    return prepare(modules, "corpus", tokenizer=BPETokenizer(vocab_size=300), **options)
 
 
 @pytest.fixture
 def stream_of(tmp_path: Path) -> Callable[..., TokenStream]:
-    """`stream_of(texts, ...)`: a stream of some texts, all of them to learn from, prepared."""
+    """`stream_of(texts, ...)`: a prepared stream of some texts, none of them held out."""
 
     def make(
-        texts: Sequence[str],
-        *,
-        tokenizer: TokenizerSpec | None = None,
-        prepare: bool = True,
-        **options: Any,
+        texts: Sequence[str], *, tokenizer: Any = None, prepare: bool = True, **options: Any
     ) -> TokenStream:
         corpus = Corpus(
             Documents(texts, name=str(hash(tuple(texts)))),

@@ -1,7 +1,5 @@
 """From text to batches: sources, tokenizers, prepared corpora, and streams of tokens."""
 
-from fidgpt.data.corpus import *
-from fidgpt.data.datasets import *
 from fidgpt.data.errors import *
 from fidgpt.data.growing import *
 from fidgpt.data.mixture import *

@@ -8,7 +8,6 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.order import check_positive
 from fidgpt.data.streams import (
     BegunStage,
     Curve,
@@ -16,6 +15,7 @@ from fidgpt.data.streams import (
     TrainingStream,
     WrappedStream,
 )
+from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 
 __all__ = ["GrowingBatch", "GrowingSequence"]
@@ -47,7 +47,7 @@ class GrowingBatch(WrappedStream):
         self, stream: IndexedStream, *, batch_size: int, schedule: Schedule, multiple_of: int = 1
     ) -> None:
         super().__init__(stream.with_batch_starts(self._start))
-        check_positive(multiple_of, name="multiple_of")
+        require_size("multiple_of", multiple_of)
         if batch_size % multiple_of:
             raise ValueError(f"{batch_size=} is not a multiple of {multiple_of=}.")
         self.batch_size = batch_size
@@ -117,7 +117,7 @@ class GrowingSequence(WrappedStream):
         self, stream: TrainingStream, *, seq_len: int, schedule: Schedule, min_seq_len: int
     ) -> None:
         super().__init__(stream)
-        check_positive(min_seq_len, name="min_seq_len")
+        require_size("min_seq_len", min_seq_len)
         halves = seq_len // min_seq_len
         if seq_len % min_seq_len or halves & (halves - 1) or not halves:
             raise ValueError(

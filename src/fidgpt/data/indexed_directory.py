@@ -1,21 +1,22 @@
-"""Directories of arrays that an index.json describes: how they are checked and read."""
+"""Directories of arrays that an index.json describes: written once, checked and read."""
 
 import contextlib
 import functools
 import json
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fidgpt import files
 from fidgpt.data.errors import DataError, delete_command
-from fidgpt.files import sha256_of
 
 INDEX = "index.json"
+RECORD = "record.json"  # what an attempt that is resumed keeps
 FORMAT_VERSION = 1
 # Hashing runs at 0.5 to 2 GB/s, so that files below this are verified in a fraction of a second.
 VERIFIED_BELOW_BYTES = 256 * 1024 * 1024
@@ -36,6 +37,53 @@ class IndexedDirectory:
         self.path = path
         self._kind = kind
         self._source = source
+
+    @property
+    def exists(self) -> bool:
+        """Whether the directory was written; it may still be damaged."""
+        return (self.path / INDEX).is_file()
+
+    def write_once(
+        self,
+        write: Callable[[Path], dict[str, Any]],
+        *,
+        elsewhere: str,
+        key: str | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write the directory, whole or not at all, unless it exists or another process writes it.
+
+        Args:
+          write: writes the files into a draft of the directory, and returns the index.
+          elsewhere: how to choose another place, for messages.
+          key: keeps a draft that has a `RECORD` for the next attempt with the same key.
+          on_wait: called before waiting for another process.
+
+        Raises:
+          DataError: it cannot be written.
+        """
+        if self.exists:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with files.only_one(self.path, on_wait=on_wait) as locked:
+                if self.exists:
+                    return
+                if locked and key is not None:
+                    place = files.resumable_directory(self.path, key=key, record=RECORD)
+                else:  # without locks several processes may be at work
+                    place = files.atomic_path(self.path)
+                with place as draft:
+                    draft.mkdir(exist_ok=True)
+                    index = json.dumps({"version": FORMAT_VERSION, **write(draft)}, indent=1)
+                    files.write_whole(draft / INDEX, index + "\n")
+        except OSError as error:
+            if self.exists:  # by another process, on a file system without locks
+                return
+            raise DataError(
+                f"Cannot write the {self._kind} to {self.path}: {error.strerror or error}.\nFree "
+                f"some space there, make it writable, or choose another place with {elsewhere}."
+            ) from error
 
     def read_index(self) -> dict[str, Any]:
         """Return the index; raise DataError if it cannot be read or has another version."""
@@ -71,7 +119,7 @@ class IndexedDirectory:
     def check_hash(self, file: str, *, sha256: str) -> None:
         """Raise DataError unless a file has this SHA-256."""
         try:
-            found = sha256_of(self.path / file)
+            found = files.sha256_of(self.path / file)
         except OSError as error:
             raise self.damaged(f"{file} cannot be read ({error.strerror})") from error
         if found != sha256:

@@ -6,15 +6,15 @@ import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.order import check_positive
 from fidgpt.data.streams import BegunStage, Curve, IndexedStream
 from fidgpt.data.tokenizers import Tokenizer
+from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 
 __all__ = ["Mixture", "Stage", "annealed"]
@@ -171,7 +171,7 @@ class Mixture(IndexedStream):
         weights: Weights,
         stages: Sequence[Stage] = (),
     ) -> None:
-        check_positive(batch_size, name="batch_size")
+        require_size("batch_size", batch_size)
         self.streams = dict(sorted(streams.items()))  # a saved config may have another order
         self.batch_size = batch_size
         self.weights = weights
@@ -179,7 +179,8 @@ class Mixture(IndexedStream):
         _check_stages(self.stages, names=list(streams))
         self._start_of: Callable[[int], int] = lambda step: step * batch_size
         self._counts = [exact_counts(stage.weights) for stage in self.stages]
-        self._known: list[_StageOrder] = []
+        self._order = functools.cache(self._next_order)
+        self._is_prepared = False
 
     def shares(self, step: int) -> dict[str, Fraction]:
         """Return the exact share of each stream at a step."""
@@ -197,39 +198,38 @@ class Mixture(IndexedStream):
           DataError: a text is missing (before any is prepared), or the streams differ in tokenizer
             or sequence length.
         """
-        if self._known:
+        if self._is_prepared:
             return
         self.require_text()
         for stream in self.streams.values():
             stream.prepare(show_progress=show_progress)
-        _check_same_tokens({name: stream.tokenizer for name, stream in self.streams.items()})
-        _check_same_length(self.streams)
-        self._orders(0)
+        _check_alike(self.streams)
+        self._is_prepared = True
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sequences with these numbers, each from its stream."""
         sources, numbers = self.sources(indices)
-        found: list[tuple[NDArray[np.bool_], NDArray[np.int64]]] = []
+        rows = np.empty((len(indices), 0), dtype=np.int64)
         for source, stream in enumerate(self.streams.values()):
             chosen = sources == source
             if chosen.any():
-                found.append((chosen, stream.rows(numbers[chosen])))
-        rows = np.empty((len(indices), found[0][1].shape[1]), dtype=np.int64)
-        for chosen, read in found:
-            rows[chosen] = read
+                found = stream.rows(numbers[chosen])
+                if not rows.size:
+                    rows = np.empty((len(indices), found.shape[1]), dtype=np.int64)
+                rows[chosen] = found
         return rows
 
     def sources(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the index of the stream of each sequence, and the number of the sequence in it."""
-        if not self._known:
+        if not self._is_prepared:
             raise DataError("The mixture is not prepared yet: call prepare() first.")
         sources, numbers = np.empty_like(indices), np.empty_like(indices)
         stages = self._stage(indices)
-        orders = self._orders(int(stages.max(initial=0)))
         for stage in np.unique(stages).tolist():
+            order, before = self._order_of(stage)
             chosen = stages == stage
-            source, rank = orders[stage].order(indices[chosen] - self._begins[stage])
-            sources[chosen], numbers[chosen] = source, orders[stage].before[source] + rank
+            source, rank = order(indices[chosen] - self._begins[stage])
+            sources[chosen], numbers[chosen] = source, before[source] + rank
         return sources, numbers
 
     def curves(self, num_steps: int) -> list[Curve]:
@@ -250,8 +250,8 @@ class Mixture(IndexedStream):
         rows = zip(self.stages, self._begins.tolist(), self._counts, strict=True)
         met = [BegunStage(one.begin, at, counts) for one, at, counts in rows if at < count]
         if met:
-            last = self._orders(len(met) - 1)[len(met) - 1]
-            read = last.before + last.order.before(count - met[-1].sequence)
+            order, before = self._order_of(len(met) - 1)
+            read = before + order.before(count - met[-1].sequence)
             for stream, own in zip(self.streams.values(), read.tolist(), strict=True):
                 met += stream.stages_within(own)
         return met
@@ -277,24 +277,20 @@ class Mixture(IndexedStream):
         words = [f"{name} {stream.checksum}" for name, stream in self.streams.items()]
         return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
-    def _orders(self, stage: int) -> "list[_StageOrder]":
-        """Return the orders of all stages up to one, made when they are first needed."""
-        known = self._known  # prefetching threads may replace it meanwhile
-        if len(known) <= stage:
-            known = [*known]
-            while len(known) <= stage:
-                known.append(self._next_order(known))
-            self._known = known
-        return known
+    def _order_of(self, stage: int) -> tuple[Interleaving, NDArray[np.int64]]:
+        """Return a stage's order, and how many sequences of each stream come before the stage."""
+        for earlier in range(stage):  # in turn, as each is found from the one before it
+            self._order(earlier)
+        return self._order(stage)
 
-    def _next_order(self, known: "Sequence[_StageOrder]") -> "_StageOrder":
-        number, lengths = len(known), np.diff(self._begins).tolist()
+    def _next_order(self, stage: int) -> tuple[Interleaving, NDArray[np.int64]]:
+        lengths = np.diff(self._begins).tolist()
         before = np.zeros(len(self.streams), dtype=np.int64)
-        if known:
-            before = known[-1].before + known[-1].order.before(lengths[number - 1])
-        counts = [self._counts[number].get(name, 0) for name in self.streams]
-        length = lengths[number] if number < len(lengths) else None
-        return _StageOrder(Interleaving(counts, length=length), before)
+        if stage:
+            order, before = self._order(stage - 1)
+            before = before + order.before(lengths[stage - 1])
+        counts = [self._counts[stage].get(name, 0) for name in self.streams]
+        return Interleaving(counts, length=[*lengths, None][stage]), before
 
     @functools.cached_property
     def _begins(self) -> NDArray[np.int64]:
@@ -303,13 +299,6 @@ class Mixture(IndexedStream):
 
     def _stage(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._begins, indices, side="right") - 1
-
-
-class _StageOrder(NamedTuple):
-    """The order of a stage, and how many sequences of each stream come before it."""
-
-    order: Interleaving
-    before: NDArray[np.int64]
 
 
 def _check_stages(stages: Sequence[Stage], *, names: Sequence[str]) -> None:
@@ -325,30 +314,24 @@ def _check_stages(stages: Sequence[Stage], *, names: Sequence[str]) -> None:
         raise ValueError(f"The stages begin at steps {begins}: list them in order, each step once.")
 
 
-def _check_same_tokens(tokenizers: Mapping[str, Tokenizer]) -> None:
-    """Raise DataError unless all streams have the same tokens."""
-    (first, expected), *others = tokenizers.items()
-    for name, tokenizer in others:
-        same = tokenizer.end_of_text == expected.end_of_text
-        if not same or tokenizer.token_values() != expected.token_values():
+def _check_alike(streams: Mapping[str, IndexedStream]) -> None:
+    """Raise DataError unless all streams have the same tokens and sequences of the same length."""
+    first, *_ = streams
+    expected: tuple[Any, ...] = ()
+    for name, stream in streams.items():
+        tokens = stream.tokenizer.token_values(), stream.tokenizer.end_of_text
+        seq_len = stream.rows(np.zeros(1, dtype=np.int64)).shape[1] - 1
+        expected = expected or (tokens, seq_len)
+        if tokens != expected[0]:
             raise DataError(
                 f"The texts {first!r} and {name!r} of the mixture have different tokenizers: "
-                f"{expected.vocab_size} and {tokenizer.vocab_size} tokens that differ.\n"
+                f"{len(expected[0][0])} and {len(tokens[0])} tokens that differ.\n"
                 "Use one TokenizerFile(path) for all, or CorpusTokenizer(corpus) of the first."
             )
-
-
-def _check_same_length(streams: Mapping[str, IndexedStream]) -> None:
-    """Raise DataError unless all sequences have the same length."""
-    lengths = {
-        name: s.rows(np.zeros(1, dtype=np.int64)).shape[1] - 1 for name, s in streams.items()
-    }
-    (first, expected), *others = lengths.items()
-    for name, length in others:
-        if length != expected:
+        if seq_len != expected[1]:
             raise DataError(
-                f"The texts {first!r} and {name!r} of the mixture have sequences of {expected} and "
-                f"{length} tokens.\nSet the same seq_len for both."
+                f"The texts {first!r} and {name!r} of the mixture have sequences of {expected[1]} "
+                f"and {seq_len} tokens.\nSet the same seq_len for both."
             )
 
 
@@ -371,7 +354,7 @@ def annealed(
       DataError: `every` is below 1.
       ValueError: weights are negative, or all zero.
     """
-    check_positive(every, name="every")
+    require_size("every", every)
     first, last = _shares(begin), _shares(end)
     names = sorted({*first, *last})
     stages = []

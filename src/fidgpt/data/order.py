@@ -1,16 +1,9 @@
-"""The order of sequences: keyed permutations and windows."""
+"""The order of sequences: keyed permutations."""
 
 import hashlib
-from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
-from jaxtyping import Int64
 from numpy.typing import NDArray
-from torch import Tensor
-
-from fidgpt.data.errors import DataError
-from fidgpt.data.prepared import PreparedCorpus, Split
 
 _ROUNDS = 6
 # With halves of 1 and 2 bits, five sequences were visibly unevenly shuffled.
@@ -71,51 +64,3 @@ def _hash(values: NDArray[np.uint64], round_key: np.uint64, *, bits: int) -> NDA
     mixed ^= mixed >> _HALF
     mixed *= _MULTIPLY_SECOND
     return mixed >> np.uint64(64 - bits)
-
-
-@runtime_checkable
-class CorpusPart(Protocol):
-    """What a stream reads from: a `Corpus` or a `CorpusDirectory`."""
-
-    def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
-        """Prepare and open the corpus; later calls cost nothing."""
-        ...
-
-
-def require_prepared(corpus: PreparedCorpus | None) -> PreparedCorpus:
-    """Return the corpus that a stream opened; raise DataError if there is none yet."""
-    if corpus is None:
-        raise DataError("The stream is not prepared yet: call prepare() first.")
-    return corpus
-
-
-def check_positive(value: int, *, name: str) -> None:
-    """Raise DataError if a size is below 1."""
-    if value < 1:
-        raise DataError(f"{name}={value} must be at least 1.")
-
-
-def count_windows(split: Split, *, seq_len: int) -> int:
-    """Count the windows of `seq_len` + 1 tokens in a split; neighbors share one token."""
-    return max(0, (split.num_tokens - 1) // seq_len)
-
-
-def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
-    """Return the rows of a batch that a rank holds: equal, consecutive shares."""
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank} is not one of world_size={world_size} ranks.")
-    if size % world_size:
-        raise DataError(
-            f"batch_size={size} cannot be split evenly among world_size={world_size} ranks.\n"
-            f"Choose a multiple of {world_size}, for example batch_size="
-            f"{-(-size // world_size) * world_size}."
-        )
-    share = size // world_size
-    return range(rank * share, (rank + 1) * share)
-
-
-def read_windows(
-    split: Split, numbers: NDArray[np.int64], *, seq_len: int
-) -> Int64[Tensor, "rows window"]:
-    """Return the windows with these numbers, [len(numbers), seq_len + 1]."""
-    return torch.from_numpy(split.read(numbers * seq_len, length=seq_len + 1))

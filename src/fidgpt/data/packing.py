@@ -1,15 +1,12 @@
 """Packing of documents into sequences: concatenated, shuffled, or whole by best fit."""
 
 import bisect
-import contextlib
 import functools
 import hashlib
 import itertools
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +14,14 @@ from numpy.typing import NDArray
 from fidgpt.data.errors import DataError
 from fidgpt.data.indexed_directory import (
     FORMAT_VERSION,
-    INDEX,
     VERIFIED_BELOW_BYTES,
     ArrayFile,
     IndexedDirectory,
 )
-from fidgpt.data.order import count_windows, derive_key, permute
+from fidgpt.data.order import derive_key, permute
 from fidgpt.data.prepared import PreparedCorpus, Split
 from fidgpt.data.transforms import mask_loss
-from fidgpt.files import atomic_path, only_one, sha256_of, sync, write_whole
+from fidgpt.files import sha256_of, sync
 
 __all__ = ["Packing", "Sequences", "best_fit", "concatenate", "shuffle_and_concatenate"]
 
@@ -68,26 +64,25 @@ def concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences
     Neighbors share one token, so that every token but the first is a target once an epoch (except
     for a rest shorter than `seq_len`). Windows cross document boundaries.
     """
-    split = corpus.train
-    if not count_windows(split, seq_len=seq_len):
+    windows = Windows(corpus.train, seq_len=seq_len, checksum=corpus.checksum)
+    if not windows.num_sequences:
         raise DataError(
-            f"The corpus is shorter than one sequence: {split.num_tokens} training tokens, and "
-            f"seq_len={seq_len} needs {seq_len + 1}.\n"
-            "Give more text, or set a smaller seq_len."
+            f"The corpus is shorter than one sequence: {corpus.train.num_tokens} training tokens, "
+            f"and seq_len={seq_len} needs {seq_len + 1}.\nGive more text, or set a smaller seq_len."
         )
-    return _Windows(corpus, seq_len=seq_len)
+    return windows
 
 
-class _Windows:
-    """The windows of a split, the same in every epoch."""
+class Windows:
+    """The windows of a split, the same in every epoch; there may be none."""
 
-    def __init__(self, corpus: PreparedCorpus, *, seq_len: int) -> None:
-        self.num_sequences = count_windows(corpus.train, seq_len=seq_len)
-        self.checksum = corpus.checksum
-        self._split = corpus.train
+    def __init__(self, split: Split, *, seq_len: int, checksum: str = "") -> None:
+        self.num_sequences = max(0, (split.num_tokens - 1) // seq_len)
+        self.checksum = checksum
+        self._split = split
         self._seq_len = seq_len
 
-    def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
+    def read(self, numbers: NDArray[np.int64], *, epoch: int = 0) -> NDArray[np.int64]:
         return self._split.read(numbers * self._seq_len, length=self._seq_len + 1)
 
 
@@ -96,67 +91,8 @@ PIECES_AT_ONCE = 1 << 16
 _PIECE = np.dtype("<u8")
 
 
-class Pieces:
-    """Where the pieces of each length begin; a document longer than `capacity` is several.
-
-    Attributes:
-      counts: number of pieces of each length, [capacity + 1].
-      checksum: a hash of all of it, including the tokens.
-    """
-
-    def __init__(self, corpus: PreparedCorpus, directory: Path, *, capacity: int) -> None:
-        self._directory = IndexedDirectory(directory, kind="packing", source="corpus")
-        index = self._directory.read_index()
-        with self._directory.checking_index():
-            self.counts = np.array(index["counts"], dtype=np.int64)
-            words = f"{FORMAT_VERSION} {corpus.checksum} {capacity} {index['sha256']}"
-            if index["corpus"] != corpus.checksum or len(self.counts) != capacity + 1:
-                raise self._directory.damaged("it belongs to another corpus")
-            size = int(self.counts.sum()) * _PIECE.itemsize
-            self._directory.check_size(_PIECES, size=size)
-            if size < VERIFIED_BELOW_BYTES:
-                self._directory.check_hash(_PIECES, sha256=index["sha256"])
-        self.checksum = hashlib.sha256(words.encode()).hexdigest()
-        self._firsts = np.cumsum(self.counts) - self.counts
-        self._pieces = ArrayFile(directory / _PIECES, _PIECE)
-        self._num_tokens = corpus.train.num_tokens
-
-    def find(
-        self, lengths: NDArray[np.int64], ranks: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the offset of each piece, by length and rank, and whether it continues a document.
-
-        Raises:
-          DataError: the file was truncated or altered since it was opened, or cannot be read.
-        """
-        found = np.empty((len(lengths), 1), dtype=_PIECE)
-        for piece, position in zip(found, (self._firsts[lengths] + ranks).tolist(), strict=True):
-            self._pieces.read_into(piece, begin=position)
-        values = found[:, 0].astype(np.int64)
-        starts, continues = values >> 1, (values & 1).astype(bool)
-        if (starts + lengths > self._num_tokens).any() or (starts < 0).any():
-            raise self._directory.damaged(f"{_PIECES} was altered")
-        return starts, continues
-
-
-def prepare_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> Pieces:
-    """Open the pieces in `directory`, writing them first if missing, in constant memory.
-
-    Raises:
-      DataError: they cannot be written, or are damaged.
-    """
-    if not (directory / INDEX).is_file():
-        with _explaining_disk_errors(directory):
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            with only_one(directory, on_wait=lambda: None):
-                if not (directory / INDEX).is_file():
-                    with atomic_path(directory) as draft:
-                        draft.mkdir()
-                        _write_pieces(corpus, draft, capacity=capacity)
-    return Pieces(corpus, directory, capacity=capacity)
-
-
-def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> None:
+def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> dict[str, Any]:
+    """Write where the pieces of each length begin, in constant memory; return the index."""
     counts = np.zeros(capacity + 1, dtype=np.int64)
     for lengths, _ in _cut(corpus.train, capacity=capacity):
         counts += np.bincount(lengths, minlength=capacity + 1)
@@ -172,13 +108,7 @@ def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> 
                 file.write(some.astype(_PIECE).tobytes())
                 free[kind] += len(some)
     sync(path)
-    index = {
-        "version": FORMAT_VERSION,
-        "corpus": corpus.checksum,
-        "counts": counts.tolist(),
-        "sha256": sha256_of(path),
-    }
-    write_whole(directory / INDEX, json.dumps(index) + "\n")
+    return {"corpus": corpus.checksum, "counts": counts.tolist(), "sha256": sha256_of(path)}
 
 
 def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -204,22 +134,7 @@ def _pieces_of(
     return lengths[kept], values[kept]
 
 
-@contextlib.contextmanager
-def _explaining_disk_errors(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if (directory / INDEX).is_file():  # by another process, on a file system without locks
-            return
-        raise DataError(
-            f"Cannot write the packing to {directory}: {error.strerror or error}.\n"
-            "Free some space there, make it writable, or choose another place with "
-            "best_fit(cache_dir=...)."
-        ) from error
-
-
-@dataclass(frozen=True)
-class BinGroup:
+class BinGroup(NamedTuple):
     """Bins with equal contents.
 
     Attributes:
@@ -232,10 +147,6 @@ class BinGroup:
     lengths: tuple[int, ...] = ()
     times: tuple[int, ...] = ()
 
-    def with_piece(self, length: int, *, times: int, num_bins: int) -> "BinGroup":
-        """Return bins of the same contents and pieces of one more length."""
-        return BinGroup(num_bins, (*self.lengths, length), (*self.times, times))
-
 
 def pack(counts: NDArray[np.int64]) -> list[BinGroup]:
     """Pack `counts[length]` pieces of each length into bins of capacity `len(counts) - 1`.
@@ -243,63 +154,39 @@ def pack(counts: NDArray[np.int64]) -> list[BinGroup]:
     Best-fit decreasing: longest first, each piece goes into the fullest bin with room for it (Ding
     et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830). Bins with equal
     contents are counted, so that time and memory depend on the capacity, not on the number of
-    pieces.
+    pieces. The fullest bins come first.
     """
-    bins = _OpenBins(len(counts) - 1)
-    for length in range(len(counts) - 1, 0, -1):
-        left = int(counts[length])
-        while left:
-            left = bins.fill(length, left)
-    return bins.groups()
+    capacity = len(counts) - 1
+    rooms: list[int] = []  # left in a bin, in increasing order
+    groups: dict[int, list[BinGroup]] = {}
 
+    def put(group: BinGroup, room: int) -> None:
+        if group.num_bins:
+            if room not in groups:
+                bisect.insort(rooms, room)
+            groups.setdefault(room, []).append(group)
 
-class _OpenBins:
-    """Groups of bins by the room left in each."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._rooms: list[int] = []
-        self._groups: dict[int, list[BinGroup]] = {}
-
-    def fill(self, length: int, count: int) -> int:
-        """Put pieces into the group with the least room for them; return how many are left over.
-
-        A bin that took a piece is the fullest one, and takes more pieces while it has room.
-        """
-        room, group = self._tightest(length, count)
-        each = room // length
-        full = min(group.num_bins, count // each)
-        count -= full * each
-        self._put(group.with_piece(length, times=each, num_bins=full), room - each * length)
-        spare = group.num_bins - full
-        if spare and count:
-            self._put(group.with_piece(length, times=count, num_bins=1), room - count * length)
-            spare, count = spare - 1, 0
-        if group.lengths:
-            self._put(BinGroup(spare, group.lengths, group.times), room)
-        return count
-
-    def groups(self) -> list[BinGroup]:
-        """Return all groups, the fullest first."""
-        return [group for room in self._rooms for group in self._groups[room]]
-
-    def _tightest(self, length: int, count: int) -> tuple[int, BinGroup]:
-        at = bisect.bisect_left(self._rooms, length)
-        if at == len(self._rooms):
-            return self._capacity, BinGroup(num_bins=count)
-        room = self._rooms[at]
-        group = self._groups[room].pop()
-        if not self._groups[room]:
-            del self._groups[room], self._rooms[at]
-        return room, group
-
-    def _put(self, group: BinGroup, room: int) -> None:
-        if not group.num_bins:
-            return
-        if room not in self._groups:
-            bisect.insort(self._rooms, room)
-            self._groups[room] = []
-        self._groups[room].append(group)
+    for length in range(capacity, 0, -1):
+        count = int(counts[length])
+        while count:
+            at = bisect.bisect_left(rooms, length)
+            room, group = capacity, BinGroup(count)
+            if at < len(rooms):
+                room = rooms[at]
+                group = groups[room].pop()
+                if not groups[room]:
+                    del groups[room], rooms[at]
+            # A bin that took a piece is the fullest one, and takes more pieces while it has room.
+            each = room // length
+            full = min(group.num_bins, count // each)
+            some = count - full * each if full < group.num_bins else 0
+            for times, bins in ((each, full), (some, min(some, 1))):
+                filled = BinGroup(bins, (*group.lengths, length), (*group.times, times))
+                put(filled, room - times * length)
+            if group.lengths:
+                put(group._replace(num_bins=group.num_bins - full - min(some, 1)), room)
+            count -= full * each + some
+    return [group for room in rooms for group in groups[room]]
 
 
 def best_fit(
@@ -331,21 +218,39 @@ def best_fit(
         directory = Path(cache_dir).expanduser() / corpus.checksum[:32] / name
     if not corpus.train.num_documents:
         raise DataError("The corpus has no documents to train on.\nGive more text.")
-    pieces = prepare_pieces(corpus, directory, capacity=seq_len)
-    return _Bins(corpus, pieces, seq_len=seq_len, seed=seed)
+    files = IndexedDirectory(directory, kind="packing", source="corpus")
+    files.write_once(
+        lambda draft: _write_pieces(corpus, draft, capacity=seq_len),
+        elsewhere="best_fit(cache_dir=...)",
+    )
+    return _Bins(corpus, files, seq_len=seq_len, seed=seed)
 
 
 class _Bins:
     """Sequences that are bins of pieces; those of a group have pieces of the same lengths."""
 
-    def __init__(self, corpus: PreparedCorpus, pieces: Pieces, *, seq_len: int, seed: int) -> None:
-        self.checksum = pieces.checksum
+    def __init__(
+        self, corpus: PreparedCorpus, files: IndexedDirectory, *, seq_len: int, seed: int
+    ) -> None:
+        index = files.read_index()
+        with files.checking_index():
+            self._counts = np.array(index["counts"], dtype=np.int64)  # of pieces of each length
+            words = f"{FORMAT_VERSION} {corpus.checksum} {seq_len} {index['sha256']}"
+            if index["corpus"] != corpus.checksum or len(self._counts) != seq_len + 1:
+                raise files.damaged("it belongs to another corpus")
+            size = int(self._counts.sum()) * _PIECE.itemsize
+            files.check_size(_PIECES, size=size)
+            if size < VERIFIED_BELOW_BYTES:
+                files.check_hash(_PIECES, sha256=index["sha256"])
+        self.checksum = hashlib.sha256(words.encode()).hexdigest()
+        self._files = files
+        self._pieces = ArrayFile(files.path / _PIECES, _PIECE)
+        self._first_pieces = np.cumsum(self._counts) - self._counts
         self._split = corpus.train
-        self._pieces = pieces
         self._seq_len = seq_len
         self._seed = seed
         self._end_of_text = corpus.tokenizer.end_of_text
-        self._groups = pack(pieces.counts)
+        self._groups = pack(self._counts)
         self._first_bins = np.cumsum([0, *(group.num_bins for group in self._groups)])
         self._first_ranks = _first_ranks(self._groups, capacity=seq_len)
         self.num_sequences = int(self._first_bins[-1])
@@ -353,32 +258,37 @@ class _Bins:
     def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
         shape = (len(numbers), self._seq_len + 1)
         rows = mask_loss(np.full(shape, self._end_of_text, dtype=np.int64))
+        rows[:, 0] = self._end_of_text
         groups = np.searchsorted(self._first_bins, numbers, side="right") - 1
-        for row, number, group in zip(rows, numbers.tolist(), groups.tolist(), strict=True):
-            row[0] = self._end_of_text
-            self._fill(row[1:], group, number - int(self._first_bins[group]), epoch=epoch)
+        within = numbers - self._first_bins[groups]
+        for row, group, number in zip(rows, groups.tolist(), within.tolist(), strict=True):
+            filled = 1
+            for start, length, continues in self._contents(group, number, epoch=epoch):
+                piece = row[filled : filled + length]
+                piece[:] = self._split.read(np.array([start]), length=length)[0]
+                if continues:
+                    piece[:1] = mask_loss(piece[:1])
+                filled += length
         return rows
 
-    def _fill(self, row: NDArray[np.int64], group: int, within: int, *, epoch: int) -> None:
-        """Write the pieces of bin `within` of a group."""
-        filled = 0
-        for start, length, continues in self._contents(group, within, epoch=epoch):
-            piece = row[filled : filled + length]
-            piece[:] = self._split.read(np.array([start]), length=length)[0]
-            if continues:
-                piece[:1] = mask_loss(piece[:1])
-            filled += length
-
     def _contents(self, group: int, within: int, *, epoch: int) -> list[tuple[int, int, bool]]:
-        """Return offset and length of each piece of a bin, and whether it continues a document."""
+        """Return offset and length of each piece of a bin, and whether it continues a document.
+
+        Raises:
+          DataError: the file was truncated or altered since it was opened, or cannot be read.
+        """
         kinds = self._groups[group]
         times = np.array(kinds.times)
         lengths = np.repeat(kinds.lengths, times)
         copies = np.arange(len(lengths)) - np.repeat(np.cumsum(times) - times, times)
         ranks = np.repeat(self._first_ranks[group] + within * times, times) + copies
         shifts = _rotations(self._seed, epoch, self._seq_len + 1)[lengths]
-        ranks = (ranks + shifts) % self._pieces.counts[lengths]
-        starts, continues = self._pieces.find(lengths, ranks)
+        places = self._first_pieces[lengths] + (ranks + shifts) % self._counts[lengths]
+        found = [self._pieces.read(place, place + 1)[0] for place in places.tolist()]
+        values = np.array(found, dtype=_PIECE).astype(np.int64)
+        starts, continues = values >> 1, (values & 1).astype(bool)
+        if (starts + lengths > self._split.num_tokens).any() or (starts < 0).any():
+            raise self._files.damaged(f"{_PIECES} was altered")
         order = np.argsort(_mixed(starts, salt=int(shifts[0])), kind="stable")
         pieces = (starts[order].tolist(), lengths[order].tolist(), continues[order].tolist())
         return list(zip(*pieces, strict=True))
@@ -447,22 +357,19 @@ class _Shuffled:
 
     def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
         rows = np.empty((len(numbers), self._seq_len + 1), dtype=np.int64)
-        for row, number in zip(rows, numbers.tolist(), strict=True):
-            self._fill(row, number * self._seq_len, epoch=epoch)
-        return rows
-
-    def _fill(self, row: NDArray[np.int64], start: int, *, epoch: int) -> None:
-        """Write the tokens from offset `start` of an epoch on."""
         stops = self._stops(epoch)
-        first, last = np.searchsorted(stops, [start, start + len(row) - 1], side="right").tolist()
-        filled = 0
-        documents = self._documents(first, last + 1, epoch=epoch)
-        for position, document in enumerate(documents.tolist(), start=first):
-            stop = int(self._bounds[document + 1])
-            begin = stop - (int(stops[position]) - start - filled)
-            length = min(stop - begin, len(row) - filled)
-            row[filled : filled + length] = self._split.read(np.array([begin]), length=length)[0]
-            filled += length
+        for row, start in zip(rows, (numbers * self._seq_len).tolist(), strict=True):
+            ends = [start, start + len(row) - 1]
+            first, last = np.searchsorted(stops, ends, side="right").tolist()
+            filled = 0
+            documents = self._documents(first, last + 1, epoch=epoch)
+            for position, document in enumerate(documents.tolist(), start=first):
+                stop = int(self._bounds[document + 1])
+                begin = stop - (int(stops[position]) - start - filled)
+                length = min(stop - begin, len(row) - filled)
+                row[filled : filled + length] = self._split.read(np.array([begin]), length=length)
+                filled += length
+        return rows
 
     def _documents(self, begin: int, stop: int, *, epoch: int) -> NDArray[np.int64]:
         """Return the documents at these positions of the order of an epoch."""

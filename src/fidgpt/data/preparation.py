@@ -1,364 +1,369 @@
-"""Preparation of a corpus: from documents to shards of token ids, resumable by shard."""
+"""Corpora: text with a tokenizer, written as shards of token ids when they are first used."""
 
 import contextlib
 import dataclasses
-import errno
-import functools
+import datetime
 import hashlib
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fidgpt.data.encoders import Encode, encode_all, encoding_processes
 from fidgpt.data.errors import DataError, delete_command
-from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX
-from fidgpt.data.prepared import TOKENIZER, PreparedCorpus, is_prepared
-from fidgpt.data.shards import SplitWriter, Survey, survey, token_dtype
+from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
+from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
 from fidgpt.data.sources import Source
 from fidgpt.data.tokenizers import ByteLevelTokenizer, Tokenizer, TokenizerSpec, load_tokenizer
-from fidgpt.files import atomic_path, only_one, resumable_directory, sync, write_whole
+from fidgpt.files import cache_directory, sha256_of, write_whole
+from fidgpt.ranges import require_size
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-__all__ = ["prepare_corpus"]
+__all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
 
 
 DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024
 # Text from which on processes are worth their start, of about a tenth of a second.
 PROCESSES_FROM_BYTES = 4 * 1024 * 1024
-# What a preparation that is resumed keeps; removed when it is done.
-RECORD = "record.json"
-_RECORD_VERSION = 2
-_SPLITS = ("train", "validation")
 _SECONDS_BETWEEN_LINES = 10.0
+_HASH_RANGE = 1 << 64
 
 
-def check_options(
-    *, validation_fraction: float, shard_tokens: int, num_workers: int | None
-) -> None:
-    """Raise DataError if an option of the preparation is out of range."""
-    if not 0 <= validation_fraction <= 1:
-        raise DataError(f"{validation_fraction=} must be from 0 to 1.")
-    if shard_tokens < 1:
-        raise DataError(f"{shard_tokens=} must be at least 1.")
-    if num_workers is not None and num_workers < 1:
-        raise DataError(f"{num_workers=} must be at least 1.")
+class Corpus:
+    """Text and a tokenizer; the training stream and the held-out stream share one corpus.
 
-
-def preparation_key(
-    source: Source, *, tokenizer: TokenizerSpec, validation_fraction: float, shard_tokens: int
-) -> str:
-    """Return a hash of all that decides what a prepared corpus holds."""
-    parts = [FORMAT_VERSION, source.identity(), tokenizer.identity()]
-    parts += [validation_fraction, shard_tokens]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def prepare_corpus(
-    source: Source,
-    *,
-    tokenizer: TokenizerSpec,
-    directory: str | Path,
-    validation_fraction: float = DEFAULT_VALIDATION_FRACTION,
-    shard_tokens: int = DEFAULT_SHARD_TOKENS,
-    num_workers: int | None = None,
-    show_progress: bool = True,
-    key: str | None = None,
-) -> PreparedCorpus:
-    """Open the corpus in `directory`, writing it first if it is missing.
-
-    Memory does not grow with the text. Several processes may call this at once: one works, the
-    others wait. If it is stopped, even killed, the finished shards are kept beside `directory`, and
-    the same call continues after them.
+    It is prepared in a directory named by a hash of the source, the tokenizer and the options, so
+    that nothing is prepared twice and nothing stale is read.
 
     Args:
       source: the documents.
       tokenizer: how to make the tokenizer.
-      directory: where to write.
       validation_fraction: share of the documents that is held out, chosen by a hash of their text.
+      cache_dir: where prepared corpora are kept; None means the user's cache.
       shard_tokens: tokens of a shard.
-      num_workers: processes; one for each core by default. The output does not depend on it.
-      show_progress: whether to report progress on stderr.
-      key: the `preparation_key` of these arguments, if it is known already.
+      num_workers: processes that tokenize; None means one for each core. The output does not depend
+        on it.
 
     Raises:
-      DataError: the text or the tokenizer is wrong, or the directory cannot be written, is damaged
-        or holds something else.
+      ValueError: an option is out of range.
     """
-    check_options(
-        validation_fraction=validation_fraction, shard_tokens=shard_tokens, num_workers=num_workers
-    )
-    directory = Path(directory).expanduser()
-    if key is None:
-        key = preparation_key(
-            source,
-            tokenizer=tokenizer,
-            validation_fraction=validation_fraction,
-            shard_tokens=shard_tokens,
-        )
-    if not is_prepared(directory):
-        preparation = _Preparation(
-            source,
-            spec=tokenizer,
-            validation_fraction=validation_fraction,
-            shard_tokens=shard_tokens,
-            num_workers=num_workers or len(os.sched_getaffinity(0)),
-            key=key,
-            progress=PreparationProgress(show=show_progress),
-        )
-        with _explaining_disk_errors(directory):
-            preparation.make(directory)
-    corpus = PreparedCorpus(directory)
-    if corpus.key != key:
-        raise DataError(
-            f"{directory} holds a corpus that was prepared from another source, tokenizer or "
-            f"split.\nName another directory, or delete this one: {delete_command(directory)}"
-        )
-    return corpus
 
+    def __init__(
+        self,
+        source: Source,
+        *,
+        tokenizer: TokenizerSpec,
+        validation_fraction: float = DEFAULT_VALIDATION_FRACTION,
+        cache_dir: str | Path | None = None,
+        shard_tokens: int = DEFAULT_SHARD_TOKENS,
+        num_workers: int | None = None,
+    ) -> None:
+        if not 0 <= validation_fraction <= 1:
+            raise ValueError(f"{validation_fraction=} must be from 0 to 1.")
+        require_size("shard_tokens", shard_tokens)
+        require_size("num_workers", num_workers)
+        self.source = source
+        self.tokenizer = tokenizer
+        self.validation_fraction = validation_fraction
+        self.cache_dir = cache_dir
+        self.shard_tokens = shard_tokens
+        self.num_workers = num_workers
+        self._prepared: PreparedCorpus | None = None
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """What is known before the first document is tokenized."""
+    def require_source(self) -> None:
+        """Raise DataError if the source is missing; reads no contents."""
+        if self._prepared is None:
+            self.source.identity()
 
-    survey: Survey
-    tokenizer: Tokenizer
-    tokenizer_files: dict[str, str]
+    def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
+        """Open the prepared corpus, writing it to the cache first if it is missing.
 
+        Later calls return the same object; raises as `prepare_in`.
+        """
+        if self._prepared is None:
+            root = cache_directory() if self.cache_dir is None else Path(self.cache_dir)
+            key = self._key()
+            self._prepared = self._open(root / "corpora" / key, key, show_progress)
+        return self._prepared
 
-@dataclasses.dataclass(frozen=True)
-class _Preparation:
-    """The work of `prepare_corpus`."""
+    def prepare_in(self, directory: str | Path, *, show_progress: bool = True) -> PreparedCorpus:
+        """Open the corpus in `directory`, writing it first if it is missing.
 
-    source: Source
-    _: dataclasses.KW_ONLY
-    spec: TokenizerSpec
-    validation_fraction: float
-    shard_tokens: int
-    num_workers: int
-    key: str
-    progress: "PreparationProgress"
+        Memory does not grow with the text. Several processes may call this at once: one works, the
+        others wait. If it is stopped, even killed, the finished shards are kept beside `directory`,
+        and the same call continues after them.
 
-    def make(self, directory: Path) -> None:
-        """Write `directory` whole, unless another process does so first."""
-        foreign = directory.exists() and not is_prepared(directory)
+        Raises:
+          DataError: the text or the tokenizer is wrong, or the directory cannot be written, is
+            damaged or holds something else.
+        """
+        return self._open(Path(directory).expanduser(), self._key(), show_progress)
+
+    def _key(self) -> str:
+        """Return a hash of all that decides what the prepared corpus holds."""
+        parts = [FORMAT_VERSION, self.source.identity(), self.tokenizer.identity()]
+        parts += [self.validation_fraction, self.shard_tokens]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def _open(self, directory: Path, key: str, show_progress: bool) -> PreparedCorpus:
+        files = corpus_files(directory)
+        foreign = directory.exists() and not files.exists
         if foreign and (not directory.is_dir() or any(directory.iterdir())):
             raise DataError(
                 f"{directory} exists and is not a prepared corpus, so nothing is written there.\n"
                 "Name a directory that does not exist yet; a prepared corpus that lost its "
                 f"{INDEX} may be deleted."
             )
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        wait = f"Waiting for another process that prepares {directory}"
-        with only_one(directory, on_wait=lambda: self.progress.print(wait)) as locked:
-            if is_prepared(directory):
-                return
-            if locked:
-                place = resumable_directory(directory, key=self.key, record=RECORD)
-            else:  # the file system has no locks: several processes may be at work
-                place = atomic_path(directory)
-            with place as draft, self.progress:
-                draft.mkdir(exist_ok=True)
-                self._write(draft)
-
-    def _write(self, directory: Path) -> None:
-        """Write the files of the corpus, continuing from the record if there is one."""
-        plan, splits = self._resume(directory) or (self._plan(directory), {})
-        self.progress.phase("Tokenizing", total=plan.survey.num_bytes)
-        with contextlib.ExitStack() as stack:
-            writers = [
-                stack.enter_context(
-                    SplitWriter(
-                        directory,
-                        split=split,
-                        dtype=token_dtype(plan.tokenizer.vocab_size),
-                        end_of_text=plan.tokenizer.end_of_text,
-                        shard_tokens=self.shard_tokens,
-                        record=splits.get(split),
-                    )
-                )
-                for split in _SPLITS
-            ]
-            self._tokenize(directory, plan, writers)
-        num_bytes = sum(writer.num_bytes for writer in writers)
-        if num_bytes != plan.survey.num_bytes:
-            (directory / RECORD).unlink(missing_ok=True)
+        progress = PreparationProgress(show=show_progress)
+        files.write_once(
+            lambda draft: {"key": key, **_Preparation(self, draft, progress).write()},
+            elsewhere="cache_dir=..., --out, or the environment variable FIDGPT_CACHE",
+            key=key,
+            on_wait=lambda: progress.print(f"Waiting for another process that makes {directory}"),
+        )
+        prepared = PreparedCorpus(directory)
+        if prepared.key != key:
             raise DataError(
-                f"The text changed while it was read: {plan.survey.num_bytes} bytes at first, "
+                f"{directory} holds a corpus that was prepared from another source, tokenizer or "
+                f"split.\nName another directory, or delete this one: {delete_command(directory)}"
+            )
+        return prepared
+
+
+class CorpusDirectory:
+    """A corpus that was prepared before, perhaps on another machine, without its source."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path
+        self._prepared: PreparedCorpus | None = None
+
+    def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
+        """Open the directory; raise DataError if it is damaged."""
+        if self._prepared is None:
+            self._prepared = PreparedCorpus(Path(self.path).expanduser())
+        return self._prepared
+
+
+class CorpusTokenizer:
+    """The tokenizer of a corpus."""
+
+    sample_bytes = 0
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+
+    def identity(self) -> str:
+        """Return the key of the corpus, after preparing it."""
+        return f"of corpus {self.corpus.prepare().key}"
+
+    def end_of_text_id(self) -> int:
+        """Return that of the corpus's tokenizer."""
+        return self.corpus.tokenizer.end_of_text_id()
+
+    def build(self, sample: Sequence[str]) -> Tokenizer:
+        """Prepare the corpus and return its tokenizer."""
+        return self.corpus.prepare().tokenizer
+
+
+class _Preparation:
+    """Writes a corpus to a directory, continuing from the record of an earlier attempt."""
+
+    def __init__(self, corpus: Corpus, directory: Path, progress: "PreparationProgress") -> None:
+        self._corpus = corpus
+        self._directory = directory
+        self._progress = progress
+        self._num_workers = corpus.num_workers or len(os.sched_getaffinity(0))
+
+    def write(self) -> dict[str, Any]:
+        """Write all files but the index, and return that."""
+        surveyed, records = self._resume() or (self._begin(), {})
+        tokenizer = load_tokenizer(self._directory / TOKENIZER)
+        dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+        writers = [
+            SplitWriter(
+                self._directory,
+                split=split,
+                dtype=dtype,
+                end_of_text=tokenizer.end_of_text,
+                shard_tokens=self._corpus.shard_tokens,
+                record=records.get(split),
+            )
+            for split in SPLITS
+        ]
+        with contextlib.ExitStack() as stack:
+            for writer in writers:
+                stack.callback(writer.close)
+            self._tokenize(surveyed, tokenizer, writers)
+            for writer in writers:
+                writer.finish_shard()
+        num_bytes = sum(writer.num_bytes for writer in writers)
+        if num_bytes != surveyed.num_bytes:
+            (self._directory / RECORD).unlink(missing_ok=True)
+            raise DataError(
+                f"The text changed while it was read: {surveyed.num_bytes} bytes at first, "
                 f"{num_bytes} later.\nStart again when nothing writes to it."
             )
-        index = {
-            "version": FORMAT_VERSION,
-            "key": self.key,
-            "dtype": token_dtype(plan.tokenizer.vocab_size),
-            "vocab_size": plan.tokenizer.vocab_size,
-            "tokenizer_files": plan.tokenizer_files,
-            "splits": {n: w.summary() for n, w in zip(_SPLITS, writers, strict=True)},
+        files = sorted(self._directory.glob("tokenizer*.json"))
+        return {
+            "dtype": dtype,
+            "vocab_size": tokenizer.vocab_size,
+            "tokenizer_files": {path.name: sha256_of(path) for path in files},
+            "splits": {n: w.summary() for n, w in zip(SPLITS, writers, strict=True)},
         }
-        write_whole(directory / INDEX, json.dumps(index, indent=1) + "\n")
 
-    def _plan(self, directory: Path) -> _Plan:
-        """Survey the text and build the tokenizer."""
-        for path in directory.iterdir():
+    def _begin(self) -> "Survey":
+        """Survey the text and write the tokenizer."""
+        for path in self._directory.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.progress.phase("Reading the text")
+        self._progress.phase("Reading the text")
         surveyed = survey(
-            self.source.documents(),
-            validation_fraction=self.validation_fraction,
-            sample_bytes=self.spec.sample_bytes,
-            on_document=self.progress.advance,
+            self._corpus.source.documents(),
+            validation_fraction=self._corpus.validation_fraction,
+            sample_bytes=self._corpus.tokenizer.sample_bytes,
+            on_document=self._progress.advance,
         )
-        self.progress.phase("Building the tokenizer")
-        tokenizer = self.spec.build(surveyed.sample)
-        tokenizer.save(directory / TOKENIZER)
-        files = {}
-        for path in sorted(directory.iterdir()):
-            sync(path)  # before a record or an index refers to it
-            files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        return _Plan(dataclasses.replace(surveyed, sample=[]), tokenizer, files)
+        self._progress.phase("Building the tokenizer")
+        self._corpus.tokenizer.build(surveyed.sample).save(self._directory / TOKENIZER)
+        return dataclasses.replace(surveyed, sample=[])
 
-    def _resume(self, directory: Path) -> tuple[_Plan, dict[str, Any]] | None:
-        """Read the record of an earlier attempt; None if there is none of this version."""
+    def _resume(self) -> "tuple[Survey, dict[str, Any]] | None":
+        """Read the record of an earlier attempt; None if there is none that can be read."""
         try:
-            record: Any = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-            if record["version"] != _RECORD_VERSION:
-                return None
-            tokenizer = load_tokenizer(directory / TOKENIZER)
-            plan = _Plan(Survey(**record["survey"]), tokenizer, record["tokenizer_files"])
+            record: Any = json.loads((self._directory / RECORD).read_text(encoding="utf-8"))
+            return Survey(**record["survey"]), record["splits"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return plan, record["splits"]
 
-    def _record(self, directory: Path, plan: _Plan, writers: Sequence[SplitWriter]) -> None:
-        record = {
-            "version": _RECORD_VERSION,
-            "survey": dataclasses.asdict(plan.survey),
-            "tokenizer_files": plan.tokenizer_files,
-            "splits": {n: w.record() for n, w in zip(_SPLITS, writers, strict=True)},
-        }
-        write_whole(directory / RECORD, json.dumps(record))
-
-    def _tokenize(self, directory: Path, plan: _Plan, writers: Sequence[SplitWriter]) -> None:
+    def _tokenize(
+        self, surveyed: "Survey", tokenizer: Tokenizer, writers: Sequence[SplitWriter]
+    ) -> None:
         """Write the documents that no finished shard holds, with a record after each shard."""
         finished = [writer.num_finished_documents for writer in writers]
         done = sum(writer.num_bytes for writer in writers)
-        self.progress.advance(done)
+        self._progress.phase("Tokenizing", total=surveyed.num_bytes, done=done)
 
         def documents() -> Iterator[str]:
-            for text in self.source.documents():
-                split = any(finished) and plan.survey.is_held_out(text.encode())
+            for text in self._corpus.source.documents():
+                split = any(finished) and surveyed.is_held_out(text.encode())
                 if finished[split]:
                     finished[split] -= 1
                 else:
                     yield text
 
-        rest = plan.survey.num_bytes - done
-        with self._encoder(directory, plan.tokenizer, num_bytes=rest) as encode:
-            for data, tokens in encode_all(documents(), encode, num_workers=self.num_workers):
-                writer = writers[plan.survey.is_held_out(data)]
+        with self._encoder(tokenizer, num_bytes=surveyed.num_bytes - done) as encode:
+            for data, tokens in encode_all(documents(), encode, num_workers=self._num_workers):
+                writer = writers[surveyed.is_held_out(data)]
                 if writer.add(tokens, num_bytes=len(data)):
-                    self._record(directory, plan, writers)
-                self.progress.advance(len(data))
+                    records = {n: w.record() for n, w in zip(SPLITS, writers, strict=True)}
+                    record = {"survey": dataclasses.asdict(surveyed), "splits": records}
+                    write_whole(self._directory / RECORD, json.dumps(record))
+                self._progress.advance(len(data))
 
     @contextlib.contextmanager
-    def _encoder(
-        self, directory: Path, tokenizer: Tokenizer, *, num_bytes: int
-    ) -> Iterator[Encode]:
+    def _encoder(self, tokenizer: Tokenizer, *, num_bytes: int) -> Iterator[Encode]:
         if num_bytes < PROCESSES_FROM_BYTES or not isinstance(tokenizer, ByteLevelTokenizer):
             yield tokenizer.encode_batch
             return
-        path = directory / TOKENIZER
-        with encoding_processes(path, num_processes=self.num_workers) as encode:
+        path = self._directory / TOKENIZER
+        with encoding_processes(path, num_processes=self._num_workers) as encode:
             yield encode
 
 
-class PreparationProgress:
-    """Phases of work measured in bytes of text, shown on stderr.
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """What one reading of a corpus finds out.
 
-    As a context manager it shows a bar while the block runs. If stderr is not a terminal it prints
-    a line when a phase starts and one every ten seconds.
+    Attributes:
+      num_bytes: number of bytes of text.
+      held_out_below: a document is held out if its hash is below this.
+      sample: training documents to train the tokenizer on.
     """
 
+    num_bytes: int
+    held_out_below: int
+    sample: list[str]
+
+    def is_held_out(self, data: bytes) -> bool:
+        """Return whether the document with these bytes is in the validation split."""
+        return _hash(data) < self.held_out_below
+
+
+def survey(
+    documents: Iterable[str],
+    *,
+    validation_fraction: float,
+    sample_bytes: int,
+    on_document: Callable[[int], None],
+) -> Survey:
+    """Read every document once.
+
+    The sample is the documents with the largest hashes, up to `sample_bytes` bytes, and so is
+    independent of the order. Of at least two different documents at least one is held out, and one
+    is not, unless `validation_fraction` is 0 or 1.
+    """
+    num_bytes = sampled_bytes = 0
+    smallest, largest = _HASH_RANGE, -1
+    lowest = 0 if sample_bytes else _HASH_RANGE
+    sample: list[tuple[int, int, str]] = []
+    for text in documents:
+        data = text.encode()
+        value, size = _hash(data), len(data)
+        num_bytes += size
+        smallest, largest = min(smallest, value), max(largest, value)
+        if value >= lowest:
+            sample.append((value, size, text))
+            sampled_bytes += size
+        while sampled_bytes > sample_bytes and len(sample) > 1:
+            lowest += (_HASH_RANGE - lowest) // 8
+            sample = [item for item in sample if item[0] >= lowest]
+            sampled_bytes = sum(size for _, size, _ in sample)
+        on_document(size)
+    if largest < 0:
+        raise DataError("The corpus holds no text at all.\nCheck the path of the source.")
+    below = int(validation_fraction * _HASH_RANGE)
+    if 0 < below < _HASH_RANGE:
+        below = min(max(below, smallest + 1), largest) if smallest < largest else 0
+    # If all is held out, the tokenizer is trained on it too.
+    least = 0 if below == _HASH_RANGE else below
+    return Survey(num_bytes, below, [text for value, _, text in sorted(sample) if value >= least])
+
+
+def _hash(data: bytes) -> int:
+    """Return a 64-bit hash of a document's bytes."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")
+
+
+class PreparationProgress:
+    """Phases of work measured in bytes of text: lines on stderr, one every ten seconds."""
+
     def __init__(self, *, show: bool) -> None:
-        from rich.console import Console  # late: most imports of this module prepare nothing
+        self._show = show
 
-        self._console = Console(file=sys.stderr, quiet=not show, soft_wrap=True)
-        self._has_bar = self._console.is_terminal and show
-        self._task: TaskID | None = None
-        self._line_due = 0.0
-
-    def __enter__(self) -> "PreparationProgress":
-        if self._has_bar:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._has_bar:
-            self._bar.stop()
-
-    def phase(self, name: str, *, total: int | None = None) -> None:
+    def phase(self, name: str, *, total: int = 0, done: int = 0) -> None:
         """Begin a phase; `total` is its number of bytes, if that is known."""
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(name, total=total)
-        if not self._has_bar:
-            self.print(f"{name} ...")
-            self._line_due = time.monotonic() + _SECONDS_BETWEEN_LINES
+        self.print(f"{name} ...")
+        self._name, self._total, self._done, self._first = name, total, done, done
+        self._began = self._printed = time.monotonic()
 
     def advance(self, num_bytes: int) -> None:
         """Report that this many more bytes are done."""
-        assert self._task is not None
-        self._bar.advance(self._task, num_bytes)
-        if not self._has_bar and time.monotonic() > self._line_due:
-            (task,) = self._bar.tasks
-            total = "" if task.total is None else f" of {task.total / 1e6:.1f}"
-            self.print(f"{task.description}: {task.completed / 1e6:.1f}{total} MB")
-            self._line_due = time.monotonic() + _SECONDS_BETWEEN_LINES
+        self._done += num_bytes
+        now = time.monotonic()
+        if now < self._printed + _SECONDS_BETWEEN_LINES:
+            return
+        self._printed = now
+        line = f"{self._name}: {self._done / 1e6:.1f} MB"
+        if self._total:
+            pace = (now - self._began) / max(1, self._done - self._first)
+            left = datetime.timedelta(seconds=round(pace * (self._total - self._done)))
+            line += f" of {self._total / 1e6:.1f} MB, {left} left"
+        self.print(line)
 
     def print(self, line: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(line, markup=False, highlight=False)
-
-    @functools.cached_property
-    def _bar(self) -> "Progress":
-        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-        return Progress(
-            "{task.description}",
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-        )
-
-
-@contextlib.contextmanager
-def _explaining_disk_errors(directory: Path) -> Iterator[None]:
-    """Turn OSError into DataError; sources explain their own, so these come from writing."""
-    try:
-        yield
-    except OSError as error:
-        if is_prepared(directory):  # by another process, on a file system without locks
-            return
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason, remedy = "the disk is full", "Free some space there"
-        else:
-            reason, remedy = error.strerror or str(error), "Make it writable"
-        raise DataError(
-            f"Cannot write the prepared corpus to {directory}: {reason}.\n{remedy}, or choose "
-            "another place with cache_dir=..., --out, or the environment variable FIDGPT_CACHE."
-        ) from error
+        """Print a line unless progress is hidden."""
+        if self._show:
+            print(line, file=sys.stderr, flush=True)

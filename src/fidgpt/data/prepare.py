@@ -6,12 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fidgpt.data.corpus import Corpus
-from fidgpt.data.preparation import (
-    DEFAULT_SHARD_TOKENS,
-    DEFAULT_VALIDATION_FRACTION,
-    prepare_corpus,
-)
+from fidgpt.data.preparation import DEFAULT_SHARD_TOKENS, DEFAULT_VALIDATION_FRACTION, Corpus
 from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.data.sources import Source, StandardLibrary, TextFiles
 from fidgpt.data.tokenizers import BPETokenizer, ByteTokenizer, TokenizerFile, TokenizerSpec
@@ -34,16 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> PreparedCorpus:
-    source, tokenizer, show = _source(options), _tokenizer(options), not options.quiet
-    settings: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("validation_fraction", "shard_tokens", "num_workers")
-    }
-    if options.out is None:
-        return Corpus(source, tokenizer=tokenizer, **settings).prepare(show_progress=show)
-    return prepare_corpus(
-        source, tokenizer=tokenizer, directory=options.out, show_progress=show, **settings
+    corpus = Corpus(
+        _source(options),
+        tokenizer=_tokenizer(options),
+        validation_fraction=options.validation_fraction,
+        shard_tokens=options.shard_tokens,
+        num_workers=options.num_workers,
     )
+    if options.out is None:
+        return corpus.prepare(show_progress=not options.quiet)
+    return corpus.prepare_in(options.out, show_progress=not options.quiet)
 
 
 def _source(options: argparse.Namespace) -> Source:

@@ -1,10 +1,11 @@
 """A prepared corpus: token ids on disk, in a training and a validation split."""
 
+import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -19,14 +20,113 @@ from fidgpt.data.indexed_directory import (
     ArrayFile,
     IndexedDirectory,
 )
-from fidgpt.data.shards import Shard
 from fidgpt.data.tokenizers import load_tokenizer
+from fidgpt.files import sha256_of, sync
 
 __all__ = ["PreparedCorpus", "Split"]
 
 
 TOKENIZER = "tokenizer.json"
+SPLITS = ("train", "validation")
 _ENDS = np.dtype("<u8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A file of token ids and the file of the offsets behind each of its documents."""
+
+    file: str
+    tokens: int
+    sha256: str
+    ends_file: str
+    documents: int
+    ends_sha256: str
+
+
+class SplitWriter:
+    """Writes the documents of one split into shards of about `shard_tokens` tokens.
+
+    A document and its end of text are always in one shard.
+
+    Args:
+      directory: where the shards are written.
+      split: prefix of their names.
+      dtype: of a token id.
+      end_of_text: the id behind each document.
+      shard_tokens: tokens at which a shard is finished.
+      record: `record()` of an earlier writer, whose finished shards are kept.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        split: str,
+        dtype: str,
+        end_of_text: int,
+        shard_tokens: int,
+        record: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.shards = [Shard(**shard) for shard in record["shards"]] if record else []
+        self.num_bytes: int = record["bytes"] if record else 0
+        self._finished_bytes = self.num_bytes
+        self._prefix = directory / split
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._end = np.array([end_of_text], dtype=self._dtype).tobytes()
+        self._shard_tokens = shard_tokens
+        self._open: list[BinaryIO] = []
+        self._tokens = self._documents = 0  # of the open shard
+
+    @property
+    def num_finished_documents(self) -> int:
+        """Number of documents in finished shards."""
+        return sum(shard.documents for shard in self.shards)
+
+    def add(self, tokens: NDArray[np.uint32], *, num_bytes: int) -> bool:
+        """Append a document of `num_bytes` bytes of text; return whether that finished a shard."""
+        if not self._open:
+            stem = f"{self._prefix}-{len(self.shards):05d}"
+            paths = Path(f"{stem}.bin"), Path(f"{stem}.ends")
+            self._open = [path.open("wb") for path in paths]
+            self._tokens = self._documents = 0
+        ids, ends = self._open
+        ids.write(tokens.astype(self._dtype).tobytes() + self._end)
+        self._tokens += len(tokens) + 1
+        self._documents += 1
+        ends.write(self._tokens.to_bytes(8, "little"))
+        self.num_bytes += num_bytes
+        if is_full := self._tokens >= self._shard_tokens:
+            self.finish_shard()
+        return is_full
+
+    def finish_shard(self) -> None:
+        """Finish the open shard, if there is one."""
+        if self._open:
+            ids, ends = (Path(file.name) for file in self._open)
+            self.close()
+            sync(ids)
+            sync(ends)
+            hashes = sha256_of(ids), sha256_of(ends)
+            self.shards.append(
+                Shard(ids.name, self._tokens, hashes[0], ends.name, self._documents, hashes[1])
+            )
+            self._finished_bytes = self.num_bytes
+
+    def close(self) -> None:
+        """Close the files of a shard that is not finished."""
+        for file in self._open:
+            file.close()
+        self._open = []
+
+    def summary(self) -> dict[str, Any]:
+        """Return the entry of this split in the index."""
+        tokens = sum(shard.tokens for shard in self.shards)
+        return {"documents": self.num_finished_documents, "tokens": tokens, **self.record()}
+
+    def record(self) -> dict[str, Any]:
+        """Return what a later writer needs to continue after the finished shards."""
+        shards = [dataclasses.asdict(shard) for shard in self.shards]
+        return {"bytes": self._finished_bytes, "shards": shards}
 
 
 class Split:
@@ -56,7 +156,6 @@ class Split:
         self._tokens = [ArrayFile(directory.path / s.file, self._dtype) for s in self.shards]
         self._ends = [ArrayFile(directory.path / s.ends_file, _ENDS) for s in self.shards]
         self._starts = np.cumsum([0, *(shard.tokens for shard in self.shards)])
-        self._first_documents = np.cumsum([0, *(shard.documents for shard in self.shards)])
 
     def read(self, starts: NDArray[np.int64], *, length: int) -> NDArray[np.int64]:
         """Return rows of `length` tokens that begin at these offsets; a row may cross shards.
@@ -96,17 +195,6 @@ class Split:
                     )
                 yield bounds + start
 
-    def document(self, number: int) -> NDArray[np.int64]:
-        """Return the tokens of a document, with its end of text."""
-        if not 0 <= number < self.num_documents:
-            raise IndexError(f"document {number} of {self.num_documents}")
-        shard = int(np.searchsorted(self._first_documents, number, side="right")) - 1
-        within = number - int(self._first_documents[shard])
-        begin = int(self._ends[shard].read(within - 1, within)[0]) if within else 0
-        stop = int(self._ends[shard].read(within, within + 1)[0])
-        start = int(self._starts[shard]) + begin
-        return self.read(np.array([start]), length=stop - begin)[0]
-
     def _check_tokens(self, rows: NDArray[Any], *, starts: NDArray[np.int64]) -> None:
         """Raise DataError if a token id is beyond the vocabulary."""
         if not rows.size or int(rows.max()) < self._vocab_size:
@@ -128,8 +216,8 @@ class PreparedCorpus:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self._files = IndexedDirectory(self.directory, kind="prepared corpus", source="source")
-        if not is_prepared(self.directory):
+        self._files = corpus_files(self.directory)
+        if not self._files.exists:
             raise DataError(
                 f"{directory} is not a prepared corpus: it has no {INDEX}.\n"
                 f"Prepare one with: python -m fidgpt.data.prepare --out {directory}"
@@ -149,7 +237,7 @@ class PreparedCorpus:
                     dtype=self.dtype,
                     vocab_size=self.tokenizer.vocab_size,
                 )
-                for name in ("train", "validation")
+                for name in SPLITS
             )
             if self.num_bytes_on_disk < VERIFIED_BELOW_BYTES:
                 self.verify()
@@ -180,6 +268,6 @@ class PreparedCorpus:
             self._files.check_hash(shard.ends_file, sha256=shard.ends_sha256)
 
 
-def is_prepared(directory: Path) -> bool:
-    """Return whether a corpus was prepared here; it may still be damaged."""
-    return (directory / INDEX).is_file()
+def corpus_files(directory: Path) -> IndexedDirectory:
+    """Return the files of a prepared corpus, which may not exist yet."""
+    return IndexedDirectory(directory, kind="prepared corpus", source="source")

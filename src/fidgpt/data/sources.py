@@ -1,5 +1,6 @@
-"""Sources of documents: files of text, JSON lines and tables, and the standard library."""
+"""Sources of documents: files of text, JSON lines and tables, datasets, the standard library."""
 
+import contextlib
 import fnmatch
 import gzip
 import hashlib
@@ -7,138 +8,27 @@ import io
 import json
 import os
 import platform
+import re
 import sysconfig
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fidgpt.data.datasets import is_text, read_table, require_one_split
 from fidgpt.data.errors import DataError, import_extra
+from fidgpt.ranges import require_size
 
-__all__ = ["Source", "StandardLibrary", "TextFiles"]
+__all__ = ["HubDataset", "Source", "StandardLibrary", "TextFiles"]
 
 
 _BY_PYARROW = {".bz2": "bz2", ".lz4": "lz4", ".zst": "zstd"}
 _UNPACKED = {".gz", *_BY_PYARROW}
 _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
-
-
-def kind_of(path: Path) -> str:
-    """Return the lower-case suffix of a file without that of its compression."""
-    inner = Path(path.stem) if path.suffix.lower() in _UNPACKED else path
-    return inner.suffix.lower()
-
-
-def open_unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
-    """Open a file, decompressing it on the fly.
-
-    Raises:
-      DataError: its compression is not supported, or needs pyarrow, which is missing.
-      OSError: it cannot be opened.
-    """
-    if kind_of(path) in _UNSUPPORTED:
-        raise DataError(
-            f"{path} is compressed; only {', '.join(sorted(_UNPACKED))} are supported.\n"
-            "Unpack it first, or, if it is in a folder, exclude it: "
-            'TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt".'
-        )
-    match path.suffix.lower():
-        case ".gz":
-            return gzip.GzipFile(path)
-        case ".bz2" | ".lz4" | ".zst" as suffix:
-            pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Unpacking {path}")
-            stream = pyarrow.input_stream(str(path), compression=_BY_PYARROW[suffix])
-            return io.BufferedReader(stream)
-        case _:
-            return path.open("rb")
-
-
+_TESTS = ("test", "tests", "idle_test")
+_NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
+_EXCLUDE = 'exclude it from its folder: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt"'
 _MAX_LINE_BYTES = 1 << 26  # what is longer is not a line of text
-
-
-def read_file(path: Path, *, text_field: str, document_chars: int) -> Iterator[str]:
-    """Yield the documents of a file, in the format of its suffix."""
-    kind = kind_of(path)
-    try:
-        if kind in (".jsonl", ".ndjson") or (kind == ".json" and _has_lines(path, text_field)):
-            yield from _read_json_lines(path, text_field=text_field)
-        elif kind in (".parquet", ".arrow"):
-            yield from read_table(path, text_field=text_field)
-        else:
-            yield from _read_text(path, document_chars=document_chars)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(
-            f"Cannot read {path}: {reason}.\nCheck that the file is complete and readable."
-        ) from error
-
-
-def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
-    """Yield the file in pieces that end at line ends, so that large files need little memory."""
-    with io.TextIOWrapper(open_unpacked(path), encoding="utf-8-sig", newline="") as file:
-        try:
-            while piece := file.read(document_chars):
-                yield piece + file.readline(document_chars)
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path} is not UTF-8 text ({error.reason}, byte 0x{error.object[error.start]:02x})"
-                f".\nConvert it, for example with `iconv -f latin1 -t utf-8`, or, if it is in a "
-                'folder, exclude it: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt".'
-            ) from error
-
-
-def _has_lines(path: Path, text_field: str) -> bool:
-    """Return whether a JSON file has one object a line rather than one in all."""
-    with open_unpacked(path) as file:
-        first = file.readline(_MAX_LINE_BYTES)
-    try:
-        row: Any = json.loads(first.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(row, dict) and text_field in row
-
-
-def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
-    with open_unpacked(path) as file:
-        for number, line in enumerate(file, start=1):
-            place = f"{path}, line {number}"
-            try:
-                row: Any = json.loads(line.decode("utf-8-sig")) if line.strip() else None
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{place} is not UTF-8 text ({error.reason}).\nConvert the file, for example "
-                    "with `iconv -f latin1 -t utf-8`."
-                ) from error
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise DataError(
-                    f"{place} is not JSON ({error}).\nEach line must be one object, such as "
-                    f'{{"{text_field}": "..."}}.'
-                ) from error
-            if row is not None:
-                yield _text_of(row, text_field=text_field, place=place)
-
-
-def _text_of(row: Any, *, text_field: str, place: str) -> str:
-    if not isinstance(row, dict) or not isinstance(row.get(text_field, 0), str | None):
-        held = f"the fields {', '.join(row)}" if isinstance(row, dict) else type(row).__name__
-        raise DataError(
-            f"{place} has no text in the field {text_field!r}; it holds {held}.\n"
-            "Name the field with text_field=... (or --text_field)."
-        )
-    text = row[text_field] or ""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{place} holds half of a surrogate pair, which is not a character."
-            "\nRemove that line, or write the whole character."
-        ) from error
-    return text
-
-
-_TESTS = {"test", "tests", "idle_test"}
-_NOT_CODE = {"encodings", "pydoc_data", "site-packages", "dist-packages", "__pycache__"}
+_ROWS_AT_ONCE = 256
 
 
 @runtime_checkable
@@ -164,12 +54,9 @@ class StandardLibrary:
     def documents(self) -> Iterator[str]:
         """Yield one document a file."""
         for path in self._files():
-            try:
-                text = path.read_bytes().decode("utf-8")
-            except (UnicodeDecodeError, OSError):
-                continue
-            if text:
-                yield text
+            with contextlib.suppress(UnicodeDecodeError, OSError):
+                if text := path.read_bytes().decode("utf-8"):
+                    yield text
 
     def identity(self) -> str:
         """Return the Python version, and a hash of the paths, sizes and times of the files."""
@@ -178,7 +65,7 @@ class StandardLibrary:
 
     def _files(self) -> list[Path]:
         root = Path(sysconfig.get_path("stdlib"))
-        files = [path for path in _walk(root, skip=_TESTS | _NOT_CODE) if path.suffix == ".py"]
+        files = [path for path in _walk(root, skip=_NOT_CODE) if path.suffix == ".py"]
         if not files:
             raise DataError(
                 f"This Python has no source code of its standard library in {root}.\n"
@@ -208,8 +95,7 @@ class TextFiles:
         patterns: Sequence[str] = ("*",),
         document_chars: int = 64 * 1024,
     ) -> None:
-        if document_chars < 1:
-            raise DataError(f"document_chars={document_chars} must be at least 1.")
+        require_size("document_chars", document_chars)
         self.path = path
         self.text_field = text_field
         self.patterns = tuple(patterns)
@@ -218,11 +104,19 @@ class TextFiles:
     def documents(self) -> Iterator[str]:
         """Yield the documents of each file in turn."""
         for path in self._files():
-            for text in read_file(
-                path, text_field=self.text_field, document_chars=self.document_chars
-            ):
-                if text:
-                    yield text
+            try:
+                yield from filter(None, self._read(path))
+            except (OSError, EOFError, zlib.error) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                raise DataError(
+                    f"Cannot read {path}: {reason}.\nCheck that the file is complete and readable."
+                ) from error
+            except UnicodeDecodeError as error:
+                byte = error.object[error.start]
+                raise DataError(
+                    f"{path} is not UTF-8 text ({error.reason}, byte 0x{byte:02x}).\n"
+                    f"Convert it, for example with `iconv -f latin1 -t utf-8`, or {_EXCLUDE}."
+                ) from error
 
     def identity(self) -> str:
         """Return the options, and a hash of the paths, sizes and times of the files."""
@@ -231,69 +125,300 @@ class TextFiles:
         options = f"{self.text_field} {self.document_chars}"
         return f"files {root} {options} {_fingerprint(files, root=root)}"
 
+    def _read(self, path: Path) -> Iterator[str]:
+        """Yield the documents of a file, in the format of its suffix."""
+        match kind_of(path):
+            case ".parquet" | ".arrow":
+                return read_table(path, text_field=self.text_field)
+            case ".jsonl" | ".ndjson":
+                return _read_json_lines(path, text_field=self.text_field)
+            case ".json" if _has_lines(path, self.text_field):
+                return _read_json_lines(path, text_field=self.text_field)
+            case _:
+                return _read_text(path, document_chars=self.document_chars)
+
     def _files(self) -> list[Path]:
-        if not str(self.path):
-            raise DataError("The path of the text is empty.\nGive a file, or a folder of files.")
         try:
-            return self._found()
+            return self._found(Path(self.path).expanduser())
         except (OSError, RuntimeError) as error:  # RuntimeError: an unknown ~user
             reason = getattr(error, "strerror", None) or str(error)
             place = getattr(error, "filename", None) or self.path
-            raise DataError(
-                f"{place} cannot be accessed: {reason}.\nGive a readable text, .jsonl or .parquet "
-                "file, or a folder of them."
-            ) from error
+            raise self._wrong_path(f"{place} cannot be accessed: {reason}") from error
 
-    def _found(self) -> list[Path]:
-        root = Path(self.path).expanduser()
+    def _found(self, root: Path) -> list[Path]:
+        if not str(self.path):
+            raise self._wrong_path("The path of the text is empty")
         if root.is_dir():
-            found = _walk(root, skip={"__pycache__"}, on_error=_raise, follow=True)
+            found = _walk(root, is_strict=True)
             for path in found:
                 require_one_split(path)
             files = [path for path in found if self._wanted(path)]
             if not files:
-                raise DataError(
-                    f"{root} is a folder without text: no file in it that is not empty "
-                    f"matches {' or '.join(self.patterns)}.\nCheck the path and the patterns."
+                patterns = " or ".join(self.patterns)
+                raise self._wrong_path(
+                    f"{root} is a folder without text: no file in it that is not empty matches "
+                    f"{patterns}"
                 )
             return files
         if not root.exists():
-            raise DataError(
-                f"{root} does not exist (the current directory is {Path.cwd()}).\n"
-                "Give a text, .jsonl or .parquet file, or a folder of them."
-            )
-        if not root.is_file():
-            raise DataError(
-                f"{root} is not a regular file, and text is read twice.\nWrite it to a file first."
-            )
+            raise self._wrong_path(f"{root} does not exist (the current directory is {Path.cwd()})")
+        if not root.is_file():  # a pipe, but text is read twice
+            raise self._wrong_path(f"{root} is not a regular file")
         if root.stat().st_size == 0:
-            raise DataError(f"{root} is empty.\nGive a file with text in it.")
+            raise self._wrong_path(f"{root} is empty")
         return [root]
+
+    def _wrong_path(self, reason: str) -> DataError:
+        return DataError(
+            f"{reason}.\nGive a readable text, .jsonl or .parquet file, or a folder of them."
+        )
 
     def _wanted(self, path: Path) -> bool:
         matches = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.patterns)
         return matches and path.stat().st_size > 0 and is_text(path)
 
 
-def _raise(error: OSError) -> None:
-    raise error
+class HubDataset:
+    """A split of a dataset on the hub, one document a row; needs the extra `fidgpt[datasets]`.
+
+    It is streamed twice, once to survey it and once to tokenize it, and only the tokens are stored.
+    What `save_to_disk` wrote is read by `TextFiles`, without the extra.
+
+    Args:
+      path: name of the dataset, such as "HuggingFaceFW/fineweb-edu".
+      name: configuration of the dataset, if it has several.
+      split: split of the dataset.
+      text_field: the column that holds the text.
+      revision: branch, tag or commit; a commit needs no request to the hub.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        name: str | None = None,
+        split: str = "train",
+        text_field: str = "text",
+        revision: str = "main",
+    ) -> None:
+        self.path = path
+        self.name = name
+        self.split = split
+        self.text_field = text_field
+        self.revision = revision
+        self._commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else None
+
+    def documents(self) -> Iterator[str]:
+        """Yield the texts of the split in order, without empty ones."""
+        commit, place = self._resolved(), f"The dataset {self.path}"
+        with self._explaining("read"):
+            for row in self._library().load_dataset(
+                self.path, name=self.name, split=self.split, revision=commit, streaming=True
+            ):
+                if text := text_of(row, text_field=self.text_field, place=place):
+                    yield text
+
+    def identity(self) -> str:
+        """Return the commit and the names."""
+        names = f"{self.path} {self.name} {self.split} {self.text_field}"
+        return f"hub {names} {self._resolved()}"
+
+    def _resolved(self) -> str:
+        """Return the commit, requested once, so that a branch may move meanwhile."""
+        if self._commit is None:
+            self._library()
+            from huggingface_hub import HfApi  # a dependency of `datasets`
+
+            with self._explaining(f"resolve {self.revision!r} of"):
+                self._commit = str(HfApi().dataset_info(self.path, revision=self.revision).sha)
+        return self._commit
+
+    @contextlib.contextmanager
+    def _explaining(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
+        except Exception as error:  # the library and the network raise exceptions of all kinds
+            raise DataError(
+                f"Cannot {action} the dataset {self.path} ({self.split}): {error}.\nCheck the "
+                "network and the names of the dataset, its configuration, split and revision."
+            ) from error
+
+    def _library(self) -> Any:
+        purpose = f"Reading {self.path} from the hub"
+        return import_extra("datasets", extra="datasets", purpose=purpose)
 
 
-def _walk(
-    root: Path,
-    *,
-    skip: set[str],
-    on_error: Callable[[OSError], None] | None = None,
-    follow: bool = False,
-) -> list[Path]:
+def kind_of(path: Path) -> str:
+    """Return the lower-case suffix of a file without that of its compression."""
+    inner = Path(path.stem) if path.suffix.lower() in _UNPACKED else path
+    return inner.suffix.lower()
+
+
+def open_unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    """Open a file, decompressing it on the fly.
+
+    Raises:
+      DataError: its compression is not supported, or needs pyarrow, which is missing.
+      OSError: it cannot be opened.
+    """
+    if kind_of(path) in _UNSUPPORTED:
+        raise DataError(
+            f"{path} is compressed; only {', '.join(sorted(_UNPACKED))} are supported.\n"
+            f"Unpack it first, or {_EXCLUDE}."
+        )
+    suffix = path.suffix.lower()
+    if suffix in _BY_PYARROW:
+        pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Unpacking {path}")
+        stream = pyarrow.input_stream(str(path), compression=_BY_PYARROW[suffix])
+        return io.BufferedReader(stream)
+    return gzip.GzipFile(path) if suffix == ".gz" else path.open("rb")
+
+
+def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
+    """Yield the file in pieces that end at line ends, so that large files need little memory."""
+    with io.TextIOWrapper(open_unpacked(path), encoding="utf-8-sig", newline="") as file:
+        while piece := file.read(document_chars):
+            yield piece + file.readline(document_chars)
+
+
+def _has_lines(path: Path, text_field: str) -> bool:
+    """Return whether a JSON file has one object a line rather than one in all."""
+    with open_unpacked(path) as file:
+        first = file.readline(_MAX_LINE_BYTES)
+    try:
+        row: Any = json.loads(first.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(row, dict) and text_field in row
+
+
+def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
+    with open_unpacked(path) as file:
+        for number, line in enumerate(file, start=1):
+            place = f"{path}, line {number}"
+            if not line.strip():
+                continue
+            try:
+                text = text_of(
+                    json.loads(line.decode("utf-8-sig")), text_field=text_field, place=place
+                )
+                text.encode()  # fails for half of a surrogate pair
+            except DataError:
+                raise
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{place} is not JSON in UTF-8 ({error}).\nEach line must be one object, such "
+                    f'as {{"{text_field}": "..."}}.'
+                ) from error
+            yield text
+
+
+def read_table(path: Path, *, text_field: str) -> Iterator[str]:
+    """Yield the texts of a column in order, empty ones for missing values.
+
+    Raises:
+      DataError: pyarrow is missing, the file is damaged, or it has no such column of text.
+    """
+    pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Reading {path}")
+    try:
+        with contextlib.ExitStack() as stack:
+            names, batches = _table(path, text_field, stack)
+            text_of(dict.fromkeys(names), text_field=text_field, place=str(path))
+            for batch in batches:
+                for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                    for text in batch.column(text_field).slice(first, _ROWS_AT_ONCE).to_pylist():
+                        yield text_of({text_field: text}, text_field=text_field, place=str(path))
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{path} is not a readable table: {error}.\nIt may be truncated; get it again."
+        ) from error
+
+
+def _table(path: Path, text_field: str, stack: contextlib.ExitStack) -> tuple[list[str], Any]:
+    """Return the names of a table's columns, and its batches of rows."""
+    import pyarrow.parquet
+
+    if path.suffix.lower() == ".parquet":
+        table = stack.enter_context(pyarrow.parquet.ParquetFile(path))
+        batches: Any = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[text_field])
+        return table.schema_arrow.names, batches
+    file = stack.enter_context(pyarrow.memory_map(str(path)))
+    try:
+        reader: Any = stack.enter_context(pyarrow.ipc.open_file(file))
+        batches = map(reader.get_batch, range(reader.num_record_batches))
+    except pyarrow.ArrowInvalid:  # a stream, as Hugging Face's datasets write them
+        file.seek(0)
+        reader = batches = stack.enter_context(pyarrow.ipc.open_stream(file))
+    return reader.schema.names, batches
+
+
+def text_of(row: Any, *, text_field: str, place: str) -> str:
+    """Return the text in a field of a row, empty for null; raise DataError if it has no text."""
+    is_row = isinstance(row, Mapping)
+    if is_row and isinstance(row.get(text_field, 0), str | None):
+        return row[text_field] or ""
+    if is_row and text_field not in row:
+        held = f"the fields {', '.join(row)}"
+    else:
+        held = type(row[text_field] if is_row else row).__name__
+    raise DataError(
+        f"{place} has no text in the field {text_field!r}; it holds {held}.\n"
+        "Name the field with text_field=... (or --text_field)."
+    )
+
+
+_DICT, _INFO, _STATE = "dataset_dict.json", "dataset_info.json", "state.json"
+
+
+def is_text(path: Path) -> bool:
+    """Return whether a file is text, and not metadata or a cache of a saved dataset."""
+    folder = path.parent
+    if path.name in (_DICT, _INFO, _STATE):
+        return not any((folder / name).is_file() for name in (_DICT, _INFO))
+    if path.suffix != ".arrow" or not all((folder / name).is_file() for name in (_INFO, _STATE)):
+        return True
+    named = _metadata(folder / _STATE).get("_data_files")
+    return not named or path.name in [one.get("filename") for one in named]
+
+
+def require_one_split(path: Path) -> None:
+    """Raise DataError if a file is the list of splits of a saved dataset with several splits."""
+    splits = _metadata(path).get("splits", []) if path.name == _DICT else []
+    if len(splits) > 1:
+        raise DataError(
+            f"{path.parent} holds the splits {', '.join(splits)} of a dataset.\n"
+            f"Give the folder of one of them: {path.parent / splits[0]}."
+        )
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # another file of the same name
+    return content if isinstance(content, dict) else {}
+
+
+def _walk(root: Path, *, skip: Iterable[str] = (), is_strict: bool = False) -> list[Path]:
     """Return all files below a folder that are not hidden, sorted by their path in it.
 
-    Unreadable folders are skipped, unless `on_error` raises. A folder is read once even if several
-    links lead to it.
+    Args:
+      root: the folder.
+      skip: names of folders that are left out.
+      is_strict: whether links to folders are followed, each folder once, and unreadable folders are
+        errors.
     """
+
+    def fail(error: OSError) -> None:
+        raise error
+
     files, seen = [], set[str]()
-    for folder, folders, names in os.walk(root, onerror=on_error, followlinks=follow):
-        folders[:] = sorted(name for name in folders if name not in skip and name[0] != ".")
+    on_error = fail if is_strict else None
+    for folder, folders, names in os.walk(root, onerror=on_error, followlinks=is_strict):
+        hidden = {"__pycache__", *skip}
+        folders[:] = sorted(name for name in folders if name not in hidden and name[0] != ".")
         if (place := os.path.realpath(folder)) in seen:
             folders.clear()
             continue
@@ -304,7 +429,7 @@ def _walk(
     )
 
 
-def _fingerprint(files: Iterable[Path], *, root: Path) -> str:
+def _fingerprint(files: list[Path], *, root: Path) -> str:
     digest = hashlib.sha256()
     for path in files:
         status = path.stat()

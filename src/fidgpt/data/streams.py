@@ -3,7 +3,7 @@
 import abc
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,20 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fidgpt.data.errors import DataError
-from fidgpt.data.order import (
-    CorpusPart,
-    check_positive,
-    count_windows,
-    derive_key,
-    permute,
-    read_windows,
-    require_prepared,
-    rows_of_rank,
-)
-from fidgpt.data.packing import Packing, Sequences, concatenate
+from fidgpt.data.order import derive_key, permute
+from fidgpt.data.packing import Packing, Sequences, Windows, concatenate
 from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.data.tokenizers import Tokenizer
 from fidgpt.data.transforms import Transform
+from fidgpt.ranges import require_size
 
 __all__ = [
     "BegunStage",
@@ -36,6 +28,18 @@ __all__ = [
     "TokenStream",
     "TrainingStream",
 ]
+
+
+Opened = TypeVar("Opened")
+
+
+@runtime_checkable
+class CorpusPart(Protocol):
+    """What a stream reads from: a `Corpus` or a `CorpusDirectory`."""
+
+    def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
+        """Prepare and open the corpus; later calls cost nothing."""
+        ...
 
 
 class BegunStage(NamedTuple):
@@ -232,7 +236,7 @@ class TokenStream(IndexedStream):
       transforms: applied to the sequences in turn.
 
     Raises:
-      DataError: a size is below one.
+      ValueError: a size is below one.
     """
 
     def __init__(
@@ -245,16 +249,15 @@ class TokenStream(IndexedStream):
         packing: Packing = concatenate,
         transforms: Sequence[Transform] = (),
     ) -> None:
-        check_positive(seq_len, name="seq_len")
-        check_positive(batch_size, name="batch_size")
+        require_size("seq_len", seq_len)
+        require_size("batch_size", batch_size)
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.seed = seed
         self.packing = packing
         self.transforms = transforms
-        self._prepared: PreparedCorpus | None = None
-        self._sequences: Sequences | None = None
+        self._packed: tuple[PreparedCorpus, Sequences] | None = None
 
     def require_text(self) -> None:
         require_source = getattr(self.corpus, "require_source", None)
@@ -267,17 +270,16 @@ class TokenStream(IndexedStream):
         Raises:
           DataError: the corpus cannot be prepared, or is shorter than one sequence.
         """
-        if self._sequences is not None:
-            return
-        prepared = self.corpus.prepare(show_progress=show_progress)
-        for transform in self.transforms:
-            transform.check(prepared.tokenizer)
-        self._sequences = self.packing(prepared, seq_len=self.seq_len, seed=self.seed)
-        self._prepared = prepared
+        if self._packed is None:
+            prepared = self.corpus.prepare(show_progress=show_progress)
+            for transform in self.transforms:
+                transform.check(prepared.tokenizer)
+            sequences = self.packing(prepared, seq_len=self.seq_len, seed=self.seed)
+            self._packed = prepared, sequences
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sequences with these numbers, counted through all epochs."""
-        sequences, tokenizer = self._packed, self.tokenizer
+        prepared, sequences = require_prepared(self._packed)
         rows = np.empty((len(indices), self.seq_len + 1), dtype=np.int64)
         epochs, positions = np.divmod(indices, sequences.num_sequences)
         for epoch in np.unique(epochs).tolist():
@@ -288,37 +290,30 @@ class TokenStream(IndexedStream):
             )
             rows[chosen] = sequences.read(numbers.astype(np.int64), epoch=epoch)
         for transform in self.transforms:
-            rows = transform(rows, indices=indices, seed=self.seed, tokenizer=tokenizer)
+            rows = transform(rows, indices=indices, seed=self.seed, tokenizer=prepared.tokenizer)
         return rows
-
-    @property
-    def _packed(self) -> Sequences:
-        require_prepared(self._prepared)
-        assert self._sequences is not None
-        return self._sequences
 
     @property
     def num_tokens(self) -> int:
         """The number of tokens in the training split."""
-        return require_prepared(self._prepared).train.num_tokens
+        return require_prepared(self._packed)[0].train.num_tokens
 
     @property
     def num_sequences(self) -> int:
         """The number of sequences in an epoch."""
-        return self._packed.num_sequences
+        return require_prepared(self._packed)[1].num_sequences
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the corpus was prepared with."""
-        return require_prepared(self._prepared).tokenizer
+        return require_prepared(self._packed)[0].tokenizer
 
     @property
     def checksum(self) -> str:
         """A hash of the prepared corpus, its packing and the transforms, in 64 hex digits."""
-        words = [self._packed.checksum, *(transform.identity() for transform in self.transforms)]
-        return (
-            words[0] if len(words) == 1 else hashlib.sha256("\n".join(words).encode()).hexdigest()
-        )
+        packed = require_prepared(self._packed)[1].checksum
+        words = [packed, *(transform.identity() for transform in self.transforms)]
+        return hashlib.sha256("\n".join(words).encode()).hexdigest() if words[1:] else packed
 
 
 class HeldOut(EvaluationStream):
@@ -334,21 +329,20 @@ class HeldOut(EvaluationStream):
       num_batches: maximum number of batches; None means the whole split.
 
     Raises:
-      DataError: a count is below one.
+      ValueError: a count is below one.
     """
 
     def __init__(
         self, corpus: CorpusPart, *, seq_len: int, batch_size: int, num_batches: int | None = None
     ) -> None:
-        check_positive(seq_len, name="seq_len")
-        check_positive(batch_size, name="batch_size")
-        if num_batches is not None:
-            check_positive(num_batches, name="num_batches")
+        require_size("seq_len", seq_len)
+        require_size("batch_size", batch_size)
+        require_size("num_batches", num_batches)
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.max_batches = num_batches
-        self._prepared: PreparedCorpus | None = None
+        self._prepared: tuple[PreparedCorpus, Windows] | None = None
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Open the corpus, preparing it first if it is missing.
@@ -357,27 +351,26 @@ class HeldOut(EvaluationStream):
           DataError: it cannot be prepared, or its validation split is shorter than one sequence.
         """
         prepared = self.corpus.prepare(show_progress=show_progress)
-        split = prepared.validation
-        if not count_windows(split, seq_len=self.seq_len):
-            rest = prepared.train.num_documents
-            more = "hold out more of it (validation_fraction), " if rest else ""
+        windows = Windows(prepared.validation, seq_len=self.seq_len)
+        if not windows.num_sequences:
+            split = prepared.validation
             raise DataError(
                 f"The held-out text is shorter than one sequence: {split.num_tokens} tokens in "
                 f"{split.num_documents} documents, and seq_len={self.seq_len} needs "
-                f"{self.seq_len + 1}.\nGive more text, {more}set a smaller seq_len, or do without "
-                "validation."
+                f"{self.seq_len + 1}.\nGive more text, hold out more of it (validation_fraction), "
+                "set a smaller seq_len, or do without validation."
             )
-        self._prepared = prepared
+        self._prepared = prepared, windows
 
     @property
     def num_sequences(self) -> int:
         """The number of sequences in the whole split."""
-        return count_windows(require_prepared(self._prepared).validation, seq_len=self.seq_len)
+        return require_prepared(self._prepared)[1].num_sequences
 
     @property
     def token_bytes(self) -> Int64[Tensor, " vocab"]:
         """The number of UTF-8 bytes that each token stands for; 0 for special tokens."""
-        return require_prepared(self._prepared).token_bytes
+        return require_prepared(self._prepared)[0].token_bytes
 
     @property
     def num_batches(self) -> int:
@@ -401,6 +394,25 @@ class HeldOut(EvaluationStream):
         first = number * self.batch_size
         chosen = np.arange(first + rows.start, min(first + rows.stop, used), dtype=np.int64)
         numbers = chosen * self.num_sequences // used
-        return read_windows(
-            require_prepared(self._prepared).validation, numbers, seq_len=self.seq_len
+        return torch.from_numpy(require_prepared(self._prepared)[1].read(numbers))
+
+
+def require_prepared(prepared: Opened | None) -> Opened:
+    """Return what a stream opened; raise DataError if it is not prepared yet."""
+    if prepared is None:
+        raise DataError("The stream is not prepared yet: call prepare() first.")
+    return prepared
+
+
+def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
+    """Return the rows of a batch that a rank holds: equal, consecutive shares."""
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank} is not one of world_size={world_size} ranks.")
+    if size % world_size:
+        raise DataError(
+            f"batch_size={size} cannot be split evenly among world_size={world_size} ranks.\n"
+            f"Choose a multiple of {world_size}, for example batch_size="
+            f"{-(-size // world_size) * world_size}."
         )
+    share = size // world_size
+    return range(rank * share, (rank + 1) * share)

@@ -1,5 +1,6 @@
 """Tokenizers: bytes, trained or loaded byte-level BPE, and what streams of text need of them."""
 
+import abc
 import codecs
 import functools
 import hashlib
@@ -15,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from fidgpt.data.encoding_process import disable_special_tokens, encode_batch
 from fidgpt.data.errors import DataError
+from fidgpt.ranges import require_size
 
 __all__ = [
     "BPETokenizer",
@@ -33,47 +35,53 @@ __all__ = [
 END_OF_TEXT = "<|endoftext|>"
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """Converts text to token ids and back, losslessly."""
+class Tokenizer(abc.ABC):
+    """Converts text to token ids and back, losslessly.
+
+    Attributes:
+      end_of_text: the id of the end of text, which follows every document.
+
+    Args:
+      values: the bytes of each token; none for special tokens.
+    """
+
+    end_of_text: int
+
+    def __init__(self, values: list[bytes]) -> None:
+        self._values = values
 
     @property
     def vocab_size(self) -> int:
         """One more than the largest token id."""
-        ...
-
-    @property
-    def end_of_text(self) -> int:
-        """The id of the end of text, which follows every document."""
-        ...
+        return len(self._values)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without an end of text."""
-        ...
+        return self.encode_batch([text])[0].tolist()
 
+    @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return the ids of each text; thread-safe."""
-        ...
 
     def token_values(self) -> list[bytes]:
         """Return the bytes of each token; none for special tokens."""
-        ...
+        return list(self._values)
 
+    @abc.abstractmethod
     def special_ids(self) -> dict[str, int]:
         """Return the ids of the special tokens, including the end of text, by name."""
-        ...
 
     def token_bytes(self) -> list[int]:
         """Return the number of UTF-8 bytes of each token; 0 for special tokens."""
-        ...
+        return [len(value) for value in self._values]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of some ids; invalid UTF-8 becomes U+FFFD."""
-        ...
+        return b"".join(self._values[token] for token in ids).decode(errors="replace")
 
+    @abc.abstractmethod
     def save(self, path: str | Path) -> None:
         """Write a `tokenizer.json` that `load_tokenizer` and the `tokenizers` library read."""
-        ...
 
 
 @runtime_checkable
@@ -151,41 +159,15 @@ def byte_letters() -> tuple[str, ...]:
     return tuple(chr(value if value in printable else next(spare)) for value in range(256))
 
 
-class _ByteValues:
-    """What follows from the bytes of each token."""
-
-    def __init__(self, values: list[bytes]) -> None:
-        self._values = values
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self._values)
-
-    def token_values(self) -> list[bytes]:
-        return list(self._values)
-
-    def token_bytes(self) -> list[int]:
-        return [len(value) for value in self._values]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return b"".join(self._values[token] for token in ids).decode(errors="replace")
-
-
-class ByteLevelTokenizer(_ByteValues):
+class ByteLevelTokenizer(Tokenizer):
     """A trained or loaded byte-level tokenizer; `BPETokenizer` and `TokenizerFile` build it."""
 
     def __init__(self, backend: tokenizers.Tokenizer, *, end_of_text: str) -> None:
         super().__init__(_token_values(backend))
         disable_special_tokens(backend)
         self._backend = backend
-        number = backend.token_to_id(end_of_text)
-        if number is None:
-            raise DataError(f"The tokenizer has no token {end_of_text!r} to end a document.")
-        self.end_of_text = number
+        self.end_of_text = backend.get_vocab(with_added_tokens=True)[end_of_text]
         self._end_of_text_name = end_of_text
-
-    def encode(self, text: str) -> list[int]:
-        return self._backend.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         return [np.frombuffer(ids, np.uint32) for ids in encode_batch(self._backend, texts)]
@@ -203,18 +185,6 @@ class ByteLevelTokenizer(_ByteValues):
             path.with_name(SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
 
 
-def check_byte_level(content: dict[str, Any], *, path: Path) -> None:
-    """Raise DataError unless this tokenizer.json is byte-level, and so lossless."""
-    decoder = content.get("decoder") or {}
-    parts = [decoder, *(decoder.get("decoders") or [])]
-    if not any(part.get("type") == "ByteLevel" for part in parts):
-        raise DataError(
-            f"{path} has the decoder {decoder.get('type', 'none')!r}, but fidgpt needs a "
-            "byte-level tokenizer (as of GPT-2, Llama 3 or Qwen), which encodes every text "
-            "losslessly.\nUse another tokenizer.json, or train one with BPETokenizer(vocab_size)."
-        )
-
-
 def _token_values(backend: tokenizers.Tokenizer) -> list[bytes]:
     values_by_letter = {letter: value for value, letter in enumerate(byte_letters())}
     vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -227,7 +197,7 @@ def _token_values(backend: tokenizers.Tokenizer) -> list[bytes]:
     return values
 
 
-class ByteTokenizer(_ByteValues):
+class ByteTokenizer(Tokenizer):
     """Ids 0 to 255 are the bytes of UTF-8, and 256 is the end of text.
 
     Args:
@@ -252,9 +222,6 @@ class ByteTokenizer(_ByteValues):
         """Return itself: there is nothing to train."""
         return self
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode("utf-8"))
-
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
 
@@ -271,15 +238,6 @@ class ByteTokenizer(_ByteValues):
             [AddedToken(name, special=True, normalized=False) for name in self.special_ids()]
         )
         Path(path).write_text(backend.to_str(pretty=True), encoding="utf-8")
-
-
-def read_byte_tokenizer(content: dict[str, Any]) -> ByteTokenizer | None:
-    """Return the `ByteTokenizer` that saved this tokenizer.json, or None if none did."""
-    model = content["model"]
-    if model.get("merges") != [] or model.get("vocab") != _vocabulary():
-        return None
-    added = sorted((token["id"], token["content"]) for token in content.get("added_tokens", ()))
-    return ByteTokenizer(special_tokens=[name for number, name in added if number > 256])
 
 
 def _vocabulary() -> dict[str, int]:
@@ -317,7 +275,7 @@ class BPETokenizer:
       sample_bytes: maximum size of the training documents that merges are learned from.
 
     Raises:
-      DataError: a size is out of range.
+      ValueError: a size is out of range.
     """
 
     def __init__(
@@ -328,18 +286,12 @@ class BPETokenizer:
         sample_bytes: int = 32 * 1024 * 1024,
     ) -> None:
         least = 257 + len(special_tokens)
-        if vocab_size < least:
-            further = f" and {len(special_tokens)} special tokens" if special_tokens else ""
-            raise DataError(
-                f"vocab_size={vocab_size} has no room for the 256 bytes and the end of text"
-                f"{further}; set vocab_size to {least} or more."
+        if not least <= vocab_size <= _MAX_TOKENS:
+            raise ValueError(
+                f"{vocab_size=} must be from {least} (256 bytes, the end of text and "
+                f"{len(special_tokens)} special tokens) to {_MAX_TOKENS}."
             )
-        if vocab_size > _MAX_TOKENS:
-            raise DataError(
-                f"vocab_size={vocab_size} is too large; set vocab_size to {_MAX_TOKENS} or less."
-            )
-        if sample_bytes < 1:
-            raise DataError(f"{sample_bytes=} must be at least 1.")
+        require_size("sample_bytes", sample_bytes)
         self.vocab_size = vocab_size
         self.special_tokens = tuple(special_tokens)
         self.sample_bytes = sample_bytes
@@ -414,39 +366,48 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     """
     path = Path(path).expanduser()
     text, content = _read(path)
-    if (of_bytes := read_byte_tokenizer(content)) is not None:
-        return of_bytes
-    check_byte_level(content, path=path)
+    model, added = content["model"], content.get("added_tokens", ())
+    if model.get("merges") == [] and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
+        names = sorted((token["id"], token["content"]) for token in added)
+        return ByteTokenizer(special_tokens=[name for number, name in names if number > 256])
+    decoder = content.get("decoder") or {}
+    if all(one.get("type") != "ByteLevel" for one in [decoder, *(decoder.get("decoders") or [])]):
+        raise DataError(
+            f"{path} has the decoder {decoder.get('type', 'none')!r}, but fidgpt needs a "
+            "byte-level tokenizer (as of GPT-2, Llama 3 or Qwen), which encodes every text "
+            "losslessly.\nUse another tokenizer.json, or train one with BPETokenizer(vocab_size)."
+        )
     try:
         backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception
-        raise _not_a_tokenizer(path, str(error)) from error
+        raise _unreadable(path, str(error)) from error
     name = end_of_text or _name_beside(path)
-    return ByteLevelTokenizer(backend, end_of_text=_end_of_text(backend, name=name, path=path))
+    for candidate in _END_OF_TEXT_NAMES if name is None else (name,):
+        if backend.token_to_id(candidate) is not None:
+            return ByteLevelTokenizer(backend, end_of_text=candidate)
+    special = [token.content for token in backend.get_added_tokens_decoder().values()]
+    wanted = f"no token {name!r}" if name is not None else "no end-of-text token by a usual name"
+    raise DataError(
+        f"{path} has {wanted}; its special tokens are {', '.join(special[:12]) or 'none'}.\n"
+        'Name the one that ends a document: TokenizerFile(path, end_of_text="...").'
+    )
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the text of a tokenizer.json, and its content."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise DataError(
-            f"Cannot read the tokenizer {path}: {reason}.\n"
-            "Give the path of a tokenizer.json, or train one with BPETokenizer(vocab_size=...)."
-        ) from error
-    try:
         content: Any = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _not_a_tokenizer(path, str(error)) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
-        raise _not_a_tokenizer(path, "it has no 'model'")
+        raise _unreadable(path, "it has no 'model'")
     return text, content
 
 
-def _not_a_tokenizer(path: Path, reason: str) -> DataError:
+def _unreadable(path: Path, reason: str) -> DataError:
     return DataError(
-        f"{path} is not a tokenizer.json of the tokenizers library: {reason}.\n"
+        f"Cannot read the tokenizer {path}: {reason}.\n"
         "Give the tokenizer.json of a model, or train one with BPETokenizer(vocab_size=...)."
     )
 
@@ -460,15 +421,3 @@ def _name_beside(path: Path) -> str | None:
     name = settings.get("eos_token") if isinstance(settings, dict) else None
     name = name.get("content") if isinstance(name, dict) else name
     return name if isinstance(name, str) else None
-
-
-def _end_of_text(backend: tokenizers.Tokenizer, *, name: str | None, path: Path) -> str:
-    for candidate in _END_OF_TEXT_NAMES if name is None else (name,):
-        if backend.token_to_id(candidate) is not None:
-            return candidate
-    special = [added.content for added in backend.get_added_tokens_decoder().values()]
-    wanted = f"no token {name!r}" if name is not None else "no end-of-text token by a usual name"
-    raise DataError(
-        f"{path} has {wanted}; its special tokens are {', '.join(special[:12]) or 'none'}.\n"
-        'Name the one that ends a document: TokenizerFile(path, end_of_text="...").'
-    )

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from fidgpt.data import DataError, Tokenizer
-from fidgpt.data.order import CorpusPart
+from fidgpt.data.streams import CorpusPart
 from fidgpt.model.generation import sampling
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
