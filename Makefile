@@ -29,7 +29,7 @@ faults: setup  ## kill and damage runs a thousand times, and print what became o
 
 clusters: setup  ## test sweeps on a Ray of several nodes, and on Slurm where it is installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,slurm]'
-	$(BIN)/python -m pytest -n0 $(or $(ARGS),$(wildcard tests/sweep/test_ray.py tests/sweep/test_slurm*.py tests/sweep/test_pbt.py))
+	$(BIN)/python -m pytest -n0 $(or $(ARGS),$(wildcard tests/sweep/test_ray.py tests/sweep/test_slurm*.py))
 
 lint: setup  ## check style and types
 	$(BIN)/ruff check

@@ -1,6 +1,5 @@
 """The command `sweep.py`: many configs as one set, each point trained once."""
 
-import functools
 import importlib
 import importlib.util
 import shlex
@@ -148,8 +147,7 @@ def _check_flags() -> None:
         "search": ("bisect", *AXES, "threshold", "steps"),
         "bisect": ("config", "search", "search_seed", "stop", *_HELP),
     }[mode]
-    is_population = mode == "search" and FLAGS.search.strip().startswith("pbt")
-    for name in (*unused, *(("stop", "jobs", "retries") if is_population else ())):
+    for name in unused:
         if FLAGS[name].present:
             what = f"--{mode}" if mode else "a sweep"
             raise ConfigError(f"--{name} has no effect with {what}: remove one of them.")
@@ -260,38 +258,20 @@ def _search(console: "Console") -> int | None:
 
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError('--search needs Optuna. Install it with: pip install "fidgpt[search]"')
-    from fidgpt.sweep.runners.ray_cluster import RayRunner
     from fidgpt.sweep.search import Search
 
+    stop = FLAGS.stop[-1] if FLAGS.stop else None
     settings = {"seed": FLAGS.search_seed, **_settings()}
+    search = Search(*_items("space"), sampler=FLAGS.search, stop=stop, **settings)
     runner = _runner()
-    if FLAGS.search.strip().startswith("pbt"):
-        from fidgpt.sweep.population import Population, evolve, read_pbt
-
-        if not isinstance(runner, RayRunner):
-            raise ConfigError(
-                f"--search={FLAGS.search} runs on Ray: add --runner=ray, which runs it on this "
-                "machine, or --runner='ray(address=auto)' for a cluster."
-            )
-        size, every = read_pbt(FLAGS.search)
-        search: Any = Population(*_items("space"), size=size, every=every, **settings)
-        if importlib.util.find_spec("ray") is None:
-            raise ConfigError('--search=pbt needs Ray. Install it with: pip install "fidgpt[ray]"')
-        start = functools.partial(evolve, search, runner)
-    else:
-        stop = FLAGS.stop[-1] if FLAGS.stop else None
-        search = Search(*_items("space"), sampler=FLAGS.search, stop=stop, **settings)
-        start = functools.partial(search.run, jobs=FLAGS.jobs, runner=runner)
     if FLAGS.print:
         console.print(search)
         return None
-    found = start(console=console)
+    found = search.run(jobs=FLAGS.jobs, runner=runner, console=console)
     _show(console, found, search.directory)
     if not found.is_whole:
         return _stopped(console, search.directory)
-    if isinstance(search, Search):
-        return int(any(row["status"] == "failed" for row in found.results))
-    return 1 if found.best is None else None
+    return int(any(row["status"] == "failed" for row in found.results))
 
 
 def _bisect(console: "Console") -> int | None:

@@ -1,7 +1,6 @@
 """Objectives: what points are compared by, and whether runs report it."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +57,6 @@ class Objective:
     def way(self) -> str:
         """The direction: `min` or `max`."""
         return "max" if self.is_larger_better else "min"
-
-    @property
-    def worst(self) -> float:
-        """A value that every other one is better than."""
-        return -math.inf if self.is_larger_better else math.inf
 
     def sorted_by(self, value: float) -> float:
         """Return a number that is smaller for better values."""

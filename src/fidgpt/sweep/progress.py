@@ -160,10 +160,6 @@ class Screen:
         """Show that a signal asked for the end."""
         self.log("Stopping: each run saves where it is. Once more ends them at once.")
 
-    def more(self) -> None:
-        """Count one more job than expected."""
-        self._num_jobs += 1
-
     def tick(self) -> None:
         """Write the table now and then; warn if that fails, and continue."""
         self.book.tick()
