@@ -474,8 +474,8 @@ _PLACES = (
     ("fidgpt.sweep.runners.jobs:Scheduler._begin", "calls", 60),
     ("fidgpt.sweep.runners.jobs:Scheduler._poll", "calls", 200),
 )
-_ASK = ("fidgpt.sweep.search:Study.ask", "disk", 12)
-_RECORD = ("fidgpt.sweep.search:Study.close", "disk", 6)
+_ASK = ("fidgpt.sweep.search:Driver.ask", "disk", 12)
+_RECORD = ("fidgpt.sweep.search:Driver.report", "disk", 6)
 
 
 def struck(*drawn: Strike, times: tuple[int, ...] = (1,)) -> SweepKind:

@@ -127,7 +127,7 @@ def test_overwriting_one_of_many_is_found() -> None:
 )
 def test_two_axes_that_set_one_value_are_both_named(first: Axis, second: Axis, path: str) -> None:
     (mistake,) = mistakes(first, second)
-    assert mistake.startswith(f"{first.text} sets {path} in vain, as {second.text} sets it again")
+    assert mistake.startswith(f"{second.text} overwrites what {first.text} chose of {path}.")
 
 
 def test_axes_may_change_each_other_if_something_is_left_of_both() -> None:
@@ -143,7 +143,11 @@ SHAPE = "hidden_dim=33 is not a whole number of heads of head_dim=16"
 @pytest.mark.parametrize(
     ("items", "num_mistakes", "text"),
     [
-        ([pairs("set:seed=1,2;tag:Seed=3,4")], 1, "sets seed twice: remove one of them."),
+        (
+            [pairs("set:seed=1,2;tag:Seed=3,4")],
+            1,
+            "3,4 chose of seed.",
+        ),
         ([axis("set:seed*=1,2")], 1, "--sweep=set:seed*=1,2 changes nothing"),
         ([axis("tag:LearningRate=1e-3,0.001")], 1, "changes nothing"),
         ([axis("tag:Window=1,2")], 2, "no parameter of Trainer carries the tag Window"),

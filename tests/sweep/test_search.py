@@ -203,7 +203,7 @@ def test_an_objective_may_be_maximized(toys: Toys, search: Make, tmp_path: Path)
     assert found.best is not None and found.best["metrics"]["loss"] == max(losses)
     assert f"loss {max(losses):.4f}; the best so far" in text
     assert read_results(tmp_path).best() == found.best
-    assert made.study().optuna.best_value == max(losses)
+    assert made.study().best_value == max(losses)
 
 
 def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) 
 def test_a_trial_without_choices_is_continued(toys: Toys, search: Make, tmp_path: Path) -> None:
     (tmp_path / "killed").mkdir()
     made = search(sampler="random:6", name="killed")
-    made.study().optuna.ask()  # and the process is killed
+    made.study().ask()  # and the process is killed
     found, _ = run(made)
     assert names(found) == names(run(search(sampler="random:6", name="undisturbed"))[0])
     assert set(states(made)) == {TrialState.COMPLETE}
@@ -276,8 +276,7 @@ def test_a_point_that_runs_without_its_driver_is_waited_for(toys: Toys, search: 
     """What is chosen next must depend on its value."""
     made = search(sampler="random:6")
     made.directory.mkdir(exist_ok=True)
-    trial = made.study().ask()
-    assert trial is not None
+    trial = made.study().ask(made.distributions)
     job = made.job(trial.params)
     held, begun = threading.Event(), list[str]()
 

@@ -57,11 +57,15 @@ def steps_of(job: Job) -> list[int]:
     return [row["step"] for row in read_rows(job.directory / "metrics.jsonl")]
 
 
-def numbers(toys: Toys) -> list[str]:
-    """What Slurm calls the arrays of a sweep, in the order in which they were handed in."""
-    lines = (toys.directory / "slurm" / "jobs.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    return [row["number"] for row in rows if row["number"]]
+def arrays(directory: Path) -> list[str]:
+    """The names of the arrays of a sweep, in the order in which they were submitted."""
+    lines = (directory / "slurm" / "jobs.jsonl").read_text().splitlines()
+    return [json.loads(line)["name"] for line in lines]
+
+
+def number(here: SlurmHere, toys: Toys) -> str:
+    """The number of the newest array of a sweep."""
+    return here.ask("squeue", "-h", "-o%F", f"--name={arrays(toys.directory)[-1]}").split()[0]
 
 
 def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: Toys) -> None:
@@ -77,7 +81,7 @@ def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: T
     assert SlurmRunner(jobs=2).run(jobs, events)
     assert [job.result() for job in jobs] == [{"step": NUM_STEPS, "loss": 1 / NUM_STEPS}] * 4
     assert events.steps == {f"seed={i}": [1, 2, 3, 4, 5] for i in range(1, 5)}
-    assert len(numbers(toys)) == 1
+    assert len(arrays(toys.directory)) == 1
     assert max(at_a_time) == 2
 
 
@@ -105,7 +109,7 @@ def test_a_cancelled_job_is_not_retried(here: SlurmHere, toys: Toys) -> None:
     events = RecordedEvents(keep_texts=False)
     jobs = toys.jobs(["1", "2"])
     thread = when(
-        lambda: "seed=1" in events.steps, lambda: here.ask("scancel", f"{numbers(toys)[0]}_0")
+        lambda: "seed=1" in events.steps, lambda: here.ask("scancel", f"{number(here, toys)}_0")
     )
     assert not SlurmRunner(jobs=1, retries=3).run(jobs, events)
     thread.join()
@@ -177,13 +181,11 @@ def test_a_killed_sweep_follows_its_jobs_again(here: SlurmHere, toys: Toys) -> N
     thread = when(lambda: jobs[0].directory.exists(), lambda: os.kill(pid, signal.SIGKILL))
     os.waitpid(pid, 0)
     thread.join()
-    book = toys.directory / "slurm" / "jobs.jsonl"
-    book.write_text(book.read_text().splitlines()[0] + "\n")  # as if killed before the number came
     events = RecordedEvents()
     assert SlurmRunner(jobs=2).run(jobs, events)
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
     assert events.count("finished") == 3
-    assert numbers(toys) == []  # nothing was handed in twice
+    assert len(arrays(toys.directory)) == 1  # nothing was submitted twice
 
 
 def test_jobs_finish_after_the_user_has_left(here: SlurmHere, toys: Toys) -> None:
@@ -201,7 +203,7 @@ def test_jobs_finish_after_the_user_has_left(here: SlurmHere, toys: Toys) -> Non
     events = RecordedEvents()
     assert SlurmRunner(jobs=2).run(jobs, events)
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 2
-    assert len(numbers(toys)) == 1
+    assert len(arrays(toys.directory)) == 1
 
 
 def test_a_second_signal_ends_running_and_waiting_jobs(here: SlurmHere, toys: Toys) -> None:
@@ -229,20 +231,20 @@ def test_a_preempted_job_returns_to_the_queue(here: SlurmHere, toys: Toys) -> No
     jobs = toys.jobs(["1", "2", "3"])
 
     def take() -> None:
-        (number,) = numbers(toys)
-        here.ask("scancel", "--signal=USR1", f"{number}_0")
-        here.ask("scancel", "--signal=TERM", f"{number}_1")
-        here.ask("scontrol", "requeue", f"{number}_2")
+        array = number(here, toys)
+        here.ask("scancel", "--signal=USR1", f"{array}_0")
+        here.ask("scancel", "--signal=TERM", f"{array}_1")
+        here.ask("scontrol", "requeue", f"{array}_2")
         while here.ask("squeue", "--states=PENDING", "--array", "-h", "-o%i").count("_") < 3:
             time.sleep(0.05)
-        here.hurry(number)
+        here.hurry(array)
 
     thread = when(lambda: len(events.steps) == 3, take)
     assert SlurmRunner(jobs=3).run(jobs, events)
     thread.join()
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
     assert sorted(line[0] for line in events.lines) == ["finished"] * 3 + ["started"] * 3
-    assert len(numbers(toys)) == 1
+    assert len(arrays(toys.directory)) == 1
     records = [json.loads(path.read_text()) for path in records_of(toys)]
     assert [record["start"] for record in records] == [1, 1, 1]
 
@@ -259,7 +261,7 @@ def test_a_job_that_is_not_requeued_is_tried_again(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
     thread = when(
-        lambda: events.steps, lambda: here.ask("scancel", "--signal=USR1", *numbers(toys))
+        lambda: events.steps, lambda: here.ask("scancel", "--signal=USR1", number(here, toys))
     )
     (job,) = toys.jobs(["1"])
     assert SlurmRunner(retries=0).run([job], events)
@@ -268,7 +270,7 @@ def test_a_job_that_is_not_requeued_is_tried_again(
     lines = [line for line in events.lines if line[0] != "started"]
     words = "returned to the queue, from where Slurm did not start it again"
     assert lines == [("failed", "seed=1", words, "True"), ("finished", "seed=1", "", "False")]
-    assert len(numbers(toys)) == 2
+    assert len(arrays(toys.directory)) == 2
 
 
 def records_of(toys: Toys) -> list[Path]:
@@ -287,7 +289,7 @@ def test_a_node_that_dies_costs_no_point(here: SlurmHere, toys: Toys) -> None:
             here.kill_node()
             here.start_node()
         if killed and "BeginTime" in here.ask("squeue", "-h", "-o%r"):
-            here.hurry(numbers(toys)[0])
+            here.hurry(number(here, toys))
 
     events.tick = kill_once
     assert SlurmRunner(jobs=2, retries=3).run(jobs, events)
@@ -309,13 +311,12 @@ def test_a_run_is_the_same_in_slurm_as_here(
     metrics = there.jobs[0].directory / "metrics.jsonl"
 
     def take() -> None:
-        number = json.loads(
-            (there.directory / "slurm" / "jobs.jsonl").read_text().splitlines()[-1]
-        )["number"]
-        here.ask("scancel", "--signal=USR1", number)
+        name = arrays(there.directory)[-1]
+        array = here.ask("squeue", "-h", "-o%F", f"--name={name}").split()[0]
+        here.ask("scancel", "--signal=USR1", array)
         while "PENDING" not in here.ask("squeue", "--array", "-h", "-o%T"):
             time.sleep(0.05)
-        here.hurry(number)
+        here.hurry(array)
 
     thread = when(lambda: metrics.exists() and metrics.stat().st_size, take)
     console = Console(file=io.StringIO())

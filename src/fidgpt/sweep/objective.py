@@ -53,11 +53,6 @@ class Objective:
         """What is wanted of it, in words."""
         return f"{self.name} gets {'large' if self.is_larger_better else 'small'}"
 
-    @property
-    def way(self) -> str:
-        """The direction: `min` or `max`."""
-        return "max" if self.is_larger_better else "min"
-
     def sorted_by(self, value: float) -> float:
         """Return a number that is smaller for better values."""
         return -value if self.is_larger_better else value

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,12 +120,14 @@ class Maker:
     Attributes:
       items: as given.
       axes: the axes among them.
+      first: the first choice of each axis.
       labels: names of the axes.
     """
 
     def __init__(self, items: Sequence[Item], catalogue: Catalogue) -> None:
         self.items = items
         self.axes = [item for item in items if isinstance(item, Axis)]
+        self.first = [axis.choices[0] for axis in self.axes]
         self._names = Names(self.axes)
         self.labels = list(itertools.chain(*self._names.labels))
         self._catalogue = catalogue
@@ -167,8 +169,51 @@ class Maker:
         given = (next(choices).directives if isinstance(i, Axis) else (i,) for i in self.items)
         return tuple(itertools.chain(*given))
 
+    @functools.cached_property
+    def effects(self) -> tuple[list[str], list[str]]:
+        """What axes change, from points in which each choice appears.
 
-def _varied(chosen: Sequence[Choice]) -> tuple[str, ...]:
+        A directive undoes an axis if it changes anything that the axis chose; another axis does if
+        it sets all of it again.
+
+        Two lists of lines: each directive that undoes what an axis chose; and for each thing that
+        varies, how many parameters it changes at most.
+        """
+        axes = [one if isinstance(one, Axis) else Axis("", (Choice((one,)),)) for one in self.items]
+        counts = {
+            _subject(one): 0 for one in _varied(itertools.chain(*(a.choices for a in self.axes)))
+        }
+        mistakes: dict[tuple[str, str], str] = {}
+        for at in range(max((_num_effects(axis) for axis in axes), default=0)):
+            chosen = [(axis, axis.choices[min(at, len(axis.choices) - 1)]) for axis in axes]
+            sample = [(one, axis.text) for axis, choice in chosen for one in choice.directives]
+            made = compose([directive for directive, _ in sample], self._catalogue)
+            inherited = Counter(one.binding.path for one in resolve(made.config))
+            edits = {one.number: _edits(one) for one in made.effects}
+            before: list[tuple[str, list[Edit]]] = []
+            for number, (directive, text) in enumerate(sample, start=1):
+                mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)
+                later = text or f"{directive} (directive {number})"
+                for first, theirs in before:
+                    lost = [one.path for one in theirs if _is_undone(one, mine, made.config)]
+                    if lost and (not text or (name and not sign and len(lost) == len(theirs))):
+                        mistakes[later, first] = (
+                            f"{later} overwrites what {first} chose of {lost[0]}.\n"
+                            "  Put it before the axis, or remove one of them."
+                        )
+                if text:
+                    before.append((text, mine))
+                    moved = sum(1 + inherited[edit.path] for edit in mine)
+                    counts[_subject(directive)] = max(counts[_subject(directive)], moved)
+        lines = [
+            f"{one} moves {counted(count, 'parameter')}"
+            for one, count in counts.items()
+            if not is_base(one)
+        ]
+        return list(mistakes.values()), lines
+
+
+def _varied(chosen: Iterable[Choice]) -> tuple[str, ...]:
     return tuple(itertools.chain(*(choice.directives for choice in chosen)))
 
 
@@ -221,7 +266,7 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
             identities[numbers] = point.fingerprint
             points.setdefault(point.fingerprint, point)
         raise_all([_message(text, names) for text, names in mistakes.items()])
-        overwritten, moves = axis_effects(items, own_catalogue(allowed))
+        overwritten, moves = maker.effects
         raise_all(overwritten or _without_effect(maker.axes, identities))
         return Plan(list(points.values()), maker.labels, len(identities) - len(points), moves)
 
@@ -252,52 +297,11 @@ def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], s
     return mistakes
 
 
-def axis_effects(items: Sequence[Item], catalogue: Catalogue) -> tuple[list[str], list[str]]:
-    """Return what axes change, from a point for each choice that may change other parameters.
-
-    A directive of another axis may overwrite what an axis chose if something of the first is left,
-    or if it changes a value relative to what is there.
-
-    Returns:
-      A message for each directive that overwrites what an axis chose; and a line for each thing
-      that varies: how many parameters it changes at most.
-    """
-    axes = [item if isinstance(item, Axis) else Axis("", (Choice((item,)),)) for item in items]
-    chosen = (one for axis in axes if axis.text for one in _varied(axis.choices))
-    counts = {_subject(one): 0 for one in chosen if not is_base(one)}
-    mistakes: dict[tuple[str, str], str] = {}
-    for sample in _samples(axes):
-        made = compose([directive for directive, _ in sample], catalogue)
-        inherited = Counter(one.binding.path for one in resolve(made.config))
-        edits = {one.number: _edits(one) for one in made.effects}
-        for number, (directive, axis) in enumerate(sample, start=1):
-            mine, subject = edits.get(number, []), _subject(directive)
-            if axis.text and subject in counts:
-                moved = sum(1 + inherited[edit.path] for edit in mine)
-                counts[subject] = max(counts[subject], moved)
-            for before, (_, other) in enumerate(sample[: number - 1], start=1):
-                theirs = edits.get(before, []) if other.text and mine else []
-                lost = [one.path for one in theirs if _is_undone(one, mine, made.config)]
-                if lost and (not axis.text or _sets_again(directive, lost, theirs)):
-                    later = axis.text or f"{directive} (directive {number})"
-                    message = _conflict(axis, later, other.text, lost[0])
-                    mistakes.setdefault((later, other.text), message)
-    lines = [f"{one} moves {counted(count, 'parameter')}" for one, count in counts.items()]
-    return list(mistakes.values()), lines
-
-
-def _samples(axes: Sequence[Axis]) -> Iterator[list[tuple[str, Axis]]]:
-    """Yield directives with their axes, for each choice that may change other parameters."""
-    seen: list[list[str]] = []
-    for varying in axes:
-        kinds = {parsed(one).kind for one in _varied(varying.choices)}
-        # Values that differ in a number change the same parameters; but one may be the old value.
-        for i in range(len(varying.choices[: 2 if all(map(takes_numbers, kinds)) else None])):
-            choices = [(axis, axis.choices[i if axis is varying else 0]) for axis in axes]
-            sample = [(one, axis) for axis, choice in choices for one in choice.directives]
-            if (key := [one for one, _ in sample]) not in seen:
-                seen.append(key)
-                yield sample
+def _num_effects(axis: Axis) -> int:
+    """Return how many choices may change different parameters."""
+    # Values that differ in a number change the same ones; but one may be the old value.
+    is_number = all(takes_numbers(parsed(one).kind) for one in _varied(axis.choices))
+    return min(len(axis.choices), 2) if is_number else len(axis.choices)
 
 
 def _edits(effect: Effect) -> list[Edit]:
@@ -319,22 +323,6 @@ def _is_undone(edit: Edit, later: Sequence[Edit], root: Any) -> bool:
     except ConfigError:
         return True
     return not is_node(value) and value != edit.after
-
-
-def _sets_again(directive: str, lost: Sequence[str], all_edits: Sequence[Edit]) -> bool:
-    _, name, sign, _ = parsed(directive)
-    return bool(name) and not sign and len(lost) == len(all_edits)
-
-
-def _conflict(axis: Axis, later: str, first: str, path: str) -> str:
-    if not axis.text:
-        return (
-            f"{later} overwrites what {first} chose of {path}.\n"
-            "  Put it before the axis, or remove one of them."
-        )
-    if later == first:
-        return f"{later} sets {path} twice: remove one of them."
-    return f"{first} sets {path} in vain, as {later} sets it again: remove one of them."
 
 
 def _subject(directive: str) -> str:

@@ -1,23 +1,19 @@
-"""Search spaces, their points, and the samplers and pruners of Optuna that search them."""
+"""Search spaces, and the samplers and pruners of Optuna that search them."""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import fiddle as fdl
 import optuna
 from optuna import distributions, pruners, samplers
 from optuna.trial import FrozenTrial
 
-from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import split_directive, takes_numbers
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value
-from fidgpt.sweep.points import Maker, Point, axis_effects
 from fidgpt.train.device import derive_seed
 
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
@@ -130,71 +126,6 @@ def _range(kind: str, inside: str, text: str) -> Distribution | None:
     if kind == "log" and low <= 0:
         raise ConfigError(f"--space={text}: log needs numbers above 0.")
     return distributions.FloatDistribution(low, high, log=kind == "log")
-
-
-class Points:
-    """Makes the points of a search.
-
-    Args:
-      items: directives, and spaces at their positions among them.
-      catalogue: the named configs and fiddlers.
-
-    Attributes:
-      spaces: the spaces among the items.
-      items: the items, with each space as the axis of its two ends.
-    """
-
-    def __init__(self, items: Sequence[str | Space], catalogue: Catalogue) -> None:
-        self.spaces = [item for item in items if isinstance(item, Space)]
-        self.items = [item.axis() if isinstance(item, Space) else item for item in items]
-        self._catalogue = catalogue
-        self._maker = Maker(self.items, catalogue)
-
-    def check(self) -> fdl.Config:
-        """Return the graph of a point after checking for errors that all points share.
-
-        Raises:
-          ConfigErrors: a directive is wrong, or overwrites what a space chooses.
-        """
-        graph = self._graph(self._end(0))
-        raise_all(axis_effects(self.items, self._catalogue)[0])
-        return graph
-
-    def moves(self) -> list[str]:
-        """Return a line for each space: how many parameters it changes."""
-        return axis_effects(self.items, self._catalogue)[1]
-
-    def of(self, values: Mapping[str, Any] | None = None) -> Point:
-        """Return the point of values by the names of their spaces, or of all first values.
-
-        Raises:
-          ConfigError, InitError: the point fails its checks.
-        """
-        chosen = self._end(0)
-        if values is not None:
-            chosen = [space.choice(values[space.name]) for space in self.spaces]
-        return self._maker.point(chosen, self._graph(chosen))
-
-    def ends(self) -> tuple[fdl.Config, fdl.Config]:
-        """Return the graphs of all first values, and of all last ones.
-
-        Raises:
-          ConfigErrors: a directive is wrong.
-        """
-        return self._graph(self._end(0)), self._graph(self._end(-1))
-
-    def num_steps(self) -> int:
-        """Return the steps of a point; 1 if the first point fails its checks."""
-        try:
-            return self.of().cost.num_steps
-        except ValueError:
-            return 1
-
-    def _end(self, end: int) -> list[Choice]:
-        return [axis.choices[end] for axis in self._maker.axes]
-
-    def _graph(self, chosen: Sequence[Choice]) -> fdl.Config:
-        return self._maker.graph(chosen)
 
 
 MakeSampler = Callable[[int], samplers.BaseSampler]

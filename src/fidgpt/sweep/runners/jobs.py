@@ -2,13 +2,13 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -47,21 +47,20 @@ class Job:
     flags: tuple[str, ...] = ()
 
     @property
-    def program(self) -> list[str]:
-        """The command that trains, without a point."""
-        return [sys.executable, "-m", "fidgpt.cli.train", *self.flags]
-
-    @property
     def start_command(self) -> list[str]:
         """The command that trains the point from its first step."""
         directives = [f"--config={directive}" for directive in self.point.directives]
         # One value of an axis may be that of the base.
-        return [*self.program, *directives, "--allow_noop", f"--run_dir={self.directory}"]
+        return [*self._train, *directives, "--allow_noop", f"--run_dir={self.directory}"]
 
     @property
     def resume_command(self) -> list[str]:
         """The command that continues the point from its newest checkpoint."""
-        return [*self.program, f"--resume={self.directory}"]
+        return [*self._train, f"--resume={self.directory}"]
+
+    @property
+    def _train(self) -> list[str]:
+        return [sys.executable, "-m", "fidgpt.cli.train", *self.flags]
 
     @property
     def command(self) -> list[str]:
@@ -195,11 +194,6 @@ class Attempt(Protocol):
         """Send a signal to its processes; an attempt that waits for a machine is withdrawn."""
 
 
-def failure(reason: str) -> Ending:
-    """Return the ending of a job that failed."""
-    return Ending("diverged" if _DIVERGED.search(reason) else "failed", reason)
-
-
 @dataclass
 class Runner:
     """Runs jobs: the base class of engines, which implement `launch`.
@@ -214,7 +208,9 @@ class Runner:
     _scheduler: "Scheduler | None" = field(default=None, init=False, repr=False)
 
     pause: ClassVar[float] = 0.2  # seconds between two polls
-    leaves: ClassVar[bool] = False  # whether the first signal leaves jobs to the engine
+    # Seconds after the first signal in which a second one ends the jobs; without one, they are
+    # left to the engine. With None, the first signal ends them.
+    patience: ClassVar[float | None] = None
 
     def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
         """Run all jobs; returns False if a signal stopped that.
@@ -244,29 +240,22 @@ class Runner:
         """Return the attempt at a job that an earlier sweep started and that is still active."""
         return None
 
-    def leave(self) -> None:
-        """Leave jobs to the engine, at the first signal."""
 
+@dataclass(eq=False)
+class _Task:
+    """A job, its newest attempt, and what happened to it so far."""
 
-@dataclass
-class _History:
-    """What happened to a job so far."""
-
-    retries: int = 0
-    losses: int = 0  # of machines, since its last progress
-    furthest: int = 0
+    job: Job
+    attempt: Attempt = field(init=False)
+    tail: Tail = field(init=False)
+    slot: int = 0
+    step: int = 0
+    is_started: bool = False
     ends_early: bool = False
     is_foreign: bool = False  # another process runs it
-
-
-@dataclass
-class _Running:
-    job: Job
-    attempt: Attempt
-    slot: int
-    tail: Tail
-    is_started: bool = False
-    step: int = 0
+    retries: int = 0
+    losses: int = 0  # of machines, since its last progress
+    furthest: int = 0  # step
 
 
 class Scheduler:
@@ -286,24 +275,27 @@ class Scheduler:
         self._coming: Iterator[Job | None] | None = jobs
         self._events = events
         self._free = list(range(num_slots))
-        self._waiting: list[Job] = []  # to be tried again
-        self._running: list[_Running] = []
-        self._histories: defaultdict[Path, _History] = defaultdict(_History)
+        self._waiting: list[_Task] = []  # to be tried again
+        self._running: list[_Task] = []
         self._is_stopped = False
         self._num_signals = 0
+        self._leaves_at = math.inf
 
     def run(self) -> bool:
         """Run all jobs; returns False if a signal stopped that."""
         handled = 0
-        with Signals(self._count_signal):
+        with _handling(self._count_signal):
             try:
                 while self._running or (self._is_left and not self._num_signals):
                     if handled < self._num_signals:  # one per turn: two at once would count as one
                         handled += 1
                         self._handle_signal(handled)
-                    if not self._num_signals:
+                    if time.monotonic() > self._leaves_at:
+                        self._running.clear()
+                        return False
+                    if self._leaves_at == math.inf:
                         self._start()
-                    self._poll()
+                        self._poll()
                     self._events.tick()
                     time.sleep(self._runner.pause)
             finally:
@@ -312,10 +304,9 @@ class Scheduler:
 
     def end_early(self, job: Job) -> None:
         """Send a job the signal to save and exit."""
-        history = self._histories[job.log]
         for one in self._running:
-            if one.job == job and not history.ends_early:
-                history.ends_early = True
+            if one.job == job and not one.ends_early:
+                one.ends_early = True
                 one.attempt.send(signal.SIGTERM)
 
     @property
@@ -327,129 +318,130 @@ class Scheduler:
         self._num_signals += 1
 
     def _handle_signal(self, number: int) -> None:
-        level = number - self._runner.leaves
-        if level == 0:
-            self._runner.leave()
+        patience = self._runner.patience
+        if patience is not None and number == 1:
+            self._leaves_at = time.monotonic() + patience
+            self._events.log(
+                "Leaving: jobs continue, and the same command follows them again. Press again "
+                f"within {patience:.0f} seconds to let each run save and exit."
+            )
             return
-        if level == 1:
+        if number == 1 or self._leaves_at < math.inf:
             self._events.stops()
         else:
             self._events.log("Ending all running jobs at once.")
+        self._leaves_at = math.inf
         self._send(signal.SIGINT if number < 3 else signal.SIGKILL)
 
     def _start(self) -> None:
-        """Start new jobs while there are slots, then those that wait."""
-        while self._free and self._coming is not None:
+        """Start new jobs while there are slots, then those that wait; none after a signal."""
+        while self._free and self._coming is not None and not self._num_signals:
             job = next(self._coming, _END)
             if job is None:
                 break
             if isinstance(job, Job):
-                self._begin(job)
+                self._begin(_Task(job))
             else:
                 self._coming = None
-        for job in list(self._waiting):
-            if not self._free:
-                return
-            self._waiting.remove(job)
-            self._begin(job)
+        for task in list(self._waiting):
+            if self._free and not self._num_signals:
+                self._waiting.remove(task)
+                self._begin(task)
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, task: _Task) -> None:
         """Start a job, or put it off if another process runs it."""
+        job, task.slot = task.job, self._free[0]
         attempt = None if job.is_done else self._runner.adopt(job)
-        slot = self._free[0]
         if attempt is None:
             with job.opened_log() as log:
                 if job.is_done:
                     self._events.ended(job, Ending("finished"), again=False)
                     return
                 if log is None:
-                    self._put_off(job)
+                    self._put_off(task)
                     return
                 job.move_remains_aside()
-                attempt = self._runner.launch(job, log, slot)
-        self._free.remove(slot)
-        self._running.append(_Running(job, attempt, slot, Tail(job.directory / "metrics.jsonl")))
+                attempt = self._runner.launch(job, log, task.slot)
+        task.attempt = attempt
+        task.tail, task.step, task.is_started = Tail(job.directory / "metrics.jsonl"), 0, False
+        self._free.remove(task.slot)
+        self._running.append(task)
 
-    def _put_off(self, job: Job) -> None:
-        self._waiting.append(job)
-        history = self._histories[job.log]
-        if not history.is_foreign:
-            history.is_foreign = True
-            self._events.waits(job)
+    def _put_off(self, task: _Task) -> None:
+        self._waiting.append(task)
+        if not task.is_foreign:
+            task.is_foreign = True
+            self._events.waits(task.job)
 
     def _poll(self) -> None:
         """Report what the processes wrote, and handle those that ended."""
-        for one in list(self._running):
-            state = one.attempt.poll()
+        for task in list(self._running):
+            state = task.attempt.poll()
             if state == "pending":
                 continue
             if state == "refused":
-                self._release(one)
-                self._put_off(one.job)
+                self._release(task)
+                self._put_off(task)
                 continue
-            if not one.is_started:
-                one.is_started = True
-                self._events.started(one.job)
-            for row in one.tail.rows():
-                one.step = max(one.step, row["step"])
-                self._events.progressed(one.job, row)
+            if not task.is_started:
+                task.is_started = True
+                self._events.started(task.job)
+            for row in task.tail.rows():
+                task.step = max(task.step, row["step"])
+                self._events.progressed(task.job, row)
             if isinstance(state, Exit):
-                self._release(one)
-                self._end(one, state)
+                self._release(task)
+                self._end(task, state)
 
-    def _release(self, one: _Running) -> None:
-        self._running.remove(one)
-        self._free.append(one.slot)
+    def _release(self, task: _Task) -> None:
+        self._running.remove(task)
+        self._free.append(task.slot)
 
-    def _end(self, one: _Running, end: Exit) -> None:
-        job, history, again = one.job, self._histories[one.job.log], False
-        is_cancelled = end.is_cancelled and not history.ends_early
+    def _end(self, task: _Task, end: Exit) -> None:
+        job, again = task.job, False
+        is_cancelled = end.is_cancelled and not task.ends_early
         if end.status == 0 and job.is_begun:
             job.finish()
             ending = Ending("finished")
         elif end.status and (self._num_signals or is_cancelled):
             self._is_stopped = True
             ending = Ending("stopped", end.reason if is_cancelled else "")
-        elif end.status and history.ends_early:
+        elif end.status and task.ends_early:
             ending = Ending("stopped early")
         else:
-            ending = failure(end.reason or "its directory was removed as it ran")
-            again = self._may_retry(one, is_lost=end.is_lost)
+            reason = end.reason or "its directory was removed as it ran"
+            ending = Ending("diverged" if _DIVERGED.search(reason) else "failed", reason)
+            again = self._may_retry(task, is_lost=end.is_lost)
         if again:
-            self._waiting.append(job)
+            self._waiting.append(task)
         self._events.ended(job, ending, again=again)
 
-    def _may_retry(self, one: _Running, *, is_lost: bool) -> bool:
+    def _may_retry(self, task: _Task, *, is_lost: bool) -> bool:
         """Whether to try a job again; after the loss of a machine, as long as it progresses."""
-        history = self._histories[one.job.log]
         if not is_lost:
-            history.retries += 1
-            return history.retries <= self._runner.retries
-        if one.step > history.furthest:
-            history.furthest, history.losses = one.step, 0
-        history.losses += 1
-        return history.losses <= _MAX_LOSSES
+            task.retries += 1
+            return task.retries <= self._runner.retries
+        if task.step > task.furthest:
+            task.furthest, task.losses = task.step, 0
+        task.losses += 1
+        return task.losses <= _MAX_LOSSES
 
     def _send(self, number: signal.Signals) -> None:
         """Send a signal to all that runs; what has not started yet waits again."""
-        for one in list(self._running):
-            one.attempt.send(number)
-            if not one.is_started:
-                self._release(one)
-                self._waiting.append(one.job)
+        for task in list(self._running):
+            task.attempt.send(number)
+            if not task.is_started:
+                self._release(task)
+                self._waiting.append(task)
 
 
-class Signals:
-    """While entered, handles signals that end a process, if this is the main thread."""
-
-    def __init__(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        self._handler = handler
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {one: signal.signal(one, self._handler) for one in _SIGNALS}
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """While entered, handle signals that end a process, if this is the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {one: signal.signal(one, handler) for one in _SIGNALS if is_main}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -1,6 +1,7 @@
 """Jobs on Slurm: submitted as arrays by submitit, followed by squeue and the files of tasks."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import remote, slurm_task
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
 from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task, read_record
+from fidgpt.train.summary_text import counted
 from fidgpt.train.trackers.background import GROUP
 
 _FOLDER, _BOOK = "slurm", "jobs.jsonl"
@@ -27,20 +29,14 @@ _NOTICE = 120  # seconds before its time is over in which a run saves
 _MAX_TASKS = 1000  # of an array: Slurm's default limit
 _ANSWER = 120.0  # seconds for a command of Slurm
 _COMMANDS = ("sbatch", "scancel", "scontrol", "squeue")
-_CANCELLED = "cancelled in Slurm"
 _OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
 _OVER |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", ""}
 _ORDINARY = {"BeginTime", "Cleaning", "JobArrayTaskLimit", "None", "Priority", "Resources", ""}
-_SHOWN = {"partition", "account", "qos", "time", "nodes", "cpus_per_task", "gpus_per_node", "mem"}
 BY_VALUE = (slurm_task, files, remote)  # modules that nodes need not import
 
 
 class SlurmError(ConfigError):
     """A command of Slurm failed or did not answer."""
-
-
-class Left(Exception):
-    """The user has left; jobs in Slurm continue."""
 
 
 class JobState(NamedTuple):
@@ -49,15 +45,12 @@ class JobState(NamedTuple):
     Attributes:
       state: such as PENDING; "" if Slurm knows no such job.
       reason: why it waits.
+      number: of the job, such as 17_3.
     """
 
     state: str = ""
     reason: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended."""
-        return self.state in _OVER
+    number: str = ""
 
     @property
     def is_held(self) -> bool:
@@ -65,92 +58,89 @@ class JobState(NamedTuple):
         return self.state == "PENDING" and self.reason not in _ORDINARY
 
 
-@dataclass
+@dataclass(eq=False)
 class SlurmAttempt:
     """An attempt at a job as a task of a Slurm array.
 
     Attributes:
       job: the job.
-      submitter: submits it, and knows its state.
-      number: of the task, such as 17_3; "" before it is submitted.
-      record: the file in which its first process records its state.
+      queue: submits it, and knows its state.
+      name: of the array, and its index in it.
     """
 
     job: Job
-    submitter: "JobSubmitter"
-    number: str = ""
-    record: Path = Path()
+    queue: "Queue"
+    name: str = ""
     _over_since: float | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder for all that concerns Slurm, which all nodes see."""
+        return self.job.log.parent.parent.absolute() / _FOLDER
+
+    @property
+    def record(self) -> Path:
+        """The file in which its first process records its state."""
+        return self.folder / "records" / f"{self.name}.json"
 
     @property
     def state(self) -> JobState:
         """Its state when Slurm was asked last."""
-        return self.submitter.states.get(self.number, JobState())
+        return self.queue.states.get(self.name, JobState())
 
     def poll(self) -> State:
         """Return its state; see Attempt.
 
         Raises:
-          Left: the user has left.
           SlurmError: Slurm accepts no jobs, and has none.
         """
-        self.submitter.update()
-        if not self.number or self.state.state == "PENDING":
+        self.queue.update()
+        if self not in self.queue.active or self.state.state == "PENDING":
             return "pending"
-        record = read_record(self.record) or {}
-        state: State = "running" if record.get("state") == RUNNING else "pending"
+        record = read_record(self.record)
         if record.get("state") == REFUSED:
-            state = "refused"
+            state: State = "refused"
         elif has_ended(record) or self._is_overdue(record):
-            state = self._exit(record) if record.get("state") == ENDED else self._lost(record)
-        if state == "refused" or isinstance(state, Exit):
-            self.submitter.active.remove(self)
+            state = self._exit(record)
+        else:
+            return "running" if record.get("state") == RUNNING else "pending"
+        self.queue.active.remove(self)
         return state
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its processes; see Attempt."""
-        self.submitter.end(self, at_once=number == signal.SIGKILL)
+        self.queue.end(self, at_once=number == signal.SIGKILL)
 
     def _is_overdue(self, record: Mapping[str, Any]) -> bool:
         """Return whether the task is over, and would have recorded its end by now."""
-        if not self.state.is_over:
+        if self.state.state not in _OVER:
             self._over_since = None
             return False
-        if not record and self.state.state == "CANCELLED":
+        if self.state.state == "CANCELLED" and record.get("state") != RUNNING:
             return True
         now = time.monotonic()
         self._over_since = self._over_since or now
-        return now - self._over_since >= self.submitter.runner.grace
+        return now - self._over_since >= self.queue.runner.grace
 
     def _exit(self, record: Mapping[str, Any]) -> Exit:
-        status = record["status"]
+        """Return how a task ended, from its record, or from Slurm if it could not write one."""
+        status = record.get("status", 1)
         if status == 0:
             return Exit(0)
-        self.submitter.refresh()
-        if self.state.state == "CANCELLED" or signal.SIGINT in record["told"]:
-            return Exit(status, _CANCELLED, is_cancelled=True)
-        if record["words"]:
-            return Exit(status, record["words"])
-        reasons = []
-        for rank in range(self.submitter.runner.num_processes):
-            one = read_record(remote.of_rank(self.record, rank)) or {}
-            if one.get("status"):
-                log = remote.of_rank(self.job.log, rank)
-                reason = remote.failure_reason(log, start=one["log_at"], status=one["status"])
-                reasons.append(reason)
-        return Exit(status, remote.first_cause(reasons))
-
-    def _lost(self, record: Mapping[str, Any]) -> Exit:
-        """Return the exit of a task that could not record it."""
+        if self.state.state == "CANCELLED" or record.get("is_cancelled"):
+            return Exit(status, "cancelled in Slurm", is_cancelled=True)
+        if record.get("state") == ENDED:
+            ranks = range(self.queue.runner.num_processes)
+            records = [read_record(remote.of_rank(self.record, rank)) for rank in ranks]
+            reasons = [one["reason"] for one in records if one.get("status")]
+            return Exit(status, remote.first_cause(reasons))
         match self.state.state:
-            case "CANCELLED":
-                return Exit(1, _CANCELLED, is_cancelled=True)
             case "FAILED" | "COMPLETED" if record.get("state") == REQUEUED:
                 # Slurm may start it again before the node has forgotten the last start.
                 reason = "returned to the queue, from where Slurm did not start it again"
                 return Exit(1, reason, is_lost=True)
             case "FAILED" | "COMPLETED":
-                output = self.submitter.folder / "tasks" / f"{self.number}_0_log.out"
+                output = self.folder / "tasks" / f"{self.state.number}_0_log.out"
                 return Exit(1, remote.failure_reason(output, start=0, status=1))
             case "TIMEOUT":
                 reason = "its time in Slurm was over before it had saved: give more timeout_min."
@@ -166,85 +156,50 @@ def has_ended(record: Mapping[str, Any]) -> bool:
 
     One that SIGTERM ended may be in the queue again: Slurm knows whether it was cancelled.
     """
-    if record.get("state") != ENDED:
-        return False
-    return record["status"] == 0 or signal.SIGTERM not in record["told"]
+    return record.get("state") == ENDED and not record["is_terminated"]
 
 
-class JobSubmitter:
+class Queue:
     """Submits jobs in arrays, and asks Slurm about all of them at once, now and then.
 
     Args:
       runner: its settings.
-      folder: where its files lie, which all nodes see.
       events: shows what a user may want to know.
 
     Attributes:
       active: the attempts that were submitted.
-      states: of all jobs in Slurm, by their numbers.
+      states: of all jobs in Slurm, by the name of the array and the index in it.
     """
 
-    def __init__(self, runner: "SlurmRunner", folder: Path, events: Events) -> None:
+    def __init__(self, runner: "SlurmRunner", events: Events) -> None:
         self.runner = runner
-        self.folder = folder.absolute()
         self.active: list[SlurmAttempt] = []
         self.states: dict[str, JobState] = {}
         self._events = events
         self._waiting: list[SlurmAttempt] = []
         self._ending: dict[bool, list[str]] = {False: [], True: []}  # numbers, by whether at once
-        self._refreshed_at = float("-inf")
-        self._leaves_at: float | None = None
-        self._is_left = False
         self._shown: set[str] = set()
-        self._earlier = self._earlier_tasks(self.refresh())
+        self._earlier = functools.cache(_names_of_points)
+        self._refresh()
 
-    def refresh(self) -> dict[str, str]:
-        """Ask Slurm for the states of all jobs; returns the numbers of arrays by their names.
-
-        Raises:
-          SlurmError: Slurm does not answer.
-        """
+    def _refresh(self) -> None:
         self._refreshed_at = time.monotonic()
         lines = _run("squeue", "--me", "--array", "--states=all", "-h", "-o%i|%T|%r|%j")
-        rows = [line.split("|", 3) for line in lines if line.count("|") >= 3]
-        self.states = {number: JobState(state, why) for number, state, why, _ in rows}
-        return {name: number.partition("_")[0] for number, _, _, name in rows}
-
-    def _earlier_tasks(self, numbers: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
-        """Return the newest task of each point, by fingerprint, of earlier processes.
-
-        An array whose submitter died before it recorded the number is found by its name.
-        """
-        path = self.folder / _BOOK
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rows = {row["name"]: row for row in map(json.loads, lines)}
-        known: dict[str, tuple[str, Path]] = {}
-        for name, row in rows.items():
-            if number := row["number"] or numbers.get(name):
-                known |= dict(
-                    zip(row["points"], self._tasks(number, name, row["points"]), strict=True)
-                )
-        return known
-
-    def _tasks(self, number: str, name: str, points: Sequence[str]) -> list[tuple[str, Path]]:
-        """Return the number and the record of each task of an array."""
-        several = len(points) > 1
-        return [
-            (f"{number}_{i}" if several else number, self._record(name, i))
-            for i in range(len(points))
-        ]
-
-    def _record(self, name: str, index: int) -> Path:
-        return self.folder / "records" / f"{name}-{index}.json"
+        self.states = {}
+        for number, state, reason, name in (line.split("|", 3) for line in lines):
+            index = number.partition("_")[2] or "0"
+            self.states[f"{name}-{index}"] = JobState(state, reason, number)
 
     def adopt(self, job: Job) -> SlurmAttempt | None:
         """Return the attempt that an earlier process submitted, if it is active or finished."""
-        if (task := self._earlier.pop(job.point.fingerprint, None)) is None:
+        attempt = SlurmAttempt(job, self)
+        name = self._earlier(attempt.folder / _BOOK).pop(job.point.fingerprint, None)
+        if name is None:
             return None
-        attempt = SlurmAttempt(job, self, *task)
-        record = read_record(attempt.record) or {}
-        is_over = attempt.state.is_over or record.get("state") == REFUSED or has_ended(record)
-        if is_over and record.get("status") != 0:
+        attempt.name = name
+        record = read_record(attempt.record)
+        is_over = record.get("state") == REFUSED or has_ended(record)
+        if (is_over or attempt.state.state in _OVER) and record.get("status") != 0:
             return None
         self.active.append(attempt)
         return attempt
@@ -258,21 +213,15 @@ class JobSubmitter:
         """Do what is due.
 
         Raises:
-          Left: the user has left, and has not come back.
           SlurmError: Slurm accepts no jobs, and has none.
         """
-        if self._leaves_at is not None:
-            if time.monotonic() < self._leaves_at:
-                return
-            self._is_left = True
-            raise Left
         self.close()
         try:
             room = self.runner.jobs - len(self.active) if self.active else _MAX_TASKS
             if some := self._waiting[: max(0, room)]:
                 self._submit(some)
             if time.monotonic() - self._refreshed_at > self.runner.interval:
-                self.refresh()
+                self._refresh()
         except SlurmError as error:
             if not self.active:
                 raise
@@ -285,61 +234,44 @@ class JobSubmitter:
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        name = f"{self.folder.parent.name}-{uuid.uuid4().hex[:8]}"
-        points = [one.job.point.fingerprint for one in some]
-        self._note(name, points, None)
-        executor = submitit.SlurmExecutor(self.folder / "tasks")
+        folder = some[0].folder
+        name = f"{folder.parent.name}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        row = {"name": name, "points": [one.job.point.fingerprint for one in some]}
+        with (folder / _BOOK).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        executor = submitit.SlurmExecutor(folder / "tasks")
         parameters = self.runner.parameters
         executor.update_parameters(**parameters, job_name=name, array_parallelism=self.runner.jobs)
-        tasks = [self.runner.task(one.job, self._record(name, i)) for i, one in enumerate(some)]
+        for i, one in enumerate(some):
+            one.name = f"{name}-{i}"
+        tasks = [self.runner.task(one.job, one.record) for one in some]
         try:
             with _outside_of_jobs():
                 submitted = executor.submit_array(tasks)
         except (FailedJobError, FailedSubmissionError, OSError) as error:
-            shown = [f"{key}={value}" for key, value in parameters.items() if key in _SHOWN]
+            shown = [f"{key}={one}" for key, one in parameters.items() if type(one) in (int, str)]
             raise SlurmError(
                 f"Slurm does not accept the jobs: {_last_error(str(error))}. They ask for "
                 f"{', '.join(shown)}; sinfo shows what there is."
             ) from error
-        number = submitted[0].job_id.partition("_")[0]
-        self._note(name, points, number)
-        for one, task in zip(some, self._tasks(number, name, points), strict=True):
-            one.number, one.record = task
         self.active += some
         del self._waiting[: len(some)]
-        self._events.log(
-            f"In Slurm as job {number}: {len(some)} point{'' if len(some) == 1 else 's'}."
-        )
-        self.refresh()
-
-    def _note(self, name: str, points: Sequence[str], number: str | None) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        row = {"name": name, "number": number, "points": list(points)}
-        with (self.folder / _BOOK).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        number = submitted[0].job_id.partition("_")[0]
+        self._events.log(f"In Slurm as job {number}: {counted(len(some), 'point')}.")
+        self._refresh()
 
     def _show_once(self, text: str) -> None:
         if text not in self._shown:
             self._shown.add(text)
             self._events.log(text)
 
-    def leave(self) -> None:
-        """Leave jobs to Slurm, unless a further signal comes soon."""
-        self._leaves_at = time.monotonic() + self.runner.patience
-        self._events.log(
-            "Leaving: jobs in Slurm continue, and the same command follows them again. Press again "
-            f"within {self.runner.patience:.0f} seconds to let each run save and exit."
-        )
-
     def end(self, attempt: SlurmAttempt, *, at_once: bool) -> None:
-        """End an attempt at the next update; not after the user has left."""
-        if self._is_left:
-            return
-        self._leaves_at = None
+        """End an attempt at the next update."""
         if attempt in self._waiting:
             self._waiting.remove(attempt)
-        elif attempt.number:
-            self._ending[at_once].append(attempt.number)
+        elif attempt.state.number:
+            self._ending[at_once].append(attempt.state.number)
 
     def close(self) -> None:
         """Cancel what is to be ended: running jobs save first, unless it is at once."""
@@ -354,6 +286,13 @@ class JobSubmitter:
                         _run("scancel", "--state=PENDING", *some)
                         _run("scancel", "--state=RUNNING", "--signal=INT", *some)
                 self._refreshed_at = float("-inf")
+
+
+def _names_of_points(path: Path) -> dict[str, str]:
+    """Return the newest task of each point, by fingerprint, of earlier processes."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    rows = map(json.loads, lines)
+    return {point: f"{row['name']}-{i}" for row in rows for i, point in enumerate(row["points"])}
 
 
 @dataclass
@@ -397,14 +336,12 @@ class SlurmRunner(Runner):
     nodes: int = 1
     processes: int = 1
     extra: str | None = None
-    _submitter: JobSubmitter | None = field(default=None, init=False, repr=False)
-    _events: Events | None = field(default=None, init=False, repr=False)
+    _queue: Queue = field(init=False, repr=False)
 
     pause: ClassVar[float] = 0.5
-    leaves: ClassVar[bool] = True
+    patience: ClassVar[float | None] = 5.0
     interval: ClassVar[float] = 10.0  # seconds between two queries of Slurm, which serves many
     grace: ClassVar[float] = 30.0  # seconds in which a shared file system shows the last writes
-    patience: ClassVar[float] = 5.0  # seconds in which a second signal ends the jobs
 
     def __post_init__(self) -> None:
         for name in ("jobs", "timeout_min", "cpus", "nodes", "processes"):
@@ -434,14 +371,11 @@ class SlurmRunner(Runner):
 
         for module in BY_VALUE:
             cloudpickle.register_pickle_by_value(module)
-        self._submitter, self._events = None, events
+        self._queue = Queue(self, events)
         try:
             return super().run(jobs, events)
-        except Left:
-            return False
         finally:
-            if self._submitter is not None:
-                self._submitter.close()
+            self._queue.close()
 
     def num_slots(self, jobs: Iterable[Job | None]) -> int:
         """Return the number of attempts at a time, most of which may wait in Slurm."""
@@ -449,22 +383,11 @@ class SlurmRunner(Runner):
 
     def launch(self, job: Job, log: IO[bytes], slot: int) -> SlurmAttempt:
         """Submit a job; see Runner."""
-        return self._submitter_of(job).submit(job)
+        return self._queue.submit(job)
 
     def adopt(self, job: Job) -> SlurmAttempt | None:
         """Return the attempt that an earlier process submitted; see Runner."""
-        return self._submitter_of(job).adopt(job)
-
-    def leave(self) -> None:
-        """Leave jobs to Slurm; see Runner."""
-        if self._submitter is not None:
-            self._submitter.leave()
-
-    def _submitter_of(self, job: Job) -> JobSubmitter:
-        if self._submitter is None:
-            assert self._events is not None  # it was run
-            self._submitter = JobSubmitter(self, job.log.parent.parent / _FOLDER, self._events)
-        return self._submitter
+        return self._queue.adopt(job)
 
     @property
     def num_processes(self) -> int:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import IO, Any
 
 from fidgpt.files import lock
-from fidgpt.sweep.runners.remote import of_rank
+from fidgpt.sweep.runners.remote import failure_reason, of_rank
 
 RUNNING, REFUSED, REQUEUED, ENDED = "running", "refused", "requeued", "ended"
 _TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
@@ -41,7 +41,7 @@ class Task:
       resume_command: trains from the newest checkpoint.
       directory: the run directory.
       log: for the output of rank 0; other ranks use files beside it.
-      record: the file for the state of rank 0.
+      record: the file for the state of rank 0; other ranks use files beside it.
       environment: defaults of environment variables.
       processes: of the point.
     """
@@ -66,28 +66,32 @@ class Task:
         for number in _HANDLED:
             signal.signal(number, forward)
         rank = int(os.environ.get("SLURM_PROCID", "0"))
-        log = of_rank(self.log, rank)
+        log, self.record = of_rank(self.log, rank), of_rank(self.record, rank)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             if rank == 0 and (not lock(file) or (self.directory / "done.json").exists()):
-                self._write(rank, REFUSED)
+                self._write(REFUSED)
                 sys.exit(_TEMPORARY_FAILURE)  # upon which Slurm ends the other processes
-            size = self._metrics_size()
-            self._write(rank, RUNNING, log_at=file.seek(0, os.SEEK_END))
+            size, log_start = self._metrics_size(), file.seek(0, os.SEEK_END)
+            self._write(RUNNING)
             process = self._launch(file)
             if self._signals:
                 process.send_signal(signal.SIGTERM)
             while (status := process.poll()) is None:
                 time.sleep(_PAUSE)
-        if rank:
-            self._write(rank, ENDED, status=status)
-            if status and not self._signals:
-                time.sleep(_FOR_OTHERS)
-                sys.exit(1)
-        elif status and self._is_requeued():
-            self._requeue(status, is_idle=self._metrics_size() <= size)
-        else:
-            self._end(status)
+        reason = failure_reason(log, start=log_start, status=status) if status else ""
+        if status and rank == 0 and self._is_requeued():
+            reason = self._requeue(is_idle=self._metrics_size() <= size) or reason
+        is_cancelled = signal.SIGINT in self._signals
+        is_terminated = bool(status) and signal.SIGTERM in self._signals
+        facts = {"is_cancelled": is_cancelled, "is_terminated": is_terminated}
+        self._write(ENDED, status=status, reason=reason, **facts)
+        if rank and self._signals:
+            return  # a failure would end rank 0 before it has returned the job to the queue
+        if rank and status:
+            time.sleep(_FOR_OTHERS)
+        if status:
+            sys.exit(status if status > 0 else 128 - status)
 
     def _launch(self, log: IO[bytes]) -> Popen[bytes]:
         if self.processes > 1:
@@ -112,49 +116,44 @@ class Task:
         if {signal.SIGUSR1, signal.SIGUSR2} & {*self._signals}:
             return True
         # Before a preemption, the job still counts as running; one that was cancelled does not.
-        query = ["squeue", "--array", "--noheader", "--format=%T", f"--jobs={_job_id()}"]
-        output = subprocess.run(query, capture_output=True, text=True, check=False).stdout
-        return signal.SIGTERM in self._signals and output.strip() == "RUNNING"
+        query = ("squeue", "--array", "--noheader", "--format=%T", f"--jobs={_job_id()}")
+        return signal.SIGTERM in self._signals and _slurm(*query).stdout.strip() == "RUNNING"
 
-    def _requeue(self, status: int, *, is_idle: bool) -> None:
-        """Return the job to the queue, unless it makes no progress there."""
-        idle = int((read_record(self.record) or {}).get("idle", 0)) + 1 if is_idle else 0
+    def _requeue(self, *, is_idle: bool) -> str:
+        """Return the job to the queue and exit; or return why that is not done."""
+        idle = read_record(self.record).get("idle", 0) + 1 if is_idle else 0
         if idle >= _MAX_IDLE:
-            words = f"was taken from its node {idle} times before it had made a step"
-            self._end(status, f"{words}: give it more time.")
-        self._write(0, REQUEUED, idle=idle)
-        command = ["scontrol", "requeue", _job_id()]
-        requeued = subprocess.run(command, capture_output=True, text=True, check=False)
-        if requeued.returncode:
-            self._end(status, f"could not return to the queue: {requeued.stderr.strip()}")
-        sys.exit(0)
-
-    def _end(self, status: int, words: str = "") -> None:
-        self._write(0, ENDED, status=status, told=self._signals, words=words)
-        if status:
-            sys.exit(status if status > 0 else 128 - status)
+            return f"was taken from its node {idle} times before it made a step: give it more time."
+        self._write(REQUEUED, idle=idle)
+        done = _slurm("scontrol", "requeue", _job_id())
+        if done.returncode == 0:
+            sys.exit(0)
+        return f"could not return to the queue: {done.stderr.strip()}"
 
     def _metrics_size(self) -> int:
         path = self.directory / "metrics.jsonl"
         return path.stat().st_size if path.exists() else 0
 
-    def _write(self, rank: int, state: str, **facts: Any) -> None:
-        """Update the record of a process."""
-        path = of_rank(self.record, rank)
-        start = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        text = json.dumps({**(read_record(path) or {}), "state": state, "start": start, **facts})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
+    def _write(self, state: str, **facts: Any) -> None:
+        """Update the record of this process."""
+        start, idle = os.environ.get("SLURM_RESTART_COUNT"), read_record(self.record).get("idle", 0)
+        text = json.dumps({"state": state, "start": int(start or 0), "idle": idle, **facts})
+        self.record.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.record.with_name(f".{self.record.name}.tmp")
         temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        os.replace(temporary, self.record)
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what a process recorded; None if it has not started."""
+def read_record(path: Path) -> dict[str, Any]:
+    """Return what a process recorded; nothing if it has not started."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        return {}
+
+
+def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def _job_id() -> str:
