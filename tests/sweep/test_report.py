@@ -14,7 +14,7 @@ import pytest
 
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, fingerprint, load
-from fidgpt.sweep import axis, pairs, plan, repeat
+from fidgpt.sweep import axis, pairs, plan, read_results, repeat
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
 from fidgpt.sweep.report.document import (
     differing,
@@ -290,3 +290,11 @@ def test_the_best_at_each_size_is_shown(tmp_path: Path) -> None:
         ["0.1", "LearningRate=0.0001", "3.2050 ± 0.0071 (2)", "0.1", "yes"],
     ]
     assert "## Best at each WeightDecay" in markdown_text(report, "")
+
+
+def test_a_population_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    made = write_sweep(tmp_path / "made", {"LearningRate": RATES[:2]}, by_rate)
+    (made / "lineage.jsonl").touch()
+    with pytest.raises(ConfigError, match="made holds a population, whose runs changed"):
+        read_report(made)
+    assert len(read_results(made)) == 2

@@ -365,9 +365,15 @@ def read_report(
       repeats: the axes that only repeat runs; defaults to those named `seed`.
 
     Raises:
-      ConfigError: there is no sweep, no point of it is finished, or none measured the objective.
+      ConfigError: there is no sweep, no point of it is finished, or none measured the objective;
+        or it is a population of an earlier version, whose values changed on their way.
     """
     path = Path(directory)
+    if (path / "lineage.jsonl").exists():
+        raise ConfigError(
+            f"{path} holds a population, whose runs changed their values on their way: results.csv "
+            "has its rows, and lineage.jsonl where each came from."
+        )
     runs = []
     for row in _read_table(path):
         metrics = path / row["directory"] / "metrics.jsonl"
