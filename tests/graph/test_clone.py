@@ -6,7 +6,6 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt import graph
-from fidgpt.graph.edits import set_value
 
 from .parts import Outer, Part, Size, Width, double, pair
 
@@ -118,25 +117,3 @@ def test_lists_of_one_list_twice_of_one_list_twice_stay_few() -> None:
     for _ in range(100):
         value = [value, value]
     assert len(graph.clone(fdl.Config(pair, value)).first) == 2
-
-
-def test_a_deep_list_in_two_places() -> None:
-    value: Any = []
-    for _ in range(3000):
-        value = [value]
-    copied = graph.clone(fdl.Config(pair, value, value))
-    first, second = copied.first, copied.second
-    while first:
-        assert first is not second
-        first, second = first[0], second[0]
-
-
-def test_a_value_that_is_set_in_many_places_is_many() -> None:
-    part = fdl.Config(Part, width=1)
-    cfg = fdl.Config(Outer, child=[fdl.Config(Outer), fdl.Config(Outer)])
-    value = [part, {"a": 1}]
-    set_value(cfg, "child[*].child", value)
-    set_value(cfg, "other", value)
-    lists = [cfg.child[0].child, cfg.child[1].child, cfg.other, value]
-    assert len({id(one) for one in lists}) == len({id(one[1]) for one in lists}) == 4
-    assert {id(one[0]) for one in lists} == {id(part)}

@@ -133,7 +133,7 @@ def test_a_default_of_the_code_itself_is_no_part() -> None:
     def drawn(shape: Square = Square(3)) -> Square:  # noqa: B008 (this is what is refused)
         return shape
 
-    with pytest.raises(ConfigError, match="Its default, of type Square, belongs to the code: put"):
+    with pytest.raises(ConfigError, match="Put a part there first, use:shape="):
         find_parameter(fdl.Config(drawn), "shape.width")
 
 
@@ -149,8 +149,8 @@ class Fresh:
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [
-        ("names[0]", "Its default is created by the code: set it whole, set:names=..."),
-        ("numbers[0]", "Its default is created by the code: set it whole, set:numbers=..."),
+        ("names[0]", "Its default belongs to the code: set it whole, set:names=..."),
+        ("numbers[0]", "Its default belongs to the code: set it whole, set:numbers=..."),
         ("square.width", "Put a part there first, use:square=..."),
     ],
 )

@@ -150,16 +150,11 @@ def test_refused(text: str, hint: Any) -> None:
         ("a", Sequence[str], "'a' is not Sequence[str]. Write ['a']."),
         ("", int, "nothing stands after the '=', and it takes an int."),
         (" ", Sequence[str], "nothing stands after the '=', and it takes Sequence[str]."),
-        ("['a', 'b'", Sequence[str], "\"['a', 'b'\" is not Sequence[str]. The [ in it stays open."),
-        (
-            "(1, [2, 3)",
-            tuple[int, int],
-            "'(1, [2, 3)' is not tuple[int, int]. The ( in it stays open.",
-        ),
+        ("['a', 'b'", Sequence[str], "\"['a', 'b'\" has a bracket that stays open."),
+        ("(1, [2, 3)", tuple[int, int], "'1, [2, 3' has a bracket that stays open."),
         ("don't (", int, '"don\'t (" is not an int.'),
         ("1e400", float, "'1e400' is too large a number."),
         ("1e-400", float, "'1e-400' is too small a number: as a float it would be 0.0."),
-        ("1e-200**2", float, "'1e-200**2' is too small a number: as a float it would be 0.0."),
         ("[1e-400]", list[float], "'[1e-400]' is too small a number: as a float it would be 0.0."),
         (
             "Square",

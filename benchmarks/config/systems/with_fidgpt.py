@@ -8,7 +8,7 @@ import recipe
 from fidgpt import graph
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.composition import compose
-from fidgpt.graph.edits import set_text, set_value
+from fidgpt.graph.edits import set_text
 
 ALLOWED = ("parts", "systems")
 
@@ -30,7 +30,7 @@ class System:
 
     def assign(self, cfg: Any, changes: dict[str, Any]) -> Any:
         for path, value in changes.items():
-            set_value(cfg, path, value)
+            graph.find_parameter(cfg, path).set(value)
         return cfg
 
     def check(self, cfg: Any) -> Any:

@@ -64,19 +64,8 @@ def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
       ConfigError: an argument is unknown, missing, one too many, or does not fit; or the function
         failed, which for a fiddler means that it does not suit the config.
     """
-    parameters = [
-        one.replace(kind=one.POSITIONAL_OR_KEYWORD)
-        for one in [*inspect.signature(function).parameters.values()][len(first) :]
-        if one.kind not in VARIADIC
-    ]
-    parameters.sort(key=lambda one: one.default is not one.empty)
-    known = [one.name for one in parameters]
-    if unknown := next((name for name in call.named if name not in known), None):
-        raise ConfigError(f"{call.name} has no argument {unknown!r}. {suggest(unknown, known)}")
-    try:
-        values = inspect.Signature(parameters).bind(*call.positional, **call.named).arguments
-    except TypeError as error:
-        raise ConfigError(f"{call.name}({', '.join(known)}): {error}.") from None
+    parameters = [*inspect.signature(function).parameters.values()][len(first) :]
+    values: dict[str, Any] = call.texts(parameters, is_complete=True)
     for name, text in values.items():
         with at(name):
             values[name] = read_value(text, hints_of(function).get(name, Any))

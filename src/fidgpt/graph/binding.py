@@ -267,13 +267,11 @@ def _inherit(part: fdl.Buildable, one: Inherited, value: Any) -> None:
 
 def inherits(root: Any, part: fdl.Buildable, key: fiddle.Key) -> bool:
     """Whether a node sets a tag of an unset parameter for it."""
-    tags = unset_parameters(part).get(key, frozenset())
-    scopes = _Scopes()
-    for node in nodes(root) if tags else ():
-        scopes.enter(node)
-        if node.value is part:
-            return _look_up_all(part, tags, scopes.at(node, key)) is not None
-    return False
+    try:
+        found = inherit_all(nodes(root), is_whole=False)
+    except ConfigError:  # two nodes do, somewhere
+        return bool(unset_parameters(part).get(key))
+    return any(one.part is part and one.key == key for one in found)
 
 
 @gc_paused()
@@ -319,12 +317,17 @@ def inherit_all(found: Iterable[Node], *, is_whole: bool = True) -> list[Inherit
 def _unset_errors(tags: frozenset[Tag], unset: list[tuple[Node, str]]) -> Iterator[ConfigError]:
     """Yield the errors of parameters, each with its node, whose tags no enclosing node sets."""
     name = min(tag.__name__ for tag in tags)
-    formulas = [found for node, _ in unset if (found := _formula_around(node))]
-    yield from (_formula_error(name, one) for one in formulas)
-    unset = [one for one in unset if _formula_around(one[0]) is None]
-    if unset:
-        paths = [path for _, path in unset]
-        around = f"cfg.{_enclosing(unset[0][0], paths)}".rstrip(".")
+    paths: list[str] = []
+    for node, path in unset:
+        above = node.parents[0][0] if node.parents else node
+        formula = above.parents[0][0] if above.parents else above
+        if is_formula(formula.value) and above is not formula:
+            yield _formula_error(name, formula)
+        else:
+            paths.append(path)
+    if paths:
+        first = next(node for node, path in unset if path == paths[0])
+        around = f"cfg.{_enclosing(first, paths)}".rstrip(".")
         yield ConfigError(
             f"{_inheriting(paths, tags)}, but no enclosing node sets {name}.\n"
             f"  Set it there alone:  set:{paths[0]}=...\n"
@@ -334,41 +337,25 @@ def _unset_errors(tags: frozenset[Tag], unset: list[tuple[Node, str]]) -> Iterat
         )
 
 
-def _formula_around(node: Node) -> Node | None:
-    """Return the formula whose `values` hold a node; None if there is none."""
-    above = node.parents[0][0] if node.parents else node
-    holder = above.parents[0][0] if above.parents else above
-    return holder if is_formula(holder.value) and above.value is not holder.value else None
-
-
 def _formula_error(name: str, formula: Node) -> ConfigError:
     """Return the error of a formula whose tag no enclosing node sets, with what to write."""
     root = formula
     while root.parents:
         root = root.parents[0][0]
     settings = [
-        (node.path, join(node.path, step_to(key)))
+        join(node.path, step_to(key))
         for node in parts(root.value)
         for key, tags in _tags(node.value, is_set=True).items()
-        if any(tag.__name__ == name for tag in tags)
+        if name in {tag.__name__ for tag in tags}
     ]
-    if any(path == formula.path for _, path in settings):
-        why = (
-            f"which sets {name} itself: it cannot be computed from itself.\n"
-            f"  To change its present value, write for example {formula.path}*=2."
-        )
+    if formula.path in settings:
+        remedy = f"To change its present value, write for example {formula.path}*=2."
     elif settings:
-        holder, path = settings[0]
-        why = (
-            f"but no enclosing node sets {name}.\n"
-            f"  {path} sets it for what is inside {holder}: write {{{path}}}."
-        )
+        remedy = f"{settings[0]} sets it for what is inside: write {{{settings[0]}}}."
     else:
-        why = (
-            f"but no enclosing node sets {name}.\n"
-            "  No node of this graph does: write the path of a number in its place."
-        )
-    return ConfigError(f"{formula.path} is {formula.value.text}, {why}", place=formula.path)
+        remedy = "Write the path of a number in its place."
+    why = f"{formula.path} is {formula.value.text}, but no enclosing node sets {name}"
+    return ConfigError(f"{why}.\n  {remedy}", place=formula.path)
 
 
 def _enclosing(node: Node, paths: list[str]) -> str:
@@ -389,12 +376,12 @@ def _conflict_error(tags: frozenset[Tag], conflict: Conflict, paths: list[str]) 
         remedy = f"Both reach one {name}. {remedy}, or give each parameter its own {name}."
     lines = [f"{_inheriting(paths, tags)}, which has two values:"]
     for through, one in conflict.sides:
-        if one is None:
-            lines.append(f"  through {through}: unset")
-            continue
-        value = f"{title(one.value)}(...)" if isinstance(one.value, fdl.Buildable) else one.value
-        way = "" if through == one.path else f"through {through}: "
-        lines.append(f"  {way}{value!s:.60}, set by {one.path}")
+        value, way = "unset", f"through {through}: "
+        if one is not None:
+            is_part = isinstance(one.value, fdl.Buildable)
+            shown = f"{title(one.value)}(...)" if is_part else f"{one.value!s:.60}"
+            value, way = f"{shown}, set by {one.path}", "" if through == one.path else way
+        lines.append(f"  {way}{value}")
     sources = [path for way, one in conflict.sides for path in (way, one and one.path) if path]
     return ConfigError(
         "\n".join([*lines, f"  {remedy}"]), place=paths[0], sources=[*paths, *sources]

@@ -4,24 +4,22 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import operator
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance
+from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance, values
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
 from fidgpt.graph.errors import ConfigError, at, listed, nearest, suggest
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.selectors import find, find_parameters
-from fidgpt.graph.values import as_asked, entries_in, items_in, read_key, read_value
-from fidgpt.graph.walk import children, is_node, nodes, title
+from fidgpt.graph.storage.bound import BoundGraph
+from fidgpt.graph.walk import is_node, nodes, title
 from fidgpt.graph.walk import parts as parts_of
 
 B = TypeVar("B", bound=fdl.Buildable)
@@ -30,11 +28,9 @@ Parts = Mapping[str, Callable[..., Any]]  # constructors and functions that a te
 Planned = tuple[ParameterRef, Any]  # a parameter and its new value; fdl.NO_VALUE to remove it
 Same = Callable[[Any, Any], bool]
 NO_PARTS: Parts = MappingProxyType({})
-_SIGNS = {"*": operator.mul, "+": operator.add, "-": operator.sub}
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """One parameter that an operation changed.
 
     Attributes:
@@ -66,20 +62,6 @@ def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PART
     """
     planned = [(ref, _read(root, ref, text, parts)) for ref in find_parameters(root, selector)]
     return carry_out(planned, same=_builds_same(root, keeps_sharing=False))
-
-
-def set_value(root: Any, selector: Selector, value: Any) -> list[Edit]:
-    """Set a value at every parameter that a selector matches.
-
-    All of them hold the same node; of a list or dict each gets its own copy.
-
-    Returns:
-      What changed.
-
-    Raises:
-      ConfigError: the selector matches nothing, or the value does not fit; the graph is as it was.
-    """
-    return carry_out((ref, cloning.own_value(value)) for ref in find_parameters(root, selector))
 
 
 def delete(root: Any, selector: str) -> list[Edit]:
@@ -200,21 +182,17 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
       ConfigError: there is no such part or argument, a parameter holds a plain value, or the new
         node does not fit there; the graph is as it was.
     """
-    call = expressions.parse_call(text)
-    function = None
-    with contextlib.suppress(ConfigError):  # of a path or a module, reported below
-        function = _part_named(call.name, find_parameters(root, selector)[0].hint, parts)
-    if function is None and call.name in parts:
-        function = parts[call.name]
-    if function is None:
-        raise ConfigError(_no_part(root, selector, text, parts))
+    call, found = expressions.parse_call(text), find_parameters(root, selector)
+    if (function := _part_named(call.name, found[0].hint, parts)) is None:
+        raise ConfigError(_no_part(root, found[0], selector, text, parts))
     planned: list[Planned] = []
     olds: dict[int, ParameterRef] = {}
-    for ref in find_parameters(root, selector):
+    for ref in found:
         if _is_part(ref.value):
             olds.setdefault(id(ref.value), ref)
-        else:
-            planned.append((ref, _first_part(root, ref, text, parts)))
+            continue
+        with at(ref.path):
+            planned.append((ref, _first_part(root, ref, function, call, parts)))
     news: dict[int, fdl.Buildable] = {}
     for key, ref in olds.items():
         with at(call.name):
@@ -316,22 +294,15 @@ def _builds_same(root: Any, *, keeps_sharing: bool) -> Same:
     def shared() -> set[int]:
         return {id(node.value) for node in nodes(root) if len(node.parents) > 1}
 
-    def same(before: Any, after: Any, *, may_share: bool = keeps_sharing) -> bool:
+    def same(before: Any, after: Any) -> bool:
         if is_same(before, after):
             return True
-        if fiddle.kind_of(before) is not fiddle.kind_of(after) or not is_node(before):
+        if not (is_node(before) and is_node(after)):
             return False
-        if isinstance(before, fdl.Buildable) and (
-            fdl.get_callable(before) is not fdl.get_callable(after)
-            or fiddle.nonempty_tags(before) != fiddle.nonempty_tags(after)
-        ):
-            return False
-        if not may_share and id(before) in shared():
-            return False
-        old, new = dict(children(before)), dict(children(after))
-        return old.keys() == new.keys() and all(
-            same(one, new[step], may_share=False) for step, one in old.items()
-        )
+        old, new = BoundGraph(before, bound=False), BoundGraph(after, bound=False)
+        gone = old.node_of.keys() - new.node_of.keys() - ({id(before)} if keeps_sharing else set())
+        is_equal = old.digest[id(before)] == new.digest[id(after)]
+        return is_equal and gone.isdisjoint(shared())
 
     return same
 
@@ -374,104 +345,76 @@ def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Plan
 
 def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -> Any:
     now = ref.value
-    is_argument = isinstance(ref.container, fdl.Buildable)
-    if now is fdl.NO_VALUE and is_argument:
+    if now is fdl.NO_VALUE:
         factory = fiddle.default_factory_of(ref.container, ref.key)
-        now = fiddle.default_of(ref.container, ref.key)
-        now = factory() if fiddle.makes_container(factory) else now
+        is_container = fiddle.makes_container(factory)
+        now = factory() if is_container else fiddle.default_of(ref.container, ref.key)
     if sign == "+" and type(now) in _ITEMS:
         return _extended(root, ref, now, text, parts)
     with at(f"{ref.path}{sign}={text}"):
-        if isinstance(now, fdl.Buildable):
-            if not hints.is_quantity(now) or not hints.fits(now, int | float):
-                raise ConfigError(f"it is {describe(now)}, not a number.")
-            if not formulas.is_formula(now):
-                return _formula(root, ref, "{before}", {"before": now}, sign, text)
-            own = fiddle.set_arguments(cloning.clone_part(now))
-            return _formula(root, ref, f"({own['text']})", own.get("values") or {}, sign, text)
-        if ref.value is fdl.NO_VALUE and is_argument and inherits(root, ref.container, ref.key):
+        if ref.value is fdl.NO_VALUE and inherits(root, ref.container, ref.key):
             tags = sorted(fdl.get_tags(ref.container, ref.key), key=str)
             name = f"@{tags[0].__name__}"
             return _formula(root, ref, f"{{{name}}}", {name: TaggedValue(tags=tags)}, sign, text)
-        if isinstance(now, bool) or not isinstance(now, int | float):
-            raise ConfigError(_not_a_number(ref, now, sign))
+        if formulas.is_formula(now):
+            own = fiddle.set_arguments(cloning.clone_part(now))
+            return _formula(root, ref, f"({own['text']})", own.get("values") or {}, sign, text)
+        if hints.is_quantity(now) and hints.fits(now, int | float):
+            return _formula(root, ref, "{before}", {"before": now}, sign, text)
+        if now is fdl.NO_VALUE:
+            raise ConfigError("it has no value that could be changed.")
+        if type(now) not in (int, float):
+            adds = "+= adds items to it, and " if type(now) in _ITEMS else ""
+            raise ConfigError(
+                f"it is {describe(now)}, not a number: {adds}set:{ref.path}=... sets it."
+            )
         if formulas.means_formula(text, ref.hint):
             return formulas.make_formula(root, f"{now!r} {sign} ({text})", ref=ref)
         return _number(ref, now, sign, text)
 
 
-def _not_a_number(ref: ParameterRef, now: Any, sign: str) -> str:
-    if now is fdl.NO_VALUE:
-        return "it has no value that could be changed."
-    if type(now) in _ITEMS:
-        return (
-            f"it is {describe(now)}, and {sign}= is for numbers. += adds items to it, and "
-            f"set:{ref.path}=... sets it whole."
-        )
-    if now is None:
-        return f"it is None, not a number: set:{ref.path}=... sets it."
-    return f"it is {describe(now)}, not a number."
-
-
 def _number(ref: ParameterRef, now: int | float, sign: str, text: str) -> Any:
-    try:
-        result = expressions.calculate(_SIGNS[sign], now, expressions.compute(text, {}))
-    except expressions.UNREADABLE as error:
-        if isinstance(error, ConfigError):
-            raise
-        size = "small" if isinstance(error, FloatingPointError) else "large"
-        raise ConfigError(f"the result is too {size} a number.") from None
-    asked = as_asked(result, ref.hint)
-    stays_whole = type(now) is int and float not in hints.members_of(ref.hint)
-    if stays_whole and type(asked) is float and asked.is_integer():
+    result = expressions.compute(f"({now!r}) {sign} ({text})", {})
+    asked, hint = values.as_asked(result, ref.hint), ref.hint
+    stays_whole = type(now) is int and float not in hints.members_of(hint)
+    if stays_whole and expressions.is_whole(asked):
         asked = int(asked)
-    if not hints.fits(asked, ref.hint) or (stays_whole and type(asked) is not int):
-        takes = hints.name_of(ref.hint) if not hints.fits(asked, ref.hint) else "a whole number"
+    if not hints.fits(asked, hint) or (stays_whole and type(asked) is not int):
+        takes = "a whole number" if hints.fits(asked, hint) else hints.name_of(hint)
         raise ConfigError(f"{now!r} {sign} {text} is {result!r}, and it takes {takes}.")
     return asked
 
 
 def _formula(
-    root: Any, ref: ParameterRef, now: str, values: dict[str, Any], sign: str, text: str
+    root: Any, ref: ParameterRef, now: str, known: dict[str, Any], sign: str, text: str
 ) -> fdl.Config[Any]:
     amount = formulas.make_formula(root, text, ref=ref)
     is_single = text.replace(".", "").replace("_", "").isalnum()
     made = fdl.Config(formulas.formula, text=f"{now} {sign} {text if is_single else f'({text})'}")
-    made.values = {**values, **(fiddle.set_arguments(amount).get("values") or {})}
+    made.values = {**known, **(fiddle.set_arguments(amount).get("values") or {})}
     return made
 
 
 def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:
     """Return the parameters whose values depend on no other of them."""
     selected = {(id(ref.container), ref.key) for ref in found}
-    if len(selected) < 2:
-        return found
     sources: dict[tuple[int, fiddle.Key], tuple[int, fiddle.Key]] = {}
     with contextlib.suppress(ConfigError):  # a conflict is for `bind` to report
-        for one in inherit_all(nodes(root), is_whole=False):
-            sources[id(one.part), one.key] = (id(one.binding.node.value), one.binding.key)
+        for one in inherit_all(nodes(root), is_whole=False) if len(selected) > 1 else ():
+            sources[id(one.part), one.key] = id(one.binding.node.value), one.binding.key
 
-    def inputs(value: Any) -> Iterator[tuple[int, fiddle.Key] | None]:
-        """Yield the parameters from which a computed value is computed."""
-        for node in parts_of(value) if hints.is_quantity(value) else ():
-            for key in unset_parameters(node.value):
-                yield sources.get((id(node.value), key))
-            names = (
-                formulas.names_in(fiddle.set_arguments(node.value)["text"])
-                if formulas.is_formula(node.value)
-                else ()
-            )
-            for name in names:
+    def inputs(ref: ParameterRef) -> Iterator[tuple[int, fiddle.Key] | None]:
+        """Yield the parameters that a value is inherited or computed from."""
+        yield sources.get((id(ref.container), ref.key))
+        for node in parts_of(ref.value) if hints.is_quantity(ref.value) else ():
+            part = node.value
+            yield from (sources.get((id(part), key)) for key in unset_parameters(part))
+            for name in formulas.names_in(part.text) if formulas.is_formula(part) else ():
                 with contextlib.suppress(ConfigError):  # a tag, or a path that leads nowhere yet
-                    ref = find_parameter(root, name)
-                    yield id(ref.container), ref.key
+                    named = find_parameter(root, name)
+                    yield id(named.container), named.key
 
-    return [
-        ref
-        for ref in found
-        if sources.get((id(ref.container), ref.key)) not in selected
-        and selected.isdisjoint(inputs(ref.value))
-    ]
+    return [ref for ref in found if len(selected) < 2 or selected.isdisjoint(inputs(ref))]
 
 
 _ITEMS = {list: "[...]", tuple: "(..., ...)", dict: "{name: ...}"}  # as they are written
@@ -487,8 +430,8 @@ def _extended(root: Any, ref: ParameterRef, now: Any, text: str, parts: Parts) -
         return now
     is_dict = isinstance(now, dict)
     with at(f"{ref.path}+={text}"):
-        texts = _item_texts(text, ref.hint)
-        if not texts or is_dict == bool(items_in(text, ref.hint)):
+        texts = values.item_texts(text, ref.hint)
+        if not texts or is_dict != (text[:1] == "{"):
             raise ConfigError(
                 f"it is {describe(now)}, to which += adds items: write +={_ITEMS[type(now)]}."
             )
@@ -497,11 +440,12 @@ def _extended(root: Any, ref: ParameterRef, now: Any, text: str, parts: Parts) -
                 f"there is an entry {present[0]!r} already: set:{ref.path}[{present[0]!r}]=... "
                 "sets it."
             )
-    if not is_dict:
-        texts = dict[fiddle.Key, str](enumerate(texts.values(), len(now)))
-    added = _read_items(root, ref, texts, parts)
-    for key, value in added.items():
-        ParameterRef({key: None}, key, ref).check(value)
+    added: dict[Any, Any] = {}
+    for key, one in texts.items():
+        own = key if is_dict else len(now) + key
+        item = ParameterRef({own: None}, own, ref)
+        added[own] = _read(root, item, one, parts)
+        item.check(added[own])
     return {**now, **added} if is_dict else type(now)([*now, *added.values()])
 
 
@@ -522,80 +466,97 @@ def _read(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
         raise ConfigError(f"{ref.path}: {error}", place=ref.path) from error
 
 
-KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
 _PLAIN = (int, float, bool, str, type(None))
 
 
 def _read_unnamed(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
-    hint, call = ref.hint, _CALL.fullmatch(text)
-    if formulas.means_formula(text, hint) and not (call and call[2] and call[1] in parts):
+    hint = ref.hint
+    function = _function_in(text, hint, parts)
+    if formulas.means_formula(text, hint) and not (function and "(" in text):
         return formulas.make_formula(root, text, ref=ref)
-    takes_part = bool(parts) and any(one not in _PLAIN for one in hints.members_of(hint))
-    if takes_part and call and _names_part(call, hint, parts):
-        part = _read_part(root, ref, text, parts)
-        if part is not fdl.NO_VALUE:
-            return part
+    if function is not None:
+        # A class is called first where a Protocol is expected: instances may do what that asks.
+        is_answer = inspect.isclass(function) and any(
+            map(hints.is_protocol, hints.members_of(hint))
+        )
+        is_bare = "(" not in text and not is_answer
+        if is_bare and _takes_function(ref) and hints.fits(function, hint):
+            return function
+        call = expressions.parse_call(text)
+        with contextlib.suppress(_Unfitting):
+            return _new_part(root, ref, function, call, parts, has_calls_first=is_answer)
+
+    def read_item(key: fiddle.Key, item: str) -> Any:
+        return _read(root, ParameterRef({key: None}, key, ref), item, parts)
+
     try:
-        return read_value(text, hint)
+        return values.read_value(text, hint)
     except ConfigError:
-        if not takes_part:
+        if not _takes_part(hint, parts):
             raise
-        if texts := _item_texts(text, hint):
-            items = _read_items(root, ref, texts, parts)
-            kind = tuple if text.lstrip()[:1] == "(" else list
-            return as_asked(kind(items.values()) if items_in(text, hint) else items, hint)
+        if values.item_texts(text, hint):
+            return values.read_items(text, hint, read_item)
         if hints.can_be_typed(hint):
             raise
-        raise ConfigError(
-            f"{text!r:.60} is not a {hints.name_of(hint)}. {_which_fit(ref, parts)}"
-        ) from None
+        raise _Unfitting(ref, text, parts) from None
 
 
-def _names_part(call: re.Match[str], hint: Any, parts: Parts) -> bool:
-    """Whether a text is the name or the call of a known part, rather than anything else.
+def _takes_part(hint: Any, parts: Parts) -> bool:
+    return bool(parts) and any(one not in _PLAIN for one in hints.members_of(hint))
+
+
+def _function_in(text: str, hint: Any, parts: Parts) -> Callable[..., Any] | None:
+    """Return what a text names or calls; None where it is a value of another kind.
 
     Raises:
       ConfigError: it is a call, and no part has that name.
     """
-    is_text, is_bare = str in hints.members_of(hint), call[2] is None
-    if is_bare and (
-        is_text or ("." in call[1] and any(map(hints.is_unknown, hints.members_of(hint))))
-    ):
-        return False  # a word, which is as good a text as a name
+    call = _CALL.fullmatch(text) if _takes_part(hint, parts) else None
+    if call is None:
+        return None
+    takes_text, is_bare = str in hints.members_of(hint), call[2] is None
+    takes_any = any(map(hints.is_unknown, hints.members_of(hint)))
+    if is_bare and (takes_text or ("." in call[1] and takes_any)):
+        return None  # a word, which is as good a text as a name
     try:
-        if _part_named(call[1], hint, parts) is not None:
-            return True
+        function = _part_named(call[1], hint, parts)
     except ConfigError:
         if is_bare and hints.can_be_typed(hint):
-            return False  # a value whose name has dots, such as torch.float32
+            return None  # a value whose name has dots, such as torch.float32
         raise
-    if is_bare or is_text:
-        return False
-    raise ConfigError(f"there is no part {call[1]!r}. {suggest(call[1], parts)}")
+    if function is None and not (is_bare or takes_text or formulas.means_formula(text, hint)):
+        raise ConfigError(f"there is no part {call[1]!r}. {suggest(call[1], parts)}")
+    return function
 
 
-def _read_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
-    """Return the node, or function, that a text names; `fdl.NO_VALUE` if none of it fits.
+class _Unfitting(ConfigError):
+    """A text is no part that a parameter takes."""
+
+    def __init__(self, ref: ParameterRef, text: str, parts: Parts) -> None:
+        takes = hints.name_of(ref.hint)
+        super().__init__(f"{text.strip()!r:.60} is not a {takes}. {_which_fit(ref, parts)}")
+
+
+def _new_part(
+    root: Any,
+    ref: ParameterRef,
+    function: Any,
+    call: expressions.Call,
+    parts: Parts,
+    *,
+    has_calls_first: bool = False,
+) -> fdl.Buildable:
+    """Return the node of a call, of the first kind that fits.
 
     Raises:
-      ConfigError: an argument does not fit.
+      ConfigError: no kind fits, or an argument does not.
     """
-    call = expressions.parse_call(text)
-    function = _part_named(call.name, ref.hint, parts)
-    assert function is not None  # the caller has checked
-    # A class is called first where a Protocol is asked: its instances may do what that asks.
-    is_answer = isinstance(function, type) and any(
-        map(hints.is_protocol, hints.members_of(ref.hint))
-    )
-    is_bare = "(" not in text and not is_answer
-    if is_bare and _takes_function(ref) and hints.fits(function, ref.hint):
-        return function
-    for kind in sorted(_kinds(ref), key=lambda kind: is_answer and kind is fdl.Partial):
+    for kind in sorted(_kinds(ref), key=lambda kind: has_calls_first and kind is fdl.Partial):
         part = kind(function)
         if hints.fits(part, ref.hint):
             return _with_arguments(root, ref, part, call, parts)
-    return fdl.NO_VALUE
+    raise _Unfitting(ref, call.name, parts)
 
 
 def _with_arguments(
@@ -608,7 +569,7 @@ def _with_arguments(
     Raises:
       ConfigError: an argument is unknown, given twice, or does not fit.
     """
-    for name, text in _argument_texts(part, call).items():
+    for name, text in call.texts(fiddle.parameters_of(part).values()).items():
         argument = ParameterRef(part, name, ref)
         argument.set(_read(root, argument, text, parts))
     for key, value in fiddle.all_arguments(part).items():
@@ -624,73 +585,28 @@ def _with_arguments(
     return part
 
 
-def _argument_texts(part: fdl.Buildable, call: expressions.Call) -> dict[str, str]:
-    """Return the texts of a call's arguments by parameter."""
-    parameters = fiddle.parameters_of(part)
-    names = [name for name, one in parameters.items() if one.kind not in fiddle.VARIADIC]
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    positional = [name for name in names if parameters[name].kind is not KEYWORD_ONLY]
-    if len(call.positional) > len(positional):
-        raise ConfigError(
-            f"{call.name} takes {len(positional)} arguments without their names, and is given "
-            f"{len(call.positional)}. {suggest('', names)}"
-        )
-    texts = dict(zip(positional, call.positional, strict=False))
-    for name, text in call.named.items():
-        if name not in names and not takes_any:
-            raise ConfigError(f"{call.name} has no argument {name!r}. {suggest(name, names)}")
-        if name in texts:
-            raise ConfigError(f"{call.name} is given {name} twice.")
-        texts[name] = text
-    return texts
-
-
-def _item_texts(text: str, hint: Any) -> dict[fiddle.Key, str]:
-    """Return the texts of the items of a list, tuple or dict by key; empty for other texts."""
-    if items := items_in(text, hint):
-        return dict(enumerate(items))
-    return {read_key(key, hint): one for key, one in entries_in(text, hint).items()}
-
-
-def _read_items(
-    root: Any, ref: ParameterRef, texts: Mapping[fiddle.Key, str], parts: Parts
-) -> dict[fiddle.Key, Any]:
-    """Return what the texts of items mean, each by its own annotation."""
-    refs = {key: ParameterRef({key: None}, key, ref) for key in texts}
-    return {key: _read(root, refs[key], text, parts) for key, text in texts.items()}
-
-
-def _first_part(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
+def _first_part(
+    root: Any, ref: ParameterRef, function: Any, call: expressions.Call, parts: Parts
+) -> fdl.Buildable:
     """Return a node for a parameter that holds none, or one that computes the number it takes."""
     is_empty = ref.value is None or ref.value is fdl.NO_VALUE
-    if is_empty or not hints.is_unknown(ref.hint):
-        with at(ref.path):
-            part = _read_part(root, ref, text, parts)
-        if part is not fdl.NO_VALUE:
-            return part
-    if is_empty:
-        return _read(root, ref, text, parts)
-    raise ConfigError(
-        f"{ref.path} is {describe(ref.value)}, not a part: set:{ref.path}=... sets a value."
-    )
+    with contextlib.suppress(*() if is_empty else (_Unfitting,)):
+        if is_empty or not hints.is_unknown(ref.hint):
+            return _new_part(root, ref, function, call, parts)
+    raise ConfigError(f"it is {describe(ref.value)}, not a part: set:{ref.path}=... sets a value.")
 
 
-def _no_part(root: Any, selector: str, text: str, parts: Parts) -> str:
+def _no_part(root: Any, ref: ParameterRef, selector: str, text: str, parts: Parts) -> str:
     """Return why a text names no part, and what to write in place of it."""
-    name, is_value, likely = expressions.parse_call(text).name, False, ""
-    with contextlib.suppress(ConfigError):  # what means nothing anywhere
-        is_value = not isinstance(read_value(text, Any), str)
-    with contextlib.suppress(ConfigError):  # there is no such parameter either
-        if not nearest(name, parts):
-            likely = _which_fit(find_parameters(root, selector)[0], parts)
-    likely = likely or suggest(name, parts)
-    if not is_value:
-        return f"there is no part {name!r}. {likely}"
-    ref = find_parameters(root, selector)[0]
-    with contextlib.suppress(ConfigError):  # a value that does not fit
-        _read(root, ref, text, parts)
-        likely = f"set:{selector}={text.strip()} sets it."
-    return f"{text.strip():.60} is a value, not a part. {likely}"
+    name, text = expressions.parse_call(text).name, text.strip()
+    likely = suggest(name, parts) if nearest(name, parts) else _which_fit(ref, parts)
+    what = f"there is no part {name!r}"
+    with contextlib.suppress(ConfigError):  # what means nothing here, or anywhere
+        if not isinstance(values.read_value(text, Any), str):
+            what = f"{text:.60} is a value, not a part"
+            _read(root, ref, text, parts)
+            likely = f"set:{selector}={text} sets it."
+    return f"{what}. {likely}"
 
 
 def _which_fit(ref: ParameterRef, parts: Parts) -> str:
@@ -702,22 +618,18 @@ def _which_fit(ref: ParameterRef, parts: Parts) -> str:
             inner = _which_fit(ParameterRef({key: None}, key, ref), parts)
             return f"Write {_ITEMS[type(empty)]}. {inner}"
     now = set(fiddle.all_arguments(ref.value)) if isinstance(ref.value, fdl.Buildable) else set()
-    kind = _kinds(ref)[0]
+    kind, takes_function = _kinds(ref)[0], _takes_function(ref)
     fitting: list[tuple[int, str]] = []
     for name, function in (_classes_in(hint) | dict(parts)).items():
-        part = kind(function)
-        made = (
-            function if isinstance(function, type) else hints.hints_of(function).get("return", Any)
-        )
+        part, made = kind(function), hints.hints_of(function).get("return", Any)
         if hints.is_unknown(made) or hints.is_protocol(made):
             continue
-        if _takes_function(ref):
-            is_fitting = hints.fits(function, hint)
-        else:
-            is_made = isinstance(made, type) and made is not type(None)
-            is_fitting = is_made and hints.fits(part if kind is fdl.Partial else kind(made), hint)
-        if is_fitting:
-            fitting.append((-len(now & set(fiddle.all_arguments(part))), name))
+        is_class = inspect.isclass(made) and made is not type(None)
+        if is_class and kind is not fdl.Partial:  # a function returns what its annotation says
+            part = kind(made)
+        if (takes_function or is_class) and hints.fits(function if takes_function else part, hint):
+            similarity = len(now & set(fiddle.all_arguments(kind(function))))
+            fitting.append((-similarity, name))
     if not fitting:
         return "It takes a part, and none that has a name fits: use a fiddler to set it."
     return f"Name a part that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."

@@ -1,15 +1,17 @@
 """Texts of directives: literals, arithmetic, calls, and lists with commas."""
 
 import ast
+import inspect
 import math
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.fiddle import VARIADIC
 
 UNREADABLE = (
     ValueError,
@@ -20,6 +22,11 @@ UNREADABLE = (
     MemoryError,
     RecursionError,
 )
+NO_NUMBER: dict[type[Exception], str] = {  # what goes wrong with one that is out of range
+    ZeroDivisionError: "divides by zero",
+    OverflowError: "is too large a number",
+    FloatingPointError: "is too small a number: as a float it would be 0.0",
+}
 _OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -29,19 +36,12 @@ _OPERATORS = {
     ast.Pow: operator.pow,
     ast.Mod: operator.mod,
 }
-_FUNCTIONS = {  # with how many numbers each takes, at least and at most, and in words
-    "min": (min, 2, math.inf, "2 numbers or more"),
-    "max": (max, 2, math.inf, "2 numbers or more"),
-    "round": (round, 1, 2, "1 or 2 numbers"),
-    "int": (int, 1, 1, "1 number"),
-}
+_FUNCTIONS = {"min": min, "max": max, "round": round, "int": int}
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
-_NEVER_ZERO = (operator.mul, operator.truediv, operator.pow)  # of what is not zero itself
 _MOST_BITS = 1024  # of a power: 9**9**9 would keep the machine busy for hours
 _EXACT = 2**53  # below it, a whole float is the number that was written
 _NUMERAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _ZERO = re.compile(r"[0_.]*(e.*)?", re.IGNORECASE)
-_VANISHED = "it is too small a number: as a float it would be 0.0"
 
 
 def parsed(text: str) -> ast.expr:
@@ -60,7 +60,7 @@ def parsed(text: str) -> ast.expr:
         if isinstance(node, ast.Constant) and type(node.value) is float and not node.value:
             written = ast.get_source_segment(text, node)
             if not _ZERO.fullmatch(written or "0"):  # such as 1e-400
-                raise FloatingPointError(_VANISHED)
+                raise FloatingPointError
     return expression
 
 
@@ -95,21 +95,18 @@ def evaluate(node: ast.expr, numbers: Mapping[str, Any] | None = None) -> Any:
         case ast.Name(name) if numbers and name in numbers:
             return calculate(operator.mul, 1, numbers[name])
         case ast.Call(ast.Name(name), arguments, []) if not is_literal:
-            return _called(name, [evaluate(one, numbers) for one in arguments])
+            if name not in _FUNCTIONS:
+                raise ValueError(f"there is no {name}(), only {', '.join(_FUNCTIONS)}")
+            values = [evaluate(one, numbers) for one in arguments]
+            try:
+                return finite(_FUNCTIONS[name](*values))
+            except TypeError:
+                raise ValueError(f"{name}() does not take {len(values)} argument(s)") from None
         case ast.Constant(value) if is_literal or type(value) in (int, float):
             return finite(value)
     if is_literal:
         return finite(ast.literal_eval(node))
     raise ValueError(f"{ast.unparse(node):.40} is not a number")
-
-
-def _called(name: str, numbers: list[Any]) -> int | float:
-    if name not in _FUNCTIONS:
-        raise ValueError(f"there is no {name}(), only {', '.join(_FUNCTIONS)}")
-    function, fewest, most, takes = _FUNCTIONS[name]
-    if not fewest <= len(numbers) <= most:
-        raise ValueError(f"{name}() takes {takes}, and is given {len(numbers)}")
-    return finite(function(*numbers))
 
 
 def compute(text: str, numbers: Mapping[str, Any]) -> int | float:
@@ -120,12 +117,8 @@ def compute(text: str, numbers: Mapping[str, Any]) -> int | float:
     """
     try:
         return evaluate(parsed(text.strip()), numbers)
-    except ZeroDivisionError as error:
-        raise ConfigError("it divides by zero.") from error
-    except OverflowError as error:
-        raise ConfigError("it is too large a number.") from error
-    except FloatingPointError as error:
-        raise ConfigError(f"{error}.") from error
+    except tuple(NO_NUMBER) as error:
+        raise ConfigError(f"it {NO_NUMBER[type(error)]}.") from error
     except UNREADABLE as error:
         reason = error.msg if isinstance(error, SyntaxError) else f"{error!s:.100}"
         reason = reason or "it is too deep"
@@ -137,20 +130,15 @@ def calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> An
 
     Raises:
       ValueError: one of them is not a number, or the result is not.
-      OverflowError: the result is too large.
-      FloatingPointError: the result is so small that only 0.0 is left of it.
+      OverflowError: the result is too large, or a power too long to compute.
       ZeroDivisionError: it divides by zero.
     """
     if not all(isinstance(side, int | float) for side in (left, right)):
         raise ValueError("arithmetic is for numbers")
     is_power = operation is operator.pow and type(left) is type(right) is int
     if is_power and left.bit_length() * abs(right) > _MOST_BITS:
-        raise FloatingPointError(_VANISHED) if right < 0 else OverflowError("it is too large")
-    result = finite(operation(left, right))
-    is_by_zero = operation is operator.mul and not right
-    if result == 0 and left and operation in _NEVER_ZERO and not is_by_zero:
-        raise FloatingPointError(_VANISHED)
-    return result
+        raise OverflowError
+    return finite(operation(left, right))
 
 
 def finite(value: Any) -> Any:
@@ -162,7 +150,7 @@ def finite(value: Any) -> Any:
     if value is ... or isinstance(value, complex):
         raise ValueError("nothing that a config holds")
     if isinstance(value, float) and not math.isfinite(value):
-        raise OverflowError("no float is as large")
+        raise OverflowError
     return value
 
 
@@ -174,9 +162,9 @@ def read_float(text: str) -> float:
     """
     value = float(text)
     if math.isinf(value):
-        raise ConfigError(f"{text:.40} is too large a number.")
+        raise ConfigError(f"{text:.40} {NO_NUMBER[OverflowError]}.")
     if not value and not _ZERO.fullmatch(text.lstrip("+-")):
-        raise ConfigError(f"{text:.40} is too small a number: as a float it would be 0.0.")
+        raise ConfigError(f"{text:.40} {NO_NUMBER[FloatingPointError]}.")
     return value
 
 
@@ -192,6 +180,37 @@ class Call:
     name: str
     positional: list[str]
     named: dict[str, str]
+
+    def texts(
+        self, parameters: Iterable[inspect.Parameter], *, is_complete: bool = False
+    ) -> dict[str, str]:
+        """Return the texts of the arguments by the names of the parameters.
+
+        Args:
+          parameters: those of the function that is called.
+          is_complete: whether all that have no default must be given.
+
+        Raises:
+          ConfigError: an argument is unknown, missing, one too many, or given twice.
+        """
+        takes_any, own = False, []
+        for one in parameters:
+            takes_any |= one.kind is one.VAR_KEYWORD
+            own += [one.replace(kind=one.POSITIONAL_OR_KEYWORD)] * (one.kind not in VARIADIC)
+        signature = inspect.Signature(sorted(own, key=lambda one: one.default is not one.empty))
+        known = list(signature.parameters)
+        more = {name: text for name, text in self.named.items() if name not in known}
+        if more and not takes_any:
+            raise ConfigError(
+                f"{self.name} has no argument {next(iter(more))!r}. "
+                f"{suggest(next(iter(more)), known)}"
+            )
+        named = {name: text for name, text in self.named.items() if name in known}
+        bind = signature.bind if is_complete else signature.bind_partial
+        try:
+            return {**bind(*self.positional, **named).arguments, **more}
+        except TypeError as error:
+            raise ConfigError(f"{self.name}({', '.join(known)}): {error}.") from None
 
 
 def parse_call(text: str) -> Call:
@@ -226,7 +245,7 @@ def split_at_commas(text: str, *, quotes: str = "'\"") -> list[str]:
     A quote that is not closed is an apostrophe. A comma may stand at the end.
 
     Raises:
-      ConfigError: there is nothing between two commas.
+      ConfigError: there is nothing between two commas, or a bracket is not closed.
     """
     pieces, depth, quote, start = [], 0, "", 0
     for i, letter in enumerate(text):
@@ -248,4 +267,6 @@ def split_at_commas(text: str, *, quotes: str = "'\"") -> list[str]:
         pieces.pop()
     if not all(piece.strip() for piece in pieces):
         raise ConfigError(f"{text!r:.80} has a comma with nothing before it.")
+    if depth > 0:
+        raise ConfigError(f"{text!r:.80} has a bracket that stays open.")
     return pieces

@@ -1,6 +1,7 @@
 """Type hints of parameters and what callables return."""
 
 import collections.abc
+import contextlib
 import enum
 import functools
 import inspect
@@ -8,24 +9,66 @@ import pathlib
 import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.fiddle import VARIADIC, Key, named_defaults, parameter_of, set_arguments
 
+F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _cached(function: F) -> F:
+    """Keep the results of a function, except for arguments that cannot be hashed."""
+    known = functools.lru_cache(maxsize=4096)(function)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        try:
+            return known(*args)
+        except TypeError:  # such as an instance that can be called
+            return function(*args)
+
+    return call  # type: ignore[return-value]
+
+
+@_cached
 def hints_of(function: Any) -> dict[str, Any]:
     """The annotations of a callable's parameters, and under "return" what a call returns.
 
     A class returns itself. An annotation that cannot be resolved is left out.
     """
+    if isinstance(function, functools.partial):
+        return hints_of(function.func)
+    function = typing.get_origin(function) or function  # Box for Box[int]
+    target = function
+    if inspect.isclass(function):
+        own_init = function.__init__ is not object.__init__
+        target = function.__init__ if own_init else function.__new__
+    elif not inspect.isroutine(function):
+        target = type(function).__call__
+    hints = _resolved(target)
+    if inspect.isclass(function):
+        hints["return"] = function if type(function).__call__ is type.__call__ else Any
+    elif hints.get("return") is typing.Self:
+        hints["return"] = getattr(function, "__self__", Any)
+    return hints
+
+
+def _resolved(target: Any) -> dict[str, Any]:
+    """Return the annotations that can be resolved: some may name what is not imported."""
     try:
-        return _cached_hints(function)
-    except TypeError:  # an instance that can be called but not hashed
-        return _hints(function)
+        return typing.get_type_hints(target)
+    except Exception:  # a third party's annotation may raise anything
+        hints: dict[str, Any] = {}
+    names = getattr(inspect.unwrap(target), "__globals__", {})
+    for name, annotation in getattr(target, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        with contextlib.suppress(Exception):
+            hints |= typing.get_type_hints(alone, globalns=names)
+    return hints
 
 
 def members_of(hint: Any) -> tuple[Any, ...]:
@@ -55,63 +98,9 @@ def is_unknown(hint: Any) -> bool:
     return hint is Any or hint is inspect.Parameter.empty or hint is typing.Self or is_named_only
 
 
-def is_dtype(hint: Any) -> bool:
-    """Whether a hint is torch's type of number formats, found out without importing torch."""
-    return _is_of_torch(hint, "dtype")
-
-
-def is_device(hint: Any) -> bool:
-    """Whether a hint is torch's type of devices, found out in the same way."""
-    return _is_of_torch(hint, "device")
-
-
-def _is_of_torch(hint: Any, name: str) -> bool:
+def is_torch(hint: Any, name: str) -> bool:
+    """Whether a hint is torch's `dtype` or `device`, found out without importing torch."""
     return (getattr(hint, "__module__", None), getattr(hint, "__name__", None)) == ("torch", name)
-
-
-def _hints(function: Any) -> dict[str, Any]:
-    if isinstance(function, functools.partial):
-        return hints_of(function.func)
-    function = typing.get_origin(function) or function  # Box for Box[int]
-    target = function
-    if inspect.isclass(function):
-        own_init = function.__init__ is not object.__init__
-        target = function.__init__ if own_init else function.__new__
-    elif not inspect.isroutine(function):
-        target = type(function).__call__
-    hints = _resolved(target)
-    if inspect.isclass(function):
-        hints["return"] = function if type(function).__call__ is type.__call__ else Any
-    elif hints.get("return") is typing.Self:
-        hints["return"] = getattr(function, "__self__", Any)
-    return hints
-
-
-_cached_hints = functools.lru_cache(maxsize=4096)(_hints)
-
-
-def _resolved(target: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(target)
-    except Exception:  # a third party's annotation may name what is not imported
-        return _resolved_one_by_one(target)
-
-
-def _resolved_one_by_one(target: Any) -> dict[str, Any]:
-    """Those that can be resolved, when not all can."""
-    names = getattr(inspect.unwrap(target), "__globals__", {})
-    hints: dict[str, Any] = {}
-    try:
-        annotations = target.__annotations__
-    except Exception:  # since Python 3.14 it may fail as a whole
-        return {}
-    for name, annotation in annotations.items():
-        alone = types.SimpleNamespace(__annotations__={name: annotation})
-        try:
-            hints |= typing.get_type_hints(alone, globalns=names)
-        except Exception:  # as above
-            continue
-    return hints
 
 
 def is_protocol(hint: Any) -> bool:
@@ -137,45 +126,31 @@ def own_method(kind: type, name: str) -> Any:
     return own_method(kind, "forward") if is_torchs else own
 
 
-def may_have(kind: type, name: str) -> bool:
+def _may_have(kind: type, name: str) -> bool:
     """Whether instances of a class have an attribute, of the class or set by its constructor."""
-    # `hasattr` would find what the class has for itself alone, too.
-    return any(name in vars(one) for one in kind.__mro__) or _sets(kind, name)
-
-
-def _sets(kind: type, name: str) -> bool:
-    """Whether a constructor of a class gives its instances an attribute."""
-    codes = [getattr(vars(one).get("__init__"), "__code__", None) for one in kind.__mro__]
-    is_declared = any(name in vars(one).get("__annotations__", {}) for one in kind.__mro__)
-    return is_declared or any(name in code.co_names + code.co_consts for code in codes if code)
+    for one in map(vars, kind.__mro__):  # `hasattr` would find what the class alone has, too
+        code = getattr(one.get("__init__"), "__code__", None)
+        set_names = code.co_names + code.co_consts if code else ()
+        if name in one or name in one.get("__annotations__", ()) or name in set_names:
+            return True
+    return False
 
 
 TOWER = {float: (int,), complex: (int, float)}  # what is welcome where another number is asked
 
 
-def part_fits(part: fdl.Buildable, hint: Any) -> bool:
-    """Whether what a part will be once it is built may be passed where `hint` is asked."""
-    try:
-        return _cached_call_fits(type(part), fdl.get_callable(part), hint)
-    except TypeError:  # what cannot be hashed
-        return _call_fits(type(part), fdl.get_callable(part), hint)
-
-
+@_cached
 def _call_fits(kind: type, function: Any, hint: Any) -> bool:
+    """Whether what a node will be once it is built may be passed where `hint` is expected."""
     built = hints_of(function).get("return", Any)
     if not issubclass(kind, fdl.Partial):
         return _may_be(built, hint, exactly=inspect.isclass(function))
     origin = _runtime_kind(typing.get_origin(hint) or hint)
     if origin is collections.abc.Callable:
         return may_return(function, hint)
-    if not inspect.isclass(origin):
-        return True
     if is_protocol(origin):
         return has_methods(functools.partial, origin)
-    return issubclass(functools.partial, origin)
-
-
-_cached_call_fits = functools.lru_cache(maxsize=4096)(_call_fits)
+    return not inspect.isclass(origin) or issubclass(functools.partial, origin)
 
 
 def may_return(function: Any, hint: Any) -> bool:
@@ -204,17 +179,13 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
         return True
     if is_protocol(want):
         return has_methods(have, want)
-    if want is collections.abc.Callable and exactly and callable(called := _method(have)):
-        return may_return(called, hint)
+    if want is collections.abc.Callable and exactly:
+        called = inspect.getattr_static(have, "__call__", None)
+        if inspect.isfunction(called) and "return" in hints_of(called):
+            return may_return(called, hint)
     if issubclass(have, (want, *TOWER.get(want, ()))):
         return True
     return not exactly and issubclass(want, have)
-
-
-def _method(kind: type) -> Any:
-    """What is run when an instance of a class is called, as far as it was written for that."""
-    called = inspect.getattr_static(kind, "__call__", None)
-    return called if inspect.isfunction(called) and "return" in hints_of(called) else None
 
 
 def _runtime_kind(hint: Any) -> Any:
@@ -227,7 +198,7 @@ def has_methods(kind: type, protocol: Any) -> bool:
     asked = methods_of(protocol)
     looked_up = getattr(kind, "__getattr__", None)
     is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
-    if not is_anything and not all(may_have(kind, name) for name in asked):
+    if not is_anything and not all(_may_have(kind, name) for name in asked):
         return False
     return all(can_be_called_as(own_method(kind, name), asked[name]) for name in asked)
 
@@ -243,14 +214,11 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
         inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
     except TypeError:
         return False
-    built, wanted = (_returned(one) for one in (own, asked))
+    built, wanted = (hints_of(one).get("return", Any) for one in (own, asked))
+    if hasattr(own, "__wrapped__"):  # a decorator, such as of a context manager, returns another
+        return True
     # A method may return another of its own kind, so that to ask for its methods would never end.
     return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
-
-
-def _returned(method: Any) -> Any:
-    """What a method is annotated to return; of a decorated one, as a context manager, unknown."""
-    return Any if hasattr(method, "__wrapped__") else hints_of(method).get("return", Any)
 
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
@@ -284,7 +252,7 @@ def fits(value: Any, hint: Any) -> bool:
     if isinstance(value, TaggedValueCls):
         return "value" not in set_arguments(value) or fits(set_arguments(value)["value"], hint)
     if isinstance(value, fdl.Buildable):
-        return part_fits(value, hint)
+        return _call_fits(type(value), fdl.get_callable(value), hint)
     return _plain_fits(value, hint)
 
 
@@ -373,24 +341,25 @@ def key_hint(hint: Any) -> Any:
 
 def can_be_typed(hint: Any) -> bool:
     """Whether a value for a hint can be typed, None apart; a node or function cannot."""
-    for member in members_of(hint):
+
+    def can(member: Any) -> bool:
         origin = typing.get_origin(member) or member
-        named_by_torch = is_dtype(member) or is_device(member)
+        named_by_torch = is_torch(member, "dtype") or is_torch(member, "device")
         if is_unknown(member) or named_by_torch or origin in (typing.Literal, object):
             return True
-        is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
         elements = [one for one in typing.get_args(member) if one is not Ellipsis]
-        if is_plain or (_is_container(origin) and all(map(can_be_typed, elements))):
-            return True
-    return False
+        is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
+        return is_plain or (_is_container(origin) and all(map(can_be_typed, elements)))
+
+    return any(map(can, members_of(hint)))
 
 
 def name_of(hint: Any) -> str:
     """How to write a hint in a message."""
     if inspect.isclass(hint) and not typing.get_args(hint):
         return "None" if hint is type(None) else hint.__name__
-    if members := members_of(hint)[1:]:
-        return " or ".join(name_of(member) for member in (members_of(hint)[0], *members))
+    if len(members := members_of(hint)) > 1:
+        return " or ".join(map(name_of, members))
     return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
 
 
@@ -423,31 +392,27 @@ def computed(value: Any) -> Any:
 
 def missing_methods(value: Any, hint: Any) -> str:
     """Return lines on the Protocols of a hint and what a value that does not fit lacks for them."""
-    protocols = [one for one in members_of(hint) if is_protocol(one)]
     kind = type(value)
     if isinstance(value, fdl.Buildable):
         function = fdl.get_callable(value)
         kind = function if inspect.isclass(function) else hints_of(function).get("return")
-        is_known = inspect.isclass(kind) and not (is_unknown(kind) or is_protocol(kind))
-        kind = kind if is_known and not isinstance(value, fdl.Partial) else None
-    return "".join(f"\n  {line}" for one in protocols for line in _protocol_lines(kind, one))
-
-
-def _protocol_lines(kind: type | None, protocol: Any) -> Iterator[str]:
-    doc, name = inspect.getdoc(protocol), name_of(protocol)
-    yield f"{name}: {doc.splitlines()[0]}" if doc else f"{name} is what can be called as it is:"
-    methods = methods_of(protocol)
-    if "forward" in methods:  # of which torch makes the call
-        methods.pop("__call__", None)
-    for method, wanted in methods.items():
-        call = f"It is called as {method}{_call_of(wanted)}"
-        own = None if kind is None else own_method(kind, method)
-        if kind is None:
-            yield f"{call}."
-        elif own is None:
-            yield f"{call}, and {kind.__name__} has no {method}."
-        elif not can_be_called_as(own, wanted):
-            yield f"{call}, and {kind.__name__} has {method}{_call_of(own)}."
+        if isinstance(value, fdl.Partial) or not inspect.isclass(kind) or is_protocol(kind):
+            kind = None  # it is not known what there is
+    lines: list[str] = []
+    for protocol in filter(is_protocol, members_of(hint)):
+        doc, methods = inspect.getdoc(protocol) or "", methods_of(protocol)
+        lines += [f"{name_of(protocol)}: {doc.partition(chr(10))[0]}"]
+        for name in methods:
+            if name == "__call__" and "forward" in methods:  # which torch calls
+                continue
+            own = kind and own_method(kind, name)
+            if own is None or not can_be_called_as(own, methods[name]):
+                lines += [f"It is called as {name}{_call_of(methods[name])}"]
+                if kind is not None:
+                    has = f"no {name}" if own is None else f"{name}{_call_of(own)}"
+                    lines[-1] += f", and {kind.__name__} has {has}"
+                lines[-1] += "."
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def _call_of(method: Any) -> str:

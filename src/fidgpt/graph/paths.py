@@ -3,7 +3,6 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,32 +37,24 @@ _REMEDIES = (  # by what is found where a step should begin
 
 
 def parse_path(path: str) -> list[fiddle.Key]:
-    """Return the keys that a path names, in order.
-
-    Raises:
-      ConfigError: the text is not a path.
-    """
-    if not path:
-        raise ConfigError("the path is empty: name a parameter, such as model.hidden_dim.")
-    return [key for _, key in _steps(path, is_path=True)]
+    """Return the keys that a path names, in order; raise ConfigError if it is not a path."""
+    return [key for _, key in parse_selector(path, is_path=True)]
 
 
-def parse_selector(selector: str) -> list[Step]:
+def parse_selector(path: str, *, is_path: bool = False) -> list[Step]:
     """Return the steps of a selector, in order; those of a path are of kind `key`.
 
     Raises:
-      ConfigError: the text is not a selector.
+      ConfigError: the text is none.
     """
-    if not selector:
+    if not path:
         raise ConfigError(f"the path is empty: name a parameter, such as {_EXAMPLES}.")
-    return list(_steps(selector, is_path=False))
-
-
-def _steps(text: str, *, is_path: bool) -> Iterator[Step]:
+    steps: list[Step] = []
     at = 0
-    while at < len(text):
-        step, at = step_at(text, at, is_path=is_path)
-        yield step
+    while at < len(path):
+        step, at = step_at(path, at, is_path=is_path)
+        steps.append(step)
+    return steps
 
 
 def step_at(text: str, at: int, *, is_path: bool = True) -> tuple[Step, int]:
@@ -167,9 +158,9 @@ class ParameterRef:
           ConfigError: the value does not fit the annotation, would replace a node by a plain
             value, or would change a tuple.
         """
-        if isinstance(self.container, tuple):
-            where = self.above.path if self.above else ""
-            raise ConfigError(f"{where} is a tuple: set it whole, as {self.container!r:.60}.")
+        if isinstance(self.container, tuple) and self.above:
+            whole = f"set it whole, as {self.container!r:.60}."
+            raise ConfigError(f"{self.above.path} is a tuple: {whole}")
         if not hints.fits(value, self.hint):
             why = f"{self.path} takes {hints.name_of(self.hint)}, not {describe(value)}."
             raise ConfigError(why + hints.missing_methods(value, self.hint))
@@ -225,9 +216,13 @@ def describe(value: Any) -> str:
     if isinstance(value, fdl.Buildable):
         return f"the part {title(value)}"
     if isinstance(value, list | tuple | dict) and parts(value):
-        count = f"{len(value)} {'entry' if len(value) == 1 else 'entries'}"
-        return f"a {type(value).__name__} of {count} with parts in it"
+        return f"a {type(value).__name__} of {num_entries(value)} with parts in it"
     return f"{value!r:.60} ({type(value).__name__})"
+
+
+def num_entries(value: Any) -> str:
+    """Return how many entries a list, tuple or dict has, in words."""
+    return f"{len(value) or 'no'} {'entry' if len(value) == 1 else 'entries'}"
 
 
 def path_of(function: Any) -> str:
@@ -295,56 +290,46 @@ def unwrapped(ref: ParameterRef) -> ParameterRef:
 
 def _in_default(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> ParameterRef:
     """Return a parameter of what the default factory of an unset parameter makes."""
+    message = f"{ref.path} is not set, so there is nothing at {path}."
     factory = fiddle.default_factory_of(ref.container, ref.key)
     is_part = isinstance(factory, type) or (factory and inspect.signature(factory).parameters)
     if not is_part or fiddle.makes_container(factory):
-        raise ConfigError(_not_set(ref, path))
+        default = fiddle.default_of(ref.container, ref.key)
+        if factory or isinstance(default, list | tuple | dict):
+            message += f" Its default belongs to the code: set it whole, set:{ref.path}=..."
+        elif not hints.can_be_typed(ref.hint):
+            message += f" Put a part there first, use:{ref.path}=..."
+        raise ConfigError(message)
     is_called_later = isinstance(ref.container, fdl.Partial | fdl.ArgFactory)
     part = (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
     if (own := own_key(part, key)) is None:
-        raise ConfigError(_no_such_name(root, part, key, ref.path))
+        raise _no_such_name(root, part, key, ref.path)
     return ParameterRef(part, own, ref, is_new=True)
 
 
 def _nothing_at(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> ConfigError:
     value, where = ref.value, ref.path
     if isinstance(value, fdl.Buildable):
-        return ConfigError(_no_such_name(root, value, key, where))
-    if not is_node(value):
-        return ConfigError(f"{where} is {describe(value)}, so there is nothing at {path}.")
+        return _no_such_name(root, value, key, where)
     if isinstance(value, dict):
         why = f"{where} has no entry {key!r}. {suggest(str(key), map(str, value))}"
-    else:
-        count = f"{len(value)} {'entry' if len(value) == 1 else 'entries'}, counted from 0"
-        why = f"{where} has {count if value else 'no entries'}; there is no {key!r} in it."
-    return MissingEntry(why, place=where)
+        return MissingEntry(why, place=where)
+    if is_node(value):
+        counted = ", counted from 0" if value else ""
+        why = f"{where} has {num_entries(value)}{counted}; there is no {key!r} in it."
+        return MissingEntry(why, place=where)
+    return ConfigError(f"{where} is {describe(value)}, so there is nothing at {path}.")
 
 
-def _not_set(ref: ParameterRef, path: str) -> str:
-    message = f"{ref.path} is not set, so there is nothing at {path}."
-    if fiddle.default_factory_of(ref.container, ref.key):
-        return f"{message} Its default is created by the code: set it whole, set:{ref.path}=..."
-    default = type(fiddle.default_of(ref.container, ref.key))
-    if default in (type(None), type(fdl.NO_VALUE)) and not hints.can_be_typed(ref.hint):
-        return f"{message} Put a part there first, use:{ref.path}=..."
-    if default in (list, dict, tuple):
-        return f"{message} Its default belongs to the code: set it whole, set:{ref.path}=..."
-    if default.__module__ == "builtins" or default is type(fdl.NO_VALUE):
-        return message
-    return (
-        f"{message} Its default, of type {default.__name__}, belongs to the code: put a part of "
-        f"your own there first, set:{ref.path}={default.__name__}(...)."
-    )
-
-
-def _no_such_name(root: Any, part: fdl.Buildable, key: fiddle.Key, path: str) -> str:
+def _no_such_name(root: Any, part: fdl.Buildable, key: fiddle.Key, path: str) -> ConfigError:
     names = [str(name) for name in fiddle.all_arguments(part)]
-    where = f"{path} ({title(part)})" if path else title(part)
     elsewhere = [
         join(node.path, step_to(key))
         for node in parts(root)
         if key in fiddle.all_arguments(node.value)
     ]
+    remedy = f"It exists at {listed(elsewhere, most=3)}."
     if not elsewhere or nearest(str(key), names):
-        return f"{where} has no parameter {key!r}. {suggest(str(key), names)}"
-    return f"{where} has no parameter {key!r}. It exists at {listed(elsewhere, most=3)}."
+        remedy = suggest(str(key), names)
+    where = f"{path} ({title(part)})" if path else title(part)
+    return ConfigError(f"{where} has no parameter {key!r}. {remedy}")

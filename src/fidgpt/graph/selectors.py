@@ -6,18 +6,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import fiddle
+from fidgpt.graph import fiddle, paths
 from fidgpt.graph.errors import ConfigError, MissingEntry, suggest
-from fidgpt.graph.paths import (
-    ParameterRef,
-    describe,
-    find_parameter,
-    follow,
-    inside,
-    parse_selector,
-    path_of,
-    unwrapped,
-)
+from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
 
 _SPECIAL = frozenset("*:@")  # no plain path has these outside of quotes
@@ -37,24 +28,25 @@ def find_parameters(root: Any, selector: str | type[fdl.Tag]) -> list[ParameterR
     if not isinstance(selector, str):
         return _carriers_of(root, selector)
     if _SPECIAL.isdisjoint(selector):
-        return [find_parameter(root, selector)]
-    steps = parse_selector(selector)
+        return [paths.find_parameter(root, selector)]
+    steps = paths.parse_selector(selector)
     first = next((i for i, (kind, _) in enumerate(steps) if kind != "key"), len(steps))
     keys, left = [key for _, key in steps[:first]], steps[first:]
-    found = [follow(root, keys, selector) if keys else ParameterRef.to_root(root)]
+    found = [paths.follow(root, keys, selector) if keys else ParameterRef.to_root(root)]
     while left:
         (kind, named), *left = left
         if kind in ("called", "tag"):
             known = functions_below(found) if kind == "called" else tags_below(found)
-            named, keys = _split_name(list(known), named)
+            wanted, keys = _look_up(list(known), named, is_tag=kind == "tag")
             left = [*(("key", key) for key in keys), *left]
-        matched = _match(found, kind, named)
-        if not matched:
+        else:
+            wanted = named
+        if not (matched := _match(found, kind, wanted)):
             mistake = MissingEntry if kind == "slice" else ConfigError
             why = _why_none(found, kind, named)
             raise mistake(f"{selector} selects nothing: {why}", place=found[0].path)
         found = matched
-    found = [unwrapped(ref) for ref in found if ref.above is not None]
+    found = [paths.unwrapped(ref) for ref in found if ref.above is not None]
     if not found:
         raise ConfigError(f"{selector} is the whole graph: name a parameter of it.")
     return list({(id(ref.container), ref.key): ref for ref in found}.values())
@@ -65,15 +57,13 @@ def _match(refs: list[ParameterRef], kind: str, named: Any) -> list[ParameterRef
     if kind == "deep":
         return list(_below(refs))
     if kind == "called":
-        wanted = set(map(id, _with_name(functions_below(refs), named)))
-        return [ref for ref in _parts(refs) if id(fdl.get_callable(ref.value)) in wanted]
+        return [ref for ref in _parts(refs) if any(fdl.get_callable(ref.value) is f for f in named)]
     if kind == "tag":
-        wanted = set(map(id, _with_name(tags_below(refs), named, sign="@")))
-        return _set_or_all(_carriers(refs, lambda tag: id(tag) in wanted))
+        return _set_or_all(_carriers(refs, named.__contains__))
     once = {id(ref.value): ref for ref in reversed(refs)}  # each node, by way of the first match
     refs = [ref for ref in refs if once[id(ref.value)] is ref]
     if kind == "key":
-        found = (inside(ref, named) for ref in refs if _has(ref.value, named))
+        found = (paths.inside(ref, named) for ref in refs if _has(ref.value, named))
         return [ref for ref in found if ref]
     if kind == "slice":
         chosen = slice(*(int(number) if number else None for number in named.split(":")))
@@ -160,9 +150,9 @@ def _carriers_of(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
     if tag.__name__ not in known:
         near = suggest(tag.__name__, known)
         raise ConfigError(f"{begin} {tag.__name__}, so nothing would change. {near}")
-    other = path_of(known[tag.__name__])
+    other = paths.path_of(known[tag.__name__])
     raise ConfigError(
-        f"{begin} {path_of(tag)}, so nothing would change. Another tag has that name, {other}: "
+        f"{begin} {paths.path_of(tag)}, so nothing would change. Another has that name, {other}: "
         f"write tag:{other}=..., or give a parameter your tag first."
     )
 
@@ -170,81 +160,80 @@ def _carriers_of(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
 def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
     """Return why a step matches nothing."""
     first = refs[0]
-    where, is_unset = first.path or "the root", first.value is fdl.NO_VALUE
-    state = f"{where} is {'not set' if is_unset else describe(first.value)}"
-    bare = named.rpartition(".")[2] if isinstance(named, str) else ""
-    if kind == "called":
-        names = {id(fdl.get_callable(ref.value)): title(ref.value) for ref in _parts(refs)}
-        return f"no part there is a {named}. {suggest(bare, names.values())}"
-    if kind == "tag":
-        known = [tag.__name__ for tag in tags_below(refs)]
-        return f"no parameter there carries the tag {named}. {suggest(bare, known)}"
+    state = "not set" if first.value is fdl.NO_VALUE else paths.describe(first.value)
+    state = f"{first.path or 'the root'} is {state}"
+    if kind in ("called", "tag"):
+        pieces = named.split(".")  # a module with a class in it, or a class with keys behind it
+        name = ".".join(pieces[:-1]) if pieces[0] in sys.modules else pieces[0]
+        called = [title(ref.value) for ref in _parts(refs)]
+        what = f"no part there is a {name}"
+        if kind == "tag":
+            called = [tag.__name__ for tag in tags_below(refs)]
+            what = f"no parameter there carries the tag {name}"
+        return f"{what}. {suggest(name.rpartition('.')[2], called)}"
     if kind != "key":
-        if not isinstance(first.value, list | tuple | dict):
-            return f"{state}, and has no entries."
-        count = len(first.value)
-        return f"{where} has {count or 'no'} {'entry' if count == 1 else 'entries'}."
-    parts = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
-    names = {str(name) for part in parts for name in fiddle.all_arguments(part)}
+        is_container = isinstance(first.value, list | tuple | dict)
+        why = (
+            f"{first.path or 'the root'} has {paths.num_entries(first.value)}"
+            if is_container
+            else ""
+        )
+        return f"{why or f'{state}, and has no entries'}."
+    found = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
+    names = {str(name) for part in found for name in fiddle.all_arguments(part)}
     names |= {str(name) for ref in refs if isinstance(ref.value, dict) for name in ref.value}
     if not names and isinstance(named, str):
         return f"{state}, and has no parameters."
     return f"nothing there has a parameter {named!r}. {suggest(str(named), names)}"
 
 
-def _split_name(known: list[Any], dotted: str) -> tuple[str, list[str]]:
-    """Return the longest part of a dotted name that names a function, and the keys behind it."""
-    pieces = dotted.split(".")
-    for count in range(len(pieces), 0, -1):
-        name = ".".join(pieces[:count])
-        if any(_named(function, name) for function in known):
-            return name, pieces[count:]
-    count = max(1, len(pieces) - 1) if pieces[0] in sys.modules else 1  # it names none
-    return ".".join(pieces[:count]), pieces[count:]
+def _look_up(known: list[Any], dotted: str, *, is_tag: bool) -> tuple[list[Any], list[str]]:
+    """Return what the longest beginning of a dotted name names, and the keys behind it.
 
-
-def _with_name(functions: Iterable[Any], name: str, *, sign: str = ":") -> list[Any]:
-    """Return the functions with a name, and the classes derived from one that has it.
-
-    A dotted name begins with a module, or with the end of its path: of the module that defines
-    the function, or of one that exports it.
+    These are functions or tags of that name, and classes derived from one that has it. A name may
+    begin with a module, or with the end of its path: of the module that defines the function, or of
+    one that exports it.
 
     Raises:
       ConfigError: it is the name of several classes of which none is derived from the other.
     """
-    found = [(function, named) for function in functions if (named := _named(function, name))]
-    paths = {path_of(one): one for _, named in found for one in named}
-    bases = [path for path, one in paths.items() if not _is_derived(one, paths.values())]
+    pieces = dotted.split(".")
+    for count in range(len(pieces), 0, -1):
+        name = ".".join(pieces[:count])
+        if found := [(one, named) for one in known if (named := _named(one, name))]:
+            break
+    else:
+        return [], []
+    defined = {paths.path_of(one): one for _, named in found for one in named}
+    bases = [path for path, one in defined.items() if not _is_derived(one, defined.values())]
     if len(bases) > 1:
-        written = " or ".join(f"{sign}{path}" for path in bases)
+        written = " or ".join(f"{'@' if is_tag else ':'}{path}" for path in bases)
         raise ConfigError(f"{name} is the name of {' and of '.join(bases)}: write {written}.")
-    return [function for function, _ in found]
+    return [one for one, _ in found], pieces[count:]
 
 
 def _named(function: Any, name: str) -> list[Any]:
     """Return the function, or those of a class and its bases, that have a name."""
-    bare = name.rpartition(".")[2]
+    module_name, _, bare = name.rpartition(".")
+
+    def is_at(one: Any) -> bool:
+        if f".{paths.path_of(one)}".endswith(f".{name}"):
+            return True
+        package = paths.path_of(one).partition(".")[0]
+        return any(
+            getattr(module, bare, None) is one
+            for path, module in list(sys.modules.items())
+            if path.partition(".")[0] == package and f".{path}".endswith(f".{module_name}")
+        )
+
     own = function.__mro__ if isinstance(function, type) else (function,)
     named = [one for one in own if getattr(one, "__name__", "") == bare]
-    return named if bare == name else [one for one in named if _is_at(one, name)]
-
-
-def _is_at(one: Any, dotted: str) -> bool:
-    if f".{path_of(one)}".endswith(f".{dotted}"):
-        return True
-    module_name, _, bare = dotted.rpartition(".")
-    package = path_of(one).partition(".")[0]
-    return any(
-        getattr(module, bare, None) is one
-        for path, module in list(sys.modules.items())
-        if path.partition(".")[0] == package and f".{path}".endswith(f".{module_name}")
-    )
+    return [one for one in named if not module_name or is_at(one)]
 
 
 def _is_derived(one: Any, others: Iterable[Any]) -> bool:
-    return isinstance(one, type) and any(
-        isinstance(other, type) and other is not one and issubclass(one, other) for other in others
-    )
+    classes = [other for other in others if isinstance(other, type) and other is not one]
+    return isinstance(one, type) and issubclass(one, tuple(classes))
 
 
 def find(root: Any, *functions: Any) -> list[fdl.Buildable]:

@@ -5,6 +5,7 @@ import functools
 import inspect
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,120 +22,93 @@ def unused_arguments(root: Any) -> list[str]:
     """Return a sentence for each argument that is set in the graph and that no code uses.
 
     An argument is read where its constructor does more with it than to keep it as an attribute,
-    or where any function of the packages that the graph's constructors come from reads an
-    attribute of that name. This is found out from bytecode, without running anything; what is not
-    written in Python is taken to read all it is given.
+    or where any function of the packages that the graph's constructors come from names that
+    attribute. This is found out from bytecode, without running anything; what is not written in
+    Python is taken to read all it is given.
     """
     found = parts(root)
-    packages = frozenset().union(*(_packages_of(fdl.get_callable(node.value)) for node in found))
+    read = frozenset().union(*(_names_read(one) for one in _packages(found)))
     return [
         f"{join(node.path, key_step)} is set, but {title(node.value)} never reads it."
         for node in found
-        for key_step in _unread_steps(node.value, packages)
+        for key_step in _unread_steps(node.value, read)
     ]
 
 
-def _unread_steps(part: fdl.Buildable, packages: frozenset[str]) -> Iterator[str]:
-    code = _code_of(fdl.get_callable(part))
+def _packages(found: list[Any]) -> set[str]:
+    """Return the packages that define the constructors of nodes and their bases, torch apart."""
+    called = (fdl.get_callable(node.value) for node in found)
+    defined = (one.__mro__ if inspect.isclass(one) else (one,) for one in called)
+    modules = {getattr(one, "__module__", None) or "" for group in defined for one in group}
+    return {module.partition(".")[0] for module in modules} - _NOT_SEARCHED
+
+
+def _unread_steps(part: fdl.Buildable, read: frozenset[str]) -> Iterator[str]:
+    function = inspect.unwrap(fdl.get_callable(part))
+    if inspect.isclass(function):
+        is_plain = type(function).__call__ is type.__call__ and function.__new__ is object.__new__
+        function = function.__init__ if is_plain else None
+    code = _code_of(function)
     if code is None or not _ALL_AT_ONCE.isdisjoint(code.co_names):
         return
+    counts, kept = _uses(code)
     for key in set_arguments(part):
         parameter = parameter_of(part, key)
         if parameter is None or parameter.kind in VARIADIC:
             continue
-        uses, attributes = _uses(code).get(parameter.name, (0, frozenset()))
-        is_kept_only = uses == len(attributes)
-        if is_kept_only and not any(_is_read(a, one) for a in attributes for one in packages):
+        attributes = {attribute for name, attribute in kept if name == parameter.name}
+        if counts[parameter.name] == len(attributes) and read.isdisjoint(attributes):
             yield step_to(key)
 
 
-def _packages_of(function: Any) -> frozenset[str]:
-    """Return the packages that define a constructor and its bases, torch apart."""
-    written_in = function.__mro__ if inspect.isclass(function) else (function,)
-    modules = [getattr(one, "__module__", None) or "" for one in written_in]
-    return frozenset(module.partition(".")[0] for module in modules) - _NOT_SEARCHED
-
-
-def _code_of(function: Any) -> types.CodeType | None:
-    """Return the bytecode that gets the arguments; None where it is not plain Python."""
-    target = inspect.unwrap(function)
-    if inspect.isclass(target):
-        if type(target).__call__ is not type.__call__ or target.__new__ is not object.__new__:
-            return None
-        target = inspect.unwrap(target.__init__)
-    return getattr(target, "__code__", None)
-
-
 @functools.lru_cache(maxsize=4096)
-def _uses(code: types.CodeType) -> dict[str, tuple[int, frozenset[str]]]:
+def _uses(code: types.CodeType) -> tuple[Counter[str], set[tuple[str, str]]]:
     """Return how often each variable is read, and the attributes as which it is merely kept."""
-    counts: dict[str, int] = {}
-    kept: dict[str, set[str]] = {}
+    counts: Counter[str] = Counter()
+    kept: set[tuple[str, str]] = set()
     loads: list[str] = []
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("CACHE", "EXTENDED_ARG", "RESUME", "NOP"):
+    for one in dis.get_instructions(code):
+        if one.opname in ("CACHE", "EXTENDED_ARG", "RESUME", "NOP"):
             continue
-        if instruction.opname == "STORE_ATTR" and len(loads) == 2:
-            kept.setdefault(loads[0], set()).add(instruction.argval)
-        names = _loaded(instruction)
-        loads = (loads + names)[-2:] if names else []
-        for name in names:
-            counts[name] = counts.get(name, 0) + 1
-    for inner in _inner(code):  # a lambda or a comprehension that sees the variable
-        for name in inner.co_freevars:
-            counts[name] = counts.get(name, 0) + 1
-    return {name: (count, frozenset(kept.get(name, ()))) for name, count in counts.items()}
+        if one.opname == "STORE_ATTR" and len(loads) == 2:
+            kept.add((loads[0], one.argval))
+        is_load = one.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF"))
+        # Python 3.13 loads two variables in one instruction.
+        names = [*one.argval] if isinstance(one.argval, tuple) else [one.argval]
+        loads = (loads + names)[-2:] if is_load else []
+        counts.update(names if is_load else ())
+    for inner in filter(inspect.iscode, code.co_consts):  # a lambda that sees the variable
+        counts.update(inner.co_freevars)
+    return counts, kept
 
 
-def _loaded(instruction: dis.Instruction) -> list[str]:
-    if not instruction.opname.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF")):
-        return []
-    named = instruction.argval  # two variables in one instruction since Python 3.13
-    return list(named) if isinstance(named, tuple) else [named]
+@functools.lru_cache(maxsize=64)
+def _names_read(package: str) -> frozenset[str]:
+    """Return the attributes that the functions of a package read, and texts that may name some.
 
-
-@functools.lru_cache(maxsize=16384)
-def _is_read(attribute: str, package: str) -> bool:
-    """Whether any function of a package reads an attribute, as far as the package is imported."""
+    As far as the package is imported; names of other kinds may be among them.
+    """
+    codes: list[types.CodeType] = []
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == package and isinstance(module, types.ModuleType):
-            for code in _codes_of(module):
-                tuples = (one for one in code.co_consts if isinstance(one, tuple))
-                named = any(attribute in one for one in (code.co_names, code.co_consts, *tuples))
-                if named and attribute in _attributes_read(code):
-                    return True
-    return False
+        if name.partition(".")[0] == package:
+            for thing in list(vars(module).values()):
+                if getattr(thing, "__module__", None) == name:
+                    members = list(vars(thing).values()) if isinstance(thing, type) else [thing]
+                    codes += filter(None, map(_code_of, members))
+    found: set[Any] = set()
+    for code in codes:  # which grows by the functions inside
+        codes += filter(inspect.iscode, code.co_consts)
+        operations = code.co_code[::2]
+        is_setting = dis.opmap["STORE_ATTR"] in operations
+        instructions = dis.get_instructions(code) if is_setting else ()
+        reads = [one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")]
+        found.update(reads if is_setting else code.co_names)
+        found.update(one for one in code.co_consts if isinstance(one, str))
+        if dis.opmap["MATCH_CLASS"] in operations:  # has names in a tuple
+            found.update(*(one for one in code.co_consts if isinstance(one, tuple)))
+    return frozenset(found)
 
 
-@functools.lru_cache(maxsize=16384)
-def _attributes_read(code: types.CodeType) -> frozenset[str]:
-    """Return the attributes that a function reads, and texts that may name some for `getattr`."""
-    instructions = list(dis.get_instructions(code))
-    own = {one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
-    matches = any(one.opname == "MATCH_CLASS" for one in instructions)  # has names in a tuple
-    groups = [one for one in code.co_consts if isinstance(one, tuple)] if matches else []
-    texts = [*code.co_consts, *(one for group in groups for one in group)]
-    return frozenset(own | {one for one in texts if isinstance(one, str)})
-
-
-@functools.lru_cache(maxsize=4096)
-def _codes_of(module: types.ModuleType) -> list[types.CodeType]:
-    """Return the bytecode of all functions of a module, those inside others too."""
-    found: list[types.CodeType] = []
-    left: list[types.CodeType] = []
-    for thing in list(vars(module).values()):
-        if not isinstance(thing, type | types.FunctionType) or thing.__module__ != module.__name__:
-            continue
-        for member in list(vars(thing).values()) if isinstance(thing, type) else [thing]:
-            function: Any = member.fget if isinstance(member, property) else member
-            function = inspect.unwrap(getattr(function, "__func__", function))
-            code = getattr(function, "__code__", None)
-            left += [code] if isinstance(code, types.CodeType) else []
-    while left:
-        found.append(left.pop())
-        left += _inner(found[-1])
-    return found
-
-
-def _inner(code: types.CodeType) -> list[types.CodeType]:
-    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+def _code_of(member: Any) -> types.CodeType | None:
+    function: Any = member.fget if isinstance(member, property) else member
+    return getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)

@@ -1,58 +1,56 @@
 """Values from text, read by the annotation of the parameter."""
 
+import contextlib
 import enum
 import inspect
 import pathlib
 import sys
 import typing
+from collections.abc import Callable
 from typing import Any
 
-from fidgpt.graph import hints
+from fidgpt.graph import expressions, hints
 from fidgpt.graph.errors import ConfigError, suggest
-from fidgpt.graph.expressions import UNREADABLE, evaluate, is_whole, parsed, split_at_commas
+from fidgpt.graph.expressions import NO_NUMBER, split_at_commas
 
 
-def items_in(text: str, hint: Any) -> list[str]:
-    """The texts of the items of a list or tuple, where one may stand; none for what is neither.
+def item_texts(text: str, hint: Any) -> dict[Any, str]:
+    """Return the texts of the items of a list, tuple or dict by key, where one may stand; else {}.
 
     Brackets may be left out where there are several: `a, b`.
     """
-    if not (_takes(list, hint) or _takes(tuple, hint)):
-        return []
     inner = text.strip()
     brackets = inner[:1] + inner[-1:]
-    if brackets == "[]":
-        return _stripped(inner[1:-1])
-    items = _stripped(inner[1:-1] if brackets == "()" else inner)
-    return items if len(items) > 1 or inner.endswith(",)") else []
+    if brackets == "{}" and _takes(dict, hint):
+        entries = [entry.partition(":") for entry in split_at_commas(inner[1:-1])]
+        is_dict = all(colon for _, colon, _ in entries)
+        return {_read_key(key, hint): one.strip() for key, _, one in entries} if is_dict else {}
+    if not (_takes(list, hint) or _takes(tuple, hint)):
+        return {}
+    items = split_at_commas(inner[1:-1] if brackets in ("[]", "()") else inner)
+    is_list = brackets == "[]" or len(items) > 1 or inner.endswith(",)")
+    return {i: one.strip() for i, one in enumerate(items)} if is_list else {}
 
 
-def entries_in(text: str, hint: Any) -> dict[str, str]:
-    """The texts of a dict's values by those of its keys, where one may stand; none else."""
-    inner = text.strip()
-    if not _takes(dict, hint) or inner[:1] + inner[-1:] != "{}":
-        return {}
-    entries = [entry.partition(":") for entry in _stripped(inner[1:-1])]
-    if not all(colon for _, colon, _ in entries):
-        return {}
-    return {key.strip(): value.strip() for key, _, value in entries}
+def read_items(text: str, hint: Any, read: Callable[[Any, str], Any]) -> Any:
+    """Return the container whose items a text has, each as `read` makes of its key and text."""
+    items = {key: read(key, one) for key, one in item_texts(text, hint).items()}
+    if text.lstrip()[:1] == "{":
+        return items
+    return as_asked((tuple if text.lstrip()[:1] == "(" else list)(items.values()), hint)
 
 
 def _takes(kind: type, hint: Any) -> bool:
-    """Whether a container of Python's own may stand where a hint is asked, whatever is in it."""
-    return any(_is_asked(kind, one) for one in hints.members_of(hint))
+    """Whether a container of Python's own may stand where a hint applies, whatever is in it."""
 
+    def is_one(member: Any) -> bool:
+        origin = typing.get_origin(member) or member
+        if hints.is_unknown(member) or typing.is_typeddict(origin):
+            return hints.is_unknown(member) or kind is dict
+        is_own = getattr(origin, "__module__", "") in ("builtins", "collections.abc")
+        return is_own and inspect.isclass(origin) and issubclass(kind, origin)
 
-def _is_asked(kind: type, hint: Any) -> bool:
-    origin = typing.get_origin(hint) or hint
-    if hints.is_unknown(hint) or typing.is_typeddict(origin):
-        return hints.is_unknown(hint) or kind is dict
-    is_own = getattr(origin, "__module__", "") in ("builtins", "collections.abc")
-    return is_own and inspect.isclass(origin) and issubclass(kind, origin)
-
-
-def _stripped(text: str) -> list[str]:
-    return [piece.strip() for piece in split_at_commas(text)]
+    return any(map(is_one, hints.members_of(hint)))
 
 
 def read_value(text: str, hint: Any) -> Any:
@@ -71,15 +69,13 @@ def read_value(text: str, hint: Any) -> Any:
             value = as_asked(reading, hint)
             if hints.fits(value, hint):
                 return value
-    except OverflowError:
-        raise ConfigError(f"{text!r:.60} is too large a number.") from None
-    except FloatingPointError:
-        raise ConfigError(
-            f"{text!r:.60} is too small a number: as a float it would be 0.0."
-        ) from None
-    collected = "" if _left_open(text) else _one_by_one(text, hint)
-    if collected and hints.fits(collected, hint):
-        return collected
+    except tuple(NO_NUMBER) as error:
+        raise ConfigError(f"{text!r:.60} {NO_NUMBER[type(error)]}.") from None
+    asked = {key: hints.element_hint(hint, key) for key in item_texts(text, hint)}
+    if asked and not any(map(hints.is_unknown, asked.values())):
+        value = read_items(text, hint, lambda key, item: read_value(item, asked[key]))
+        if hints.fits(value, hint):
+            return value
     raise ConfigError(_no_such_value(text, hint))
 
 
@@ -89,10 +85,12 @@ def _readings(text: str, hint: Any) -> list[Any]:
     if word in choices:
         return [choices[word]]
     kind, _, name = word.rpartition(".")  # as in Python code: Color.RED
-    if kind and name in choices and _path_of(type(choices[name])).endswith(f".{kind}"):
+    made = type(choices.get(name))
+    if kind and name in choices and f".{made.__module__}.{made.__qualname__}".endswith(f".{kind}"):
         return [choices[name]]
-    if any(map(hints.is_device, members)) and (device := _device(word)):
-        return [device]
+    if any(hints.is_torch(one, "device") for one in members):
+        with contextlib.suppress(RuntimeError):  # it is not the name of one
+            return [sys.modules["torch"].device(word)]
     is_quoted = word[:1] in ("'", '"') and word[:1] == word[-1:] and len(word) > 1
     if members == (str,) and not is_quoted:
         return [text]
@@ -102,10 +100,11 @@ def _readings(text: str, hint: Any) -> list[Any]:
         return [float(word), text]
     try:
         # Python ends a quoted text at the end of a line; on a command line it may have several.
-        value = evaluate(parsed(word.replace("\n", "\\n") if is_quoted else word))
-    except UNREADABLE as error:
-        is_out_of_range = isinstance(error, OverflowError | FloatingPointError)
-        if is_out_of_range and str not in members:
+        value = expressions.evaluate(
+            expressions.parsed(word.replace("\n", "\\n") if is_quoted else word)
+        )
+    except expressions.UNREADABLE as error:
+        if type(error) in NO_NUMBER and str not in members:
             raise
         return [text, *others]
     if isinstance(value, str) and is_quoted:
@@ -116,39 +115,17 @@ def _readings(text: str, hint: Any) -> list[Any]:
     return [value, text, *others]
 
 
-def _one_by_one(text: str, hint: Any) -> Any:
-    """A list, tuple or dict whose items mean something by their own annotation; else empty.
-
-    Raises:
-      ConfigError: an item means nothing that fits.
-    """
-    if items := items_in(text, hint):
-        asked = [hints.element_hint(hint, i) for i in range(len(items))]
-        if any(map(hints.is_unknown, asked)):
-            return []
-        values = [read_value(item, one) for item, one in zip(items, asked, strict=True)]
-        return as_asked(tuple(values) if text.lstrip()[:1] == "(" else values, hint)
-    entries = {read_key(key, hint): one for key, one in entries_in(text, hint).items()}
-    if any(hints.is_unknown(hints.element_hint(hint, key)) for key in entries):
-        return {}
-    return {key: read_value(one, hints.element_hint(hint, key)) for key, one in entries.items()}
-
-
-def read_key(text: str, hint: Any) -> Any:
-    """The key of a dict that is annotated `hint`: a bare word may be the name of one.
-
-    Raises:
-      ConfigError: the text means nothing that a key may be.
-    """
-    asked, key = hints.key_hint(hint), read_value(text, Any)
-    key = as_asked(key, asked)
+def _read_key(text: str, hint: Any) -> Any:
+    """Return the key of a dict; a bare word may be the name of one."""
+    text, asked = text.strip(), hints.key_hint(hint)
+    key = as_asked(read_value(text, Any), asked)
     return read_value(text, asked) if isinstance(key, str) and not hints.fits(key, asked) else key
 
 
 def as_asked(value: Any, hint: Any) -> Any:
     """1e3 where an int is asked, [1, 2] where a tuple is, and an int where only a float is."""
     members = hints.members_of(hint)
-    if is_whole(value):
+    if expressions.is_whole(value):
         return int(value) if int in members and float not in members else value
     if type(value) is int and float in members and int not in members:
         return float(value)
@@ -166,14 +143,6 @@ def as_asked(value: Any, hint: Any) -> Any:
     return value
 
 
-def _device(word: str) -> Any:
-    """The device of a name such as `cpu` or `cuda:1`; None where it is no name of one."""
-    try:
-        return sys.modules["torch"].device(word)  # whoever wrote the annotation has imported it
-    except RuntimeError:
-        return None
-
-
 def _choices(hint: Any) -> dict[str, Any]:
     """The names that enums, Literals and dtypes among the members of a hint offer."""
     choices: dict[str, Any] = {}
@@ -182,26 +151,11 @@ def _choices(hint: Any) -> dict[str, Any]:
             choices |= {str(value): value for value in typing.get_args(member)}
         elif inspect.isclass(member) and issubclass(member, enum.Enum):
             choices |= {item.name: item for item in member}
-        elif hints.is_dtype(member):
+        elif hints.is_torch(member, "dtype"):
             known = vars(sys.modules["torch"])
             named = {name: value for name, value in known.items() if isinstance(value, member)}
             choices |= named | {f"torch.{name}": value for name, value in named.items()}
     return choices
-
-
-def _path_of(kind: type) -> str:
-    return f".{kind.__module__}.{kind.__qualname__}"
-
-
-def _left_open(text: str) -> str:
-    """The first bracket of a text that is not closed; "" where all are, or a quote may hold it."""
-    opened: list[str] = []
-    for letter in text if not set(text) & set("'\"") or text[:1] in "[({" else "":
-        if letter in "[({":
-            opened.append(letter)
-        elif letter in "])}" and opened:
-            opened.pop()
-    return opened[0] if opened else ""
 
 
 def _no_such_value(text: str, hint: Any) -> str:
@@ -210,8 +164,6 @@ def _no_such_value(text: str, hint: Any) -> str:
     if not text.strip():
         return f"nothing stands after the '=', and it takes {article}{name}."
     message = f"{text!r:.60} is not {article}{name}."
-    if opened := _left_open(text):
-        return f"{message} The {opened} in it stays open."
     if choices := _choices(hint):
         return f"{message} {suggest(text, choices)}"
     element = hints.element_hint(hint, 0)
