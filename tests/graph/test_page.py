@@ -66,13 +66,12 @@ def test_every_kind_of_value_has_a_row() -> None:
     assert data.row("other") == {"step": ".other", "state": "default", "text": "None"}
     assert "state" not in data.row("child")
     paths = Data(whole_graph()).paths()
-    assert paths["child[1].other['tuple']"]["text"] == "(1, -2.5, inf)"
-    assert paths["child[1].other['text']"]["text"] == "'a→b'"
+    assert paths["child[1].other"]["text"].startswith("{'tuple': (1, -2.5, inf), ")
     assert paths["child[2].items[2].value"]["text"] == "5"
     assert paths["other[0][1]"]["text"] == "2"
     assert paths["other[2].a"]["from"] == [0, ".width"]
     assert paths["other[5]"]["text"].startswith("(Color.BLUE, ")
-    assert Data(fdl.Config(holding, list(range(100)))).row("items[99]")["text"] == "99"
+    assert Data(fdl.Config(holding, list(range(10)))).row("items")["text"].endswith(", 9]")
     paths = Data(fdl.Config(product, 2, 3)).paths()
     assert [paths[f"[{i}]"]["text"] for i in range(2)] == ["2", "3"]
 

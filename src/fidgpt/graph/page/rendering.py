@@ -5,7 +5,7 @@ import hashlib
 import html
 import inspect
 import json
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from importlib import resources
 from typing import Any
 
@@ -13,32 +13,22 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import fiddle, hints, provenance
-from fidgpt.graph.binding import Binding, Resolved
+from fidgpt.graph.binding import Resolved
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import Change, short
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.outlines import holders, leaf_text
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.walk import Node, children, is_node, join, parts, step_to
 from fidgpt.graph.walk import title as title_of
 
-_FEW = 24  # plain values in a list that is written on one line
-_SHORT = 8  # items of an assigned list that are written out
 # In the order in which they use each other.
-_SCRIPTS = [
-    "model",
-    "dom",
-    "compare",
-    "row",
-    "tree",
-    "layout",
-    "box",
-    "graph",
-    "search",
-    "panel",
-    "main",
-]
+_JS = (
+    *("model", "dom", "compare", "row", "tree", "layout"),
+    *("box", "graph", "search", "panel", "main"),
+)
 _Row = dict[str, Any]
+_Table = dict[Hashable, tuple[int, Any]]  # entries and their numbers, by what makes them equal
 _Place = tuple[int, int]  # the numbers of a node and of its row
 
 
@@ -59,7 +49,7 @@ def page(root: Any, *, other: Any = None, title: str = "config", other_title: st
     """
     style = _read("style.css")
     layout = _read("dagre.min.js").partition("//# sourceMappingURL")[0]
-    script = "\n".join(["'use strict';", *(_read(f"{name}.js") for name in _SCRIPTS)])
+    script = "\n".join(["'use strict';", *(_read(f"{name}.js") for name in _JS)])
     titles = {"new": title, "old": other_title}
     data = json.dumps({"titles": titles, **document(root, other=other)}, separators=(",", ":"))
     sources = " ".join(map(_digest, (layout, script)))
@@ -93,7 +83,7 @@ def document(root: Any, *, other: Any = None) -> dict[str, Any]:
     Raises:
       ConfigErrors: a graph cannot be bound.
     """
-    tables = {name: _Table() for name in ("calls", "tags", "places")}
+    tables: dict[str, _Table] = {"calls": {}, "tags": {}, "places": {}}
     graph = _Graph(root, tables)
     described: dict[str, Any] = {"new": graph.nodes}
     if other is not None:
@@ -101,7 +91,8 @@ def document(root: Any, *, other: Any = None) -> dict[str, Any]:
         places = old.places(), graph.places()
         changes = [_change(change, *places) for change in comparison.diff(other, root)]
         described |= {"old": old.nodes, "changes": changes}
-    return described | {name: table.all for name, table in tables.items()}
+    entries = {name: [entry for _, entry in table.values()] for name, table in tables.items()}
+    return described | entries
 
 
 def _change(change: Change, old: dict[str, _Place], new: dict[str, _Place]) -> dict[str, Any]:
@@ -117,30 +108,8 @@ def _change(change: Change, old: dict[str, _Place], new: dict[str, _Place]) -> d
     }
 
 
-class _Table:
-    """Entries by number, each once.
-
-    Attributes:
-      all: the entries, in the order of their numbers.
-    """
-
-    def __init__(self) -> None:
-        self.all: list[Any] = []
-        self._numbers: dict[Hashable, int] = {}
-
-    def number(self, key: Hashable, make: Callable[[], Any]) -> int:
-        """Return the number of an entry, made if it is new."""
-        if key not in self._numbers:
-            self._numbers[key] = len(self.all)
-            self.all.append(make())
-        return self._numbers[key]
-
-
 class _Graph:
-    """The nodes of a graph for a page.
-
-    A list of a few plain values is a value on one line; a longer one is a node with a row for
-    each.
+    """The nodes of a graph for a page; a list or dict without parts is a value on one line.
 
     Attributes:
       nodes: the nodes as data, the root first.
@@ -148,20 +117,18 @@ class _Graph:
 
     def __init__(self, root: Any, tables: dict[str, _Table]) -> None:
         resolved = Resolved.of(root)
-        small = _small(resolved.nodes)
-        shown = [one for one in resolved.nodes if id(one.value) not in small or not one.parents]
+        held = holders(resolved.nodes)
+        shown = [one for one in resolved.nodes if id(one.value) in held or not one.parents]
         self._tables = tables
         self._numbers = {id(node.value): number for number, node in enumerate(shown)}
         self._inherited = {(id(one.part), one.key): one.binding for one in resolved.inherited}
-        # By the identity of a list or dict, the argument that it is in, and the way from there.
-        self._owners: dict[int, tuple[fdl.Buildable, fiddle.Key, str]] = {}
         self.nodes = [self._node(node.value) for node in shown]
         for number, text in _results(resolved, shown).items():
             self.nodes[self._numbers[number]]["result"] = text
         steps = [{row["step"]: j for j, row in enumerate(node["rows"])} for node in self.nodes]
         for node, described in zip(shown, self.nodes, strict=True):
-            holders = ((self._numbers[id(holder.value)], step) for holder, step in node.parents)
-            described["parents"] = [(i, steps[i][step]) for i, step in holders]
+            places = ((self._numbers[id(holder.value)], step) for holder, step in node.parents)
+            described["parents"] = [(i, steps[i][step]) for i, step in places]
 
     def places(self) -> dict[str, _Place]:
         """Return the row at each path, by the first path of the node that holds it."""
@@ -174,33 +141,34 @@ class _Graph:
             found |= {join(paths[i], row["step"]): (i, j) for j, row in enumerate(node["rows"])}
         return found
 
+    def _number(self, table: str, key: Hashable, entry: Any) -> int:
+        """Return the number of an entry of a table, added if it is new."""
+        found = self._tables[table]
+        return found.setdefault(key, (len(found), entry))[0]
+
     def _node(self, value: Any) -> dict[str, Any]:
         described = {"kind": type(value).__name__}
         if not isinstance(value, fdl.Buildable):
-            return described | {"rows": [self._item(value, *one) for one in children(value)]}
-        items: dict[str, list[str]] = {}  # that were assigned, by their argument
-        for name in fiddle.argument_history(value):
-            key, bracket, item = str(name).partition("[")
-            if bracket:
-                items.setdefault(key, []).append(bracket + item)
+            rows = [{"step": step, **self._holding(held)} for step, held in children(value)]
+            return described | {"rows": rows}
         function = fdl.get_callable(value)
         call = {"name": title_of(value), "module": getattr(function, "__module__", None) or ""}
         call |= {"doc": doc_of(function).summary, "parameters": {}}
-        number = self._tables["calls"].number(id(function), lambda: call)
-        parameters = self._tables["calls"].all[number]["parameters"]
+        number = self._number("calls", id(function), call)
+        parameters = self._tables["calls"][id(function)][1]["parameters"]
         rows = []
         for key, held in fiddle.all_arguments(value).items():
             if step_to(key) not in parameters:
                 parameters[step_to(key)] = _parameter(value, key)
-            rows.append(self._argument(value, key, held, items.get(str(key), [])))
+            rows.append(self._argument(value, key, held))
         return described | {"rows": rows, "call": number}
 
-    def _argument(self, part: fdl.Buildable, key: fiddle.Key, held: Any, steps: list[str]) -> _Row:
-        """Return the row of an argument, whose items at `steps` were assigned."""
+    def _argument(self, part: fdl.Buildable, key: fiddle.Key, held: Any) -> _Row:
         row: _Row = {"step": step_to(key)}
         binding = self._inherited.get((id(part), key))
         if binding is not None:
-            row |= self._inheriting(binding)
+            row |= {**self._holding(binding.value), "text": _text(binding.value)}
+            row["from"] = self._numbers[id(binding.node.value)], step_to(binding.key)
             origin = provenance.unset_by(part, key)
             row["unset_by"] = None if origin is None else self._assignment(origin)
         else:
@@ -208,67 +176,40 @@ class _Graph:
             if key not in fiddle.set_arguments(part):
                 row["state"] = "unset" if held is fdl.NO_VALUE else "default"
         row["tags"] = [
-            self._tables["tags"].number(
-                tag, lambda tag=tag: {"name": tag.__name__, "doc": inspect.getdoc(tag) or ""}
-            )
+            self._number("tags", tag, {"name": tag.__name__, "doc": inspect.getdoc(tag) or ""})
             for tag in sorted(fdl.get_tags(part, key), key=str)
         ]
-        found = list(self._assignments(part, key))
-        if "node" not in row:
-            inside = [
-                (step, one)
-                for step in reversed(steps)
-                for one in self._assignments(part, key, step)
-            ]
-            found = [*({**one, "text": f"{step} = {one['text']}"} for step, one in inside), *found]
-        row["assignments"] = found
-        self._own(held, (part, key, ""))
+        row["assignments"] = list(self._assignments(part, key))
         return {name: content for name, content in row.items() if content not in (None, [])}
-
-    def _item(self, holder: Any, step: str, held: Any) -> _Row:
-        row = {"step": step, **self._holding(held)}
-        if owner := self._owners.get(id(holder)):
-            part, key, way = owner
-            if found := list(self._assignments(part, key, way + step)):
-                row["assignments"] = found
-            self._own(held, (part, key, way + step))
-        return row
-
-    def _own(self, held: Any, owner: tuple[fdl.Buildable, fiddle.Key, str]) -> None:
-        if is_node(held) and not isinstance(held, fdl.Buildable):
-            self._owners.setdefault(id(held), owner)
 
     def _holding(self, value: Any) -> _Row:
         """Return the number of a node, or the text of a plain value."""
         if value is fdl.NO_VALUE:
             return {}
         number = self._numbers.get(id(value))
-        if number is not None:
-            return {"node": number}
-        return {"text": short(value) if is_node(value) else leaf_text(value)}
+        return {"text": short(value)} if number is None else {"node": number}
 
-    def _inheriting(self, source: Binding) -> _Row:
-        """Return the inherited value, and the row that sets it."""
-        row = self._numbers[id(source.node.value)], step_to(source.key)
-        return {**self._holding(source.value), "text": _value_text(source.value), "from": row}
-
-    def _assignments(self, part: fdl.Buildable, key: fiddle.Key, step: str = "") -> Iterator[_Row]:
-        """Yield the assignments to an argument, or to an item at `step` inside of it.
+    def _assignments(self, part: fdl.Buildable, key: fiddle.Key) -> Iterator[_Row]:
+        """Yield the assignments to the items of an argument, then those to the argument.
 
         Equal ones from one line of code that follow each other are merged.
         """
+        names = [str(name) for name in reversed(fiddle.argument_history(part))]
+        steps = [name[len(str(key)) :] for name in names if name.startswith(f"{key}[")]
         last = None
-        for one in provenance.assignments_of(part, key, step):
-            described = self._assignment(one)
-            if described != last:
-                yield described
-            last = described
+        for step in (*steps, ""):
+            for one in provenance.assignments_of(part, key, step):
+                described = self._assignment(one)
+                if described != last:
+                    prefix = f"{step} = " if step else ""
+                    yield {**described, "text": prefix + described["text"]}
+                last = described
 
     def _assignment(self, one: provenance.Assignment) -> _Row:
-        described: _Row = {"text": _value_text(one.value)}
+        described: _Row = {"text": _text(one.value)}
         for name, text in (("by", str(one.by or "")), ("where", one.where)):
             if text:
-                described[name] = self._tables["places"].number(text, lambda text=text: text)
+                described[name] = self._number("places", text, text)
         return described
 
 
@@ -283,32 +224,14 @@ def _parameter(part: fdl.Buildable, key: fiddle.Key) -> dict[str, str]:
     return {name: text for name, text in described.items() if text}
 
 
-def _value_text(value: Any) -> str:
-    """Return a value as in code, on one line; of a node only its name."""
+def _text(value: Any) -> str:
+    """Return what was assigned or is inherited, on one line; of a list of nodes, its length."""
     if value is fdl.NO_VALUE:
         return "removed"
-    if isinstance(value, fdl.Buildable):
-        return f"{title_of(value)}()"
-    if not is_node(value):
-        return leaf_text(value)
-    items = list(value.values()) if isinstance(value, dict) else list(value)
-    if len(items) > _SHORT or any(map(is_node, items)):
-        return f"{type(value).__name__} of {len(items)}"
-    return leaf_text(value)
-
-
-def _small(found: list[Node]) -> set[int]:
-    """Return the identities of lists and tuples of a few plain values, and of empty dicts."""
-    sizes: dict[int, int] = {}
-    for node in reversed(found):
-        if not isinstance(node.value, fdl.Buildable) and not (
-            isinstance(node.value, dict) and node.value
-        ):
-            held = [child for _, child in children(node.value)]
-            size = 1 + sum(sizes.get(id(one), _FEW) if is_node(one) else 1 for one in held)
-            if size <= _FEW:
-                sizes[id(node.value)] = size
-    return set(sizes)
+    holds_nodes = is_node(value) and any(is_node(one) for _, one in children(value))
+    if holds_nodes and not isinstance(value, fdl.Buildable):
+        return f"{type(value).__name__} of {len(value)}"
+    return short(value)
 
 
 def _results(resolved: Resolved, shown: list[Node]) -> dict[int, str]:
