@@ -1,8 +1,9 @@
 """Comparison of two graphs in one walk, and the changes that it finds."""
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any, Literal
 
@@ -11,11 +12,13 @@ import fiddle as fdl
 from fidgpt.collection import gc_paused
 from fidgpt.graph import cloning, fiddle, hints
 from fidgpt.graph.binding import Resolved
-from fidgpt.graph.difference import alignment, changes
+from fidgpt.graph.difference import changes
 from fidgpt.graph.storage.bound import Argument, BoundGraph, value_key
 from fidgpt.graph.walk import IS_NODE, IS_PART, is_shared_object, join, nodes, step_from, step_to
 
 PlaceKey = tuple[int, str]  # the identity of a node, and the step to what it holds
+Keys = Sequence[Sequence[Hashable]]  # of each item, the strictest key first
+Pair = tuple[int | None, int | None, bool]  # positions, None without a partner; whether it moved
 # How two graphs differ at an edge. An item has another position if it stands before or after others
 # than it did; a value that is inherited may be the same.
 _Finding = tuple[Literal["tags", "position", "call", "value"], "Edge"]
@@ -262,7 +265,7 @@ class Comparison:
         for item, own in zip(old, keys[0], strict=True):
             for key in own if IS_PART[type(item)] else ():
                 likes.setdefault(key, item)
-        for i, j, is_moved in alignment.align(*keys):
+        for i, j, is_moved in _align(*keys):
             steps = None if i is None else f"[{i}]", None if j is None else f"[{j}]"
             one = Argument(fdl.NO_VALUE if i is None else old[i])
             other = Argument(fdl.NO_VALUE if j is None else new[j])
@@ -404,3 +407,63 @@ def _comes_with_the_call(old: Argument, new: Argument) -> bool:
         return False
     has_both = old.value is not fdl.NO_VALUE and new.value is not fdl.NO_VALUE
     return not has_both or (old.binding is None and new.binding is None)
+
+
+def _align(old: Keys, new: Keys) -> list[Pair]:
+    """Return pairs of positions by the new position; what is gone follows what stood before it.
+
+    Items that agree in their first key are paired first, keeping the order of both lists; between
+    these, items that agree in the next key; and so on. The rest of a gap is paired by position if
+    the gap is equally long in both lists. Remaining items that agree in their first key have moved.
+
+    Lists of one length whose items agree in their last key are paired by position if that takes no
+    more changes: of many equal items, one that differs from the rest did not come from elsewhere.
+    """
+    aligned = _aligned(old, new)
+    if len(old) != len(new) or any(a[-1] != b[-1] for a, b in zip(old, new, strict=True)):
+        return aligned
+    by_position: list[Pair] = [(i, i, False) for i in range(len(old))]
+    return min(by_position, aligned, key=lambda pairs: _num_changes(pairs, old, new))
+
+
+def _num_changes(pairs: Sequence[Pair], old: Keys, new: Keys) -> int:
+    return sum(i is None or j is None or moved or old[i][0] != new[j][0] for i, j, moved in pairs)
+
+
+def _aligned(old: Keys, new: Keys) -> list[Pair]:
+    kept = dict(_pairs(old, new, (0, len(old)), (0, len(new)), 0))
+    old_of = {j: i for i, j in kept.items()}
+    waiting: dict[Hashable, list[int]] = {}
+    for i in reversed(range(len(old))):
+        if i not in kept:
+            waiting.setdefault(old[i][0], []).append(i)
+    placed: list[tuple[int, Pair]] = []
+    for j, keys in enumerate(new):
+        is_moved = j not in old_of and bool(waiting.get(keys[0]))
+        i = waiting[keys[0]].pop() if is_moved else old_of.get(j)
+        placed.append((j, (i, j, is_moved)))
+    gone, after = {i for found in waiting.values() for i in found}, -1
+    for i in range(len(old)):
+        after = kept.get(i, after)
+        if i in gone:
+            placed.append((after, (i, None, False)))
+    return [pair for _, pair in sorted(placed, key=lambda place: place[0])]
+
+
+def _pairs(
+    old: Keys, new: Keys, olds: tuple[int, int], news: tuple[int, int], level: int
+) -> Iterator[tuple[int, int]]:
+    """Yield pairs of positions that rise in both ranges, for keys of a level and less strict."""
+    (i, end), (j, stop) = olds, news
+    if i == end or j == stop:
+        return
+    if level == len(old[i]):
+        yield from zip(range(i, end), range(j, stop), strict=True) if end - i == stop - j else ()
+        return
+    a = [keys[level] for keys in old[i:end]]
+    b = [keys[level] for keys in new[j:stop]]
+    for x, y, size in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks():
+        x, y = olds[0] + x, news[0] + y
+        yield from _pairs(old, new, (i, x), (j, y), level + 1)
+        yield from ((x + k, y + k) for k in range(size))
+        i, j = x + size, y + size

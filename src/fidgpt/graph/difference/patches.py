@@ -8,11 +8,12 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import cloning, edits, errors, fiddle, paths
+from fidgpt.graph import cloning, edits, errors, fiddle
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
+from fidgpt.graph.paths import ParameterRef, parse_path
 from fidgpt.graph.storage import bound, codec, files
-from fidgpt.graph.storage.document import VERSION, add_tags, head_of, key_of, new_part
+from fidgpt.graph.storage.files import VERSION, add_tags, head_of, key_of, new_part
 from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from, step_to, title
 
 FORMAT = "fidgpt.patch"
@@ -52,16 +53,7 @@ def patch_of(old: Any, new: Any) -> Patch:
     Raises:
       ConfigError: a value has no form in a file.
     """
-    return make_patch(pair(old, new))
-
-
-def make_patch(comparison: Comparison) -> Patch:
-    """Return the patch for two graphs whose nodes are paired by `pair`.
-
-    Raises:
-      ConfigError: a value has no form in a file.
-    """
-    return _Maker(comparison).patch()
+    return _Maker(pair(old, new)).patch()
 
 
 def dump_patch(changes: Changes | tuple[Any, Any]) -> str:
@@ -236,63 +228,13 @@ def apply_patch(
     """
     document = files.read_document(text, source, FORMAT)
     patch = Patch(document.get("changes", {}), document.get("parts", {}))
-    try:
+    with files.damage_of(source):
         return apply_all(root, [patch], functools.partial(codec.find_name, allowed=allowed))
-    except errors.ConfigError:
-        raise
-    except files.DAMAGED as error:
-        raise errors.ConfigError(f"{source} is damaged: {error!r:.200}.") from None
 
 
 def _find(name: str) -> Any:
     """Return what a patch names that was made in this process."""
     return codec.find_name(name, allowed=(name.partition(".")[0].partition(":")[0],))
-
-
-@dataclass(slots=True)
-class _Place:
-    """A place to be changed: its path and change, the node that holds it, and what is there."""
-
-    path: str
-    change: Mapping[str, Any]
-    holder: Any  # None for the root
-    key: fiddle.Key
-    value: Any
-
-    def remove(self, find: codec.Find) -> None:
-        """Remove tags and values."""
-        for name in self.change.get("tags", [()])[0]:
-            if (tag := codec.find_tag(name, find)) in fdl.get_tags(self.holder, self.key):
-                fdl.remove_tag(self.holder, self.key, tag)
-        is_gone = "old" in self.change and "new" not in self.change
-        if is_gone and held(self.holder, self.key) is not fdl.NO_VALUE:  # two patches may agree
-            if isinstance(self.holder, fdl.Buildable):
-                fiddle.unset(self.holder, self.key)
-            else:
-                del self.holder[self.key]
-
-    def call(self, find: codec.Find) -> None:
-        """Call something else."""
-        if "call" in self.change:
-            name = self.change["call"][1]
-            try:
-                fdl.update_callable(self.value, find(name))
-            except TypeError:
-                raise errors.ConfigError(
-                    f"{name} does not take all arguments that are set there."
-                ) from None
-
-    def put(self, new: Any, find: codec.Find) -> None:
-        """Set the new value and tags."""
-        if self.holder is not None and new is not fdl.NO_VALUE:
-            if not isinstance(self.holder, fdl.Buildable):
-                self.holder[self.key] = new
-            elif fiddle.parameter_of(self.holder, self.key) is None:
-                raise errors.ConfigError(f"{title(self.holder)} has no parameter {self.key!r}.")
-            else:
-                fiddle.assign(self.holder, self.key, new)
-        for name in self.change.get("tags", [(), ()])[1]:
-            fdl.add_tag(self.holder, self.key, codec.find_tag(name, find))  # pyright: ignore
 
 
 def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> Any:
@@ -305,25 +247,24 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
       ConfigError: a new value does not fit where it belongs, or is not one.
     """
     root = cloning.clone(root)
-    places: list[tuple[_Place, Any]] = []
+    places: list[tuple[str, ParameterRef, Mapping[str, Any], Any]] = []
     messages: list[Any] = []
     outdated: list[str] = []
     for patch in patches:
         made: dict[str, Any] = {}
-        refer = {"keep": lambda path: reach(root, keys_of(path)), "part": made.__getitem__}
+        refer = {"keep": functools.partial(_reach, root), "part": made.__getitem__}
         for path, entry in patch.parts.items():
             with _at(path):
                 made[path] = new_part(entry, find)
         for path, change in patch.changes.items():
             try:
                 with _at(path):
-                    place = _place(root, path, change)
+                    ref = _checked_place(root, path, change)
             except errors.ConfigError as error:
                 messages.append(error)
             else:
-                new = change.get("new", fdl.NO_VALUE)
-                decoded = new if new is fdl.NO_VALUE else codec.decode(new, find, refer)
-                places.append((place, decoded))
+                new = codec.decode(change["new"], find, refer) if "new" in change else fdl.NO_VALUE
+                places.append((path, ref, change, new))
         errors.raise_all(messages)
         for path, entry in patch.parts.items():
             with _at(path):
@@ -333,14 +274,20 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
         outdated += _outdated(root, made, patch.parts)
     errors.raise_all(outdated)
-    for step in (_Place.remove, _Place.call):
-        for place, _ in places:
-            with _at(place.path):
-                step(place, find)
-    for place, new in places:
-        with _at(place.path):
-            place.put(new, find)
-    root = next((new for place, new in places if not place.path and "new" in place.change), root)
+    called = [_held(ref.container, ref.key) for _, ref, _, _ in places]
+    for path, ref, change, _ in places:
+        with _at(path):
+            _remove(ref, change, find)
+    for (path, _, change, _), part in zip(places, called, strict=True):
+        with _at(path):
+            if "call" in change:
+                _call(part, change["call"][1], find)
+    for path, ref, change, new in places:
+        with _at(path):
+            if not path and "new" in change:
+                root = new
+            else:
+                _put(ref, change, new, find)
     nodes(root)  # refuses a node that contains itself now
     return root
 
@@ -349,13 +296,64 @@ def _at(path: str) -> contextlib.AbstractContextManager[None]:
     return errors.at(path[:80] or "the root")
 
 
-def _place(root: Any, path: str, change: Mapping[str, Any]) -> _Place:
-    """Look up a place, and check that it holds what it did when the patch was made."""
-    *way, last = keys_of(path) or [""]
-    holder = reach(root, way) if path else None
-    if path and not IS_NODE[type(holder)]:
+def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> None:
+    for name in change.get("tags", [()])[0]:
+        if (tag := codec.find_tag(name, find)) in fdl.get_tags(ref.container, ref.key):
+            fdl.remove_tag(ref.container, ref.key, tag)
+    is_gone = "old" in change and "new" not in change
+    if is_gone and _held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
+        ref.unset()
+
+
+def _call(part: Any, name: str, find: codec.Find) -> None:
+    try:
+        fdl.update_callable(part, find(name))
+    except TypeError:
+        message = f"{name} does not take all arguments that are set there."
+        raise errors.ConfigError(message) from None
+
+
+def _put(ref: ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Find) -> None:
+    holder = ref.container
+    if new is not fdl.NO_VALUE:
+        if isinstance(holder, fdl.Buildable) and fiddle.parameter_of(holder, ref.key) is None:
+            raise errors.ConfigError(f"{title(holder)} has no parameter {ref.key!r}.")
+        ref.write(new)
+    for name in change.get("tags", [(), ()])[1]:
+        fdl.add_tag(holder, ref.key, codec.find_tag(name, find))  # pyright: ignore
+
+
+def _follow(root: Any, path: str) -> ParameterRef:
+    """Return the place at a path, which may hold nothing.
+
+    Raises:
+      ConfigError: there is no such place.
+    """
+    ref = ParameterRef.to_root(root)
+    for key in keys_of(path):
+        holder = _held(ref.container, ref.key)
+        if not IS_NODE[type(holder)]:
+            raise errors.ConfigError("there is no such place in this graph.")
+        ref = ParameterRef(holder, key, ref)
+    return ref
+
+
+def _reach(root: Any, path: str) -> Any:
+    """Return the value at a path.
+
+    Raises:
+      ConfigError: there is nothing.
+    """
+    ref = _follow(root, path)
+    if (value := _held(ref.container, ref.key)) is fdl.NO_VALUE:
         raise errors.ConfigError("there is no such place in this graph.")
-    value = held(holder, last) if path else root
+    return value
+
+
+def _checked_place(root: Any, path: str, change: Mapping[str, Any]) -> ParameterRef:
+    """Look up a place, and check that it holds what it did when the patch was made."""
+    ref = _follow(root, path)
+    value = _held(ref.container, ref.key)
     if "call" in change and not isinstance(value, fdl.Buildable):
         raise errors.ConfigError(f"there is no part any more that calls {change['call'][0]}.")
     if "old" in change or "new" in change:
@@ -364,7 +362,7 @@ def _place(root: Any, path: str, change: Mapping[str, Any]) -> _Place:
             raise errors.ConfigError(
                 f"it was {_text(was)} when the difference was taken, and is {_text(now)}."
             )
-    return _Place(path, change, holder, last, value)
+    return ref
 
 
 def _text(value: Any) -> str:
@@ -387,28 +385,15 @@ def _text(value: Any) -> str:
 
 def keys_of(path: str) -> list[fiddle.Key]:
     """Return the keys of a path; none for the root."""
-    return paths.parse_path(path) if path else []
+    return parse_path(path) if path else []
 
 
-def held(holder: Any, key: fiddle.Key) -> Any:
+def _held(holder: Any, key: fiddle.Key) -> Any:
     """Return what a node holds under a key; `fdl.NO_VALUE` where there is nothing."""
     try:
         return (fiddle.raw_arguments(holder) if isinstance(holder, fdl.Buildable) else holder)[key]
     except (LookupError, TypeError):
         return fdl.NO_VALUE
-
-
-def reach(value: Any, keys: Iterable[fiddle.Key]) -> Any:
-    """Return what lies at the end of some keys.
-
-    Raises:
-      ConfigError: there is nothing.
-    """
-    for key in keys:
-        value = held(value, key)
-        if value is fdl.NO_VALUE:
-            raise errors.ConfigError("there is no such place in this graph.")
-    return value
 
 
 def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[str]:
@@ -422,7 +407,7 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
 
     reported: set[str] = set()
     for name, like in copies.items():
-        now, part = reach(root, keys_of(like["part"])), made[name]
+        now, part = _reach(root, like["part"]), made[name]
         differ = [("", (title(now), title(part)))]
         if fdl.get_callable(now) is fdl.get_callable(part):
             arguments = _both(fiddle.set_arguments(now), fiddle.set_arguments(part), fdl.NO_VALUE)
@@ -453,7 +438,7 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
       ConfigError: a value has no form in a file.
     """
     comparisons = [pair(base, ours), pair(base, theirs)]
-    patches = [make_patch(comparison) for comparison in comparisons]
+    patches = [_Maker(comparison).patch() for comparison in comparisons]
     conflicts = [
         *_same_place(*patches),
         *_replaced_around(comparisons[1], patches, ("ours", "theirs")),
@@ -499,7 +484,7 @@ def _replaced_around(
                 )
                 break
             place = join(place, step_from(value, key))
-            value = held(value, key)
+            value = _held(value, key)
 
 
 def _touches(change: Any, aspect: str) -> bool:

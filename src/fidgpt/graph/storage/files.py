@@ -1,24 +1,45 @@
-"""Config files: written, read and migrated."""
+"""Config files: nodes by path, of which equal ones are written once; read and migrated."""
 
+import contextlib
+import functools
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import fiddle as fdl
+from fiddle import history
+from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph import fiddle, walk
 from fidgpt.graph.binding import Resolved
-from fidgpt.graph.errors import ConfigError, at
+from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.expressions import read_float
-from fidgpt.graph.storage.document import FORMAT, VERSION, Reading, write
+from fidgpt.graph.storage import codec
+from fidgpt.graph.storage.bound import BoundGraph, value_key
 
+FORMAT = "fidgpt.config"
+VERSION = 1
+TAGGED = "TaggedValue"  # a tagged item of a list; it calls nothing
+KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
+_SECTIONS = ("set", "tags", "heard", "defaults")
+_ENTRY = {*KINDS, TAGGED, *_SECTIONS, "one_in", "like"}
+_PER_COPY = frozenset(
+    {"part", "shared", "tuple", "dict", "items", "object"}
+)  # each copy has its own
+_MOST_COPIED = 5_000_000  # the sizes of all copies beyond the first
+_NONE: frozenset[int] = frozenset()
+# A number for all that must be equal, and the owners of what is shared with nodes outside.
+_Copy = tuple[int, frozenset[int]]
+_Owned = dict[str, dict[str, Any]]  # by the path of each enclosing owner, its shared nodes
 _NOTHING = re.compile(r"(\s|#.*(\n|$)|---[ \t]*(\n|$)|\.\.\.[ \t]*(\n|$))*")
 _YAML = re.compile(r"(%.*\n|#.*\n|---.*\n|\s)*[\"'A-Za-z_][^\n{]*:(\s|$)")
 _MOST = 96  # characters of a list or dict that stays on one line
-_SECTIONS = 3  # how deep in a document the sections of a node lie
+_SECTION_DEPTH = 3  # of the sections of a node in a document
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 
 
 @gc_paused()
@@ -69,13 +90,19 @@ def load_with_changes(
     written = document.get("parts")
     if not isinstance(written, dict) or "" not in written:
         raise ConfigError(f"{source} is damaged: it holds no root part.")
+    with damage_of(source), at(source):
+        reading = _Reading(written, allowed)
+        return reading.root(), reading.changes
+
+
+@contextlib.contextmanager
+def damage_of(source: str) -> Iterator[None]:
+    """Turn the errors of reading something else than was written into a ConfigError."""
     try:
-        with at(source):
-            reading = Reading(written, allowed)
-            return reading.root(), reading.changes
+        yield
     except ConfigError:
         raise
-    except DAMAGED as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ConfigError(f"{source} is damaged: {error!r:.200}.") from None
 
 
@@ -158,7 +185,7 @@ def _is_short(value: Any, depth: int) -> bool:
     """
     if not isinstance(value, dict | list) or not value:
         return True
-    if depth <= _SECTIONS:
+    if depth <= _SECTION_DEPTH:
         return False
     if isinstance(value, dict):
         ((key, item), *others) = value.items()
@@ -188,3 +215,364 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> Any:
     raise ConfigError(f'{word} is not a JSON number: write {{"float": "{float(word)}"}}.')
+
+
+def head_of(part: fdl.Buildable, name: Callable[[Any], str] = codec.name_of) -> dict[str, Any]:
+    """Return the beginning of the entry of a node: its kind and what it calls.
+
+    Raises:
+      ConfigError: there is no form for it in a file.
+    """
+    if isinstance(part, TaggedValueCls):
+        return {TAGGED: None}
+    if (kind := type(part).__name__) not in KINDS:
+        raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
+    return {kind: name(fdl.get_callable(part))}
+
+
+def new_part(entry: Mapping[str, Any], find: codec.Find) -> fdl.Buildable:
+    """Return a node for an entry, without its arguments.
+
+    Raises:
+      ConfigError: the entry names no constructor that it may name.
+    """
+    kinds = [kind for kind in (*KINDS, TAGGED) if kind in entry]
+    unknown = [name for name in entry if name not in _ENTRY]
+    if len(kinds) != 1 or unknown:
+        what = f"it has {unknown[0]!r:.40}" if unknown else "it must name one thing that it calls"
+        known = f"{', '.join(KINDS)}, with {', '.join(_SECTIONS)}"
+        raise ConfigError(f"{what}, and a part is one of {known}.")
+    if kinds == [TAGGED]:
+        return TaggedValue(tags=[codec.find_tag(name, find) for name in entry["tags"]["value"]])
+    name = entry[kinds[0]]
+    called = find(name)
+    if not callable(called) or codec.is_tag(called):
+        raise ConfigError(f"{name!r:.80} is not a constructor.")
+    return KINDS[kinds[0]](called)
+
+
+def key_of(part: fdl.Buildable, name: str) -> fiddle.Key:
+    """Return the name or number of an argument for its name in a file.
+
+    Raises:
+      ConfigError: there is no such parameter.
+    """
+    if name in (fiddle.named_defaults(part) or ()):
+        return name
+    names: dict[str, fiddle.Key] = {str(key): key for key in fiddle.all_arguments(part)}
+    if name in names:
+        return names[name]
+    key: fiddle.Key = int(name) if re.fullmatch("[0-9]{1,9}", name) else name
+    if fiddle.parameter_of(part, key) is None:
+        raise ConfigError(f"there is no parameter {name!r:.80}. {suggest(name, names)}")
+    return key
+
+
+def add_tags(part: fdl.Buildable, written: Mapping[str, list[str]], find: codec.Find) -> None:
+    """Add the tags of an entry to a node.
+
+    Raises:
+      ConfigError: there is no such parameter, or no such tag.
+    """
+    for name, tags in written.items():
+        for tag in tags:
+            fdl.add_tag(part, key_of(part, name), codec.find_tag(tag, find))
+
+
+def _defaults_of(part: fdl.Buildable) -> dict[str, Any]:
+    """Return the defaults of what a node calls, as JSON."""
+    return {
+        str(key): codec.encode_default(value)
+        for key in fiddle.all_arguments(part)
+        if (value := fiddle.default_of(part, key)) is not fdl.NO_VALUE
+    }
+
+
+def write(root: fdl.Buildable | Resolved) -> dict[str, Any]:
+    """Return a graph as a document.
+
+    Raises:
+      ConfigError: something in the graph has no name or form that a file can hold, or the graph
+        cannot be bound.
+    """
+    bound = BoundGraph(root)
+    identity = bound.fingerprint()
+    written = _Writer(bound).parts()
+    return {"format": FORMAT, "version": VERSION, "fingerprint": identity, "parts": written}
+
+
+class _Writer:
+    """Writes the nodes of a graph; of several equal ones, only the first."""
+
+    def __init__(self, bound: BoundGraph) -> None:
+        self._bound = bound
+        self._graph = BoundGraph(bound.root, bound=False) if bound.adds_nodes else bound
+        self._copies = self._find_copies()
+        self._paths: dict[_Copy, str] = {}
+        self._names: dict[int, str] = {}
+        self._defaults: dict[int, dict[str, Any]] = {}
+        self._found: list[Any] = []  # nodes held by the entry that is being written
+
+    def parts(self) -> dict[str, Any]:
+        """Return the nodes by their first path, each before those that it holds."""
+        written: dict[str, Any] = {}
+        self._refer(self._bound.root)
+        todo = self._found
+        while todo:
+            part, self._found = todo.pop(), []
+            path = self._paths[self._copies[id(part)]]
+            with at(path or "the root", place=path):
+                written[path] = self._entry(part)
+            todo += reversed(self._found)
+        return written
+
+    def _find_copies(self) -> dict[int, _Copy]:
+        """Return a key for each node; nodes with the same key are written once.
+
+        Such nodes are equal, and so are the arguments that are set and inherited in all that they
+        hold. What they share with the nodes around them belongs to the same owners.
+        """
+        graph = self._graph
+        numbers: dict[Hashable, int] = {}
+        number_of: dict[int, int] = {}
+        outside_of: dict[int, frozenset[int]] = {}
+        copies: dict[int, _Copy] = {}
+        for node in graph.nodes:
+            me, held = id(node.value), [id(one) for _, one in graph.held(node.value)]
+            note = self._note(node.value) if walk.IS_PART[type(node.value)] else None
+            key = graph.digest[me], tuple(number_of[one] for one in held), note
+            number_of[me] = numbers.setdefault(key, len(numbers))
+            outside = frozenset().union(*(outside_of.get(one, _NONE) for one in held)) - {me}
+            own = {graph.owner_of[me]} if me in graph.shared else _NONE
+            outside_of[me] = outside | own
+            copies[me] = number_of[me], outside_of[me]
+        return copies
+
+    def _note(self, part: Any) -> Hashable:
+        """Return what else must be equal in nodes that are written once: what is set, inherited."""
+        inherited = [
+            (key, walk.title(one.value) if walk.IS_PART[type(one.value)] else value_key(one.value))
+            for key, one in self._bound.inherited_by(part).items()
+        ]
+        return frozenset(fiddle.raw_arguments(part)), frozenset(inherited)
+
+    def _entry(self, part: Any) -> dict[str, Any]:
+        entry = head_of(part, self._name)
+        if id(part) in self._graph.shared:
+            entry["one_in"] = self._paths[self._copies[self._graph.owner_of[id(part)]]]
+        inherited, known = self._bound.inherited_by(part), fiddle.set_arguments(part)
+        tags = {str(key): own for key, own in fiddle.nonempty_tags(part).items()}
+        call = id(fdl.get_callable(part))
+        if call not in self._defaults:
+            self._defaults[call] = _defaults_of(part)
+        without = {str(key) for key in (*known, *inherited)}
+        sections = {
+            "set": {str(key): codec.encode(one, self._refer) for key, one in known.items()},
+            "tags": {key: sorted(map(self._name, tags[key])) for key in sorted(tags)},
+            "heard": {
+                str(key): codec.encode(one.value, self._show) for key, one in inherited.items()
+            },
+            "defaults": {k: one for k, one in self._defaults[call].items() if k not in without},
+        }
+        return entry | {name: section for name, section in sections.items() if section}
+
+    def _refer(self, part: Any) -> dict[str, str]:
+        """Return the reference to a node, by the path under which it or an equal is written."""
+        copy = self._copies[id(part)]
+        if copy not in self._paths:
+            self._paths[copy] = self._graph.path(part)
+            self._found.append(part)
+        return {"shared" if id(part) in self._graph.shared else "part": self._paths[copy]}
+
+    def _show(self, part: Any) -> dict[str, str]:
+        """Return the path of an inherited node; it is for the reader, not for loading."""
+        return {"part": self._graph.path(part)}
+
+    def _name(self, thing: Any) -> str:
+        if id(thing) not in self._names:
+            self._names[id(thing)] = codec.name_of(thing)
+        return self._names[id(thing)]
+
+
+@dataclass(slots=True)
+class _Model:
+    """A node of the file, of which as many copies are made as are held.
+
+    Attributes:
+      part: the node, with the arguments that all copies have in common.
+      size: about what it takes, in characters.
+      own: the arguments that each copy has for itself, as they are written.
+      is_used: whether a copy was made.
+    """
+
+    part: fdl.Buildable
+    size: int
+    own: dict[fiddle.Key, Any] = field(default_factory=dict)
+    is_used: bool = False
+
+
+class _Reading:
+    """Makes a graph from the nodes of a document.
+
+    Attributes:
+      changes: what has changed since it was written, for a person to read.
+    """
+
+    def __init__(self, written: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+        self.changes: list[str] = []
+        self._written = written
+        self._allowed = allowed
+        self._found: dict[str, Any] = {}
+        self._defaults: dict[int, dict[str, Any]] = {}
+        self._models: dict[str, _Model] = {}
+        self._owners = {entry.get("one_in") for entry in written.values()}
+        self._todo: list[tuple[Any, str, _Owned]] = []
+        self._num_copied = 0
+
+    def root(self) -> Any:
+        """Return the graph.
+
+        Raises:
+          ConfigError: the document is damaged, or names what it may not.
+        """
+        with _one_location():
+            for path, entry in self._written.items():
+                with at(path[:80] or "the root", place=path):
+                    self._models[path] = self._model(path, entry)
+            root = self._copy("", {})
+            while self._todo:  # without recursion, so that depth is no limit
+                part, path, owned = self._todo.pop()
+                with at(path[:80] or "the root", place=path):
+                    self._fill(part, path, owned)
+        if lost := [path for path, model in self._models.items() if not model.is_used]:
+            raise ConfigError(
+                f"no part holds {lost[0]:.80}: delete it, or put it where it belongs."
+            )
+        walk.nodes(root)  # refuses a shared node that contains itself
+        return root
+
+    def _fill(self, part: Any, path: str, owned: _Owned) -> None:
+        """Set the arguments that a copy has for itself; `owned` is what is shared around it."""
+        refer = {
+            word: functools.partial(self._held, word, owned=owned) for word in ("part", "shared")
+        }
+        for key, written in self._models[path].own.items():
+            value = fiddle.raw_arguments(part)[key] = codec.decode(written, self._find, refer)
+            if isinstance(value, TaggedValueCls):
+                raise ConfigError(f"{key}: a {TAGGED} stands in lists only.")
+            fiddle.record_value(part, key, value)
+
+    def _held(self, word: str, path: str, owned: _Owned) -> Any:
+        """Return the node that a reference stands for."""
+        if path not in self._written:
+            raise ConfigError(f"there is no part {path!r:.80}.")
+        owner = self._written[path].get("one_in")
+        if (owner is None) is (word == "shared"):
+            problem = (
+                "is shared in nothing"
+                if owner is None
+                else f"is one in {owner!r:.80}: write shared"
+            )
+            raise ConfigError(f"{path:.80} {problem}.")
+        if owner is None:
+            return self._copy(path, owned)
+        if owner not in owned:
+            raise ConfigError(f"{path:.80} is one in {owner:.80}, and is held outside of it.")
+        made = owned[owner]
+        if path not in made:
+            made[path] = self._copy(path, owned)
+        return made[path]
+
+    def _copy(self, path: str, owned: _Owned) -> Any:
+        model = self._models[path]
+        self._num_copied += model.size * model.is_used
+        if self._num_copied > _MOST_COPIED:
+            raise ConfigError(
+                "it stands for more than any run has: a part contains itself, or something is "
+                "written that holds twice what holds twice."
+            )
+        model.is_used = True
+        part = fiddle.copy_part(model.part, dict(fiddle.raw_arguments(model.part)))
+        if model.own:
+            owned = owned | {path: {}} if path in self._owners else owned
+            self._todo.append((part, path, owned))
+        return part
+
+    def _find(self, name: str) -> Any:
+        if name not in self._found:
+            self._found[name] = codec.find_name(name, allowed=self._allowed)
+        return self._found[name]
+
+    def _model(self, path: str, entry: Mapping[str, Any]) -> _Model:
+        part = new_part(entry, self._find)
+        model = _Model(part, 100 + len(str(entry)))
+        called, names = fdl.get_callable(part), fiddle.named_defaults(part)
+        self._note_renamed(entry, called)
+
+        def section(name: str, *, is_value: bool = True) -> Mapping[str, Any]:
+            found = entry.get(name, {})
+            if names is None:  # it takes any argument
+                return found
+            found, changes = codec.migrated(called, names, found, is_value=is_value)
+            self._note(path, *changes)
+            return found
+
+        add_tags(part, section("tags", is_value=False), self._find)
+        for name, value in section("set").items():
+            self._set(model, key_of(part, name), value)
+        self._keep_defaults(model, path, section("defaults"))
+        return model
+
+    def _note(self, path: str, *changes: str) -> None:
+        texts = [f"{path or 'the root'}: {change}" for change in changes]
+        self.changes += [text for text in texts if text not in self.changes]
+
+    def _note_renamed(self, entry: Mapping[str, Any], called: Any) -> None:
+        name = next((entry[kind] for kind in KINDS if kind in entry), ":")
+        was, now = name.partition(":")[2], getattr(called, "__qualname__", "")
+        change = f"{was} is called {now} now"
+        if name != ":" and was.rpartition(".")[2] != now.rpartition(".")[2]:
+            self.changes += [] if change in self.changes else [change]
+
+    def _set(self, model: _Model, key: fiddle.Key, written: Any) -> None:
+        arguments = fiddle.raw_arguments(model.part)
+        if not isinstance(key, str):
+            fiddle.assign(model.part, key, None)  # checks that those before it are there
+        arguments[key] = None  # in the order of the file
+        if isinstance(written, list) or (
+            isinstance(written, dict) and not _PER_COPY.isdisjoint(written)
+        ):
+            model.own[key] = written
+        else:
+            arguments[key] = codec.decode(written, self._find)
+            fiddle.record_value(model.part, key, arguments[key])
+
+    def _keep_defaults(self, model: _Model, path: str, written: Mapping[str, Any]) -> None:
+        """Set what was left at a default that is another one today."""
+        part = model.part
+        call = id(fdl.get_callable(part))
+        if call not in self._defaults:
+            self._defaults[call] = _defaults_of(part)
+        today = self._defaults[call]
+        for name, value in written.items():
+            if (name in today and repr(today[name]) == repr(value)) or name in model.own:
+                continue
+            if name not in fiddle.parameters_of(part):
+                self._note(path, f"{name} is gone, and was {value!r:.60} by default")
+                continue
+            if isinstance(value, dict) and "default" in value:
+                raise ConfigError(
+                    f"{name} was left at its default, of type {value['default']}, which a file "
+                    "cannot hold and which has changed since."
+                )
+            self._set(model, key_of(part, name), value)
+            change = f"is {today[name]!r:.60} now" if name in today else "is gone"
+            self._note(path, f"the default of {name} {change}, and stays {value!r:.60}")
+
+
+def _one_location() -> contextlib.AbstractContextManager[Any]:
+    """Record this line as the location of all assignments; inspecting the stack is slow."""
+    made = fiddle.argument_history(fdl.Config(dict)).get(fiddle.CALLABLE)
+    if not made:  # history is switched off
+        return contextlib.nullcontext()
+    return history.custom_location(lambda: made[0].location)
