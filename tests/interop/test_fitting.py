@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from fidgpt import configs
 from fidgpt.fiddlers import unroll, use_alibi, use_expert_capacity, use_gqa, use_lora
 from fidgpt.graph import ConfigError, bind, build, find
-from fidgpt.interop.hugging_face.compare import differences
-from fidgpt.interop.hugging_face.hub import Member, fitting_member
+from fidgpt.interop.hugging_face.hub import Member, differences, fitting_member
 from fidgpt.model import (
     Attention,
     AttentionContext,
@@ -67,7 +66,18 @@ def test_a_module_of_the_users_own_is_named_by_its_path():
     assert str(error.value).splitlines()[1:] == lines
 
 
-@pytest.mark.parametrize("name", configs.__all__)
+# One of each family, and those of its sizes that differ in more than numbers.
+NAMED = (
+    *("base", "gpt2_124m", "llama3_2_1b", "llama3_1_8b", "mistral_7b", "mixtral_8x7b"),
+    *("qwen2_5_0_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_30b_a3b", "gemma2_2b", "gemma3_270m"),
+    *("gemma3_4b", "deepseek_v2_lite", "deepseek_v3", "olmo2_1b", "smollm3_3b", "gpt_oss_20b"),
+)
+REST = [name for name in configs.__all__ if name not in NAMED]
+
+
+@pytest.mark.parametrize(
+    "name", [*NAMED, *(pytest.param(name, marks=pytest.mark.long) for name in REST)]
+)
 def test_every_named_config_can_be_written_for_transformers(name: str):
     cfg = getattr(configs, name)()
     member, keys = fitting(cfg)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, load_hf, save_hf
-from fidgpt.interop.hugging_face.tensors import from_eight_bits, from_four_bits
+from fidgpt.interop.hugging_face.files import from_eight_bits, from_four_bits
 from fidgpt.model import LanguageModel
 
 # Wider than a block and not a multiple of it, in one dimension, in both, and in none.

@@ -1,20 +1,26 @@
 """A Hugging Face directory: its config.json, and the tensors of its safetensors files."""
 
+import fnmatch
+import inspect
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
+from fidgpt.configs.hub import Family, Form, Piece, Same, Tensors
 from fidgpt.files import atomic_path, write_whole
 from fidgpt.graph import ConfigError
-from fidgpt.interop.hugging_face.tensors import Layout, coded_weights
+from fidgpt.model import LoRALinear, StackedExperts, is_adapter
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _OTHERS = ("*.safetensors", "pytorch_model*.bin", "*.pth", "*.gguf")
@@ -156,6 +162,212 @@ def _no_weights(directory: Path) -> ConfigError:
 
 def _unreadable(path: Path, error: Exception) -> ConfigError:
     return ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.")
+
+
+# Buffers in old files that config.json determines.
+_IGNORED = ("*.rotary_emb.inv_freq",)
+
+
+@dataclass
+class Layout:
+    """Which tensors in files hold a model's parameters and buffers.
+
+    Attributes:
+      pieces: by the name of each tensor in the files.
+      paths: of our parameter, or of one of those that are in the tensor.
+      tied: further names of a tied table that may be saved twice, with that of the first.
+      ignored: patterns of names that are not needed.
+    """
+
+    pieces: dict[str, list[Piece]] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    tied: dict[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = _IGNORED
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor in the files."""
+        return self.pieces[name][0].shape
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a tensor in the files."""
+        return math.prod(self.shape(name)) * self.pieces[name][0].ours.element_size()
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor as it is in the files, on the CPU."""
+        pieces = self.pieces[name]
+        tensor = torch.empty(self.shape(name), dtype=pieces[0].ours.dtype, device="cpu")
+        for piece in pieces:
+            piece.theirs(tensor).copy_(piece.ours)
+        return tensor
+
+    def knows(self, name: str) -> bool:
+        """Whether files may hold a tensor of this name."""
+        return name in self.pieces or name in self.tied or self.is_ignored(name)
+
+    def is_ignored(self, name: str) -> bool:
+        """Whether a tensor of this name is not needed."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.ignored)
+
+
+def layout_of(
+    family: Family, model: nn.Module, settings: Mapping[str, Any], *, merge: bool = False
+) -> Layout:
+    """Return the layout of a model that is built as the family is.
+
+    Args:
+      family: has the names.
+      model: with memory or without.
+      settings: of the member, for forms that depend on sizes.
+      merge: whether low-rank adapters are added to copies of their weights.
+
+    Raises:
+      ConfigError: the family has no name for a parameter or buffer.
+    """
+    tensors = family.tensors
+    if callable(tensors):
+        parameters = inspect.signature(family.config).parameters
+        tensors = tensors({name: one.default for name, one in parameters.items()} | dict(settings))
+    layout = Layout(ignored=(*_IGNORED, *family.ignored))
+    nameless: list[str] = []
+    first: dict[int, str] = {}
+    saved = tensors_of(model)
+    if merge:
+        saved = {path: _merged(model, path, tensor) for path, tensor in saved.items()}
+    for path, tensor in saved.items():
+        pieces = list(_pieces(tensors, path, tensor))
+        if not pieces:
+            nameless.append(path)
+        elif id(tensor) in first:
+            layout.tied[pieces[0].name] = first[id(tensor)]
+        else:
+            first[id(tensor)] = pieces[0].name
+            for piece in pieces:
+                layout.pieces.setdefault(piece.name, []).append(piece)
+                layout.paths.setdefault(piece.name, path)
+    if nameless:
+        listed = ", ".join(nameless[:12])
+        raise ConfigError(f"{family.architecture} has no tensor for {listed}.")
+    return layout
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return what is saved of a model, by path, a tied table under each of its paths."""
+    saved = model.state_dict(keep_vars=True)
+    adapters = {path for path, one in model.named_parameters() if is_adapter(path, one)}
+    return {path: tensor for path, tensor in saved.items() if path not in adapters}
+
+
+def _merged(model: nn.Module, path: str, tensor: Tensor) -> Tensor:
+    """Return a parameter with what its adapter adds to it."""
+    holder_path, _, name = path.rpartition(".")
+    holder = model.get_submodule(holder_path)
+    if isinstance(holder, LoRALinear) and name == "weight":
+        return holder.merged_weight().detach()
+    if isinstance(holder, StackedExperts) and name in holder.adapters:
+        return holder.merged_weight(name).detach()
+    return tensor
+
+
+def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
+    """Yield the pieces of one parameter, by the longest known part of its path."""
+    layer = next(iter(re.findall(r"(?<=\.)\d+(?=\.)", path)), "")
+    holder, rest = re.sub(r"\.\d+\.", ".*.", path, count=1), ""
+    while holder and holder not in tensors:
+        holder, _, last = holder.rpartition(".")
+        rest = f".{last}{rest}"
+    if not holder:
+        return
+    found = tensors[holder]
+    form: Form = Same(found) if isinstance(found, str) else found
+    for piece in form.pieces(tensor.detach()):
+        yield piece._replace(name=f"{piece.name.replace('*', layer)}{rest}")
+
+
+_BLOCK = 128
+_CODES = "_blocks"  # ends the names of codes in four bits
+_GROUP = 32  # numbers that share a scale; a byte holds two, the first in its lower half
+# The values of four bits: a sign, two bits of exponent and one of fraction.
+_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+Shape = tuple[int, ...]
+
+
+class Coded(NamedTuple):
+    """A weight that a file holds as codes and scales.
+
+    Attributes:
+      codes: the name of the tensor of codes.
+      scales: the name of the tensor of scales.
+      shape: of the decoded weight.
+      decode: computes it from both, in float32.
+    """
+
+    codes: str
+    scales: str
+    shape: Shape
+    decode: Callable[[Tensor, Tensor], Tensor]
+
+
+def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> dict[str, Coded]:
+    """Return the weights that a file holds as codes with scales of the right shape, by name."""
+    found: dict[str, Coded] = {}
+    for name, shape in shapes.items():
+        whole = name.removesuffix(_CODES)
+        if formats[name] == "F8_E4M3":
+            blocks = tuple(-(-size // _BLOCK) for size in shape)
+            weight = Coded(name, f"{name}_scale_inv", shape, from_eight_bits)
+        elif formats[name] == "U8" and name != whole and shape[3:] == (_GROUP // 2,):
+            experts, rows, groups = blocks = shape[:3]
+            meant = (experts, groups * _GROUP, rows)
+            weight = Coded(name, f"{whole}_scales", meant, from_four_bits)
+        else:
+            continue
+        if shapes.get(weight.scales) == blocks:
+            found[whole] = weight
+    return found
+
+
+def from_eight_bits(
+    codes: Float[Tensor, "rows columns"], scales: Float[Tensor, "row_blocks column_blocks"]
+) -> Float[Tensor, "rows columns"]:
+    """Multiply each number with the scale of its block of 128 by 128, in float32.
+
+    (DeepSeek-V3, 2024, arXiv:2412.19437, section 3.3.2.)
+    """
+    rows, columns = codes.shape
+    each = scales.float().repeat_interleave(_BLOCK, 0)[:rows].repeat_interleave(_BLOCK, 1)
+    return codes.float().mul_(each[:, :columns])
+
+
+def from_four_bits(
+    codes: UInt8[Tensor, "experts rows groups half"], scales: UInt8[Tensor, "experts rows groups"]
+) -> Float[Tensor, "experts columns rows"]:
+    """Multiply each number with 2 ** (its group's scale - 127), in float32.
+
+    (MXFP4 of the OCP Microscaling Formats, version 1.0, 2023, sections 5.3.3 and 5.4.1; gpt-oss
+    holds its matrices transposed in files without codes.)
+    """
+    experts, rows, groups, half = codes.shape
+    numbers = torch.tensor([sign * one for sign in (1.0, -1.0) for one in _MAGNITUDES])
+    found = torch.empty(experts, 2 * half * groups, rows)
+    for weight, code, scale in zip(found, codes, scales, strict=True):
+        pairs = torch.stack([code & 15, code >> 4], dim=-1).flatten(-2).int()
+        powers = scale.int().unsqueeze(-1) - 127
+        weight.copy_(torch.ldexp(numbers[pairs], powers).flatten(-2).mT)
+    return found
+
+
+def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield an error if a config.json declares weights in codes of another kind."""
+    how = found.get("quantization_config")
+    known = how if isinstance(how, dict) else {}
+    kind = (known.get("quant_method"), known.get("weight_block_size"))
+    if how is not None and kind not in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK])):
+        yield (
+            f"quantization_config is {how!r:.60}, and fidgpt reads weights in plain numbers, in "
+            f"mxfp4, or in fp8 with scales for blocks of {_BLOCK} by {_BLOCK}: load the model with "
+            "transformers and dequantize=True in its quantization config, and save it again"
+        )
 
 
 @torch.no_grad()

@@ -1,20 +1,25 @@
 """Models of the Hugging Face hub, read and written."""
 
 import fnmatch
+import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 import torch
+from torch import Tensor, nn
 
+from fidgpt import model as library
 from fidgpt.configs.hub import Family
 from fidgpt.data import Tokenizer, TokenizerFile
 from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face import files
-from fidgpt.interop.hugging_face.compare import differences, read_settings
-from fidgpt.interop.hugging_face.files import CONFIG, TensorFiles
+from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
 from fidgpt.interop.hugging_face.settings import (
     FAMILIES,
     HubConfig,
@@ -22,10 +27,12 @@ from fidgpt.interop.hugging_face.settings import (
     config_keys,
     family_of,
     read_config,
+    read_settings,
     settings_of,
 )
-from fidgpt.interop.hugging_face.tensors import Layout, layout_of
 from fidgpt.model import LanguageModel
+from fidgpt.model.linear import Linear
+from fidgpt.model.moe import SelectionBias
 from fidgpt.train import Trainer
 
 _MAX_LISTED = 12  # lines in a message
@@ -151,26 +158,12 @@ def _require_same(
     model: LanguageModel, member: Member, may_differ: Sequence[str], path: Path
 ) -> None:
     """Reject a model that computes something else, even where the shapes agree."""
-    expected = member.built()
-    wrong = [one for one in differences(model, expected) if not _matches(one.path, may_differ)]
-    lines = [] if may_differ or not wrong else _differing_keys(model, expected, member.family)
-    lines = lines or [f"{one.path} is {one.theirs}, in the model {one.ours}" for one in wrong]
+    found = differences(model, member.built())
+    wrong = [one for one in found if not _matches(one.path, may_differ)]
+    lines = [f"{one.path} is {one.theirs}, in the model {one.ours}" for one in wrong]
     paths = [one.path for one in wrong]
     remedy = f"To allow it: may_differ={paths}" if len(paths) <= _MAX_ALLOWED else ""
     _require(f"{path} is of another model", lines, remedy)
-
-
-def _differing_keys(model: LanguageModel, expected: LanguageModel, family: Family) -> list[str]:
-    """Describe a difference by the keys of config.json, if these can describe the model."""
-    try:
-        ours, theirs = (
-            config_keys(family, read_settings(family, one, seq_len=None))
-            for one in (model, expected)
-        )
-    except ConfigError:
-        return []
-    keys = [key for key in ours if ours[key] != theirs[key]]
-    return [f"{key} is {theirs[key]}, in the model {ours[key]}" for key in keys]
 
 
 def _require_fit(
@@ -321,3 +314,105 @@ def _write_tokenizer(tokenizer: Tokenizer, directory: Path, *, seq_len: int) -> 
         "clean_up_tokenization_spaces": False,
     }
     files.write_json(directory / "tokenizer_config.json", settings)
+
+
+# What every module has, and what changes no number that a model computes outside of training.
+_IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing"}
+_IGNORED_OF = {library.LoRALinear: {"scale"}, SelectionBias: {"rate"}}
+_KINDS = {library.LoRALinear: Linear, library.StackedLoRA: None, library.Capacity: None}
+
+
+class Difference(NamedTuple):
+    """A path at which two models differ; `*` stands for every layer.
+
+    Attributes:
+      path: of a module, or of a value in it.
+      ours: what the first model has there.
+      theirs: what the second one has.
+    """
+
+    path: str
+    ours: str
+    theirs: str
+
+
+def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
+    """Return where two models would compute differently with the same weights.
+
+    Adapters are not compared, but sizes of parameters are. Below a module of another class nothing
+    is listed.
+    """
+    sides = [dict(_facts(one)) for one in (ours, theirs)]
+    found: list[Difference] = []
+    replaced: set[str] = set()
+    for path in {**sides[0], **sides[1]}:
+        here, there = (side.get(path) for side in sides)
+        holders = path.split(".")
+        is_known = any(".".join(holders[:i]) in replaced for i in range(len(holders)))
+        if here != there and not is_known:
+            shown = [_shown(side[path]) if path in side else "absent" for side in sides]
+            found.append(Difference(path, *shown))
+            replaced |= {path} if isinstance(here, type) or isinstance(there, type) else set()
+    layers = len(getattr(ours, "blocks", ()))
+    counts = Counter(_starred(one) for one in found)
+    whole = {one for one, count in counts.items() if count == layers > 1}
+    return [*dict.fromkeys(one if (all := _starred(one)) not in whole else all for one in found)]
+
+
+def _starred(one: Difference) -> Difference:
+    return one._replace(path=re.sub(r"(?<=^blocks\.)\d+(?=\.)", "*", one.path))
+
+
+def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the class of each module, its values, and the shapes of tensors, by path."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        kind = _KINDS.get(type(module), type(module))
+        if kind is None:
+            continue
+        yield path, kind
+        ignored = _IGNORED | _IGNORED_OF.get(type(module), set())
+        for name, value in vars(module).items():
+            # Capacity, which is left out above, is dropless too outside of training.
+            if name not in ignored and value is not library.dropless:
+                yield f"{path}.{name}".removeprefix("."), _comparable(value)
+    first: dict[int, str] = {}
+    for path, tensor in tensors_of(model).items():
+        known = first.setdefault(id(tensor), path)
+        yield path, str(list(tensor.shape)) if known == path else f"tied to {known}"
+
+
+class _Object(NamedTuple):
+    """The class of an object, and all that it holds."""
+
+    kind: Any
+    content: Any
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value that is equal to another one's if both mean the same."""
+    if isinstance(value, float):
+        return float(f"{value:.10g}")
+    if isinstance(value, list | tuple):
+        return [_comparable(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _comparable(one) for key, one in value.items()}
+    if isinstance(value, functools.partial):
+        return _comparable([value.func, value.args, value.keywords])
+    if isinstance(value, Tensor):
+        return list(value.shape)
+    if isinstance(value, nn.Module):
+        return _Object(type(value), dict(_facts(value)))
+    if isinstance(value, type | FunctionType) or not hasattr(value, "__dict__"):
+        return value
+    return _Object(type(value), _comparable(vars(value)))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str | bool | int | float | None):
+        return str(value)
+    if isinstance(value, _Object):
+        inside = ", ".join(f"{key}={_shown(one)}" for key, one in dict(value.content).items())
+        return f"{value.kind.__name__}({inside:.80})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    return getattr(value, "__name__", None) or str(value)

@@ -1,22 +1,23 @@
-"""A family's settings, to and from the keys of config.json."""
+"""A family's settings: to and from the keys of config.json, and read from a model."""
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, get_origin
 
 import fiddle as fdl
 
+from fidgpt import model as library
 from fidgpt.configs.hub import Family
 from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
-from fidgpt.interop.hugging_face.files import CONFIG, read_json
-from fidgpt.interop.hugging_face.tensors import unknown_codes
-from fidgpt.model import LinearScaling, Llama3Scaling, RoPEScaling, YaRN
+from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
+from fidgpt.model import LanguageModel, LinearScaling, Llama3Scaling, RoPEScaling, YaRN
 
 HubConfig = dict[str, Any]  # the content of config.json
 Settings = dict[str, Any]  # arguments of a family's config
@@ -30,15 +31,7 @@ FAMILIES: tuple[Family, ...] = tuple(import_module(f"fidgpt.configs.{one}").HUB 
 
 _GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
 _LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
-# The scaling of each rope_type, and its arguments.
-_SCALINGS: Mapping[str, tuple[type[RoPEScaling], Sequence[str]]] = {
-    "linear": (LinearScaling, ["factor"]),
-    "llama3": (
-        Llama3Scaling,
-        ["factor", "original_seq_len", "low_freq_factor", "high_freq_factor"],
-    ),
-    "yarn": (YaRN, ["factor", "original_seq_len", "beta_fast", "beta_slow", "truncate"]),
-}
+_SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling, "yarn": YaRN}  # by the rope_type
 _KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
@@ -216,9 +209,9 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
             f"rope_scaling is of type {kind!r}, and fidgpt knows linear, llama3, yarn"
         )
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
-    scaling, names = _SCALINGS[kind]
+    scaling = _SCALINGS[kind]
     arguments: dict[str, Any] = {}
-    for name in names:
+    for name in _names(scaling):
         key = _KEYS.get(name, name)
         if rope.get(key) is not None:
             arguments[name] = _checked(f"rope_scaling.{key}", rope[key], hints_of(scaling)[name])
@@ -231,6 +224,12 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
     if arguments.get("low_freq_factor", 0.0) == arguments.get("high_freq_factor"):
         raise ConfigError("low_freq_factor and high_freq_factor of rope_scaling are the same")
     return fdl.Config(scaling, **arguments)
+
+
+def _names(scaling: Any) -> list[str]:
+    """Return the arguments of a scaling that are plain keys of config.json."""
+    names = inspect.signature(scaling).parameters
+    return [name for name in names if name not in ("amplitude", "sharpness")]
 
 
 def _amplitude(rope: Mapping[str, Any]) -> tuple[float | None, float]:
@@ -270,10 +269,10 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
 def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
     if scaling is None:  # null means a default scaling if the family has one
         return {"rope_type": "default"} if "rope_scaling" in family.defaults else None
-    for kind, (function, names) in _SCALINGS.items():
+    for kind, function in _SCALINGS.items():
         if type(scaling) is function:
-            found = {"rope_type": kind}
-            found |= {_KEYS.get(name, name): getattr(scaling, name) for name in names}
+            found = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
+            found["rope_type"] = kind
             return found | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
     raise ConfigError(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
 
@@ -285,3 +284,111 @@ def _sharpness_keys(scaling: YaRN) -> dict[str, float]:
         over = (scaling.amplitude * (scaling.sharpness * growth + 1) - 1) / growth
         found |= {"mscale": round(over, 12), _SHARPNESS: scaling.sharpness}
     return found
+
+
+def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) -> dict[str, Any]:
+    """Return the settings that a model would have if it were of the family.
+
+    Whether they describe all of it shows when a model is built from them. RoPE scaling is the
+    built object. Settings that no layer has are left out.
+
+    Args:
+      family: has the names of the settings.
+      model: built, with memory or without.
+      seq_len: used where the model itself has no longest sequence.
+
+    Raises:
+      ConfigError: it lacks a module of which the family has a setting.
+    """
+    found: dict[str, Any] = {}
+    positions = getattr(getattr(model, "embedding", None), "positions", None)
+    if isinstance(positions, library.LearnedPositions):
+        seq_len = positions.weight.shape[0]
+    readings = {**READINGS, "seq_len": lambda _: seq_len, **family.readings}
+    for name in filter(readings.__contains__, family.settings):
+        reading = readings[name]
+        try:
+            found[name] = (attrgetter(reading) if isinstance(reading, str) else reading)(model)
+        except StopIteration:
+            pass  # no layer has it, so that any value would do
+        except (AttributeError, IndexError, TypeError) as error:
+            raise ConfigError(f"the model has no {name}: {error}") from error
+    if "layer_types" in family.settings and found.get("window") is None:
+        found.pop("window", None)
+    return found
+
+
+def _each(model: Any, name: str) -> list[Any]:
+    """Return an attribute of every layer's attention; None where it has none."""
+    return [getattr(block.attention, name, None) for block in model.blocks]
+
+
+def _rope_of(model: Any) -> Any:
+    """Return the RoPE of the first layer without a window, or of the first that has one."""
+    ropes = zip(_each(model, "window"), _each(model, "rope"), strict=True)
+    found = [(window is not None, rope) for window, rope in ropes if rope is not None]
+    return next(rope for _, rope in sorted(found, key=itemgetter(0)))
+
+
+def _mixtures(model: Any) -> dict[int, Any]:
+    return {i: block.mlp for i, block in enumerate(model.blocks) if hasattr(block.mlp, "experts")}
+
+
+def _mixture(model: Any) -> Any:
+    return next(iter(_mixtures(model).values()))
+
+
+def _num_kv_heads(model: Any) -> int:
+    attention = model.blocks[0].attention
+    is_latent = isinstance(attention, library.LatentAttention)  # has a key for every head
+    return attention.num_heads if is_latent else attention.num_kv_heads
+
+
+def _expert_width(model: Any) -> int:
+    return _mixture(model).experts.down.shape[2]
+
+
+def _dense_width(model: Any) -> int:
+    """Return the width of an MLP; where every layer is a mixture, that of an expert."""
+    dense = (block.mlp.up.out_features for block in model.blocks if hasattr(block.mlp, "up"))
+    return next(dense, None) or _expert_width(model)
+
+
+def _score_cap(model: Any) -> float | None:
+    scores = model.blocks[0].attention.scores
+    return next((one.cap for one in scores if isinstance(one, library.Softcap)), None)
+
+
+# How to read a setting from a model: a path in it, or a function of it.
+READINGS: Mapping[str, str | Callable[[Any], Any]] = {
+    "hidden_dim": lambda model: model.embedding.weight.shape[1],
+    "vocab_size": lambda model: model.embedding.weight.shape[0],
+    "num_layers": lambda model: len(model.blocks),
+    "num_heads": "blocks.0.attention.num_heads",
+    "num_kv_heads": _num_kv_heads,
+    "head_dim": "blocks.0.attention.head_dim",
+    "ffn_dim": _dense_width,
+    "eps": "norm.eps",
+    "tied": lambda model: model.unembedding.weight is model.embedding.weight,
+    "theta": lambda model: float(_rope_of(model).theta),
+    "scaling": lambda model: _rope_of(model).scaling,
+    "attention_bias": lambda model: model.blocks[0].attention.out.bias is not None,
+    "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
+    "window": lambda model: next(filter(None, _each(model, "window")), None),
+    "layer_types": lambda model: [SLIDING if one else FULL for one in _each(model, "window")],
+    "score_cap": _score_cap,
+    "logit_cap": "unembedding.softcap",
+    "num_experts": lambda model: _mixture(model).num_experts,
+    "top_k": lambda model: _mixture(model).router.top_k,
+    "normalize": lambda model: _mixture(model).router.normalize,
+    "expert_ffn_dim": _expert_width,
+    "num_shared": lambda model: _mixture(model).shared.up.out_features // _expert_width(model),
+    "first_dense": lambda model: next(iter(_mixtures(model)), len(model.blocks)),
+    "num_groups": lambda model: getattr(_mixture(model).router.groups, "num_groups", 1),
+    "top_groups": lambda model: getattr(_mixture(model).router.groups, "top_groups", 1),
+    "route_scale": lambda model: _mixture(model).router.scale,
+    "rope_head_dim": "blocks.0.attention.rope_head_dim",
+    "value_head_dim": "blocks.0.attention.value_head_dim",
+    "kv_rank": "blocks.0.attention.kv_rank",
+    "query_rank": lambda model: getattr(model.blocks[0].attention.query_down, "out_features", None),
+}
