@@ -25,7 +25,7 @@ _SERVER.set_forkserver_preload(
         "fidgpt.compose.catalogue",
         "fidgpt.compose.directives",
         "fidgpt.compose.runs",
-        "fidgpt.train.checkpoints.sharded",
+        "torch.distributed.checkpoint.default_planner",
         "fidgpt.train.summary_text",
         "rich.progress",
         "rich.table",

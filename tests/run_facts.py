@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 
-from fidgpt.train.facts import Facts
-from fidgpt.train.footprint import Footprint
+from fidgpt.cost import ParameterCount
+from fidgpt.train.facts import Facts, Footprint
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.trackers.background import Trackers
 from fidgpt.train.trackers.trackers import Tracker
 
 FACTS = Facts(
-    parameters=10,
+    parameters=ParameterCount(total=10, active=10, embedding=0),
     trained_parameters=10,
-    active_parameters=10,
     shared={"a": ["b"]},
     flops_per_token=60,
     tokens=80,

@@ -39,7 +39,7 @@ class Task:
 
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
-    from fidgpt.train.meters import keep_freed_memory
+    from fidgpt.train.device import keep_freed_memory
 
     keep_freed_memory()
     trainer = _trainer(task, *fiddlers)

@@ -8,7 +8,7 @@ import pytest
 
 from fidgpt.cli import train
 from fidgpt.optim import Constant, LinearDecay, NoDecay, Phases, Schedule
-from fidgpt.train.schedule_text import Turn, schedule_text, turns_of
+from fidgpt.train.summary_text import Turn, schedule_text, turns_of
 
 PEAKS = [("matrices", 0.5)]
 

@@ -209,7 +209,7 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
-_STEPS = 100  # of toys, somewhat more than a sweep has: it may end before all strikes have come
+_STEPS = 80  # of toys, somewhat more than a sweep has: it may end before all strikes have come
 ClusterKind = Callable[[ClusterCase], None]
 ClusterStrike = Callable[[ClusterCase], None]
 

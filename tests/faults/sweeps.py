@@ -19,18 +19,8 @@ import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from faults import harm
-from faults.cases import (
-    KILLED,
-    NO_ROOM,
-    Case,
-    Kinds,
-    Known,
-    World,
-    Wrong,
-    refuse_difference,
-    result_of,
-)
+from faults import cases, harm
+from faults.cases import KILLED, NO_ROOM, Known, Wrong, refuse_difference
 from faults.moments import Act, Place
 from faults.processes import PATIENCE, Command, Process, Spawned, become, warm_up
 from fidgpt.cli import sweep, train
@@ -80,7 +70,7 @@ def sweep_result(directory: Path) -> dict[str, Any]:
             name: reproducible(json.loads((directory / name / "done.json").read_text()))
             for name in rows
         },
-        "runs": {name: result_of(directory / name) for name in rows},
+        "runs": {name: cases.result_of(directory / name) for name in rows},
         "trials": trials,
     }
 
@@ -265,7 +255,7 @@ def _watched(journal: Journal, arguments: Sequence[str]) -> Command:
     return command
 
 
-class SweepCase(Case):
+class SweepCase(cases.Case):
     """A sweep in a directory of its own.
 
     Attributes:
@@ -619,14 +609,14 @@ STEPS, POINTS, TRIALS = 4, 20, 12
 _SUBREAPER = 36
 
 
-class SweepWorld(World):
+class SweepWorld(cases.World):
     """Makes cases of sweeps.
 
     Args:
       folder: empty; all lies in it.
     """
 
-    kinds: Kinds = SWEEP_KINDS
+    kinds: cases.Kinds = SWEEP_KINDS
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, megabytes=64)

@@ -1,22 +1,16 @@
 """Disturbed runs and sweeps end as undisturbed ones, bit for bit; and the harness can fail."""
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from faults import toy
 from faults.cases import Wrong, refuse_difference
-from faults.clusters import refuse_other
-from faults.sweeps import DONE, Journal, Trained, refuse_second_training, table_of
+from faults.sweeps import DONE, Trained, refuse_second_training, table_of
 
 TESTS = Path(__file__).parents[1]
 
@@ -51,19 +45,34 @@ def test_a_run_that_differs_in_a_bit_is_found() -> None:
     assert re.search(r"Wrong: step \d+, validation/averaged/\w+ is ", done.stderr), done.stderr
 
 
+EXPECTED = {"steps": [1, 2], "files": {"a": "1"}}
+
+
+def second(*lines: str) -> None:
+    """Look for a second training of a point in lines of a process and what it did."""
+    journal = [Trained("a", int(pid), what) for pid, what in map(str.split, lines)]
+    refuse_second_training(journal, lost=set())
+
+
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("look", "message"),
     [
-        ({"steps": [1], "files": {"a": "1"}}, r"steps is \[1\], not \[1, 2\]"),
-        ({"steps": [1, 2], "files": {"a": "0"}}, "files, a is 0, not 1"),
-        ({"steps": [1, 2], "files": {}}, "files is "),
+        (lambda: refuse_difference({**EXPECTED, "steps": [1]}, EXPECTED), r"steps is \[1\], not"),
+        (lambda: refuse_difference({**EXPECTED, "files": {"a": "0"}}, EXPECTED), "a is 0, not 1"),
+        (lambda: refuse_difference({**EXPECTED, "files": {}}, EXPECTED), "files is "),
+        (lambda: second("1 1", "1 2", f"1 {DONE}", "2 2"), "trained again after its end"),
+        (lambda: second("1 1", "2 1", "1 2"), "by 2 processes at a time"),
     ],
 )
-def test_every_difference_is_found(found: dict[str, Any], message: str) -> None:
-    expected = {"steps": [1, 2], "files": {"a": "1"}}
+def test_the_harness_finds_differences(look: Callable[[], None], message: str) -> None:
     with pytest.raises(Wrong, match=message):
-        refuse_difference(found, expected)
-    refuse_difference(expected, expected)
+        look()
+
+
+def test_two_rows_of_a_point_are_found(tmp_path: Path) -> None:
+    (tmp_path / "table.jsonl").write_text('{"directory": "a", "metrics": {}}\n' * 2)
+    with pytest.raises(Wrong, match="two rows"):
+        table_of(tmp_path)
 
 
 def _harness(*arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
@@ -77,79 +86,3 @@ def _harness(*arguments: str, before: str = "pass") -> subprocess.CompletedProce
         timeout=7200,
         check=False,
     )
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["1 1", "1 2", f"1 {DONE}", "2 2"], "trained again after its end"),
-        (["1 1", "2 1", "1 2"], "by 2 processes at a time"),
-    ],
-)
-def test_a_second_training_is_found(lines: list[str], message: str) -> None:
-    journal = [Trained("a", int(pid), what) for pid, what in map(str.split, lines)]
-    with pytest.raises(Wrong, match=message):
-        refuse_second_training(journal, lost=set())
-
-
-def test_two_rows_of_a_point_are_found(tmp_path: Path) -> None:
-    (tmp_path / "table.jsonl").write_text('{"directory": "a", "metrics": {}}\n' * 2)
-    with pytest.raises(Wrong, match="two rows"):
-        table_of(tmp_path)
-
-
-STEPS = [str(step) for step in range(1, toy.NUM_STEPS + 1)]
-
-
-def begin_toy(folder: Path, *, seconds: float = 0.0) -> subprocess.Popen[bytes]:
-    """Starts a toy."""
-    command = [sys.executable, toy.__file__, str(folder / "a"), str(folder / "journal")]
-    return subprocess.Popen([*command, str(seconds)])
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 130), (signal.SIGKILL, -9)])
-def test_a_toy_that_is_struck_goes_on_where_it_saved(
-    tmp_path: Path, number: int, status: int
-) -> None:
-    journal = Journal(tmp_path / "journal")
-    first = begin_toy(tmp_path, seconds=0.1)
-    while journal.num_steps() < 2:
-        time.sleep(0.01)
-    first.send_signal(number)
-    assert first.wait(30) == status
-    with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 9}\n')  # of a step that was not saved
-    assert begin_toy(tmp_path).wait(30) == 0
-    assert [line.what for line in journal.lines()] == [*STEPS, DONE]
-    rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    assert [str(json.loads(row)["step"]) for row in rows] == STEPS
-    assert json.loads(rows[-1]) == toy.LAST
-
-
-@pytest.mark.parametrize(
-    ("whats", "message"),
-    [
-        ([*STEPS[:2], *STEPS[1:], DONE], "saved is "),
-        (STEPS[:-1], "saved is "),
-        ([*STEPS, DONE], None),
-    ],
-)
-def test_a_step_that_is_lost_or_repeated_is_found(
-    tmp_path: Path, whats: list[str], message: str | None
-) -> None:
-    expected = a_sweep(tmp_path)
-    lines = [Trained("a", 1, what) for what in whats]
-    with pytest.raises(Wrong, match=message) if message else nullcontext():
-        refuse_other(tmp_path, lines, expected, real=[])
-
-
-def a_sweep(directory: Path) -> dict[str, Any]:
-    """One of a single toy, as it must be."""
-    (directory / "a").mkdir()
-    row = {"directory": "a", "name": "seed=1", "fingerprint": "f", "status": "finished"}
-    (directory / "table.jsonl").write_text(json.dumps(row | {"metrics": toy.LAST}) + "\n")
-    (directory / "results.csv").write_text("name\nseed=1\n")
-    (directory / "a" / "done.json").write_text(json.dumps(toy.LAST))
-    rows = [json.dumps({"step": int(step), "loss": 1 / int(step)}) + "\n" for step in STEPS]
-    (directory / "a" / "metrics.jsonl").write_text("".join(rows))
-    return {"table.jsonl": {"a": row}, "order": {"results.csv": ["seed=1"]}}

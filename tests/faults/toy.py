@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-NUM_STEPS = 5
+NUM_STEPS = 4  # as `sweeps.STEPS` of the points that are trained
 LAST = {"step": NUM_STEPS, "loss": 1 / NUM_STEPS}
 
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from fidgpt.parallel import ParallelError
 from fidgpt.train import CheckpointError, Checkpoints, WriteBeside
-from fidgpt.train.checkpoints import sharded as pieces
+from fidgpt.train.checkpoints import tensors as pieces
 
 SIZES = (7, 5)  # no multiple of two or four: shards are uneven, and some are empty
 

@@ -112,7 +112,7 @@ def test_other_number_formats_are_rounded(run: Path) -> None:
         ({"only": []}, r"only=\[\] selects no weights: name some, .* or omit `only`"),
         (
             {"only": ["embedding"], "renamed": {"embedding": "wte"}},
-            r"does not have wte.weight \(for embedding.weight\); it has .* Fix `renamed`",
+            r"does not have wte.weight \(for embedding.weight\); it has .* with `renamed`",
         ),
         ({"renamed": {"blocks.0": "x"}}, r"does not have x.weight \(for blocks.0.weight\); it"),
         ({"renamed": {"block.0": "x"}}, r"renamed={'block.0': ...} matches nothing in the model"),

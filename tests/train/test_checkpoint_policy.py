@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from fidgpt.train import CheckpointError, Checkpoints, EveryMinutes, KeepBest, KeepEvery, Mirror
+from fidgpt.train.checkpoints import checkpoints as policy
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.checkpoints import retention as policy
-from fidgpt.train.checkpoints.manifest import find, read_manifest
-from fidgpt.train.checkpoints.retention import BEST, REGULAR, TEMPORARY, Saved, retained
+from fidgpt.train.checkpoints.manifest import BEST, REGULAR, Saved, find, read_manifest
 
 
 class Clock:
@@ -76,10 +75,11 @@ def test_saved_by_time_the_one_before_goes(tmp_path: Path) -> None:
 
 
 def test_of_those_saved_by_time_only_the_newest_of_all_stays() -> None:
-    saved = [Saved(3, [TEMPORARY]), Saved(5), Saved(6, [TEMPORARY]), Saved(9, [TEMPORARY])]
-    assert retained(saved, keep_last=1, best=None) == {5, 9}
-    assert retained([*saved, Saved(10)], keep_last=1, best=None) == {10}
-    assert retained([*saved, Saved(10)], keep_last=2, best=None) == {5, 10}
+    by_time = [Saved(step, ["temporary"]) for step in (3, 6, 9)]
+    saved = [Saved(5), *by_time]
+    assert policy.retained(saved, keep_last=1, best=None) == {5, 9}
+    assert policy.retained([*saved, Saved(10)], keep_last=1, best=None) == {10}
+    assert policy.retained([*saved, Saved(10)], keep_last=2, best=None) == {5, 10}
 
 
 LOSSES = {2: 3.0, 4: 2.0, 6: 2.5, 8: 1.0, 10: 1.5, 12: 1.2}

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from fidgpt.fiddlers import use_float16, use_float32
 from fidgpt.optim import Constant
 from fidgpt.train import Float16, RunError
-from fidgpt.train.precision import BFloat16, Float32, Precision, native_precision
-from fidgpt.train.step import LossScaling
+from fidgpt.train.precision import BFloat16, Float32, LossScaling, Precision, native_precision
 
 
 class Tied(nn.Module):

@@ -231,56 +231,24 @@ def test_seeds_differ_by_purpose_and_fit_a_signed_integer():
     assert derive_seed(0, "step", 1, 0) == 4520533044613826469
 
 
-def edited(path: Path) -> None:
-    """As an editor does that writes another file, and gives it the name."""
-    other = path.with_name("edited")
-    other.write_bytes(path.read_bytes() + b"noted\n")
-    other.replace(path)
-
-
-@pytest.mark.parametrize("takes", [Path.unlink, lambda path: path.replace(f"{path}.1"), edited])
-def test_metrics_that_are_removed_during_the_run_are_rewritten(tmp_path, capsys, takes):
+@pytest.mark.parametrize("takes", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_rows_follow_in_metrics_that_are_removed_or_cut_during_the_run(tmp_path, takes):
     path = tmp_path / "metrics.jsonl"
     with tracking(tmp_path, JSONLines()) as trackers:
         trackers.log(metrics_row(1))
         takes(path)
         trackers.log(metrics_row(2))
-        trackers.log(metrics_row(3))
-    assert [row["step"] for row in read_rows(path)] == [1, 2, 3]
-    assert capsys.readouterr().err.count("removed or replaced") == 1
+    assert [row["step"] for row in read_rows(path)] == [2]
 
 
-def test_metrics_that_are_cut_during_the_run_go_on_with_whole_rows(tmp_path, capsys):
-    path = tmp_path / "metrics.jsonl"
-    with tracking(tmp_path, JSONLines()) as trackers:
-        trackers.log(metrics_row(1))
-        path.write_bytes(b"")
-        trackers.log(metrics_row(2))
-        trackers.log(metrics_row(3))
-        os.truncate(path, path.stat().st_size - 5)
-        trackers.log(metrics_row(4))
-        with path.open("a") as file:
-            file.write("noted")
-        trackers.log(metrics_row(5))
-    assert [row["step"] for row in read_rows(path)] == [2, 4, 5]
-    assert path.read_bytes().count(b"\n") == 5
-    messages = capsys.readouterr().err
-    assert [f"rows before step {step} are lost" in messages for step in range(6)] == [
-        step in (2, 4) for step in range(6)
-    ]
-
-
-def test_metrics_of_a_removed_folder_are_not_rewritten(tmp_path):
+def test_metrics_of_a_removed_folder_end_the_run(tmp_path):
     run = RunDirectory(tmp_path / "run", texts={})
     run.create()
     with tracking(run, JSONLines()) as trackers:
         trackers.log(metrics_row(1))
         run.path.rename(tmp_path / "moved")
-        trackers.log(metrics_row(2))
-        run.path.mkdir()
-        trackers.log(metrics_row(3))
-    assert [*run.path.iterdir()] == []
-    assert [row["step"] for row in read_rows(tmp_path / "moved/metrics.jsonl")] == [1, 2, 3]
+        with pytest.raises(RunError, match="metrics.jsonl cannot be written"):
+            trackers.log(metrics_row(2))
 
 
 class Loud:

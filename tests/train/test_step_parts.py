@@ -22,8 +22,8 @@ from fidgpt.model.reports import collecting, report_tally
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, Float32, Precision, Trainer
-from fidgpt.train.meters import StepReports
 from fidgpt.train.state import TrainState
+from fidgpt.train.step import StepReports
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
     """
     # Late: --help loads no torch.
     from fidgpt.graph import ConfigError
-    from fidgpt.train.meters import within_memory
+    from fidgpt.train.device import within_memory
 
     path = one_directory(arguments, "evaluate")
     for owners, names in _BELONGS_TO.items():

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
     from fidgpt import train
     from fidgpt.graph import ConfigError
     from fidgpt.model.generation import prepare_to_write
-    from fidgpt.train.meters import within_memory
+    from fidgpt.train.device import within_memory
 
     path = one_directory(arguments, "sample")
     for name in ("prompt", "stop", "score"):

@@ -115,8 +115,7 @@ def _of_trainer(made: "Composition", form: str, color: bool) -> str:
     from fidgpt.compose.runs import build_trainer
     from fidgpt.graph import ConfigError
     from fidgpt.train import device
-    from fidgpt.train.schedule_text import schedules_text
-    from fidgpt.train.summary_text import summary_text
+    from fidgpt.train.summary_text import schedules_text, summary_text
 
     trainer = build_trainer(made.resolved)
     if form == "schedule":

@@ -17,7 +17,7 @@ from fidgpt import graph
 from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.compose.environment import environment, patch
 from fidgpt.configs import constraints as rules
-from fidgpt.cost import first_of_each, with_zeros
+from fidgpt.cost import with_zeros
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.building import shown, shown_last
 from fidgpt.graph.outlines import rows
@@ -67,8 +67,6 @@ def build_trainer(cfg: fdl.Config | Resolved) -> Trainer:
 def try_model(trainer: Trainer) -> None:
     """Pass one sequence through a model, and check that its parameters can be initialized.
 
-    Of layers that are alike it goes through one only.
-
     Raises:
       InitError: a component does not define how it is initialized.
       ConfigError: components of the model do not fit each other.
@@ -77,8 +75,7 @@ def try_model(trainer: Trainer) -> None:
     if _runs_small(trainer):
         return
     try:
-        with first_of_each(trainer.model):
-            trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a user's model
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
@@ -96,7 +93,7 @@ def _runs_small(trainer: Trainer) -> bool:
     try:
         # Tensors made without a device are on the wrong one, as they would be on a GPU. Without
         # gradients, nothing is compiled.
-        with first_of_each(model), torch.device("meta"), torch.no_grad():
+        with torch.device("meta"), torch.no_grad():
             model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
     except Exception:  # whatever goes wrong in a user's model
         return False

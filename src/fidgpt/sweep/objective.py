@@ -10,7 +10,6 @@ import fiddle as fdl
 import torch
 
 from fidgpt.compose.runs import build_trainer
-from fidgpt.cost import first_of_each
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.model.reports import collecting
@@ -163,7 +162,7 @@ def _reported_by_components(trainer: Trainer) -> list[str] | None:
     """Return the names of what components report of a step; None if that cannot be tried."""
     window = torch.zeros(1, trainer.seq_len + 1, dtype=torch.int64, device="meta")
     try:
-        with first_of_each(trainer.model), collecting() as reports:
+        with collecting() as reports:
             NextToken(trainer.model, trainer.loss)(window)
         settled = [part.settle(tally) for part, tally in reports.tallies.items()]
     except Exception:  # a user's own component may need values

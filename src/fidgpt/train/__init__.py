@@ -5,7 +5,6 @@ from fidgpt.train.checkpoints.checkpoints import *
 from fidgpt.train.checkpoints.initial import *
 from fidgpt.train.checkpoints.manifest import *
 from fidgpt.train.checkpoints.mirror import *
-from fidgpt.train.checkpoints.retention import *
 from fidgpt.train.checkpoints.writing import *
 from fidgpt.train.device import *
 from fidgpt.train.divergence import *
@@ -13,7 +12,6 @@ from fidgpt.train.evaluation import *
 from fidgpt.train.facts import *
 from fidgpt.train.harness import *
 from fidgpt.train.loss import *
-from fidgpt.train.meters import *
 from fidgpt.train.observers import *
 from fidgpt.train.precision import *
 from fidgpt.train.run_directory import *

@@ -1,27 +1,89 @@
 """What is known of a run before its first step: its size, its cost and what it needs."""
 
 import contextlib
+import copy
+import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.cost import ParameterCount, PlaceCost, cache_bytes, undeclared_flops, without_memory
+from fidgpt import cost
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.groups import Grouping, train_only
-from fidgpt.train.footprint import NEEDS_NUMBERS, Footprint
+from fidgpt.train.averaging import Average
+from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.step import peak_rate
 
 __all__ = ["Facts"]
 
+# Raised by components that read values of tensors on the meta device.
+NEEDS_NUMBERS = (RuntimeError, TypeError, ValueError)
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 Trainable = Callable[[str, nn.Parameter], bool]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Bytes on one device.
+
+    Attributes:
+      weights: the weights that the optimizer updates, and buffers.
+      copy: the replica that computes; 0 if the weights themselves do.
+      gradients: in the format of the computation.
+      full_gradients: in that of the weights; the same ones if there is no replica.
+      optimizer: its state; None if its step needs the values of tensors.
+      average: of the weights; 0 if there is none, None if it needs the values of tensors.
+      activations: of a micro-batch; None if the model needs the values of tensors.
+      num_sequences: sequences of a micro-batch.
+      is_split: whether a step has several micro-batches, so that gradients are kept between them.
+    """
+
+    weights: int
+    copy: int
+    gradients: int
+    full_gradients: int
+    optimizer: int | None
+    average: int | None
+    activations: cost.ActivationBytes | None
+    num_sequences: int
+    is_split: bool
+
+    def sharded(self, num_shards: int) -> "Footprint":
+        """Return the footprint of a model sharded over devices, without what they gather."""
+        if num_shards == 1:
+            return self
+
+        def share(count: int | None) -> int | None:
+            return None if count is None else count // num_shards
+
+        return replace(
+            self,
+            weights=self.weights // num_shards,
+            copy=0,
+            gradients=self.full_gradients // num_shards,
+            full_gradients=self.full_gradients // num_shards,
+            optimizer=share(self.optimizer),
+            average=share(self.average),
+        )
+
+    @property
+    def peak(self) -> int:
+        """The most at any time, without temporaries of backward passes and optimizers."""
+        lasting = self.weights + self.copy + (self.optimizer or 0) + (self.average or 0)
+        waiting = self.full_gradients if self.is_split else 0
+        # The last micro-batch has gradients in both formats, if there is a replica.
+        both = waiting + (self.gradients if self.copy else 0)
+        forward = waiting + sum(self.activations or ())
+        return lasting + max(forward, both, self.gradients, self.full_gradients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +114,8 @@ class Facts:
     """What will run.
 
     Attributes:
-      parameters: of the model, a tied one counted once.
+      parameters: of the model, by how they are used.
       trained_parameters: those that are trained.
-      active_parameters: those that one token is computed with.
       shared: names of parameters that several modules hold, with their other names.
       flops_per_token: floating-point operations of a training step, per token.
       tokens: of the whole run.
@@ -70,9 +131,8 @@ class Facts:
       evaluators: names of the evaluators.
     """
 
-    parameters: int
+    parameters: cost.ParameterCount
     trained_parameters: int
-    active_parameters: int
     shared: Mapping[str, list[str]]
     flops_per_token: int
     tokens: int
@@ -94,7 +154,6 @@ class Summary:
 
     Attributes:
       facts: what every run shows.
-      parameters: by how they are used.
       places: the cost of a token's forward pass, by place.
       runs_without_memory: whether the model could be run on the meta device to measure it.
       cache: bytes of the KV cache of one token and of a training sequence, and the tokens of that;
@@ -103,8 +162,7 @@ class Summary:
     """
 
     facts: Facts
-    parameters: ParameterCount
-    places: Sequence[PlaceCost]
+    places: Sequence[cost.PlaceCost]
     runs_without_memory: bool
     cache: tuple[int, int, int] | None
     groups: Sequence[GroupFacts]
@@ -116,7 +174,7 @@ def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | No
     if all(name.startswith(("fidgpt.model.", "torch.nn.")) for name in classes):
         return {}  # ours declare theirs, and torch takes a second to load its counter's modules
     try:
-        return undeclared_flops(without_memory(model), seq_len=seq_len)
+        return cost.undeclared_flops(cost.without_memory(model), seq_len=seq_len)
     except NEEDS_NUMBERS:
         return None
 
@@ -125,9 +183,9 @@ def cache_sizes(
     model: LanguageModel, precision: Precision, *, seq_len: int
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
-    replica = precision.replica(without_memory(model)).eval()
+    replica = precision.replica(cost.without_memory(model)).eval()
     try:
-        token, context = (cache_bytes(replica, context=count) for count in (1, seq_len))
+        token, context = (cost.cache_bytes(replica, context=count) for count in (1, seq_len))
         return token, context, seq_len
     except NEEDS_NUMBERS:
         return None
@@ -150,9 +208,9 @@ def tokens_text(facts: Facts) -> str:
 
 def trainable_copy(model: nn.Module, trainable: Trainable | None) -> nn.Module:
     """Return a copy of the model on the meta device with `requires_grad` as the run sets it."""
-    copy = without_memory(model)
-    train_only(copy, trainable)
-    return copy
+    twin = cost.without_memory(model)
+    train_only(twin, trainable)
+    return twin
 
 
 def parameter_groups(
@@ -224,11 +282,105 @@ def _layers_by_pattern(names: Iterable[str]) -> dict[str, set[int]]:
 
 def _ranges(numbers: list[int]) -> str:
     """Write `[0, 1, 2, 5]` as `{0..2,5}`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    runs = [
+        [number for _, number in run]
+        for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
     return texts[0] if len(numbers) == 1 else f"{{{','.join(texts)}}}"
+
+
+def footprint(
+    model: LanguageModel,
+    *,
+    seq_len: int,
+    num_sequences: int,
+    micro_batch_size: int | None,
+    optimizer: Callable[..., Optimizer],
+    groups: Grouping,
+    trainable: Trainable | None,
+    loss: CrossEntropy,
+    precision: Precision,
+    average: Average | None,
+    device: torch.device,
+) -> Footprint:
+    """Take a step with a copy of the model, and add up what it would need.
+
+    Args:
+      model: may be on the meta device, and is left unchanged.
+      seq_len: tokens of a sequence.
+      num_sequences: sequences of a step on this device.
+      micro_batch_size: sequences that are computed at once; None for all of them.
+      optimizer: makes the optimizer from parameter groups.
+      groups: splits the parameters into groups.
+      trainable: whether a parameter is trained, by its name; None keeps its `requires_grad`.
+      loss: maps features, unembedding and targets to a number.
+      precision: makes the replica that computes.
+      average: of the weights, if there is one.
+      device: where the model would train.
+    """
+    at_once = min(micro_batch_size or num_sequences, num_sequences)
+    zeros = cost.with_zeros(model, num_tokens=at_once * seq_len, device=device)
+    twin = zeros or cost.without_memory(model)
+    train_only(twin, trainable)
+    replica = precision.replica(twin)
+    activations = _known(
+        lambda: cost.activation_bytes(
+            replica,
+            NextToken(replica, loss),
+            num_sequences=at_once,
+            seq_len=seq_len,
+            device=device,
+        )
+    )
+    for parameter in replica.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    gradients = cost.bytes_of(_gradients(replica))
+    precision.pull_gradients(twin, replica)
+    own = [*twin.parameters(), *twin.buffers()]
+    weights = cost.bytes_of(own)
+
+    def optimizer_state() -> int:
+        stepping = optimizer(groups(twin))
+        stepping.step()
+        return cost.bytes_of(_tensors_in([*stepping.state.values()]))
+
+    def average_state() -> int:
+        begun = copy.deepcopy(average)
+        if begun is None:
+            return 0
+        begun.begin(twin)
+        return cost.bytes_of(_tensors_in([begun.state_dict()]))
+
+    return Footprint(
+        weights=weights,
+        copy=cost.bytes_of([*own, *replica.parameters(), *replica.buffers()]) - weights,
+        gradients=gradients,
+        full_gradients=cost.bytes_of(_gradients(twin)),
+        optimizer=_known(optimizer_state),
+        average=_known(average_state),
+        activations=activations,
+        num_sequences=at_once,
+        is_split=at_once < num_sequences,
+    )
+
+
+def _known(measure: Callable[[], T]) -> T | None:
+    try:
+        return measure()
+    except NEEDS_NUMBERS:
+        return None
+
+
+def _gradients(model: nn.Module) -> Iterator[Tensor]:
+    return (parameter.grad for parameter in model.parameters() if parameter.grad is not None)
+
+
+def _tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
+    """Yield every tensor in nested dicts and lists."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict | list | tuple):
+            yield from _tensors_in(value.values() if isinstance(value, dict) else value)

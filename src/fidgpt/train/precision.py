@@ -1,17 +1,77 @@
 """The number format that a model computes in, while its weights are kept in float32."""
 
 import copy
+import math
 from collections.abc import Iterable
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from fidgpt.train.step import LossScaling
-
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
 
 Model = TypeVar("Model", bound=nn.Module)
+_LOWEST_SCALE = 1e-4  # below it, gradients did not overflow, but the run diverged
+
+
+class LossScaling:
+    """A factor that grows until gradients overflow, and shrinks when they do (torch's GradScaler).
+
+    A step whose gradients overflow is skipped and the factor halved; after `growth_interval` steps
+    in a row without overflow it is doubled.
+
+    Args:
+      init_scale: the initial factor.
+      growth_interval: steps.
+
+    Attributes:
+      scale: the factor of the next step.
+
+    Raises:
+      ValueError: `init_scale` is not above 0, or `growth_interval` is below 1.
+    """
+
+    def __init__(self, *, init_scale: float = 65536.0, growth_interval: int = 2000) -> None:
+        if not 0 < init_scale < math.inf:
+            raise ValueError(f"{init_scale=} must be above 0, and finite, such as 65536.")
+        if growth_interval < 1:
+            raise ValueError(f"{growth_interval=} must be 1 or more steps.")
+        self.scale = init_scale
+        self.growth_interval = growth_interval
+        self._steps = 0  # since the factor last changed
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return the loss to differentiate."""
+        return loss * self.scale
+
+    @torch.no_grad()
+    def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Divide gradients, which are in float32, by the factor; overflowed ones stay infinite."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(1.0 / self.scale)
+
+    def accepts(self, *, is_finite: bool) -> bool:
+        """Update the factor by a step's gradients; return whether to go on with the step.
+
+        A step that is not finite with the lowest factor has diverged, which is for the policies to
+        judge: it is accepted here.
+        """
+        if is_finite:
+            self._steps += 1
+            if self._steps >= self.growth_interval:  # a resumed run may have a shorter one
+                self.scale, self._steps = 2 * self.scale, 0
+            return True
+        if self.scale < _LOWEST_SCALE:
+            return True
+        self.scale, self._steps = self.scale / 2, 0
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale, "steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.scale, self._steps = state["scale"], state["steps"]
 
 
 @runtime_checkable

@@ -4,7 +4,9 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +43,26 @@ def shell_words(path: Path, *words: str) -> str:
     except (OSError, UnicodeError):  # few runs have flags
         flags = []
     return shlex.join([*flags, *words])
+
+
+def cannot_write(path: Path, error: Exception, *, run: Path, size: int = 0) -> str:
+    """Describe an error of the file system, with a remedy.
+
+    Args:
+      path: what cannot be written.
+      error: of the operating system, or of safetensors, which reports those as text.
+      run: the run directory.
+      size: bytes to be written, if that is known.
+    """
+    found = re.search(r"os error (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+    reason = str(error) if number is None else os.strerror(number)
+    remedy = "give the run a directory that can be written"
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        free = shutil.disk_usage(next(one for one in path.parents if one.exists())).free
+        room = f"it takes {size / 1e6:,.1f} MB and " if size else ""
+        remedy = f"{room}{free / 1e6:,.1f} MB are free: make room or raise the quota"
+    return f"{path} cannot be written ({reason}); {remedy}, then go on with {resume_flag(run)}"
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from fidgpt.data import BegunStage, TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.averaging import Average
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, report
-from fidgpt.train.meters import Stopwatch
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunError
-from fidgpt.train.step import GradientNorms, GroupSchedules, norms_of
+from fidgpt.train.step import GradientNorms, GroupSchedules, Stopwatch, norms_of
 
 __all__ = ["Stateful"]
 

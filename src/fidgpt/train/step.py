@@ -1,9 +1,10 @@
-"""The pieces of an optimizer step: micro-batches, gradients, loss scaling and schedules."""
+"""The pieces of an optimizer step: micro-batches, gradients, schedules, and what it measures."""
 
-import math
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -12,11 +13,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.data import all_in_loss, count_loss_targets
+from fidgpt.model.reports import Reports, Tallier
+from fidgpt.parallel import DataParallel
 from fidgpt.parallel.fully_sharded import is_sharded
+from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
+from fidgpt.train.device import first_line, is_lack_of_memory
 from fidgpt.train.run_directory import RunError
 
-__all__ = ["ClipByValue", "GradientTransform"]
+__all__ = ["ClipByValue", "GradientTransform", "StepMeters"]
+
+Group = dict[str, Any]
 
 
 class MicroBatch(NamedTuple):
@@ -159,72 +166,6 @@ def group_by_mesh(tensors: Sequence[Tensor]) -> list[list[int]]:
     return [[p for p, own in enumerate(meshes) if own == mesh] for mesh in dict.fromkeys(meshes)]
 
 
-_LOWEST_SCALE = 1e-4  # below it, gradients did not overflow, but the run diverged
-
-
-class LossScaling:
-    """A factor that grows until gradients overflow, and shrinks when they do (torch's GradScaler).
-
-    A step whose gradients overflow is skipped and the factor halved; after `growth_interval` steps
-    in a row without overflow it is doubled.
-
-    Args:
-      init_scale: the initial factor.
-      growth_interval: steps.
-
-    Attributes:
-      scale: the factor of the next step.
-
-    Raises:
-      ValueError: `init_scale` is not above 0, or `growth_interval` is below 1.
-    """
-
-    def __init__(self, *, init_scale: float = 65536.0, growth_interval: int = 2000) -> None:
-        if not 0 < init_scale < math.inf:
-            raise ValueError(f"{init_scale=} must be above 0, and finite, such as 65536.")
-        if growth_interval < 1:
-            raise ValueError(f"{growth_interval=} must be 1 or more steps.")
-        self.scale = init_scale
-        self.growth_interval = growth_interval
-        self._steps = 0  # since the factor last changed
-
-    def scaled(self, loss: Tensor) -> Tensor:
-        """Return the loss to differentiate."""
-        return loss * self.scale
-
-    @torch.no_grad()
-    def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Divide gradients, which are in float32, by the factor; overflowed ones stay infinite."""
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(1.0 / self.scale)
-
-    def accepts(self, *, is_finite: bool) -> bool:
-        """Update the factor by a step's gradients; return whether to go on with the step.
-
-        A step that is not finite with the lowest factor has diverged, which is for the policies to
-        judge: it is accepted here.
-        """
-        if is_finite:
-            self._steps += 1
-            if self._steps >= self.growth_interval:  # a resumed run may have a shorter one
-                self.scale, self._steps = 2 * self.scale, 0
-            return True
-        if self.scale < _LOWEST_SCALE:
-            return True
-        self.scale, self._steps = self.scale / 2, 0
-        return False
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scale": self.scale, "steps": self._steps}
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        self.scale, self._steps = state["scale"], state["steps"]
-
-
-Group = dict[str, Any]
-
-
 class GroupSchedules:
     """Multiplies the configured settings of groups at every step.
 
@@ -283,75 +224,178 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
 
 
 def make_optimizer(make: Callable[..., Optimizer], groups: Sequence[Group]) -> Optimizer:
-    """Make the optimizer of parameter groups, after a trial step on small weights.
-
-    Raises:
-      RunError: the optimizer refuses its arguments, or cannot step such weights.
-    """
-    check_step(make, groups)
+    """Make the optimizer of parameter groups; RunError if it refuses its arguments."""
     try:
         return make(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
 
 
-_LONGEST = 64  # rows and columns of stand-ins, per process: enough for block-wise optimizers
-
-
-def check_step(make: Callable[..., Optimizer], groups: Sequence[Group]) -> None:
-    """Try an optimizer on small weights, on the devices of the model's and sharded like them.
-
-    Args:
-      make: makes the optimizer from parameter groups.
-      groups: the parameters of the run, which are left unchanged.
-
-    Raises:
-      RunError: the optimizer cannot step such weights.
-    """
-    try:
-        optimizer = make([_stand_ins(group) for group in groups])
-    except (RuntimeError, TypeError, ValueError):  # raised again by the real one
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = torch.full_like(parameter, 0.5)
+def step_optimizer(optimizer: Optimizer) -> None:
+    """Take a step; RunError if the optimizer cannot step such weights."""
     try:
         optimizer.step()
-    except torch.OutOfMemoryError:
-        return
     except Exception as error:  # custom optimizers raise anything
+        if is_lack_of_memory(error):
+            raise
         sharded = whole = ""
-        if meshes := [p.device_mesh for group in groups for p in group["params"] if is_sharded(p)]:
-            sharded = f", which are sharded over {meshes[0].size()} processes"
+        if any(is_sharded(p) for group in optimizer.param_groups for p in group["params"]):
+            sharded = ", which are sharded over processes"
             whole = ", or keep whole weights in each process (DataParallel)"
-        line = (str(error).splitlines() or [type(error).__name__])[0]
-        reason = textwrap.shorten(line, 200, placeholder="...").rstrip(".")
         raise RunError(
             f"the optimizer {type(optimizer).__name__} cannot step the weights of this "
-            f"model{sharded}: {reason}. Use another optimizer{whole}."
+            f"model{sharded}: {first_line(error).rstrip('.'):.200}. Use another optimizer{whole}."
         ) from error
 
 
-def _stand_ins(group: Group) -> Group:
-    """Return a group with a stand-in for its smallest parameter of each number of dimensions."""
-    smallest: dict[int, nn.Parameter] = {}
-    for parameter in group["params"]:
-        other = smallest.get(parameter.dim())
-        if other is None or parameter.numel() < other.numel():
-            smallest[parameter.dim()] = parameter
-    return {**group, "params": [_stand_in(one) for one in smallest.values()]}
+class StepMeters:
+    """Measures three numbers for each parameter group every `every` steps.
+
+    `grad_norm/<group>`, before clipping; `learning_rate/<group>`; and `update_ratio/<group>`, the
+    norm of the update over the norm of the weights, typically about 1e-3. Such a step keeps a copy
+    of the trained weights.
+
+    Args:
+      every: steps.
+
+    Raises:
+      ValueError: it is below 1.
+    """
+
+    def __init__(self, *, every: int = 10) -> None:
+        require_size("every", every)
+        self.every = every
+
+    def due(self, step: int) -> bool:
+        """Return whether to measure a step, counted from 1."""
+        return step % self.every == 0
+
+    @contextmanager
+    def measuring(
+        self, groups: Sequence[Group], norms: GradientNorms
+    ) -> Iterator[dict[str, float]]:
+        """Wrap the optimizer's step; the dict is filled when it is done."""
+        before = [[p.detach().clone() for p in group["params"]] for group in groups]
+        measured: dict[str, float] = {}
+        yield measured
+        for name, group, old in zip(_names(groups), groups, before, strict=True):
+            parameters: list[nn.Parameter] = group["params"]
+            weights = torch.linalg.vector_norm(norms_of(old)).item()
+            with torch.no_grad():
+                moved = norms_of([p - o for p, o in zip(parameters, old, strict=True)])
+            measured[f"grad_norm/{name}"] = norms.over(parameters).item()
+            # Weights that are all zero have no norm to compare with.
+            update = torch.linalg.vector_norm(moved).item()
+            measured[f"update_ratio/{name}"] = update / weights if weights else 0.0
+            measured[f"learning_rate/{name}"] = float(group["lr"])
 
 
-def _stand_in(parameter: nn.Parameter) -> nn.Parameter:
-    longest, make = _LONGEST, partial(torch.full, device=parameter.device)
-    if is_sharded(parameter):
-        from torch.distributed.tensor import DTensor, full
+def _names(groups: Sequence[Group]) -> list[str]:
+    """Return a name for each group that every tracker accepts; duplicates are numbered."""
+    plain = [
+        re.sub(r"\W+", "_", str(group.get("name", number)), flags=re.ASCII)
+        for number, group in enumerate(groups)
+    ]
+    return [
+        f"{name}_{plain[: number + 1].count(name)}" if plain.count(name) > 1 else name
+        for number, name in enumerate(plain)
+    ]
 
-        assert isinstance(parameter, DTensor)
-        mesh = parameter.device_mesh
-        make = partial(full, device_mesh=mesh, placements=parameter.placements)
-        longest *= mesh.size()
-    shape = [min(size, longest) for size in parameter.shape]
-    copy = nn.Parameter(make(shape, 0.5, dtype=parameter.dtype))
-    vars(copy).update(vars(parameter))
-    return copy
+
+_MAX_NUMBERS = 1024  # of one metric in a row, which should stay readable
+
+
+class StepReports:
+    """Accumulates the reports of micro-batches, and settles them after the step."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, Tensor] = {}
+        self._tallies: dict[Tallier, Tensor] = {}
+
+    def add(self, reports: Reports, *, share: float) -> None:
+        """Add those of a micro-batch that has `share` of the rows."""
+        for name, value in {**reports.metrics, **reports.losses}.items():
+            part = value.detach().float() * share
+            self._means[name] = self._means[name] + part if name in self._means else part
+        for part, tally in reports.tallies.items():
+            # Cloned because a CUDA graph overwrites its outputs.
+            before = self._tallies.get(part)
+            self._tallies[part] = tally.clone() if before is None else before + tally
+
+    def means(self, parallel: DataParallel) -> dict[str, float]:
+        """Return what was reported as numbers, the same on every process."""
+        means = parallel.mean(torch.stack(list(self._means.values()))).tolist()
+        return dict(zip(self._means, means, strict=True))
+
+    def settle(self, parallel: DataParallel) -> dict[str, Any]:
+        """Give every module its tally; return what they measure, the same on every process.
+
+        A number that several modules measure is averaged over them under its name, and listed under
+        `name/layers` too. A vector is only listed, if there are no more than 1,024 numbers.
+        """
+        measured: dict[str, list[Tensor]] = {}
+        for part, tally in self._summed(parallel):
+            for name, value in part.settle(tally).items():
+                measured.setdefault(name, []).append(value)
+        row: dict[str, Any] = {}
+        for name, values in measured.items():
+            if not values[0].dim():
+                row[name] = torch.stack(values).mean().item()
+            if sum(value.numel() for value in values) <= _MAX_NUMBERS:
+                row[f"{name}/layers"] = [value.tolist() for value in values]
+        return row
+
+    def _summed(self, parallel: DataParallel) -> list[tuple[Tallier, Tensor]]:
+        """Return each module with its tally over all processes, by one all-reduce."""
+        if not self._tallies:
+            return []
+        tallies = list(self._tallies.values())
+        joined = parallel.sum(torch.cat([tally.flatten() for tally in tallies]))
+        summed = joined.split([tally.numel() for tally in tallies])
+        return [
+            (part, total.view_as(tally))
+            for (part, tally), total in zip(self._tallies.items(), summed, strict=True)
+        ]
+
+
+class Stopwatch:
+    """Adds up seconds by phase; on an accelerator, whose work is queued, by its own clock.
+
+    Args:
+      device: where the work is done.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._events: list[tuple[str, torch.Event, torch.Event]] = []
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the block as a phase; phases do not nest."""
+        if self._device.type == "cpu":
+            begin = time.perf_counter()
+            yield
+            self._seconds[name] += time.perf_counter() - begin
+        else:
+            begin, end = self._event(), self._event()
+            begin.record()
+            yield
+            end.record()
+            self._events.append((name, begin, end))
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds of each phase since the last call, by `seconds/<phase>`.
+
+        On an accelerator, waits until the last phase is computed.
+        """
+        for name, begin, end in self._events:
+            end.synchronize()
+            self._seconds[name] += begin.elapsed_time(end) / 1e3
+        taken = {f"seconds/{name}": seconds for name, seconds in self._seconds.items()}
+        self._events.clear()
+        self._seconds.clear()
+        return taken
+
+    def _event(self) -> torch.Event:
+        return torch.Event(self._device, enable_timing=True)

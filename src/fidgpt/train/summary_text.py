@@ -1,16 +1,19 @@
-"""What is known of a run as text: the facts at its start, and the tables of its summary."""
+"""What is known of a run as text: facts at its start, tables of its summary, and schedules."""
 
 import io
+import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fidgpt.cost import PlaceCost
-from fidgpt.train.facts import Facts, Summary, tokens_text
-from fidgpt.train.footprint import Footprint
+from fidgpt.data import Curve
+from fidgpt.schedule import Schedule
+from fidgpt.train.facts import Facts, GroupFacts, Summary, tokens_text
 from fidgpt.train.run_directory import RunDirectory
 
 UTILISATION = 0.4  # of the peak: what well-configured runs reach on GPUs
@@ -19,6 +22,7 @@ _GROUPS = 12  # that are listed
 _UNKNOWN = "unknown: the model needs the numbers of its tensors"
 _COUNTS = ["", "k", "M", "B", "T"]
 _FLOPS = ["", "k", "M", "G", "T", "P"]
+Rows = list[tuple[str, str]]
 
 
 def summary_text(summary: Summary, *, color: bool) -> str:
@@ -33,43 +37,39 @@ def summary_text(summary: Summary, *, color: bool) -> str:
         file=io.StringIO(), width=width, force_terminal=color, no_color=not color, highlight=False
     )
     with console.capture() as capture:
-        console.print(_rows(_model(summary)), "", _place_table(summary.places), sep="\n")
+        console.print(_table_of(_model(summary)), "", _place_table(summary.places), sep="\n")
         for note in _notes(summary):
             console.print(Text(note, style="dim"))
-        for rows in (_groups(summary), _memory(summary.facts), _run(summary)):
-            console.print("", _rows(rows), sep="\n")
+        for rows in (_groups(summary), _memory(summary.facts), _run(summary.facts)):
+            console.print("", _table_of(rows), sep="\n")
     return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
 
-def _rows(rows: Sequence[tuple[str, str]]) -> Table:
+def _table_of(rows: Rows) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in rows:
         table.add_row(Text(name), Text(value, overflow="fold"))
     return table
 
 
-def _model(summary: Summary) -> list[tuple[str, str]]:
-    count, facts, cached = summary.parameters, summary.facts, _UNKNOWN
+def _model(summary: Summary) -> Rows:
+    facts, count, cached = summary.facts, summary.facts.parameters, _UNKNOWN
     if summary.cache is not None:
         token, context, seq_len = summary.cache
         cached = f"{bytes_text(token)} a token, {bytes_text(context)} for {seq_len:,}"
-    rows = [("parameters", f"{count.total:,}{_in_words(count.total)}")]
-    if facts.trained_parameters != count.total:
-        rows.append(
-            ("trained", f"{facts.trained_parameters:,}{_in_words(facts.trained_parameters)}")
-        )
-    if count.active != count.total:
-        rows.append(("active for a token", f"{count.active:,}{_in_words(count.active)}"))
-    rows += [
+    parts = {"trained": facts.trained_parameters, "active for a token": count.active}
+    return [
+        ("parameters", _number_text(count.total)),
+        *((name, _number_text(part)) for name, part in parts.items() if part != count.total),
         ("in tables of tokens", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
         ("shared", _shared(facts)),
         ("cache of generation", cached),
+        *([("begins with", facts.weights)] if facts.weights else []),
     ]
-    return [*rows, ("begins with", facts.weights)] if facts.weights else rows
 
 
-def _in_words(count: int) -> str:
-    return f" ({magnitude(count, _COUNTS)})" if count >= 1000 else ""
+def _number_text(count: int) -> str:
+    return f"{count:,}" + (f" ({magnitude(count, _COUNTS)})" if count >= 1000 else "")
 
 
 def _place_table(places: Sequence[PlaceCost]) -> Table:
@@ -104,19 +104,20 @@ def _place_table(places: Sequence[PlaceCost]) -> Table:
     return table
 
 
-def _notes(summary: Summary) -> Iterator[str]:
-    for place in summary.places:
-        if place.measured:
-            yield (
-                f"{place.place}: {place.kind} does not declare its operations, so torch counted "
-                f"{magnitude(place.measured, _FLOPS)}FLOP of its products (own_flops_per_token)."
-            )
+def _notes(summary: Summary) -> list[str]:
+    notes = [
+        f"{place.place}: {place.kind} does not declare its operations, so torch counted "
+        f"{magnitude(place.measured, _FLOPS)}FLOP of its products (own_flops_per_token)."
+        for place in summary.places
+        if place.measured
+    ]
     if not summary.runs_without_memory:
         needs = _UNKNOWN.partition(": ")[2]
-        yield f"Only Linears and own_flops_per_token are counted: {needs}."
+        notes.append(f"Only Linears and own_flops_per_token are counted: {needs}.")
+    return notes
 
 
-def _groups(summary: Summary) -> list[tuple[str, str]]:
+def _groups(summary: Summary) -> Rows:
     """Return the rates, decays and contents of the optimizer's groups."""
     rows = [("optimizer's groups", "learning rate, weight decay, parameters")]
     for group in summary.groups[:_GROUPS]:
@@ -129,48 +130,92 @@ def _groups(summary: Summary) -> list[tuple[str, str]]:
     return [*rows, ("  ...", f"{counted(left, 'group')} more")] if left > 0 else rows
 
 
-def _memory(facts: Facts) -> list[tuple[str, str]]:
+def _memory(facts: Facts) -> Rows:
     """Return what one device needs."""
     memory = facts.memory
-    kept, passing = memory.activations or (None, None)
-    sequences = counted(memory.num_sequences, "sequence")
-    lasting = [
-        ("memory of a device", f"{bytes_text(memory.peak)} at the peak{lack_text(facts)}"),
-        ("  weights", bytes_text(memory.weights)),
-        ("  copy that computes", bytes_text(memory.copy) if memory.copy else "none"),
-        ("  optimizer", "unknown" if memory.optimizer is None else bytes_text(memory.optimizer)),
-        ("  gradients", _gradients(memory)),
+    gradients, activations = bytes_text(memory.gradients), [("activations", _UNKNOWN)]
+    if memory.full_gradients != memory.gradients:
+        gradients += f", and {bytes_text(memory.full_gradients)} as the optimizer steps"
+    if memory.activations is not None:
+        kept, passing = map(bytes_text, memory.activations)
+        activations = [
+            ("activations", f"{kept} of {counted(memory.num_sequences, 'sequence')}"),
+            ("for a moment", f"{passing} besides, such as logits"),
+        ]
+    parts = [
+        ("weights", bytes_text(memory.weights)),
+        ("copy that computes", bytes_text(memory.copy) if memory.copy else "none"),
+        ("optimizer", bytes_text(memory.optimizer)),
+        *([("average of the weights", bytes_text(memory.average))] if memory.average != 0 else []),
+        ("gradients", gradients),
+        *activations,
     ]
-    if memory.average != 0:
-        averaged = "unknown" if memory.average is None else bytes_text(memory.average)
-        lasting.insert(-1, ("  average of the weights", averaged))
-    if kept is None or passing is None:
-        return [*lasting, ("  activations", _UNKNOWN)]
-    return [
-        *lasting,
-        ("  activations", f"{bytes_text(kept)} of {sequences}"),
-        ("  for a moment", f"{bytes_text(passing)} besides, such as logits"),
-    ]
+    peak = f"{bytes_text(memory.peak)} at the peak{_lack_text(facts)}"
+    return [("memory of a device", peak), *((f"  {name}", text) for name, text in parts)]
 
 
-def _gradients(memory: Footprint) -> str:
-    text = bytes_text(memory.gradients)
-    if memory.full_gradients == memory.gradients:
-        return text
-    return f"{text}, and {bytes_text(memory.full_gradients)} as the optimizer steps"
-
-
-def _run(summary: Summary) -> list[tuple[str, str]]:
-    facts = summary.facts
+def _run(facts: Facts) -> Rows:
     total = facts.tokens * facts.flops_per_token
     seconds = total / (UTILISATION * facts.peak_flops)
     return [
         ("tokens", tokens_text(facts)),
-        ("tokens a parameter", f"{facts.tokens / max(facts.active_parameters, 1):.3g}"),
+        ("tokens a parameter", f"{facts.tokens / max(facts.parameters.active, 1):.3g}"),
         ("FLOPs", f"{total:.3g} = {facts.flops_per_token:.3g} a token, forward and backward"),
-        ("device", device_text(facts)),
+        ("device", _device_text(facts)),
         ("time", f"{duration(seconds)} at {UTILISATION:.0%} of that"),
     ]
+
+
+def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
+    """Return what will run and where it writes, as rows of a name and a value."""
+    count = facts.parameters
+    active = f", {count.active:,} of them for a token" if count.active != count.total else ""
+    trained = facts.trained_parameters
+    parts = active + (f", {trained:,} of them trained" if trained != count.total else "")
+    rows = [
+        ("parameters", f"{count.total:,}{parts}"),
+        ("shared parameters", _shared(facts)),
+        ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
+        ("tokens", tokens_text(facts)),
+        ("device", _device_text(facts)),
+        ("memory", memory_text(facts)),
+        ("writes to", str(run.path)),
+    ]
+    if step:
+        rows.append(("goes on after", f"step {step:,}"))
+    elif facts.weights:
+        rows.append(("begins with", facts.weights))
+    return _table_of(rows)
+
+
+def _shared(facts: Facts) -> str:
+    return ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"
+
+
+def _device_text(facts: Facts) -> str:
+    """Describe the devices: `8 x cuda, bfloat16, 7.91 PFLOP/s at best`."""
+    processes = f"{facts.world_size} x " if facts.world_size > 1 else ""
+    peak = magnitude(facts.peak_flops, [*_FLOPS, "E"])
+    return f"{processes}{facts.device}, {facts.precision}, {peak}FLOP/s at best"
+
+
+def memory_text(facts: Facts) -> str:
+    """Describe in short what a device needs."""
+    memory = facts.memory
+    share = bytes_text(memory.activations and sum(memory.activations))
+    return (
+        f"{bytes_text(memory.peak)} a device, "
+        f"{share} of it activations of {counted(memory.num_sequences, 'sequence')}"
+        f"{_lack_text(facts)}"
+    )
+
+
+def _lack_text(facts: Facts) -> str:
+    """Describe what a device has if that is less than it needs; else empty."""
+    there = facts.memory_there
+    if there is None or facts.memory.peak <= there:
+        return ""
+    return f"; it has {bytes_text(there)} only"
 
 
 def duration(seconds: int | float) -> str:
@@ -181,61 +226,9 @@ def duration(seconds: int | float) -> str:
     return "less than a second" if seconds < 1 else f"{seconds:.0f} seconds"
 
 
-def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
-    """Return what will run and where it writes, as rows of a name and a value."""
-    idle = facts.parameters - facts.active_parameters
-    active = f", {facts.active_parameters:,} of them for a token" if idle else ""
-    frozen = facts.parameters - facts.trained_parameters
-    trained = f", {facts.trained_parameters:,} of them trained" if frozen else ""
-    rows = [
-        ("parameters", f"{facts.parameters:,}{active}{trained}"),
-        ("shared parameters", _shared(facts)),
-        ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
-        ("tokens", tokens_text(facts)),
-        ("device", device_text(facts)),
-        ("memory", memory_text(facts)),
-        ("writes to", str(run.path)),
-    ]
-    if step:
-        rows.append(("goes on after", f"step {step:,}"))
-    elif facts.weights:
-        rows.append(("begins with", facts.weights))
-    return _rows(rows)
-
-
-def _shared(facts: Facts) -> str:
-    return ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"
-
-
-def device_text(facts: Facts) -> str:
-    """Describe the devices: `8 x cuda, bfloat16, 7.91 PFLOP/s at best`."""
-    processes = f"{facts.world_size} x " if facts.world_size > 1 else ""
-    peak = magnitude(facts.peak_flops, ["", "k", "M", "G", "T", "P", "E"])
-    return f"{processes}{facts.device}, {facts.precision}, {peak}FLOP/s at best"
-
-
-def memory_text(facts: Facts) -> str:
-    """Describe in short what a device needs."""
-    memory = facts.memory
-    share = "unknown" if memory.activations is None else bytes_text(sum(memory.activations))
-    return (
-        f"{bytes_text(memory.peak)} a device, "
-        f"{share} of it activations of {counted(memory.num_sequences, 'sequence')}"
-        f"{lack_text(facts)}"
-    )
-
-
-def lack_text(facts: Facts) -> str:
-    """Describe what a device has if that is less than it needs; else empty."""
-    there = facts.memory_there
-    if there is None or facts.memory.peak <= there:
-        return ""
-    return f"; it has {bytes_text(there)} only"
-
-
-def bytes_text(count: int) -> str:
+def bytes_text(count: int | None) -> str:
     """Format bytes with three digits: `1.52 GB`."""
-    return magnitude(count, ["B", "kB", "MB", "GB", "TB", "PB"])
+    return "unknown" if count is None else magnitude(count, ["B", "kB", "MB", "GB", "TB", "PB"])
 
 
 def magnitude(count: int | float, units: Sequence[str]) -> str:
@@ -249,3 +242,153 @@ def magnitude(count: int | float, units: Sequence[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a count: `1 sequence`, `8 sequences`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+_HEIGHT = 10
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_LISTED = 16
+_LONG = 1e15  # larger numbers are written with an exponent
+# What a curve does at a step, by the signs of its slopes before and after it.
+_TURNS = {
+    (1, -1): "peak",
+    (1, 0): "stays from here",
+    (-1, 0): "stays from here",
+    (0, -1): "falls from here",
+    (0, 1): "rises from here",
+    (-1, 1): "minimum",
+}
+
+
+class Turn(NamedTuple):
+    """A step, counted from 1, at which a schedule starts, ends or changes its course."""
+
+    step: int
+    value: float
+    what: str
+
+
+def schedules_text(
+    schedule: Schedule,
+    *,
+    others: Mapping[str, Schedule],
+    curves: Sequence[Curve],
+    groups: Sequence[GroupFacts],
+    num_steps: int,
+    width: int = 80,
+) -> str:
+    """Draw everything that changes over a run.
+
+    Args:
+      schedule: of the learning rate.
+      others: schedules of other settings, by name.
+      curves: what changes in the data.
+      groups: what the schedules apply to.
+      num_steps: of the run.
+      width: columns of each drawing.
+    """
+    peaks = [(group.name, group.learning_rate or 1.0) for group in groups]
+    drawings = [schedule_text(schedule, num_steps=num_steps, peaks=peaks, width=width)]
+    for name, other in others.items():
+        # Shown for the first group that has something to change.
+        held = [(group.name, group.settings[name]) for group in groups if group.settings.get(name)]
+        where, peak = held[0] if held else ("every group", 1.0)
+        values = [other(step) * peak for step in range(num_steps)]
+        curve = Curve(f"{name.replace('_', ' ')} of {where}", "value", values, peak)
+        drawings.append(curve_text(curve, width=width))
+    return "\n\n".join([*drawings, *(curve_text(curve, width=width) for curve in curves)])
+
+
+def schedule_text(
+    schedule: Schedule, *, num_steps: int, peaks: Sequence[tuple[str, float]], width: int = 80
+) -> str:
+    """Draw the learning rate of a run, with a table of its values where it turns.
+
+    Args:
+      schedule: multiplier of the peak.
+      num_steps: steps of the run.
+      peaks: names of parameter groups and their peak rates; the first one's is drawn.
+      width: columns of the drawing.
+    """
+    (name, peak), *others = peaks
+    values = [schedule(step) * peak for step in range(num_steps)]
+    curve = Curve(f"learning rate of {name}", "rate", values, peak)
+    scaled = [
+        f"{other}: {rate / peak:.3g} times as much\n" for other, rate in others if rate != peak
+    ]
+    return "".join([curve_text(curve, whole="of the peak", width=width), *scaled])
+
+
+def curve_text(curve: Curve, *, whole: str = "of the full", width: int = 80) -> str:
+    """Draw a curve, with a table of its values where it turns or jumps.
+
+    Args:
+      curve: what changes.
+      whole: title of the column of fractions, which a curve up to 1 lacks.
+      width: columns of the drawing.
+    """
+    turns = turns_of([value / curve.full for value in curve.values])
+    shown = turns if len(turns) <= _LISTED else [*turns[: _LISTED - 1], turns[-1]]
+    rows = [("step", curve.unit, whole, "")]
+    rows += [
+        (f"{t.step:,}", _number(t.value * curve.full), f"{t.value:.4g}", t.what) for t in shown
+    ]
+    columns = range(2 if curve.full == 1 else 3)
+    widths = [max(len(row[i]) for row in rows) for i in columns]
+    table = ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in columns), row[3]]) for row in rows]
+    if left := len(turns) - len(shown):
+        table.insert(-1, f"{'...':>{widths[0]}}  {left} more")
+    title = f"{curve.name} over {len(curve.values):,} steps"
+    lines = [title, "", *_drawing(curve.values, width), "", *table]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def turns_of(values: Sequence[float]) -> list[Turn]:
+    """Return the first and the last step, and those between at which a curve changes direction.
+
+    For a step function, the steps at which it jumps.
+    """
+    slopes = [_sign(after - before) for before, after in itertools.pairwise(values)]
+    found = [Turn(1, values[0], "first step")]
+    if any(slopes) and not any(one and other for one, other in itertools.pairwise(slopes)):
+        jumps = [i + 1 for i, slope in enumerate(slopes) if slope]
+        found += [Turn(i + 1, values[i], "from here") for i in jumps if i + 1 < len(values)]
+        return [*found, Turn(len(values), values[-1], "last step")]
+    for i, (before, after) in enumerate(itertools.pairwise(slopes), start=1):
+        if before != after:
+            found.append(Turn(i + 1, values[i], _TURNS[before, after]))
+    return [*found, Turn(len(values), values[-1], "last step")] if len(values) > 1 else found
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)
+
+
+def _drawing(values: Sequence[float], width: int) -> list[str]:
+    """Draw a filled curve above an axis of steps; each column is the mean of its steps."""
+    top = max(*values, 0.0)
+    labels = [f"{top:.3g}", f"{top / 2:.3g}", "0"]
+    margin = max(map(len, labels)) + 1
+    parts = [max(0.0, value) / top if top > 0 else 0.0 for value in values]
+    columns = _columns(parts, width - margin - 2)
+    heights = [round(8 * _HEIGHT * part) for part in columns]
+    lines = []
+    for row in reversed(range(_HEIGHT)):
+        label = {_HEIGHT - 1: labels[0], _HEIGHT // 2 - 1: labels[1]}.get(row, "")
+        drawn = "".join(_BLOCKS[min(8, max(0, height - 8 * row))] for height in heights)
+        lines.append(f"{label:>{margin}} {'┤' if label else '│'}{drawn}")
+    last = f"{len(values):,}"
+    axis = f"{'1':<{len(columns) - len(last)}}{last}"
+    return [*lines, f"{labels[2]:>{margin}} └{'─' * len(columns)}", f"{'':>{margin + 2}}{axis}"]
+
+
+def _columns(values: Sequence[float], count: int) -> list[float]:
+    means = []
+    for column in range(count):
+        first = column * len(values) // count
+        steps = values[first : max(first + 1, (column + 1) * len(values) // count)]
+        means.append(sum(steps) / len(steps))
+    return means
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) < _LONG and value == int(value) else f"{value:.4g}"

@@ -23,25 +23,20 @@ from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
+from fidgpt.train import device, run_directory
 from fidgpt.train import facts as run_facts
-from fidgpt.train import meters as step_meters
-from fidgpt.train import run_directory
 from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
-from fidgpt.train.device import Machine, derive_seed, machine_at_hand, seed_torch
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, evaluating
 from fidgpt.train.facts import Facts
-from fidgpt.train.footprint import NEEDS_NUMBERS, footprint
 from fidgpt.train.loss import CrossEntropy, NextToken
-from fidgpt.train.meters import StepMeters, StepReports
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.samples import Samples
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
-from fidgpt.train.step import GradientNorms, GradientTransform, GroupSchedules
 from fidgpt.train.trackers.background import Trackers, require_packages
 from fidgpt.train.trackers.trackers import Row, Tracker
 
@@ -130,11 +125,11 @@ class Trainer:
     observers: Sequence[Observer] = ()
     micro_batch_size: int | None = None
     max_grad_norm: float | None = 1.0
-    gradient_transform: GradientTransform | None = None
+    gradient_transform: updates.GradientTransform | None = None
     guard: Guard | None = None
     divergence: Divergence | None = None
     average: Average | None = None
-    meters: StepMeters | None = None
+    meters: updates.StepMeters | None = None
     schedules: Mapping[str, Schedule] | None = None
 
     def __post_init__(self) -> None:
@@ -161,8 +156,8 @@ class Trainer:
           CheckpointError: a checkpoint is damaged, does not fit, or cannot be written.
           ParallelError: the processes would run different configs, or another one failed.
         """
-        step_meters.keep_freed_memory()
-        with self.parallel, ExitStack() as locks, step_meters.within_memory():
+        device.keep_freed_memory()
+        with self.parallel, ExitStack() as locks, device.within_memory():
             flags = {"--resume": str(resume), "--until_step": str(until_step)}
             self.parallel.require_same({**flags, **run.identity})
             run = self.parallel.agree(run)
@@ -223,7 +218,9 @@ class Trainer:
         parallel, step = self.parallel, state.step + 1
         with stepping(self.observers, step):
             start = time.perf_counter()
-            seed_torch(derive_seed(self.seed, "step", step, parallel.rank), device=parallel.device)
+            device.seed_torch(
+                device.derive_seed(self.seed, "step", step, parallel.rank), device=parallel.device
+            )
             with state.clock.phase("data"):
                 batch = self.data.batch(
                     state.step + state.shift, rank=parallel.rank, world_size=parallel.world_size
@@ -254,7 +251,7 @@ class Trainer:
                 state.scaling.unscale(state.model.parameters())
             if self.gradient_transform is not None:
                 self.gradient_transform(state.model.parameters())
-            norms = GradientNorms(state.model.parameters())
+            norms = updates.GradientNorms(state.model.parameters())
             state.schedules.apply(state.step - 1)
             rate = float(state.optimizer.param_groups[0]["lr"])
             # A step that cannot be skipped does not wait for its numbers.
@@ -275,9 +272,9 @@ class Trainer:
             state.optimizer.zero_grad()
             return row if row.get("skipped") else row | reports.settle(self.parallel) | measured
 
-    def _backward(self, state: TrainState, batch: Int64[Tensor, "rows window"]) -> StepReports:
+    def _backward(self, state: TrainState, batch: Tensor) -> updates.StepReports:
         """Accumulate the gradients of micro-batches, in float32; return what was reported."""
-        step, parallel = StepReports(), self.parallel
+        step, parallel = updates.StepReports(), self.parallel
         parts = updates.micro_batches(batch, size=self.micro_batch_size, device=parallel.device)
         # Each token weighs the same, whichever process and micro-batch it is in.
         total = torch.tensor(sum(part.num_targets for part in parts), dtype=torch.float64)
@@ -296,14 +293,14 @@ class Trainer:
                 self.precision.pull_gradients(state.model, state.replica)
         return step
 
-    def _apply(self, state: TrainState, norms: GradientNorms) -> dict[str, float]:
+    def _apply(self, state: TrainState, norms: updates.GradientNorms) -> dict[str, float]:
         """Update the weights; return the metrics of each group, if they are due."""
         measuring = contextlib.nullcontext(dict[str, float]())
         if self.meters is not None and self.meters.due(state.step):
             measuring = self.meters.measuring(state.optimizer.param_groups, norms)
         with measuring as measured:
             norms.clip(self.max_grad_norm)
-            state.optimizer.step()
+            updates.step_optimizer(state.optimizer)
         state.optimizer.zero_grad()
         self.precision.push_weights(state.model, state.replica)
         if state.average is not None:
@@ -361,7 +358,7 @@ class Trainer:
         return TrainState(
             self.model,
             optimizer,
-            schedules=GroupSchedules(
+            schedules=updates.GroupSchedules(
                 optimizer, schedule=self.schedule, others=self.schedules or {}
             ),
             replica=replica,
@@ -430,7 +427,7 @@ class Trainer:
         if not manifest.find(run.path) and (step is None or mirror is not None):
             return  # it starts again, or from what the mirror has
         model, optimizer = run_facts.trainable_copy(self.model, self.trainable), None
-        with contextlib.suppress(*NEEDS_NUMBERS):
+        with contextlib.suppress(*run_facts.NEEDS_NUMBERS):
             optimizer = self.optimizer(self.groups(model))
         found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
         shift = 0 if self.divergence is None else saved.get("shift")
@@ -548,11 +545,11 @@ class Trainer:
             "tokens": after,
             "tokens_per_second": rate,
             "utilisation": rate * facts.flops_per_token / facts.peak_flops,
-            "memory": step_meters.peak_memory(self.parallel.device),
+            "memory": device.peak_memory(self.parallel.device),
         }
 
     def facts(
-        self, machine: Machine | None = None, *, measured: Mapping[str, int] | None = None
+        self, machine: device.Machine | None = None, *, measured: Mapping[str, int] | None = None
     ) -> Facts:
         """Return what will run; the model may be on the meta device.
 
@@ -560,19 +557,17 @@ class Trainer:
           machine: what it would run on; None for the one at hand.
           measured: what `measured_flops` returned, if it is known.
         """
-        machine = machine or machine_at_hand(self.parallel, self.precision.dtype)
+        machine = machine or device.machine_at_hand(self.parallel, self.precision.dtype)
         model, seq_len = self.model, self.seq_len
         if measured is None:
             measured = run_facts.measured_flops(model, seq_len=seq_len) or {}
         forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
-        parameters = cost.count_parameters(model)
         tokens_per_step = self.batch_size * seq_len
         trainable = self.trainable or (lambda name, parameter: parameter.requires_grad)
         named = model.named_parameters()
         return Facts(
-            parameters=parameters.total,
+            parameters=cost.count_parameters(model),
             trained_parameters=sum(p.numel() for name, p in named if trainable(name, p)),
-            active_parameters=parameters.active,
             shared=cost.shared_parameters(model),
             flops_per_token=cost.TRAINING_PASSES * forward,
             tokens=round(self.data.full_batches(self.num_steps) * tokens_per_step),
@@ -582,7 +577,7 @@ class Trainer:
             world_size=machine.world_size,
             precision=type(self.precision).__name__,
             peak_flops=machine.peak_flops,
-            memory=footprint(
+            memory=run_facts.footprint(
                 model,
                 seq_len=seq_len,
                 num_sequences=-(-self.batch_size // machine.world_size),
@@ -600,13 +595,12 @@ class Trainer:
             evaluators=tuple(self.evaluators),
         )
 
-    def summary(self, machine: Machine) -> run_facts.Summary:
+    def summary(self, machine: device.Machine) -> run_facts.Summary:
         """Return all that is known of a run on a machine; the model may be on the meta device."""
         measured = run_facts.measured_flops(self.model, seq_len=self.seq_len)
         known = measured or {}
         return run_facts.Summary(
             facts=self.facts(machine, measured=known),
-            parameters=cost.count_parameters(self.model),
             places=cost.cost_by_place(self.model, seq_len=self.seq_len, measured=known),
             runs_without_memory=measured is not None,
             cache=run_facts.cache_sizes(self.model, self.precision, seq_len=self.seq_len),

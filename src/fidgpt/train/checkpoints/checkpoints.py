@@ -1,41 +1,37 @@
 """Saving and restoring checkpoints by policy."""
 
 import contextlib
-import errno
+import itertools
 import json
 import math
-import os
-import re
+import operator
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.ranges import require_size
-from fidgpt.train.checkpoints import manifest, retention, tensors
-from fidgpt.train.checkpoints.manifest import CheckpointError
+from fidgpt.ranges import require_positive, require_size
+from fidgpt.train.checkpoints import manifest, tensors
+from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.checkpoints.mirror import Mirror
-from fidgpt.train.checkpoints.retention import EveryMinutes, KeepBest, KeepEvery
 from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce, Writer
-from fidgpt.train.run_directory import print_stderr, resume_flag
+from fidgpt.train.run_directory import cannot_write, print_stderr
 from fidgpt.train.state import Stateful
 
-if TYPE_CHECKING:
-    from fidgpt.train.checkpoints.sharded import Files, Stored
-
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "EveryMinutes", "KeepBest", "KeepEvery"]
 
 Warn = Callable[[str], object]
 
 
 def save_files(
-    pieces: "Files",
+    pieces: tensors.Files,
     texts: Mapping[str, Any],
     final: Path,
     *,
@@ -57,14 +53,12 @@ def save_files(
         CheckpointError: it cannot be written; nothing half-written is left.
         ParallelError: another process could not write its part.
     """
-    from fidgpt.train.checkpoints.sharded import write_pieces  # late: slow to import
-
     size = sum(one.tensor.nbytes for file in pieces.values() for one in file.values())
 
     @_explained(final, size)
     def write() -> manifest.Seals:
         for name, content in pieces.items():
-            write_pieces(temporary / name, content)
+            tensors.write_pieces(temporary / name, content)
         for name, value in texts.items():
             manifest.write_json(temporary / name, value)
         return manifest.seal(temporary, [*pieces, *texts])
@@ -92,26 +86,123 @@ def _explained(final: Path, size: int = 0) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(cannot_write(final, error, size)) from error
+        raise CheckpointError(
+            f"{cannot_write(final, error, run=final.parent.parent, size=size)}\n"
+            "Nothing half-written is left, and the earlier checkpoints are as they were."
+        ) from error
 
 
-def cannot_write(final: Path, error: Exception, size: int) -> str:
-    """Describe an error of the file system, with a remedy."""
-    # safetensors reports errors of the operating system as text only.
-    found = re.search(r"os error (\d+)", str(error))
-    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-    reason = str(error) if number is None else os.strerror(number)
-    full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    remedy = "give the run a directory that can be written"
-    if full:
-        free = shutil.disk_usage(next(path for path in final.parents if path.exists())).free
-        room = f"it takes {size / 1e6:,.1f} MB and {free / 1e6:,.1f} MB are free"
-        remedy = f"{room}: make room or raise the quota"
-    return (
-        f"{final} cannot be written ({reason}); {remedy}, then go on with "
-        f"{resume_flag(final.parent.parent)}\n"
-        "Nothing half-written is left, and the earlier checkpoints are as they were."
-    )
+class KeepEvery:
+    """Saves every `every` steps until step `until`, and keeps those checkpoints permanently.
+
+    Args:
+        every: in steps.
+        until: the last step that this applies to; None for no end.
+    """
+
+    def __init__(self, *, every: int, until: int | None = None) -> None:
+        require_size("every", every)
+        require_size("until", until)
+        if until is not None and until < every:
+            raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
+        self.every = every
+        self.until = until
+
+
+class EveryMinutes:
+    """Saves once some time has passed since the last checkpoint, and deletes the one before it.
+
+    Args:
+        minutes: by the main process's monotonic clock.
+        clock: returns seconds.
+    """
+
+    def __init__(self, minutes: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        require_positive("minutes", minutes)
+        self.minutes = minutes
+        self._clock = clock
+        self._last = clock()
+
+    def start(self) -> None:
+        """Count time from now."""
+        self._last = self._clock()
+
+    def due(self) -> bool:
+        """Return whether the time has passed."""
+        return self._clock() - self._last >= 60 * self.minutes
+
+
+class KeepBest:
+    """Keeps the checkpoint with the best value of a metric, and saves each new best.
+
+    Args:
+        metric: its name in the rows of numbers, such as `validation/loss`.
+        better: whether its first number is better than its second; lower is better by default.
+    """
+
+    def __init__(
+        self, metric: str, *, better: Callable[[float, float], bool] = operator.lt
+    ) -> None:
+        self.metric = metric
+        self.better = better
+        self._has_warned = False
+
+    def missing(self, row: Mapping[str, Any]) -> str | None:
+        """Return a warning, once, if its evaluator measured other metrics but not this one."""
+        name = self.metric.partition("/")[0]
+        measured = [key for key in row if key.startswith(f"{name}/")]
+        if self._has_warned or not measured or self.metric in row:
+            return None
+        self._has_warned = True
+        return (
+            f"warning: no best checkpoint is kept: nothing measures {self.metric}; "
+            f"{name} measures {', '.join(measured)}."
+        )
+
+
+def check_keep(keep: Sequence[KeepEvery]) -> None:
+    """Raise ValueError unless each entry of `keep` ends later than the one before it."""
+    for number, (one, following) in enumerate(itertools.pairwise(keep)):
+        if one.until is None or (following.until is not None and following.until <= one.until):
+            raise ValueError(
+                f"keep[{number}] ends at until={one.until} and keep[{number + 1}] at "
+                f"until={following.until}: each must end later than the one before, and only the "
+                "last may have no end."
+            )
+
+
+def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
+    """Return whether the first entry of `keep` that covers a step saves there."""
+    reaching = (part for part in keep if part.until is None or step <= part.until)
+    part = next(reaching, None)
+    return part is not None and step > 0 and step % part.every == 0
+
+
+def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
+    """Return the best by its metric, the first of equals; None if none has the metric."""
+    chosen: Saved | None = None
+    for one in saved:
+        value = one.metrics.get(best.metric)
+        if value is None or value != value:  # not a number
+            continue
+        if chosen is None or best.better(value, chosen.metrics[best.metric]):
+            chosen = one
+    return chosen
+
+
+def retained(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) -> set[int]:
+    """Return the steps whose checkpoints are kept once the newest of `saved` is written.
+
+    Kept are permanent ones, the newest `keep_last` regular ones, the best, and the newest of all. A
+    temporary one is deleted as soon as another follows it.
+    """
+    ordered = sorted(saved, key=lambda one: one.step)
+    regular = [one.step for one in ordered if manifest.REGULAR in one.reasons]
+    kept_steps = {one.step for one in ordered if manifest.PERMANENT in one.reasons}
+    kept_steps |= set(regular[-keep_last:])
+    if best is not None and (chosen := best_of(ordered, best)) is not None:
+        kept_steps.add(chosen.step)
+    return kept_steps | {one.step for one in ordered[-1:]}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -144,7 +235,7 @@ class Checkpoints:
     def __post_init__(self) -> None:
         require_size("every", self.every)
         require_size("keep_last", self.keep_last)
-        retention.check_keep(self.keep)
+        check_keep(self.keep)
         self._writer = self.writer or WriteAtOnce()
         self._peers: Peers | None = None
 
@@ -152,9 +243,9 @@ class Checkpoints:
         """Return the reasons to save after `step` of `num_steps` that depend on the step alone."""
         reasons = []
         if step == num_steps or (self.every is not None and step > 0 and step % self.every == 0):
-            reasons.append(retention.REGULAR)
-        if retention.is_permanent(step, self.keep):
-            reasons.append(retention.PERMANENT)
+            reasons.append(manifest.REGULAR)
+        if is_permanent(step, self.keep):
+            reasons.append(manifest.PERMANENT)
         return reasons
 
     def due(
@@ -180,11 +271,11 @@ class Checkpoints:
             if best.metric in measured:
                 self.wait()  # the one being written may be the best so far
                 if agree(_is_best(directory, measured[best.metric], best)):
-                    reasons.append(retention.BEST)
+                    reasons.append(manifest.BEST)
             elif line := best.missing(measured):
                 self._joined().on_main(lambda: print_stderr(line))
         if self.temporary is not None and agree(self.temporary.due()):
-            reasons.append(retention.TEMPORARY)
+            reasons.append(manifest.TEMPORARY_SAVE)
         return reasons
 
     def save(
@@ -196,7 +287,7 @@ class Checkpoints:
         optimizer: Optimizer,
         state: dict[str, Any],
         stateful: Mapping[str, Stateful] | None = None,
-        reasons: Sequence[str] = (retention.REGULAR,),
+        reasons: Sequence[str] = (manifest.REGULAR,),
         row: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the checkpoint of `step` into the run `directory`; return its path.
@@ -223,19 +314,17 @@ class Checkpoints:
         self.wait()
         if (peers := self._joined()).is_main:
             manifest.create_folder(directory)
-        from fidgpt.train.checkpoints.sharded import share_out  # late: slow to import
-
         sections, texts = contents_of(model, optimizer, state, stateful or {})
         pieces = {
             file: {
                 name: piece._replace(tensor=self._writer.keep(f"{file}/{name}", piece.tensor))
                 for name, piece in content.items()
             }
-            for file, content in share_out(sections, peers).items()
+            for file, content in tensors.share_out(sections, peers).items()
         }
         final = manifest.folder_of(directory) / manifest.name_of(step)
         notes = {
-            "reasons": list(reasons) or [retention.REGULAR],
+            "reasons": list(reasons) or [manifest.REGULAR],
             "metrics": self._metrics(row or {}),
         }
 
@@ -366,12 +455,12 @@ class Checkpoints:
         """Delete what need not be kept, now that the checkpoint of `step` is there."""
         with _explained(final):
             found = manifest.abandon_after(manifest.find(final.parent.parent), step)
-            retained = partial(retention.retained, keep_last=self.keep_last, best=self.best)
-            kept_steps = retained([_saved(step, path) for step, path in found.items()])
+            keep = partial(retained, keep_last=self.keep_last, best=self.best)
+            kept_steps = keep([_saved(step, path) for step, path in found.items()])
             for other in [other for other in found if other not in kept_steps]:
                 manifest.discard(found[other])
             if self.mirror is not None:
-                self.mirror.update(final.parent.parent, retained=retained, step=step)
+                self.mirror.update(final.parent.parent, retained=keep, step=step)
 
     def _metrics(self, row: Mapping[str, Any]) -> dict[str, float]:
         if self.best is None or not math.isfinite(value := row.get(self.best.metric, math.nan)):
@@ -381,12 +470,12 @@ class Checkpoints:
 
 def _is_best(directory: Path | None, value: float, best: KeepBest) -> bool:
     found = manifest.find(directory) if directory is not None else {}
-    before = retention.best_of([_saved(step, path) for step, path in found.items()], best)
+    before = best_of([_saved(step, path) for step, path in found.items()], best)
     return before is None or best.better(value, before.metrics[best.metric])
 
 
-def _saved(step: int, path: Path) -> retention.Saved:
-    return retention.saved_of(step, manifest.read_manifest(path))
+def _saved(step: int, path: Path) -> Saved:
+    return Saved.of(step, manifest.read_manifest(path))
 
 
 def contents_of(
@@ -461,7 +550,7 @@ def check_fit(
     return _step_and_state(path)
 
 
-def _require_fit(path: Path, weights: "Stored", own: Mapping[str, Tensor]) -> None:
+def _require_fit(path: Path, weights: tensors.Stored, own: Mapping[str, Tensor]) -> None:
     if wrong := tensors.misfits(weights.kinds, own):
         raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
 
@@ -470,11 +559,8 @@ def _step_and_state(path: Path) -> tuple[int, dict[str, Any]]:
     return _read(path, manifest.MANIFEST)["step"], tensors.unflatten(_read(path, "state.json"), {})
 
 
-def _stored(path: Path, section: str) -> "Stored":
-    # Late: it needs torch.distributed.checkpoint, which is slow to import.
-    from fidgpt.train.checkpoints.sharded import Stored
-
-    return Stored(manifest.files_of(path, section))
+def _stored(path: Path, section: str) -> tensors.Stored:
+    return tensors.Stored(manifest.files_of(path, section))
 
 
 @contextlib.contextmanager
@@ -503,27 +589,27 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -
         }
         stored.read_into(memory)
         saved = tensors.unflatten(_read(path, "stateful.json"), memory)
-    new = [name for name in stateful if name not in saved]
-    other = [
-        name for name in stateful if name in saved and not now[name].keys() <= saved[name].keys()
+    fresh = {
+        name: "of another kind" if name in saved else "not"
+        for name in stateful
+        if name not in saved or not now[name].keys() <= saved[name].keys()
+    }
+    lines = [
+        *(
+            f"{name} is {how} in {path}: it starts from its initial state."
+            for name, how in fresh.items()
+        ),
+        *(f"{name} in {path} is no component of this run." for name in saved if name not in now),
     ]
-    gone = [name for name in saved if name not in stateful]
-    if warn is None and (new or other or gone):
-        lines = [f"{name} is missing" for name in new]
-        lines += [f"{name} is of another kind" for name in other]
-        lines += [f"{name} is not part of this run" for name in gone]
+    if warn is None and lines:
         raise CheckpointError(
-            f"{path} does not fit the components of this run: {'; '.join(lines)}.\n"
-            "Resume with the components that the run had when it was saved, or start a new run."
+            f"{path} does not fit the components of this run. Resume with those that it had when "
+            "it was saved, or start a new run:\n  " + "\n  ".join(lines)
         )
-    for line in (
-        *(f"{name} starts from its initial state: it is not in {path}." for name in new),
-        *(f"{name} starts from its initial state: {path} has another kind." for name in other),
-        *(f"{name} in {path} is ignored: this run has no such component." for name in gone),
-    ):
-        if warn is not None:
+    if warn is not None:
+        for line in lines:
             warn(line)
-    return {name: saved[name] for name in stateful if name not in (*new, *other)}
+    return {name: saved[name] for name in stateful if name not in fresh}
 
 
 def _read(path: Path, name: str) -> Any:

@@ -4,7 +4,6 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from safetensors import SafetensorError
@@ -12,11 +11,8 @@ from torch import Tensor, nn
 
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.tensors import misfits, model_tensors
+from fidgpt.train.checkpoints.tensors import Stored, misfits, model_tensors
 from fidgpt.train.run_directory import print_stderr
-
-if TYPE_CHECKING:
-    from fidgpt.train.checkpoints.sharded import Stored
 
 __all__ = ["initial_weights"]
 
@@ -57,21 +53,13 @@ def initial_weights(
     theirs = {name: _renamed(name, renamed or {}) for name in wanted}
     taken = {name: there for name, there in theirs.items() if there in stored.kinds}
     absent = {name: there for name, there in theirs.items() if name not in taken}
-    if wrong := {name: there for name, there in absent.items() if name != there}:
-        pairs = _some(f"{there} (for {name})" for name, there in wrong.items())
+    wrong = [f"{there} (for {name})" for name, there in absent.items() if name != there]
+    if tuple(only) != ("*",) or not taken:
+        wrong = wrong or [*absent]
+    if wrong:
         raise CheckpointError(
-            f"{path} does not have {pairs}; it has {_some(stored.kinds)}. Fix `renamed`: it "
-            "maps names in this model to names there."
-        )
-    if absent and tuple(only) != ("*",):
-        raise CheckpointError(
-            f"{path} does not have {_some(absent)}; it has {_some(stored.kinds)}. Map "
-            "them to their names there with `renamed`, or remove them from `only`."
-        )
-    if not taken:
-        raise CheckpointError(
-            f"no tensor of {path} has the name of one of the model: it has {_some(stored.kinds)}, "
-            f"the model has {_some(own)}. Map names with `renamed`."
+            f"{path} does not have {_some(wrong)}; it has {_some(stored.kinds)}. Map names in this "
+            "model to names there with `renamed`, or select others with `only`."
         )
     kinds = {name: stored.kinds[there] for name, there in taken.items()}
     shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
@@ -114,10 +102,7 @@ def _check_words(
             raise CheckpointError(f"{text} matches nothing in the model, which has {_some(own)}.")
 
 
-def _stored(path: Path, step: int | None) -> "Stored":
-    # Late: it needs torch.distributed.checkpoint, which is slow to import.
-    from fidgpt.train.checkpoints.sharded import Stored
-
+def _stored(path: Path, step: int | None) -> Stored:
     is_run = path.is_dir() and not (path / manifest.MANIFEST).is_file()
     if step is not None and not is_run and path.exists():
         raise CheckpointError(f"step={step} needs a run, and {path} is not one: omit `step`.")

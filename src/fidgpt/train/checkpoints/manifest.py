@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fidgpt.files import sha256_of, sync
 from fidgpt.train.run_directory import resume_flag
@@ -46,7 +46,7 @@ def begin(final: Path) -> Path:
 def publish(temporary: Path, final: Path) -> None:
     """Rename a finished directory to `final`, and delete what was there before."""
     # A non-empty directory cannot be renamed over. In between, readers find the old one under
-    # REPLACED (see `present`), so a kill between the two renames loses nothing.
+    # REPLACED (see `_entries`), so a kill between the two renames loses nothing.
     sync(temporary)
     aside = final.with_name(REPLACED + final.name)
     if final.exists():
@@ -55,14 +55,6 @@ def publish(temporary: Path, final: Path) -> None:
     sync(final.parent)
     if aside.exists():
         discard(aside)
-
-
-def present(folder: Path) -> dict[str, Path]:
-    """Return the entries of `folder` by final name, including one not yet replaced."""
-    entries = {path.name: path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)}
-    finals = {name: path for name, path in entries.items() if not name.startswith(REPLACED)}
-    aside = {name.removeprefix(REPLACED): path for name, path in entries.items()}
-    return aside | finals
 
 
 def settle(folder: Path) -> None:
@@ -96,6 +88,8 @@ def json_bytes(value: object) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
+# Why a checkpoint was saved.
+REGULAR, PERMANENT, BEST, TEMPORARY_SAVE = "regular", "permanent", "best", "temporary"
 FORMAT = 2  # 1 had one file for all tensors of a section
 MANIFEST = "manifest.json"
 MODEL = ("model", "state")
@@ -147,6 +141,25 @@ def parsed(written: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return read if isinstance(read, dict) else {}
+
+
+class Saved(NamedTuple):
+    """A checkpoint as a policy sees it.
+
+    Attributes:
+        step: after which it was saved.
+        reasons: why it was saved; not recorded by old versions.
+        metrics: at this step, as far as a policy needs them.
+    """
+
+    step: int
+    reasons: Sequence[str] = (REGULAR,)
+    metrics: Mapping[str, float] = {}
+
+    @classmethod
+    def of(cls, step: int, notes: Mapping[str, Any]) -> "Saved":
+        """Return a checkpoint as its manifest describes it."""
+        return cls(step, notes.get("reasons", (REGULAR,)), notes.get("metrics", {}))
 
 
 def files_of(path: Path, section: str, *, suffix: str = ".safetensors") -> list[Path]:
@@ -252,9 +265,12 @@ def _section(name: str) -> str:
 
 
 def _entries(directory: Path) -> dict[str, Path]:
+    """Return what a run's folder holds by final name, including what is not yet replaced."""
     folder = folder_of(directory)
     try:
-        return present(folder)
+        paths = [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]
+        aside = {one.name.removeprefix(REPLACED): one for one in paths}
+        return aside | {one.name: one for one in paths if not one.name.startswith(REPLACED)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

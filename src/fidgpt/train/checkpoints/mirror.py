@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.retention import Saved, saved_of
+from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
 
 __all__ = ["Mirror"]
@@ -115,7 +114,6 @@ class Mirror:
             raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or an absolute path.")
         self.url = url
         self._is_own = False  # until it was checked
-        self._only_there: dict[int, Saved] = {}  # read once, each by a request
         # The arguments of a failed `update`.
         self._missed: tuple[Path, Retention, int] | None = None
 
@@ -145,14 +143,11 @@ class Mirror:
         """
         try:
             storage, here = self._own_copies(directory), manifest.find(directory)
-            known = self._only_there
-            self._only_there = {
-                other: known.get(other) or saved_of(other, storage.read_manifest(other))
-                for other in storage.complete
-                if other not in here and other <= step
-            }
-            local = [saved_of(one, manifest.read_manifest(path)) for one, path in here.items()]
-            kept_steps = retained([*local, *self._only_there.values()])
+            notes = {one: manifest.read_manifest(path) for one, path in here.items()}
+            for other in storage.complete - here.keys():
+                if other <= step:
+                    notes[other] = storage.read_manifest(other)
+            kept_steps = retained([Saved.of(*one) for one in notes.items()])
             for other in sorted(kept_steps & here.keys()):
                 if other not in storage.complete or other == step:
                     storage.send(here[other], other, run=directory)

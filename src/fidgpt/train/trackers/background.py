@@ -50,7 +50,7 @@ def describe_run(run: RunDirectory, facts: Facts) -> RunDescription:
         "run/directory": str(run.path.resolve()),
         "run/command": _text(run, "command.txt").strip(),
         "run/git_commit": commit,
-        "run/parameters": facts.parameters,
+        "run/parameters": facts.parameters.total,
         "run/tokens": facts.tokens,
         "run/device": str(facts.device),
         "run/world_size": facts.world_size,

@@ -1,9 +1,7 @@
 """What trackers do, and the record of metrics that every run keeps."""
 
 import contextlib
-import errno
 import json
-import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from fidgpt.files import atomic_path, sync, write_whole
 from fidgpt.train.facts import Facts
-from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr, resume_flag
+from fidgpt.train.run_directory import RunDirectory, RunError, cannot_write, print_stderr
 
 __all__ = ["JSONLines", "Tracker"]
 
@@ -47,92 +45,48 @@ class JSONLines:
     """Appends a row per step to `metrics.jsonl` in the run directory, with exact floats.
 
     A run that is resumed or rolled back drops the rows of steps after its checkpoint, so that the
-    file reads as if nothing had happened. If the file is removed or replaced during the run, as by
-    an editor, it is restored with all rows; if it is cut, as by `logrotate` with `copytruncate`,
-    it continues with whole rows.
+    file reads as if nothing had happened. If the file is removed, replaced or cut during the run,
+    later rows go to what is there then.
     """
 
     def __init__(self) -> None:
-        self._file: Any = None
-        self._folder: os.stat_result | None = None
-        self._last = self._size = 0
+        self._path = Path()
+        self._last = 0
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
-        path = run.path / "metrics.jsonl"
-        with _explained(path):
-            self._begin(path, after=step)
+        self._path = run.path / "metrics.jsonl"
+        with self._explained():
+            self._begin(after=step)
 
     def log(self, row: Row) -> None:
-        path = Path(self._file.name)
-        with _explained(path):
+        with self._explained():
             if row["step"] <= self._last:
-                self._file.close()
-                self._begin(path, after=row["step"] - 1)
-            self._restore_if_replaced(path)
-            self._end_cut_line(path, step=row["step"])
-            line = _line(row).encode()
-            while line:
-                line = line[self._file.write(line) :]
-            self._size = self._file.tell()
+                self._begin(after=row["step"] - 1)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(_line(row))
         self._last = row["step"]
 
     def print(self, text: str) -> None:
         """Ignore texts, which are not metrics."""
 
     def finish(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        """Do nothing: every row is in the file."""
 
-    def _begin(self, path: Path, *, after: int) -> None:
+    def _begin(self, *, after: int) -> None:
+        path = self._path
         steps = _keep_until(path, after) if path.exists() else set()
         if len(steps) < after:
             lost = f"{after - len(steps):,} of the {after:,} steps so far"
             print_stderr(f"warning: {path} has no rows of {lost}; the run itself is whole.")
-        self._open(path)
-        self._folder, self._last = path.parent.stat(), after
+        self._last = after
 
-    def _open(self, path: Path) -> None:
-        # Unbuffered: what could not be written is not tried again when the file is closed.
-        self._file = path.open("a+b", buffering=0)
-        self._size = os.fstat(self._file.fileno()).st_size
-
-    def _restore_if_replaced(self, path: Path) -> None:
-        """Write the file again from the open one, unless the whole folder is gone."""
-        if _is(path, os.fstat(self._file.fileno())) or not _is(path.parent, self._folder):
-            return
-        self._file.seek(0)
-        _replace(path, self._file.read())
-        self._file.close()
-        self._open(path)
-        print_stderr(
-            f"warning: {path} was removed or replaced by another file: all of it is there again."
-        )
-
-    def _end_cut_line(self, path: Path, *, step: int) -> None:
-        """End a line that another program cut or wrote."""
-        size = os.fstat(self._file.fileno()).st_size
-        if size < self._size:
-            print_stderr(
-                f"warning: {path} was cut short by {self._size - size:,} bytes: rows before step "
-                f"{step} are lost there; the run itself is whole, and later rows follow."
-            )
-        if size != self._size and size > 0:
-            self._file.seek(size - 1)
-            if self._file.read(1) != b"\n":
-                self._file.write(b"\n")
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "make room" if is_full else "make it writable"
-        raise RunError(
-            f"{path} cannot be written ({error.strerror}): {remedy}, then go on with "
-            f"{resume_flag(path.parent)}."
-        ) from error
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = cannot_write(self._path, error, run=self._path.parent)
+            raise RunError(f"{text}.") from error
 
 
 def reproducible(row: Row) -> Row:
@@ -182,22 +136,10 @@ def _keep_until(path: Path, step: int) -> set[int]:
             f"warning: {which} of {path} cannot be read, and was moved to {aside.name}; all other "
             "rows are as they were."
         )
-    _replace(path, "".join(map(_line, kept)).encode())
-    return {row["step"] for row in kept}
-
-
-def _replace(path: Path, content: bytes) -> None:
     with atomic_path(path) as draft:
-        draft.write_bytes(content)
+        draft.write_text("".join(map(_line, kept)), encoding="utf-8")
         sync(draft)
-
-
-def _is(path: Path, known: os.stat_result | None) -> bool:
-    """Whether a path still is the file or folder that was known."""
-    try:
-        return known is not None and os.path.samestat(path.stat(), known)
-    except FileNotFoundError:
-        return False
+    return {row["step"] for row in kept}
 
 
 class Journal:

@@ -1,9 +1,15 @@
-"""The memory of a training pass, measured by running a model that may hold no memory."""
+"""What a model costs: operations, parameters and memory, declared by its modules or measured.
+
+Nothing here needs the model's memory: it may be on the meta device, and of any size.
+"""
 
 import copy
+import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,16 +17,206 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from fidgpt.cost.flops import sum_over_layers
+from fidgpt.model.cache import Cache
+from fidgpt.model.context import one_document
+from fidgpt.model.embedding import Embedding, Unembedding
 from fidgpt.model.kernels import Scoring, fastest, fastest_on, flex, sdpa
+from fidgpt.model.linear import declared_flops
+from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 
-__all__ = ["ActivationBytes", "activation_bytes", "with_zeros", "without_memory"]
+TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
+
+
+def flops_per_token(model: nn.Module, *, seq_len: int) -> int:
+    """Return the forward operations per token of a sequence of `seq_len`.
+
+    A multiply-add counts as two. Each Linear costs twice its weights; a module declares what it
+    computes besides its Linears in a method `own_flops_per_token(seq_len)`, and a shared module
+    counts at each of its places. Element-wise work is left out, as usual (Chowdhery et al., 2022,
+    appendix B), and so is that of modules without a declaration: see `undeclared_flops`.
+
+    A token of a causal attention counts the scores of all `seq_len` tokens, or of its window, and
+    not only of those before it, as in PaLM, nanoGPT and torch's own counter. A mixture of experts
+    counts those that a token is routed to.
+    """
+    modules = model.named_modules(remove_duplicate=False)
+    return sum(sum(declared_flops(module, seq_len=seq_len)) for _, module in modules)
+
+
+def undeclared_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int]:
+    """Return the forward operations per token that no module declares, by path.
+
+    Torch counts the products of a pass over one sequence. Those in a Linear, or in a module with
+    `own_flops_per_token` and all within it, are declared; the rest is returned, such as the
+    products of a custom attention. Operations that torch has no formula for are not counted.
+
+    Args:
+      model: on the meta device, and used by nothing else.
+      seq_len: tokens of the sequence.
+    """
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, seq_len, dtype=torch.int64, device="meta"))
+    inclusive = {
+        name.partition(".")[2]: sum(operations.values())
+        for name, operations in counter.get_flop_counts().items()
+        if name != "Global"
+    }
+    own = Counter(inclusive)
+    for path, count in inclusive.items():
+        parent = path
+        while parent:  # up to the innermost module around it that was called too
+            parent = parent.rpartition(".")[0]
+            if parent in inclusive:
+                own[parent] -= count
+                break
+    return {
+        path: count // seq_len
+        for path, count in own.items()
+        if count >= seq_len and not _is_declared(model, path)
+    }
+
+
+def _is_declared(model: nn.Module, path: str) -> bool:
+    """Whether a module or one around it, except the model itself, declares what it computes."""
+    names = path.split(".")
+    around = (model.get_submodule(".".join(names[: i + 1])) for i in range(len(names)))
+    is_linear = isinstance(model.get_submodule(path), nn.Linear)
+    return is_linear or any(hasattr(module, "own_flops_per_token") for module in around)
+
+
+_LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclass(kw_only=True)
+class PlaceCost:
+    """The cost of the modules of one class at one place of every layer.
+
+    Attributes:
+      place: their path, with `*` for the index of the layer: `blocks.*.attention`.
+      kind: their class.
+      count: how many there are.
+      parameters: of them; shared ones count at their first place.
+      linear: forward operations per token in Linears.
+      own: the others: scores and weighted values of attentions, experts of mixtures.
+      measured: how many of `own` are not declared but were counted by torch.
+    """
+
+    place: str
+    kind: str
+    count: int = 0
+    parameters: int = 0
+    linear: int = 0
+    own: int = 0
+    measured: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Forward operations per token."""
+        return self.linear + self.own
+
+
+def cost_by_place(
+    model: nn.Module, *, seq_len: int, measured: Mapping[str, int]
+) -> list[PlaceCost]:
+    """Return the cost of everything in the model, in its order.
+
+    Args:
+      model: may be on the meta device.
+      seq_len: tokens of a sequence.
+      measured: what `undeclared_flops` returned.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    costs: dict[tuple[str, str], PlaceCost] = {}
+    seen: set[nn.Parameter] = set()
+    for path, module in modules.items():
+        # Costs belong to what follows the index of a layer, or to a child of the model.
+        names = path.split(".")
+        layer = next((i for i, name in enumerate(names) if name.isdecimal()), -1)
+        holder = ".".join(names[: layer + 2])
+        place, kind = _LAYER.sub("*", holder), type(modules[holder]).__name__
+        cost = costs.setdefault((place, kind), PlaceCost(place=place, kind=kind))
+        cost.count += path == holder
+        held = {*module.parameters(recurse=False)} - seen
+        seen |= held
+        cost.parameters += sum(parameter.numel() for parameter in held)
+        linear, own = declared_flops(module, seq_len=seq_len)
+        cost.linear += linear
+        cost.own += own + measured.get(path, 0)
+        cost.measured += measured.get(path, 0)
+    order = [place for place, _ in costs]
+    found = (cost for cost in costs.values() if cost.parameters or cost.flops)
+    return sorted(found, key=lambda cost: order.index(cost.place))
+
+
+@torch.no_grad()
+def cache_bytes(model: LanguageModel, *, context: int) -> int:
+    """Return the bytes of a KV cache for one text of up to `context` tokens.
+
+    Args:
+      model: on the meta device, in the number format that it generates in, used by nothing else.
+      context: tokens of prompt and continuation together.
+    """
+    tokens, cache = torch.zeros(1, 1, dtype=torch.int64, device="meta"), Cache(capacity=context)
+    model.features(tokens, replace(one_document(tokens), cache=cache))
+    return cache.bytes()
+
+
+_TABLES = (Embedding, Unembedding, LearnedPositions, nn.Embedding)
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Counts of parameters; a shared one counts once.
+
+    Attributes:
+      total: all of them.
+      active: those that compute one token: all but the experts that it is not routed to.
+      embedding: those of the tables of tokens and positions.
+    """
+
+    total: int
+    active: int
+    embedding: int
+
+    @property
+    def without_embedding(self) -> int:
+        """What scaling laws count (Kaplan et al., 2020, arXiv:2001.08361, section 2.1)."""
+        return self.total - self.embedding
+
+
+def count_parameters(model: nn.Module) -> ParameterCount:
+    """Count parameters; modules declare what a token does not use in `own_idle_parameters`."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    tables = {
+        parameter
+        for module in model.modules()
+        if isinstance(module, _TABLES)
+        for parameter in module.parameters(recurse=False)
+    }
+    idle = sum(getattr(module, "own_idle_parameters", int)() for module in model.modules())
+    return ParameterCount(total, total - idle, sum(table.numel() for table in tables))
+
+
+def shared_parameters(model: nn.Module) -> dict[str, list[str]]:
+    """Return the other names of each parameter that several modules hold, by its first name."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return {first: others for first, *others in names.values() if others}
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Return the memory of some tensors; views of the same memory count once."""
+    storages = {tensor.untyped_storage() for tensor in tensors}
+    return sum(storage.nbytes() for storage in storages)
+
 
 Model = TypeVar("Model", bound=nn.Module)
 # Limits of what runs on real zeros: torch takes a second to load what the meta device needs.
-_SMALL_RUN, _SMALL_MODEL = 5e10, 5e7  # operations; parameters
+_SMALL_RUN, _SMALL_MODEL = 1e10, 5e7  # operations; parameters
 
 
 def without_memory(model: Model) -> Model:
@@ -84,18 +280,6 @@ def activation_bytes(
     if batch_device.type == "meta":
         _replace_kernels(model, device)
     batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=batch_device)
-    passing = 0
-
-    def kept() -> int:
-        nonlocal passing
-        measured = _forward(objective, batch, device)
-        passing = max(passing, measured.passing)
-        return measured.kept
-
-    return ActivationBytes(kept=sum_over_layers(model, kept), passing=passing)
-
-
-def _forward(objective: nn.Module, batch: Tensor, device: torch.device) -> ActivationBytes:
     own = {x.untyped_storage() for x in [*objective.parameters(), *objective.buffers()]}
     with (
         _saved_tensors() as saved,
@@ -105,10 +289,8 @@ def _forward(objective: nn.Module, batch: Tensor, device: torch.device) -> Activ
         loss = objective.train()(batch)
     # What a recomputing block keeps is not saved by autograd: it is only alive.
     lasting = {one.tensor.untyped_storage() for one in saved} | {*live.storages}
-    size = sum(storage.nbytes() for storage in lasting - own - {loss.untyped_storage()})
-    passing = live.peak - live.now
-    del loss  # which held all of it
-    return ActivationBytes(size, passing)
+    kept = sum(storage.nbytes() for storage in lasting - own - {loss.untyped_storage()})
+    return ActivationBytes(kept=kept, passing=live.peak - live.now)
 
 
 class _Saved:
