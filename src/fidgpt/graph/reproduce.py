@@ -193,9 +193,15 @@ def _paths(root: Any, one: Directive) -> set[str]:
 
 Compose = Callable[[Sequence[str]], Any]
 _MOST_FIDDLERS = 4
+_MOST_USEFUL = 12  # fiddlers that are tried together with others
 _MOST_ROUNDS = 4  # a new node shows what is still to be set inside
 _MOST_DROPPED = 60
 _LARGE = 2000  # nodes, past which trying every fiddler would take too long
+
+
+def _called(root: Any) -> set[Any]:
+    """Return the identities of what the nodes of a graph call."""
+    return {id(fdl.get_callable(node.value)) for node in walk.parts(root)}
 
 
 class _Search:
@@ -210,6 +216,7 @@ class _Search:
         self._part_name = part_name
         self._target = BoundGraph(root)
         self._left: dict[tuple[str, ...], list[Change] | None] = {}
+        self._useful: dict[str, float] = {}  # with what each saves alone, the most first
 
     def left(self, directives: Sequence[str]) -> list[Change] | None:
         """Return the differences that remain; None if the directives make no graph."""
@@ -229,20 +236,33 @@ class _Search:
     def rank(self, directives: list[str]) -> tuple[float, int]:
         return self.cost(directives), len(directives)
 
-    def ways(self, first: list[str]) -> list[list[str]]:
+    def ways(self, first: str) -> list[list[str]]:
         """Return lists of directives that make the graph, or come near it.
 
         Fiddlers come first, or after what else was set; lists are written out only where neither
         makes the graph.
         """
-        ways = [self._add_directives(self._add_fiddlers(first, saves=2))]
+        self._find_useful(first)
+        ways = [self._alternate([first])]
         if self.cost(ways[0]):
-            ways = [self._alternate(way) for way in (ways[0], self._add_directives(first))]
+            ways.append(self._alternate(self._add_directives([first])))
         if all(map(self.cost, ways)):
-            ways += [self._add_directives(way, lists=True) for way in (*ways, first)]
+            ways += [self._add_directives(way, lists=True) for way in (*ways, [first])]
         least = min(map(self.cost, ways))
         nearest_ways = dict.fromkeys(tuple(way) for way in ways if self.cost(way) == least)
         return [self.without_needless(list(way)) for way in nearest_ways]
+
+    def _find_useful(self, first: str) -> None:
+        """Keep the fiddlers that save most, of those that call nothing but what is wanted."""
+        now = self.cost([first])
+        wanted = _called(self._root) | _called(self._compose([first]))
+        saved: dict[str, float] = {}
+        for one in self._fiddlers if now > 1 else ():
+            with contextlib.suppress(errors.ConfigError):
+                if _called(self._compose([first, one])) <= wanted:
+                    saved[one] = now - self.cost([first, one])
+        useful = sorted(saved, key=lambda one: -saved[one])[:_MOST_USEFUL]
+        self._useful = {one: saved[one] for one in useful}
 
     def without_needless(self, directives: list[str]) -> list[str]:
         """Drop each directive that the others imply, unless there are too many to try."""
@@ -256,29 +276,25 @@ class _Search:
     def _add_fiddlers(self, directives: list[str], *, saves: float) -> list[str]:
         """Add the fiddler that saves most, and the next, while one saves at least so much.
 
-        What a fiddler saved before is taken as the most that it saves after another one.
+        What a fiddler saves alone is taken as the most that it saves after others.
         """
-        most = dict.fromkeys(self._fiddlers, math.inf)
         for _ in range(_MOST_FIDDLERS):
-            now, best = self.cost(directives), ""
-            for one in sorted(most, key=lambda one: -most[one]):
-                if most[one] < max(saves, most.get(best, 0)):
+            now, best, most = self.cost(directives), "", 0.0
+            for one, saved in self._useful.items():
+                if best and saved <= most:
                     break
-                if one in directives:
-                    continue
-                most[one] = now - self.cost([*directives, one])
-                if most[one] >= saves and (not best or most[one] > most[best]):
-                    best = one
-            if not best:
+                if one not in directives and (own := now - self.cost([*directives, one])) > most:
+                    best, most = one, own
+            if most < saves:
                 break
             directives = [*directives, best]
         return directives
 
     def _alternate(self, directives: list[str]) -> list[str]:
         """Add fiddlers, and directives for the differences that they leave, in turn."""
-        for _ in range(_MOST_ROUNDS):
-            more = self._add_directives(self._add_fiddlers(directives, saves=1))
-            if self.cost(more) >= self.cost(directives):
+        for saves in range(2, 2 - _MOST_ROUNDS, -1):
+            more = self._add_directives(self._add_fiddlers(directives, saves=max(1, saves)))
+            if saves < 2 and self.cost(more) >= self.cost(directives):
                 break
             directives = more
         return directives
@@ -365,7 +381,7 @@ def repro(
         ways.append(search.without_needless(list(known)))
     first = nearest(root, bases)
     if not ways or ways[0][0] != first or len(ways[0]) > 2:  # fewer are impossible
-        ways = search.ways([first]) + ways
+        ways = search.ways(first) + ways
     best = min(ways, key=search.rank)
     left = search.left(best) or []
     is_same = not left and BoundGraph(compose(best)).fingerprint() == BoundGraph(root).fingerprint()

@@ -118,7 +118,8 @@ def home_of(thing: Any) -> str:
     top, _, name = room.partition(".")
     if top == "fidgpt" and (name in ROOMS or f"{name}:{qualname}" in SINGLE):
         holder = sys.modules[room]
-        if exports(holder).get(qualname) is thing:
+        is_exported = qualname in getattr(holder, "__all__", vars(holder))
+        if is_exported and getattr(holder, qualname, None) is thing:
             return room
     return module
 
