@@ -1,6 +1,5 @@
 """Attention, its kernels and masks, against torch's own modules and plain computations."""
 
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import run_program
+from small_models import CPU, drawn, filled
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
@@ -38,15 +38,11 @@ HIDDEN, HEAD_DIM, HEADS, SEQ = 32, 8, 4, 11
 
 
 def attention(**options) -> Attention:
-    torch.manual_seed(1)
-    part = Attention(hidden_dim=HIDDEN, head_dim=HEAD_DIM, bias=True, **options)
-    for parameter in part.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return part.eval()
+    return filled(Attention(hidden_dim=HIDDEN, head_dim=HEAD_DIM, bias=True, **options)).eval()
 
 
-def stream(seed: int = 0) -> torch.Tensor:
-    return torch.randn(2, SEQ, HIDDEN, generator=torch.Generator().manual_seed(seed))
+def stream(seed: int = 0) -> Tensor:
+    return drawn(2, SEQ, HIDDEN, seed=seed)
 
 
 def test_equals_torchs_multihead_attention():
@@ -68,31 +64,15 @@ def test_grouped_queries_equal_an_explicit_repeat(num_kv_heads):
     grouped = attention(num_kv_heads=num_kv_heads)
     explicit = attention()
     with torch.no_grad():
-        for name in ("query", "out"):
-            explicit.get_submodule(name).load_state_dict(grouped.get_submodule(name).state_dict())
+        explicit.query.load_state_dict(grouped.query.state_dict())
+        explicit.out.load_state_dict(grouped.out.state_dict())
         for name in ("key", "value"):
             for kind in ("weight", "bias"):
                 few = grouped.get_parameter(f"{name}.{kind}").unflatten(0, (num_kv_heads, -1))
                 many = few.repeat_interleave(HEADS // num_kv_heads, dim=0).flatten(0, 1)
                 explicit.get_parameter(f"{name}.{kind}").copy_(many)
-    x = stream()
-    torch.testing.assert_close(grouped(x), explicit(x), atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("num_kv_heads", [1, 2, 4])
-def test_the_kernel_is_a_causal_softmax_of_scaled_scores(num_kv_heads):
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(2, HEADS, SEQ, HEAD_DIM, generator=generator)
-    key, value = torch.randn(2, 2, num_kv_heads, SEQ, HEAD_DIM, generator=generator)
-    scoring = Scoring(ctx=counted(SEQ, query.device), scale=HEAD_DIM**-0.5)
-    for head in range(HEADS):
-        shared = head // (HEADS // num_kv_heads)
-        scores = query[:, head].double() @ key[:, shared].double().mT / math.sqrt(HEAD_DIM)
-        future = torch.ones(SEQ, SEQ, dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(future, -math.inf).softmax(-1)
-        expected = weights @ value[:, shared].double()
-        mixed = sdpa(query, key, value, scoring)[:, head]
-        torch.testing.assert_close(mixed.double(), expected, atol=1e-6, rtol=1e-5)
+    x = stream().double()
+    torch.testing.assert_close(grouped.double()(x), explicit.double()(x))
 
 
 @pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2}, {"rope": RoPE(head_dim=HEAD_DIM)}])
@@ -104,14 +84,6 @@ def test_a_later_token_never_changes_an_earlier_output(options):
         assert torch.equal(part(before)[:, :changed], part(after)[:, :changed])
         assert not torch.equal(part(before)[:, changed], part(after)[:, changed])
         after = before.clone()
-
-
-def test_no_gradient_flows_to_the_future():
-    x = stream().requires_grad_()
-    attention()(x)[:, 4].sum().backward()
-    assert x.grad is not None
-    assert (x.grad[:, 5:] == 0).all()
-    assert (x.grad[:, :5] != 0).any(-1).all()
 
 
 def test_the_number_of_heads_defaults_to_the_width():
@@ -141,28 +113,18 @@ def test_any_kernel_can_be_passed():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "numbers"),
+    ("sizes", "message"),
     [
-        ({"hidden_dim": 1000, "head_dim": 64}, ("hidden_dim=1000", "head_dim=64")),
-        ({"hidden_dim": 256, "head_dim": 0}, ("head_dim=0",)),
-        (
-            {"hidden_dim": 256, "head_dim": 64, "num_kv_heads": 3},
-            ("num_heads=4", "num_kv_heads=3"),
-        ),
-        (
-            {"hidden_dim": 256, "head_dim": 64, "num_kv_heads": 0},
-            ("num_heads=4", "num_kv_heads=0"),
-        ),
-        (
-            {"hidden_dim": 256, "head_dim": 64, "num_heads": 2, "num_kv_heads": 4},
-            ("num_heads=2", "num_kv_heads=4"),
-        ),
+        ({"hidden_dim": 1000}, "hidden_dim=1000 .* head_dim=64"),
+        ({"head_dim": 0}, "head_dim=0"),
+        ({"num_kv_heads": 3}, "num_heads=4 .* num_kv_heads=3"),
+        ({"num_kv_heads": 0}, "num_heads=4 .* num_kv_heads=0"),
+        ({"num_heads": 2, "num_kv_heads": 4}, "num_heads=2 .* num_kv_heads=4"),
     ],
 )
-def test_sizes_that_do_not_fit_are_named(sizes, numbers):
-    with pytest.raises(ValueError) as error:
-        Attention(**sizes)
-    assert all(number in str(error.value) for number in numbers)
+def test_sizes_that_do_not_fit_are_named(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        Attention(**{"hidden_dim": 256, "head_dim": 64} | sizes)
 
 
 SHAPES = [(2, 4, 4, 7), (2, 4, 2, 16), (1, 4, 1, 21)]  # batch, heads, key heads, positions
@@ -174,19 +136,14 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 def _inputs(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Inputs:
     """Queries, keys and values as the projections give them: heads are not contiguous."""
     batch, heads, kv_heads, seq = shape
-    generator = torch.Generator().manual_seed(0)
-
-    def make(num_heads: int) -> Tensor:
-        x = torch.randn(batch, seq, num_heads, 8, generator=generator).transpose(1, 2)
-        return x.to(dtype).requires_grad_()
-
-    return make(heads), make(kv_heads), make(kv_heads)
+    x = drawn(batch, seq, heads + 2 * kv_heads, 8).transpose(1, 2).to(dtype)
+    query, key, value = x.split([heads, kv_heads, kv_heads], dim=1)
+    return query.requires_grad_(), key.requires_grad_(), value.requires_grad_()
 
 
-def _causal(seq: int, *, head_dim: int = 8, dropout: float = 0.0) -> Scoring:
+def _causal(seq: int) -> Scoring:
     """Plain causal attention among `seq` tokens."""
-    ctx = counted(seq, torch.device("cpu"))
-    return Scoring(ctx=ctx, scale=head_dim**-0.5, dropout=dropout)
+    return Scoring(ctx=counted(seq, CPU), scale=8**-0.5)
 
 
 def _with_gradients(out: Tensor, inputs: Inputs) -> list[Tensor]:
@@ -210,25 +167,14 @@ def test_blocks_give_the_result_and_gradients_of_torch(shape, block_size):
 
 
 @pytest.mark.usefixtures("_memory")
-def test_bfloat16_errs_like_bfloat16():
+def test_blockwise_errors_in_bfloat16_are_of_its_size():
     inputs = _inputs((2, 4, 2, 48), torch.bfloat16)
     ours = _with_gradients(blockwise(*inputs, _causal(48), block_size=16), inputs)
-    exact = _inputs((2, 4, 2, 48), torch.bfloat16)
-    exact = (exact[0].double(), exact[1].double(), exact[2].double())
+    query, key, value = inputs
+    exact = query.double(), key.double(), value.double()
     for mine, truth in zip(ours, _with_gradients(sdpa(*exact, _causal(48)), exact), strict=True):
         assert mine.dtype == torch.bfloat16
         assert (mine.double() - truth).norm() < 1e-2 * truth.norm()
-
-
-def test_a_token_sees_no_later_one():
-    inputs = _inputs((1, 2, 2, 12), torch.bfloat16)
-    with torch.no_grad():
-        before = blockwise(*inputs, _causal(12), block_size=4)
-        for x in inputs:
-            x[:, :, 9:] = 100.0
-        assert torch.equal(
-            blockwise(*inputs, _causal(12), block_size=4)[:, :, :9], before[:, :, :9]
-        )
 
 
 def test_each_case_gets_the_kernel_that_suits_it(monkeypatch):
@@ -239,8 +185,7 @@ def test_each_case_gets_the_kernel_that_suits_it(monkeypatch):
         )
     fastest(*_inputs(SHAPES[0], torch.bfloat16), _causal(7))
     fastest(*_inputs(SHAPES[0], torch.float32), _causal(7))
-    with torch.device("meta"):
-        x = torch.empty(2, 4, 7, 8, dtype=torch.bfloat16)
+    x = torch.empty(2, 4, 7, 8, dtype=torch.bfloat16, device="meta")
     fastest(x, x, x, _causal(7))
     assert called == ["blockwise", "sdpa", "sdpa"]
 
@@ -271,7 +216,7 @@ CHANGES = {
 }
 TOKENS = torch.tensor([[5, 0, 3, 4, 5, 0, 1, 2, 3, 4, 0, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]])
 LAYOUTS = {
-    "whole": counted(MASK_SEQ, torch.device("cpu")),
+    "whole": counted(MASK_SEQ, CPU),
     "packed": PackedDocuments(end_of_text=0)(TOKENS),
     "padded": padded(TOKENS, present=torch.tensor([[0] * 4 + [1] * 8, [1] * 12])),
 }
@@ -284,10 +229,10 @@ def scoring(layout: str, mask: str, change: str) -> Scoring:
 
 
 def inputs() -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    make = [(MASK_HEADS, 4), (KV_HEADS, 4), (KV_HEADS, 3)]
+    sizes = [(MASK_HEADS, 4), (KV_HEADS, 4), (KV_HEADS, 3)]
     return [
-        torch.randn(2, n, MASK_SEQ, d, generator=generator, dtype=torch.float64) for n, d in make
+        drawn(2, n, MASK_SEQ, d, seed=seed, dtype=torch.float64)
+        for seed, (n, d) in enumerate(sizes)
     ]
 
 
@@ -315,24 +260,18 @@ def allowed(layout: str, mask: str, row: int, query: int, key: int) -> bool:
 
 def written_out(layout: str, mask: str, change: str) -> Tensor:
     query, key, value = inputs()
-    out = torch.zeros(2, MASK_HEADS, MASK_SEQ, 3, dtype=torch.float64)
-    slopes = alibi_slopes(MASK_HEADS)
-    for row, head, q in torch.cartesian_prod(
-        *map(torch.arange, (2, MASK_HEADS, MASK_SEQ))
-    ).tolist():
-        seen = [k for k in range(MASK_SEQ) if allowed(layout, mask, row, q, k)]
-        shared = head // (MASK_HEADS // KV_HEADS)
-        if not seen:
-            continue
-        scores = 0.4 * key[row, shared, seen] @ query[row, head, q]
-        if change in ("softcap", "both"):
-            scores = 1.5 * torch.tanh(scores / 1.5)
-        if change in ("alibi", "both"):
-            scores = scores - slopes[head] * torch.tensor([abs(q - k) for k in seen])
-        weights = scores.exp()
-        sink = CHANGES["sinks"]["sinks"][head].exp() if change == "sinks" else 0.0
-        out[row, head, q] = (weights / (weights.sum() + sink)) @ value[row, shared, seen]
-    return out
+    steps = range(MASK_SEQ)
+    rows = [[[allowed(layout, mask, row, q, k) for k in steps] for q in steps] for row in (0, 1)]
+    key, value = (x.repeat_interleave(MASK_HEADS // KV_HEADS, dim=1) for x in (key, value))
+    scores = 0.4 * query @ key.mT
+    if change in ("softcap", "both"):
+        scores = 1.5 * torch.tanh(scores / 1.5)
+    if change in ("alibi", "both"):
+        slopes = torch.tensor(alibi_slopes(MASK_HEADS)).double().view(-1, 1, 1)
+        scores = scores - slopes * (torch.arange(MASK_SEQ)[:, None] - torch.arange(MASK_SEQ)).abs()
+    weights = scores.exp() * torch.tensor(rows).unsqueeze(1)
+    sinks = CHANGES["sinks"]["sinks"].exp().view(-1, 1, 1) if change == "sinks" else 0.0
+    return weights / (weights.sum(-1, keepdim=True) + sinks) @ value  # NaN for padding
 
 
 CASES = (
@@ -349,14 +288,13 @@ def expected() -> dict[tuple[str, str, str], Tensor]:
 
 def present(layout: str) -> Tensor:
     """Whether a query is a token; results for padding are arbitrary."""
-    return (
-        (LAYOUTS[layout].positions >= 0).view(-1, 1, MASK_SEQ, 1).expand(2, MASK_HEADS, MASK_SEQ, 3)
-    )
+    tokens = (LAYOUTS[layout].positions >= 0).view(-1, 1, MASK_SEQ, 1)
+    return tokens.expand(2, MASK_HEADS, MASK_SEQ, 3)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("case", dict.fromkeys(CASES), ids="-".join)
-def test_a_kernel_computes_what_the_parts_say(kernel, case, expected):
+def test_every_kernel_computes_the_formula(kernel, case, expected):
     with torch.no_grad():
         query, key, value = inputs()
         mixed = KERNELS[kernel](query, key, value, scoring(*case))
@@ -408,14 +346,10 @@ def test_alibi_slopes_are_those_of_transformers():
         torch.testing.assert_close(torch.tensor(alibi_slopes(heads)), theirs[:, 0, 1])
 
 
-def test_positions_begin_anew_with_each_document():
-    ctx = LAYOUTS["packed"]
-    assert ctx.positions[0].tolist() == [0, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]
-    assert ctx.documents is not None
-    assert ctx.documents[1].tolist() == [0] * 9 + [1] * 3
-
-
-def test_padding_stands_nowhere_and_tokens_count_from_the_first():
-    ctx = LAYOUTS["padded"]
-    assert ctx.positions[0].tolist() == [-1] * 4 + list(range(8))
-    assert not ctx.contiguous
+def test_positions_of_documents_and_of_padded_rows():
+    packed, late = LAYOUTS["packed"], LAYOUTS["padded"]
+    assert packed.positions[0].tolist() == [0, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1]
+    assert packed.documents is not None
+    assert packed.documents[1].tolist() == [0] * 9 + [1] * 3
+    assert late.positions[0].tolist() == [-1] * 4 + list(range(8))
+    assert not late.contiguous

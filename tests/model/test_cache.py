@@ -7,34 +7,28 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import drawn, filled, small_block, small_model
 from torch import Tensor, nn
 
 from fidgpt.model import (
     ALiBi,
     Attention,
     AttentionContext,
-    Block,
     Capacity,
-    Embedding,
     GatedExperts,
     LearnedPositions,
     MoE,
     PackedDocuments,
     ParallelBlock,
     Prefix,
-    RMSNorm,
     RoPE,
     Shared,
     Softcap,
     SoftmaxRouter,
-    SwiGLU,
     Transformer,
-    Unembedding,
     attention_sinks,
-    materialize,
     one_document,
     padded,
-    token_table,
 )
 from fidgpt.model.cache import Cache, StaticCache
 from fidgpt.model.mla import LatentAttention
@@ -59,39 +53,13 @@ ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def make_model(
-    *kinds: str,
-    positions: nn.Module | None = None,
-    block: Callable[..., nn.Module] = Block,
-    shared: bool = False,
-    mlp: Callable[..., nn.Module] = SwiGLU,
-) -> Transformer:
+def make_model(*kinds: str, shared: bool = False, **options: Any) -> Transformer:
     """Two layers for each kind of attention in turn, with parameters that are far from zero."""
-
-    def factory(kind: str) -> Callable[[], nn.Module]:
-        def make() -> nn.Module:
-            return block(
-                attention_norm=RMSNorm(hidden_dim=32),
-                attention=ATTENTIONS[kind](hidden_dim=32, head_dim=8),
-                mlp_norm=RMSNorm(hidden_dim=32),
-                mlp=mlp(hidden_dim=32),
-            )
-
-        return Shared(make) if shared else make
-
-    model = Transformer(
-        hidden_dim=32,
-        num_layers=2 * len(kinds),
-        embedding=Embedding(token_table(vocab_size=50, hidden_dim=32), positions=positions),
-        blocks=[factory(kind) for kind in kinds],
-        norm=RMSNorm(hidden_dim=32),
-        unembedding=Unembedding(token_table(vocab_size=50, hidden_dim=32)),
-    )
-    materialize(model, device=torch.device("cpu"), seed=0)
-    generator = torch.Generator().manual_seed(1)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3, generator=generator)
-    return model.eval()
+    settings = {key: options.pop(key) for key in ("kind", "mlp") if key in options}
+    blocks = [partial(small_block, ATTENTIONS[kind], **settings) for kind in kinds]
+    factories = [Shared(block) for block in blocks] if shared else blocks
+    model = small_model(*factories, num_layers=2 * len(kinds), tied=False, **options)
+    return filled(model, seed=1).eval()
 
 
 def tight_mixture(*, hidden_dim: int) -> MoE:
@@ -111,7 +79,7 @@ MODELS: dict[str, Callable[[], Transformer]] = {
         "plain", positions=LearnedPositions(seq_len=SEQ, hidden_dim=32)
     ),
     "one block for all": partial(make_model, "rope", shared=True),
-    "parallel": partial(make_model, "grouped", block=ParallelBlock),
+    "parallel": partial(make_model, "grouped", kind=ParallelBlock),
     "experts with little room": partial(make_model, "rope", mlp=tight_mixture),
 }
 
@@ -134,26 +102,21 @@ def in_parts(
 
 
 def text(*, rows: int = 2) -> Tensor:
-    generator = torch.Generator().manual_seed(2)
-    return torch.randint(1, 50, (rows, SEQ), generator=generator)
+    return torch.randint(1, 50, (rows, SEQ), generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 @pytest.mark.parametrize(
-    ("rows", "sizes"), [(1, [6] + [1] * 8), (2, [4, 5, 1, 1, 3])], ids=["one by one", "in parts"]
+    ("kind", "rows", "sizes"),
+    [
+        *((kind, 1, [6] + [1] * 8) for kind in MODELS),
+        *((kind, 2, [4, 5, 1, 1, 3]) for kind in MODELS),
+        *((kind, 2, [1] * SEQ) for kind in ("learned positions", "local and global")),
+    ],
 )
-@pytest.mark.parametrize("kind", MODELS)
 def test_logits_are_those_of_the_whole_text(kind, rows, sizes, make_cache):
     model, tokens = MODELS[kind](), text(rows=rows)
-    cached = in_parts(model, model.layout(tokens), sizes, make_cache(capacity=SEQ))
-    torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
-@pytest.mark.parametrize("kind", ["learned positions", "local and global"])
-def test_from_the_first_token_on_one_by_one(kind, make_cache):
-    model, tokens = MODELS[kind](), text()
-    cached = in_parts(model, model.layout(tokens), [1] * SEQ, make_cache(capacity=SEQ + 3))
+    cached = in_parts(model, model.layout(tokens), sizes, make_cache(capacity=SEQ + 3))
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
 
@@ -213,7 +176,7 @@ class Latent(nn.Module):
 
 @pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 def test_tensors_of_any_shape_are_kept(make_cache):
-    x, part, cache = torch.randn(2, 6, 5), Latent(), make_cache(capacity=6)
+    x, part, cache = drawn(2, 6, 5), Latent(), make_cache(capacity=6)
     for small in parts_of(one_document(text()[:, :6]), [3, 1, 1, 1], cache):
         begin = int(small.positions[0, 0])
         end = begin + len(small)

@@ -1,5 +1,6 @@
 """torch.compile, activation checkpointing and float8 of blocks and mixtures."""
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import fiddle as fdl
 import pytest
 import torch
 from forked import run_program
+from small_models import started
 from torch import Tensor, nn
 
 from fidgpt.compose.runs import build_trainer
@@ -31,7 +33,6 @@ from fidgpt.model import (
     LoRALinear,
     MachineError,
     SwiGLU,
-    materialize,
 )
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
@@ -41,18 +42,14 @@ from fidgpt.train.loss import NextToken
 
 PROGRAM = """
 import sys
+from functools import partial
 
 import torch
-from fidgpt.model import Attention, Block, RMSNorm, RoPE, SwiGLU
+from fidgpt.model import Attention, RoPE
+from small_models import filled, small_block
 
-torch.manual_seed(0)
-block = Block(
-    attention_norm=RMSNorm(hidden_dim=16),
-    attention=Attention(hidden_dim=16, head_dim=8, rope=RoPE(head_dim=8)),
-    mlp_norm=RMSNorm(hidden_dim=16),
-    mlp=SwiGLU(hidden_dim=16),
-).bfloat16()
-x = torch.randn(2, 5, 16, dtype=torch.bfloat16)
+block = filled(small_block(partial(Attention, rope=RoPE(head_dim=8)), hidden_dim=16)).bfloat16()
+x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
 
 
 def check() -> None:
@@ -66,9 +63,9 @@ def check() -> None:
 
 
 check()  # attention is traced, and its weights are kept
-sys.modules["fidgpt.model.kernels"]._KEEP_UP_TO = 4
+sys.modules["fidgpt.model.cpu.attention"]._KEEP_UP_TO = 4
 torch.compiler.reset()
-check()  # attention is one operator, that computes its weights once more
+check()  # attention is one operator that recomputes its weights
 operator = torch.ops.fidgpt.blockwise_attention.default
 queries = torch.randn(3, 2, 9, 8, dtype=torch.float64, requires_grad=True)
 keys = torch.randn(9, 3, 8, dtype=torch.float64).transpose(0, 1).requires_grad_()
@@ -81,16 +78,15 @@ def test_a_block_compiles_as_one_graph(tmp_path: Path):
 
 
 BLOCK_PROGRAM = """
-import sys
 import torch
 from torch._dynamo.utils import counters
 from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.fiddlers import use_compile, use_moe
-from fidgpt.model import Block, Compile, materialize, wrappers
+from fidgpt.model import Block, Compile, wrappers
 from fidgpt.model.reports import collecting
 from fidgpt.train.loss import NextToken
+from small_models import started
 
 def results(*names, layers, compiling):
     cfg = debug()
@@ -98,11 +94,11 @@ def results(*names, layers, compiling):
     for name in names:
         getattr(fiddlers, name)(cfg)
     if compiling:
-        use_compile(cfg)
+        fiddlers.use_compile(cfg)
         for block in cfg.model.blocks:
             block.backend = "aot_eager"
     trainer = build_trainer(cfg)
-    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    started(trainer.model)
     torch.manual_seed(0)
     batch = torch.randint(0, 257, (2, 33))
     with collecting() as reports:
@@ -145,14 +141,14 @@ def test_compiled_blocks_compute_the_same_and_are_compiled_once_for_all_layers(t
     run_program(BLOCK_PROGRAM, folder=tmp_path)
 
 
-def plain() -> Block:
-    nothing = torch.nn.Identity()
-    return Block(attention_norm=nothing, attention=Passing(), mlp_norm=nothing, mlp=nothing)
-
-
-class Passing(torch.nn.Module):
-    def forward(self, x, layout):
+class Passing(nn.Module):
+    def forward(self, x, ctx=None):
         return x
+
+
+def plain() -> Block:
+    nothing = Passing()
+    return Block(attention_norm=nothing, attention=nothing, mlp_norm=nothing, mlp=nothing)
 
 
 def test_a_missing_compiler_is_reported(monkeypatch):
@@ -164,10 +160,10 @@ def test_a_missing_compiler_is_reported(monkeypatch):
     with pytest.raises(MachineError, match=r"needs a C\+\+ compiler"):
         require_machine(block, device=x.device)
     require_machine(Compile(plain, backend="aot_eager")(), device=x.device)
-    assert torch.equal(block.eval()(x, None), 4 * x)  # nothing is compiled where nothing learns
+    assert torch.equal(block.eval()(x, None), 4 * x)  # evaluation compiles nothing
 
 
-def test_what_is_compiled_is_kept_in_the_cache_folder(monkeypatch, tmp_path):
+def test_compiled_code_is_kept_in_the_cache_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
@@ -177,7 +173,7 @@ def test_what_is_compiled_is_kept_in_the_cache_folder(monkeypatch, tmp_path):
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
 
 
-def test_a_way_of_compiling_may_be_named() -> None:
+def test_a_mode_of_compiling_can_be_set() -> None:
     cfg = debug()
     use_compile(cfg, mode="reduce-overhead")
     use_recompute(cfg)
@@ -199,11 +195,11 @@ from fidgpt.model.moe import (
 from fidgpt.model.reports import collecting
 
 def mixture(width, dispatch):
-    bias = SelectionBias(num_experts=4)
+    sizes = dict(hidden_dim=width, num_experts=4)
     return MoE(
         num_experts=4,
-        router=SoftmaxRouter(hidden_dim=width, num_experts=4, top_k=2, selection_bias=bias),
-        experts=GatedExperts(hidden_dim=width, num_experts=4, ffn_dim=2 * width),
+        router=SoftmaxRouter(**sizes, top_k=2, selection_bias=SelectionBias(num_experts=4)),
+        experts=GatedExperts(**sizes, ffn_dim=2 * width),
         dispatch=dispatch,
         balancing=[LoadBalancingLoss(), RouterZLoss()],
     )
@@ -233,7 +229,7 @@ compare(16, torch.float32, Capacity(factor=1.0), 1e-5)
 """
 
 
-def test_a_mixture_compiles_as_one_graph_and_can_be_computed_again(tmp_path: Path):
+def test_a_mixture_compiles_as_one_graph_and_can_be_recomputed(tmp_path: Path):
     run_program(MIXTURE_PROGRAM, folder=tmp_path)
 
 
@@ -248,7 +244,7 @@ class Pass(NamedTuple):
     gradients: list[Tensor]
     reports: Any
     saved: int
-    foretold: int
+    predicted: int
 
 
 def model_of(*fiddlers: Fiddler) -> Any:
@@ -259,10 +255,11 @@ def model_of(*fiddlers: Fiddler) -> Any:
     for fiddler in fiddlers:
         fiddler(cfg)
     trainer = build_trainer(cfg)
-    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    started(trainer.model)
     return trainer
 
 
+@functools.cache
 def passed(*fiddlers: Fiddler) -> Pass:
     trainer = model_of(*fiddlers)
     torch.manual_seed(1)
@@ -291,22 +288,21 @@ def every_other(cfg: fdl.Config) -> None:
 
 @pytest.mark.parametrize("mixture", [(), (use_moe,)], ids=["dense", "mixture"])
 @pytest.mark.parametrize("again", [use_recompute, every_other, use_selective_recompute])
-def test_what_is_computed_again_is_the_same_and_reported_once(mixture, again: Fiddler) -> None:
+def test_recomputation_changes_nothing_and_reports_once(mixture, again: Fiddler) -> None:
     once, twice = passed(*mixture), passed(*mixture, again)
     assert torch.equal(twice.loss, once.loss)
-    for one, other in zip(once.gradients, twice.gradients, strict=True):
-        assert torch.equal(one, other)
+    assert all(map(torch.equal, once.gradients, twice.gradients))
     assert twice.reports == once.reports
 
 
-def test_less_is_kept_the_more_is_computed_again() -> None:
+def test_recomputation_saves_memory() -> None:
     nothing, half, full = passed(), passed(every_other), passed(use_recompute)
     selective = passed(use_selective_recompute)
     assert full.saved < 0.4 * nothing.saved
     assert full.saved < half.saved < nothing.saved
-    assert full.foretold < 0.15 * nothing.foretold
-    # What operations keep by themselves is not saved through autograd, and foretold all the same.
-    assert full.foretold < selective.foretold < 0.6 * nothing.foretold
+    assert full.predicted < 0.15 * nothing.predicted
+    # What operations keep by themselves is not saved through autograd, and predicted all the same.
+    assert full.predicted < selective.predicted < 0.6 * nothing.predicted
 
 
 def test_a_block_stays_of_its_class_and_keeps_its_names() -> None:
@@ -314,15 +310,11 @@ def test_a_block_stays_of_its_class_and_keeps_its_names() -> None:
     assert [*dict(model.named_parameters())] == [*dict(plain.named_parameters())]
     assert all(isinstance(block, Block | Recomputed) for block in model.blocks)
     assert len({type(block) for block in model.blocks}) == 1
-    shared = model_of(share_blocks, use_recompute).model.blocks
-    assert len({id(block) for block in shared}) == 1 and isinstance(shared[0], Recomputed)
-
-
-def test_nothing_is_computed_twice_where_nothing_is_learned() -> None:
-    model = model_of(use_recompute).model.eval()
     tokens = torch.arange(8)[None]
     with torch.inference_mode():
-        assert torch.equal(model(tokens), model_of().model.eval()(tokens))
+        assert torch.equal(model.eval()(tokens), plain.eval()(tokens))
+    shared = model_of(share_blocks, use_recompute).model.blocks
+    assert len({id(block) for block in shared}) == 1 and isinstance(shared[0], Recomputed)
 
 
 def maps() -> nn.Module:
@@ -335,24 +327,20 @@ def maps() -> nn.Module:
     })  # fmt: skip
 
 
-def test_linear_maps_whose_sizes_fit_are_converted_and_keep_their_names():
+def test_float8_converts_linears_that_fit_and_needs_a_gpu():
     names = [*maps().state_dict()]
     block = Float8(maps)()
     assert [*block.state_dict()] == names
     converted = {name for name, part in block.named_modules() if isinstance(part, InFloat8)}
     assert {"fits", "attention.query", "mlp.down"} <= converted
     assert not {"odd", "adapted"} & converted
-
-
-def test_a_missing_float8_gpu_is_reported():
-    block = Float8(maps)()
     with pytest.raises(MachineError, match=r"a cpu does not support float8.*capability 8\.9"):
         block.get_submodule("fits")(torch.ones(2, 32))
     on_meta = Float8(lambda: maps().to("meta"))()
     assert on_meta.get_submodule("fits")(torch.ones(2, 32, device="meta")).shape == (2, 16)
 
 
-def test_a_run_that_no_machine_here_can_compute_leaves_no_directory(tmp_path):
+def test_a_run_that_this_machine_cannot_compute_leaves_no_directory(tmp_path):
     cfg = debug()
     use_float8(cfg)
     with pytest.raises(MachineError, match="does not support float8"):

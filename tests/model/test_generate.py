@@ -1,43 +1,48 @@
-"""Generation: sampling, filters, stop strings, scores."""
+"""Generation: sampling, filters, stop strings, scores, compiled steps, weights laid out for it."""
 
 import collections
 import itertools
 import math
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked import run_program
 from jaxtyping import Float, Int
+from small_models import CPU, drawn, filled, make_model
 from torch import Tensor, nn
 
 from fidgpt.model import (
+    Attention,
     AttentionContext,
+    Embedding,
     LanguageModel,
     LearnedPositions,
+    Linear,
+    LoRALinear,
     PackedDocuments,
+    Unembedding,
     causal,
     one_document,
     padded,
+    token_table,
 )
 from fidgpt.model.cache import StaticCache
+from fidgpt.model.cpu.weights import PackedLinear, can_pack
 from fidgpt.model.generation import (
-    Chance,
-    MinP,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
+    Sampling,
     UntilString,
-    Vocabulary,
     generate,
-    likeliest,
     log_probabilities,
     next_logits,
-    sampling,
+    prepare_to_write,
     score,
     write,
 )
 from fidgpt.model.masks import And, Window
+from fidgpt.model.mla import LatentAttention
 
 
 class Scored(LanguageModel):
@@ -59,16 +64,15 @@ class Scored(LanguageModel):
 
 
 @pytest.fixture
-def model(make_model):
-    """An untied one: a tied one would say the latest token again and again."""
+def model() -> Any:
+    """An untied one: a tied one would repeat the latest token again and again."""
     model = make_model(tied=False)
-    generator = torch.Generator().manual_seed(1)
-    nn.init.normal_(model.unembedding.weight, std=1.0, generator=generator)
+    filled(model.unembedding, std=1.0, seed=1)
     return model
 
 
 def greedy(logits: Tensor, tokens: Tensor) -> Tensor:
-    return likeliest(logits)
+    return logits.argmax(1)
 
 
 def by_argmax(model, prompt: list[int], *, num_tokens: int, context: int) -> list[int]:
@@ -159,15 +163,17 @@ def test_each_row_ends_on_its_own():
     assert len(model.seen) == 5
 
 
-def test_a_row_draws_by_its_own_seed(model):
+def test_a_row_draws_by_its_own_seed_alone(model):
     prompts, seeds = [[1, 2, 3], [4], [1, 2, 3]], [7, 8, 9]
 
     def drawn(rows: list[int]) -> list[list[int]]:
-        choose = sampling(seeds=[seeds[row] for row in rows], temperature=1.0)
+        choose = Sampling(seeds=[seeds[row] for row in rows], temperature=1.0)
         chosen = [prompts[row] for row in rows]
         return columns(write(model, chosen, num_tokens=10, context=99, choose=choose))
 
+    before = torch.get_rng_state()
     together = drawn([0, 1, 2])
+    assert torch.equal(torch.get_rng_state(), before)
     assert together[0] != together[2]
     assert [drawn([row])[0] for row in (0, 1, 2)] == together
     assert drawn([2, 0]) == [together[2], together[0]]
@@ -181,20 +187,6 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
     for token, probability in enumerate(expected.tolist()):
         error = (probability * (1 - probability) / 1000) ** 0.5
         assert counts[token] / 1000 == pytest.approx(probability, abs=5 * error)
-
-
-def test_the_seed_alone_decides(make_model):
-    model = make_model()
-
-    def draw(seed: int) -> list[int]:
-        torch.manual_seed(99 + seed)
-        before = torch.get_rng_state()
-        drawn = list(generate(model, [1], num_tokens=20, context=8, seed=seed))
-        assert torch.equal(torch.get_rng_state(), before)
-        return drawn
-
-    assert draw(0) == draw(0)
-    assert draw(0) != draw(1)
 
 
 def test_the_model_sees_the_latest_tokens_only():
@@ -215,15 +207,6 @@ def test_nothing_is_computed_before_it_is_asked_for():
     assert not list(generate(model, prompt, num_tokens=0, context=8))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_weights_that_are_no_numbers_write_nothing(temperature):
-    drawn = generate(
-        Scored([0.0, float("nan")]), [0], num_tokens=1, context=8, temperature=temperature
-    )
-    with pytest.raises(ValueError, match="NaN or inf"):
-        next(drawn)
-
-
 def test_gradients_are_on_between_tokens():
     for _ in generate(Scored([0.0, 1.0]), [0], num_tokens=2, context=8):
         assert torch.is_grad_enabled()
@@ -241,7 +224,8 @@ def test_gradients_are_on_between_tokens():
         ({"top_p": 0.0}, "top_p=0.0"),
         ({"top_p": 1.5}, "top_p=1.5"),
         ({"min_p": -0.1}, "min_p=-0.1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be above 0, and finite"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty=inf"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(options, message):
@@ -256,7 +240,7 @@ def test_rows_without_their_own_are_refused():
         write(Scored([0.0]), [[0], [0]], stops=[bool], **options)
     with pytest.raises(ValueError, match="prompt is empty"):
         write(Scored([0.0]), [], **options)
-    options["choose"] = sampling(seeds=[1, 2])
+    options["choose"] = Sampling(seeds=[1, 2])
     wrong = write(Scored([0.0]), [[0]], **options)
     with pytest.raises(ValueError, match="2 seeds for 1 rows"):
         next(wrong)
@@ -283,87 +267,84 @@ LOGITS = torch.tensor([[0.5, 0.1, 0.3, 0.1], [0.05, 0.05, 0.2, 0.7]]).log()
 TOKENS = torch.tensor([[0, 0, 2], [1, 3, 2]])
 
 
-def left(filtered: torch.Tensor) -> list[list[int]]:
+def filters(logits: Tensor = LOGITS, tokens: Tensor = TOKENS, **options: Any) -> Tensor:
+    return Sampling(**{"seeds": [0, 1], "temperature": 1.0, "top_k": None} | options).filtered(
+        logits, tokens
+    )
+
+
+def left(filtered: Tensor) -> list[list[int]]:
     """Which tokens of each row may still be drawn."""
     return [row.isfinite().nonzero().flatten().tolist() for row in filtered]
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("option", "expected"),
     [
-        (Vocabulary(3), [[0, 1, 2], [0, 1, 2]]),
-        (TopK(1), [[0], [3]]),
-        (TopK(2), [[0, 2], [2, 3]]),
-        (TopK(99), [[0, 1, 2, 3], [0, 1, 2, 3]]),
-        (TopP(0.3), [[0], [3]]),
-        (TopP(0.55), [[0, 2], [3]]),
-        (TopP(0.72), [[0, 2], [2, 3]]),
-        (TopP(1.0), [[0, 1, 2, 3], [0, 1, 2, 3]]),
-        (MinP(1.0), [[0], [3]]),
-        (MinP(0.25), [[0, 2], [2, 3]]),
-        (MinP(0.19), [[0, 1, 2, 3], [2, 3]]),
+        ({"vocab_size": 3}, [[0, 1, 2], [0, 1, 2]]),
+        ({"top_k": 1}, [[0], [3]]),
+        ({"top_k": 2}, [[0, 2], [2, 3]]),
+        ({"top_k": 99}, [[0, 1, 2, 3], [0, 1, 2, 3]]),
+        ({"top_p": 0.3}, [[0], [3]]),
+        ({"top_p": 0.55}, [[0, 2], [3]]),
+        ({"top_p": 0.72}, [[0, 2], [2, 3]]),
+        ({"top_p": 1.0}, [[0, 1, 2, 3], [0, 1, 2, 3]]),
+        ({"min_p": 1.0}, [[0], [3]]),
+        ({"min_p": 0.25}, [[0, 2], [2, 3]]),
+        ({"min_p": 0.19}, [[0, 1, 2, 3], [2, 3]]),
     ],
     ids=str,
 )
-def test_what_is_left_keeps_its_logit(change, expected):
-    filtered = change(LOGITS, TOKENS)
+def test_filters_keep_the_logits_of_some_tokens(option, expected):
+    filtered = filters(temperature=0.0, **option)
     assert left(filtered) == expected
     kept = filtered.isfinite()
     assert torch.equal(filtered[kept], LOGITS[:, : filtered.shape[1]][kept])
 
 
-def test_top_k_leaves_so_many_even_where_logits_are_equal():
+def test_top_k_keeps_k_even_where_logits_are_equal():
     equal = torch.tensor([[3.0, 1.0, 3.0, 3.0, 2.0]])
-    sizes = [len(left(TopK(k)(equal, TOKENS[:1]))[0]) for k in (1, 2, 3, 4, 5, 99)]
+    sizes = [len(left(filters(equal, TOKENS[:1], top_k=k))[0]) for k in (1, 2, 3, 4, 5, 99)]
     assert sizes == [1, 2, 3, 4, 5, 5]
-    assert left(TopK(3)(equal, TOKENS[:1])) == [[0, 2, 3]]
+    assert left(filters(equal, TOKENS[:1], top_k=3)) == [[0, 2, 3]]
 
 
 @pytest.mark.parametrize("penalty", [1e-300, 1e300])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_no_penalty_makes_logits_that_cannot_be_drawn(penalty, temperature):
-    logits = torch.tensor([[3.0, -2.0, 0.0, 1.0]])
-    tokens = torch.tensor([[0, 1, 2]])
-    choose = sampling(seeds=[0], temperature=temperature, repetition_penalty=penalty)
-    assert choose(logits, tokens).item() in ([0] if penalty < 1 else [0, 2, 3])
-
-
-@pytest.mark.parametrize("penalty", [0.0, -1.0, math.inf, math.nan])
-def test_a_penalty_is_a_number_above_0(penalty):
-    with pytest.raises(ValueError, match="must be above 0, and finite; 1 is none"):
-        RepetitionPenalty(penalty)
+def test_extreme_penalties_leave_logits_that_can_be_drawn_from(penalty, temperature):
+    choose = Sampling(seeds=[0], temperature=temperature, repetition_penalty=penalty)
+    chosen = choose(torch.tensor([[3.0, -2.0, 0.0, 1.0]]), torch.tensor([[0, 1, 2]]))
+    assert chosen.item() in ([0] if penalty < 1 else [0, 2, 3])
 
 
 @pytest.mark.parametrize("logit", [math.nan, math.inf])
-def test_non_finite_logits_are_reported(logit):
-    choose = sampling(seeds=[0], temperature=1.0)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_non_finite_logits_are_reported(logit, temperature):
+    choose = Sampling(seeds=[0], temperature=temperature)
     with pytest.raises(ValueError, match="the model's logits are NaN or inf"):
         choose(torch.tensor([[1.0, logit]]), torch.tensor([[0]]))
 
 
-def test_temperature_divides():
-    scaled = Temperature(0.5)(LOGITS, TOKENS).softmax(1)
+def test_temperature_divides_and_the_smallest_takes_the_likeliest():
+    scaled = filters(temperature=0.5).softmax(1)
     torch.testing.assert_close(scaled, (LOGITS.double() / 0.5).softmax(1))
+    for temperature in (1e-45, 1e-300):
+        choose = Sampling(seeds=[0, 1], temperature=temperature)
+        assert choose(LOGITS, TOKENS).tolist() == [0, 3]
 
 
-@pytest.mark.parametrize("temperature", [1e-45, 1e-300])
-def test_the_smallest_temperature_takes_the_likeliest(temperature):
-    choose = sampling(seeds=[0, 1], temperature=temperature)
-    assert choose(LOGITS, TOKENS).tolist() == [0, 3]
-
-
-def test_what_the_text_holds_becomes_less_likely_and_counts_once():
-    logits = torch.tensor([[2.0, -1.0, 4.0, 1.0], [2.0, -1.0, 4.0, 1.0]])
-    penalised = RepetitionPenalty(2.0)(logits, TOKENS)
+def test_the_repetition_penalty_counts_a_token_once():
+    logits = torch.tensor([[2.0, -1.0, 4.0, 1.0]] * 2)
+    penalised = filters(logits, temperature=0.0, repetition_penalty=2.0)
     assert penalised.tolist() == [[1.0, -1.0, 2.0, 1.0], [2.0, -2.0, 2.0, 0.5]]
     assert logits[0].tolist() == [2.0, -1.0, 4.0, 1.0]
 
 
 @pytest.mark.xdist_group("transformers")  # whose import takes seconds
-def test_all_together_are_those_of_transformers():
+def test_all_filters_together_are_those_of_transformers():
     import transformers
 
-    logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)) * 3
+    logits = drawn(3, 40) * 3
     tokens = torch.randint(0, 40, (3, 12), generator=torch.Generator().manual_seed(1))
     theirs = logits
     for process in (
@@ -374,27 +355,18 @@ def test_all_together_are_those_of_transformers():
         transformers.MinPLogitsWarper(0.05),
     ):
         theirs = process(tokens, theirs)
-    choose = sampling(
-        seeds=[0, 0, 0], temperature=0.7, top_k=20, top_p=0.9, min_p=0.05, repetition_penalty=1.3
-    )
-    ours = logits
-    for change in choose.filters:
-        ours = change(ours, tokens)
+    options = dict(temperature=0.7, top_k=20, top_p=0.9, min_p=0.05, repetition_penalty=1.3)
+    ours = filters(logits, tokens, **options)
     torch.testing.assert_close(ours.softmax(1), theirs.double().softmax(1))
     assert 1 < len(left(ours)[0]) < 20
 
 
-def test_what_has_no_probability_is_never_drawn():
-    chance = Chance([0])
-    logits = torch.tensor([[-math.inf, 0.0, -math.inf, -40.0, -math.inf]])
-    assert {int(chance(logits)) for _ in range(200)} == {1}
-
-
-def test_the_smallest_random_number_draws_what_can_be_drawn(monkeypatch):
-    monkeypatch.setattr(
-        torch, "rand", lambda size, dtype, generator: torch.zeros(size, dtype=dtype)
-    )
-    assert Chance([0])(torch.tensor([[-math.inf, 0.0, -math.inf]])).tolist() == [1]
+def test_tokens_of_probability_0_are_never_drawn(monkeypatch):
+    choose = Sampling(seeds=[0], temperature=1.0, top_k=None)
+    logits = torch.tensor([[-1e30, 0.0, -1e30, -40.0, -1e30]])
+    assert {int(choose(logits, TOKENS[:1])) for _ in range(200)} == {1}
+    monkeypatch.setattr(torch, "rand", lambda *size, dtype, generator: torch.zeros(size).to(dtype))
+    assert choose(logits, TOKENS[:1]).tolist() == [1]
 
 
 def passed(strings: list[str], pieces: list[str]) -> list[str]:
@@ -424,27 +396,20 @@ def test_an_empty_string_is_refused():
         UntilString(["a", ""])
 
 
-@pytest.fixture
-def scored_model(make_model):
-    scored_model = make_model(tied=False)
-    nn.init.normal_(scored_model.unembedding.weight, std=1.0)
-    return scored_model
-
-
-def one_by_one(scored_model, tokens: list[int], *, begins: list[int]) -> torch.Tensor:
+def one_by_one(model, tokens: list[int], *, begins: list[int]) -> torch.Tensor:
     """Of each token but the first, after what stands from `begins` on."""
     found = []
     with torch.no_grad():
         for index, begin in enumerate(begins, start=1):
-            logits = scored_model(torch.tensor([tokens[begin:index]]))[0, -1]
+            logits = model(torch.tensor([tokens[begin:index]]))[0, -1]
             found.append(logits.log_softmax(0)[tokens[index]])
     return torch.stack(found)
 
 
-def test_each_token_is_scored_after_those_before_it(scored_model):
+def test_each_token_is_scored_after_those_before_it(model):
     tokens = [3, 1, 4, 1, 5, 9, 2, 6]
-    scored = score(scored_model, tokens, context=99)
-    expected = one_by_one(scored_model, tokens, begins=[0] * 7)
+    scored = score(model, tokens, context=99)
+    expected = one_by_one(model, tokens, begins=[0] * 7)
     torch.testing.assert_close(scored.log_probabilities, expected, atol=1e-5, rtol=1e-5)
     nats = -expected.double().sum().item()
     assert scored.nats == pytest.approx(nats)
@@ -452,32 +417,175 @@ def test_each_token_is_scored_after_those_before_it(scored_model):
     assert scored.bits_per_byte(20) == pytest.approx(nats / math.log(2) / 20)
 
 
-def test_a_long_text_is_read_in_windows_that_overlap_by_half(scored_model):
+def test_a_long_text_is_read_in_windows_that_overlap_by_half(model):
     tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
-    scored = score(scored_model, tokens, context=4)
-    expected = one_by_one(scored_model, tokens, begins=[0, 0, 0, 0, 2, 2, 4, 4, 6, 6])
+    scored = score(model, tokens, context=4)
+    expected = one_by_one(model, tokens, begins=[0, 0, 0, 0, 2, 2, 4, 4, 6, 6])
     torch.testing.assert_close(scored.log_probabilities, expected, atol=1e-5, rtol=1e-5)
-    single = score(scored_model, tokens, context=1)
-    expected = one_by_one(scored_model, tokens, begins=list(range(10)))
+    single = score(model, tokens, context=1)
+    expected = one_by_one(model, tokens, begins=list(range(10)))
     torch.testing.assert_close(single.log_probabilities, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_rows_of_different_length_are_scored_at_once(scored_model):
+def test_rows_of_different_length_are_scored_at_once(model):
     tokens = torch.tensor([[0, 0, 7, 8, 9], [1, 2, 3, 4, 5]])
     present = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
-    scored = log_probabilities(scored_model, tokens, padded(tokens[:, :-1], present=present))
+    scored = log_probabilities(model, tokens, padded(tokens[:, :-1], present=present))
     for row, absent in enumerate((2, 0)):
-        alone = score(scored_model, tokens[row, absent:].tolist(), context=99).log_probabilities
+        alone = score(model, tokens[row, absent:].tolist(), context=99).log_probabilities
         torch.testing.assert_close(scored[row, absent:], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_equal_logits_have_the_perplexity_of_the_vocabulary(scored_model):
-    nn.init.zeros_(scored_model.unembedding.weight)
-    scored = score(scored_model, [1, 2, 3], context=9)
+def test_equal_logits_have_the_perplexity_of_the_vocabulary(model):
+    nn.init.zeros_(model.unembedding.weight)
+    scored = score(model, [1, 2, 3], context=9)
     assert scored.perplexity == pytest.approx(50, rel=1e-6)
 
 
 @pytest.mark.parametrize(("tokens", "context"), [([1], 9), ([1, 2], 0)])
-def test_nothing_to_score_is_refused(scored_model, tokens, context):
+def test_nothing_to_score_is_refused(model, tokens, context):
     with pytest.raises(ValueError, match=f"{len(tokens)} tokens in a context of {context}"):
-        score(scored_model, tokens, context=context)
+        score(model, tokens, context=context)
+
+
+# In a process of its own, without the checks of shapes that the compiler would trace too.
+PROGRAM = """
+from functools import partial
+
+import torch
+from fidgpt.model import ALiBi, Attention, LearnedPositions, RoPE
+from fidgpt.model.cache import StaticCache
+from fidgpt.model.generation import next_logits, write
+from small_models import filled, small_block, small_model
+
+traced = 0
+ready = False
+
+
+def counting(graph, inputs):
+    from torch._dynamo.backends.debugging import aot_eager
+
+    global traced
+    traced += 1
+    assert not ready, "traced again"
+    return aot_eager(graph, inputs)
+
+
+def step(model, tokens, layout):
+    global ready
+    logits = compiled(model, tokens, layout)
+    ready = True
+    return logits
+
+
+rope = RoPE(head_dim=8)
+attentions = [
+    partial(Attention, window=5, rope=rope),
+    partial(Attention, num_kv_heads=1, rope=rope, scores=[ALiBi()]),
+]
+blocks = [partial(small_block, attention) for attention in attentions]
+positions = LearnedPositions(seq_len=64, hidden_dim=32)
+model = filled(small_model(*blocks, positions=positions, tied=False), std=0.5).eval()
+compiled = torch.compile(next_logits, backend=counting, fullgraph=True, dynamic=False)
+for prompts in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6, 7, 8, 9]]):
+    ready, traced = False, 0
+    options = dict(num_tokens=20, context=64, choose=lambda logits, tokens: logits.argmax(1))
+    eager = list(write(model, prompts, **options))
+    assert list(write(model, prompts, cache=StaticCache, step=step, **options)) == eager
+    assert traced == 1, traced
+    assert len({token for tokens in eager for token in tokens}) > 3
+"""
+
+
+def test_a_step_is_compiled_once_for_all_tokens(tmp_path: Path):
+    run_program(PROGRAM, folder=tmp_path)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@torch.inference_mode()
+def test_logits_stay(dtype, tied):
+    model = make_model(tied=tied).to(dtype)
+    nn.init.normal_(model.blocks[0].attention.query.weight)
+    model.unembedding.scale, model.unembedding.softcap = 0.5, 3.0
+    tokens = torch.randint(0, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    expected = model(tokens)
+    prepare_to_write(model)
+    for shown in (tokens, tokens[:1, :1]):
+        logits = model(shown)
+        tolerance = {torch.bfloat16: 2e-2}.get(dtype, 1e-5)
+        wanted = expected[: len(shown), : shown.shape[1]]
+        torch.testing.assert_close(logits, wanted, atol=tolerance, rtol=tolerance)
+    assert model.device == CPU
+
+
+def test_tall_float32_weights_stand_column_by_column():
+    model = make_model(tied=True)
+    prepare_to_write(model)
+    assert model.embedding.weight is model.unembedding.weight
+    assert model.embedding.weight.stride() == (1, 50)
+    mlp = model.blocks[0].mlp
+    assert mlp.up.weight.stride() == (1, mlp.up.weight.shape[0])
+    assert mlp.down.weight.is_contiguous()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_queries_keys_and_values_become_one_product(bias):
+    attention = filled(Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, bias=bias), std=0.2)
+    x = drawn(2, 5, 32)
+    expected = attention(x)
+    prepare_to_write(attention)
+    assert [name for name, _ in attention.named_children()] == ["out", "joined"]
+    assert attention.get_parameter("joined.weight").shape == (64, 32)
+    torch.testing.assert_close(attention(x), expected, atol=1e-6, rtol=1e-6)
+
+
+class Tripled(Attention):
+    """Looks at its own projections."""
+
+    def forward(self, x, ctx=None):
+        return super().forward(x, ctx) + self.query(x)
+
+
+def test_projections_that_are_more_than_products_stay_apart():
+    lora = Attention(hidden_dim=16, head_dim=8, linear=partial(LoRALinear, rank=2))
+    own = Tripled(hidden_dim=16, head_dim=8)
+    prepare_to_write(nn.ModuleList([lora, own]))
+    assert isinstance(lora.query, LoRALinear)
+    assert isinstance(own.query, Linear)
+
+
+def test_a_shared_linear_is_packed_once():
+    shared = filled(Linear(8, 8, bias=True), std=1.0)
+    inner = nn.Sequential(shared, nn.ReLU())
+    model = nn.ModuleList([inner, shared]).bfloat16()
+    if not can_pack(shared):
+        pytest.skip("this machine has no bfloat16 to pack for")
+    x = torch.randn(3, 8).bfloat16()
+    expected = shared(x)
+    prepare_to_write(model)
+    assert isinstance(model[1], PackedLinear)
+    assert inner[0] is model[1]
+    torch.testing.assert_close(model[1](x), expected, atol=1e-2, rtol=1e-2)
+
+
+def test_a_matrix_that_is_used_by_itself_stays():
+    model = nn.ModuleList([LatentAttention(hidden_dim=16, head_dim=8, rope_head_dim=4, kv_rank=8)])
+    prepare_to_write(model.bfloat16())
+    assert isinstance(model[0].kv_up, Linear)
+
+
+class Doubled(Linear):
+    """Does more with its weight than a product."""
+
+    def forward(self, input):  # torch's own name
+        return 2 * super().forward(input)
+
+
+def test_what_is_no_plain_product_is_left_alone():
+    model = nn.Sequential(Doubled(8, 8), nn.LayerNorm(8)).bfloat16()
+    prepare_to_write(model)
+    assert isinstance(model[0], Doubled)
+    table = token_table(vocab_size=9, hidden_dim=4)
+    prepare_to_write(nn.ModuleList([Embedding(table), Unembedding(table)]))
+    assert table.stride() == (1, 9)

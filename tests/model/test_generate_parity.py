@@ -1,28 +1,16 @@
 """Greedy text of GPT-2 and Llama with copied weights is that of transformers' `generate`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from small_models import small_block, small_model
 from torch import Tensor, nn
 
-from fidgpt.model import (
-    GELU,
-    Attention,
-    Block,
-    Embedding,
-    LanguageModel,
-    LearnedPositions,
-    RMSNorm,
-    RoPE,
-    SwiGLU,
-    Transformer,
-    Unembedding,
-    token_table,
-)
-from fidgpt.model.generation import sampling, write
+from fidgpt.model import GELU, Attention, Block, LanguageModel, LearnedPositions, RoPE, SwiGLU
+from fidgpt.model.generation import Sampling, write
 
 pytestmark = pytest.mark.xdist_group("transformers")  # whose import takes seconds
 
@@ -79,17 +67,6 @@ def renamed(theirs: nn.Module, names: dict[str, str]) -> Iterator[tuple[str, Ten
             yield name.replace("attn.c_attn", f"attention.{ours}"), part.t()
 
 
-def transformer(block: Callable[[], Block], norm: nn.Module, embedding: Embedding) -> Transformer:
-    return Transformer(
-        hidden_dim=32,
-        num_layers=2,
-        embedding=embedding,
-        blocks=[block],
-        norm=norm,
-        unembedding=Unembedding(token_table(vocab_size=97, hidden_dim=32)),
-    )
-
-
 def gpt2() -> tuple[LanguageModel, Any]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -106,8 +83,8 @@ def gpt2() -> tuple[LanguageModel, Any]:
         )
 
     positions = LearnedPositions(seq_len=48, hidden_dim=32)
-    embedding = Embedding(token_table(vocab_size=97, hidden_dim=32), positions=positions)
-    ours = transformer(block, nn.LayerNorm(32), embedding)
+    norm = nn.LayerNorm(32)
+    ours = small_model(block, positions=positions, vocab_size=97, tied=False, norm=norm)
     ours.load_state_dict(dict(renamed(theirs, GPT2_NAMES)))
     return ours.eval(), theirs
 
@@ -115,29 +92,13 @@ def gpt2() -> tuple[LanguageModel, Any]:
 def llama() -> tuple[LanguageModel, Any]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=97,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rms_norm_eps=1e-5,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    theirs = scattered(LlamaForCausalLM(config))
-    norm, rope = partial(RMSNorm, hidden_dim=32, eps=1e-5), RoPE(head_dim=8, theta=10_000.0)
-
-    def block() -> Block:
-        return Block(
-            attention_norm=norm(),
-            attention=Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, rope=rope),
-            mlp_norm=norm(),
-            mlp=SwiGLU(hidden_dim=32, ffn_dim=48),
-        )
-
-    ours = transformer(block, norm(), Embedding(token_table(vocab_size=97, hidden_dim=32)))
+    sizes = dict(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2)
+    heads = dict(num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5)
+    ends = dict(bos_token_id=None, eos_token_id=None)
+    theirs = scattered(LlamaForCausalLM(LlamaConfig(**sizes, **heads, **ends)))
+    attention = partial(Attention, num_kv_heads=2, rope=RoPE(head_dim=8, theta=10_000.0))
+    block = partial(small_block, attention, partial(SwiGLU, ffn_dim=48))
+    ours = small_model(block, vocab_size=97, tied=False)
     ours.load_state_dict(dict(renamed(theirs, LLAMA_NAMES)))
     return ours.eval(), theirs
 
@@ -158,7 +119,7 @@ def their_text(theirs: Any, prompts: list[list[int]], **options: Any) -> list[li
 
 
 def our_text(ours: LanguageModel, prompts: list[list[int]], **options: Any) -> list[list[int]]:
-    choose = sampling(seeds=[0] * len(prompts), temperature=0.0, top_k=None, **options)
+    choose = Sampling(seeds=[0] * len(prompts), temperature=0.0, top_k=None, **options)
     steps = write(ours, prompts, num_tokens=24, context=48, choose=choose)
     return [list(row) for row in zip(*steps, strict=True)]
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
+from small_models import drawn, filled, started
 from torch import Tensor, nn
 
-from fidgpt.cost import flops_per_token
 from fidgpt.model.init import (
     Constant,
     DepthScaled,
@@ -19,61 +19,34 @@ from fidgpt.model.init import (
     TruncatedNormal,
 )
 from fidgpt.model.linear import Linear, LinearFactory, LoRALinear, is_adapter
-from fidgpt.model.materialization import materialize
 from fidgpt.model.mlp import SwiGLU
 
 
-def test_it_computes_what_torch_computes():
-    ours, theirs = Linear(3, 5, bias=True), nn.Linear(3, 5)
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(ours(x), theirs(x))
-
-
-def test_the_weight_uses_its_init_and_the_bias_is_zero():
-    linear = Linear(3, 5, bias=True, init=Constant(2.0))
-    assert torch.equal(linear.weight, torch.full((5, 3), 2.0))
-    assert torch.equal(linear.bias, torch.zeros(5))
-
-
-def test_bias_defaults_to_none():
-    assert Linear(3, 5).bias is None
-
-
-def test_classes_and_partials_make_linears():
-    for factory in (Linear, functools.partial(LoRALinear, rank=2)):
-        assert isinstance(factory, LinearFactory)
-        made = factory(3, 5, bias=True, init=Constant(2.0))
-        assert made.weight.shape == (5, 3)
-        assert torch.equal(made(torch.ones(1, 3)), torch.full((1, 5), 6.0))
+@pytest.mark.parametrize("factory", [Linear, functools.partial(LoRALinear, rank=2)])
+def test_the_weight_uses_its_init_and_the_bias_is_zero(factory):
+    assert isinstance(factory, LinearFactory)
+    made = factory(3, 5, bias=True, init=Constant(2.0))
+    assert made.weight.shape == (5, 3)
+    assert torch.equal(made(torch.ones(1, 3)), torch.full((1, 5), 6.0))
+    assert factory(3, 5, bias=False, init=Constant(2.0)).bias is None
 
 
 RANK, ALPHA = 3, 12.0
 
 
+X = drawn(2, 5, 8, seed=1).double()
+
+
 def trained() -> LoRALinear:
     """An adapter that has moved away from its start."""
-    linear = LoRALinear(8, 6, rank=RANK, alpha=ALPHA, bias=True).double()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in linear.parameters():
-        nn.init.normal_(parameter, generator=generator)
-    return linear
-
-
-def inputs() -> Tensor:
-    return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1)).double()
-
-
-def materialized(model: nn.Module) -> nn.Module:
-    materialize(model, device=torch.device("cpu"), seed=0)
-    return model
+    return filled(LoRALinear(8, 6, rank=RANK, alpha=ALPHA, bias=True).double(), std=1.0)
 
 
 def test_it_starts_as_the_plain_linear_of_the_same_seed():
     with torch.device("meta"):
         plain, adapted = Linear(8, 6, bias=True), LoRALinear(8, 6, rank=RANK, bias=True)
-    x = inputs().float()
-    assert torch.equal(materialized(adapted)(x), materialized(plain)(x))
+    x = X.float()
+    assert torch.equal(started(adapted)(x), started(plain)(x))
     assert torch.equal(adapted.lora_b, torch.zeros(6, RANK))
     assert not torch.equal(adapted.lora_a, torch.zeros(RANK, 8))
 
@@ -84,13 +57,13 @@ def test_weights_of_a_plain_model_load_by_their_names():
     missing, unexpected = adapted.load_state_dict(plain.state_dict(), strict=False)
     assert not unexpected
     assert all(name.endswith((".lora_a", ".lora_b")) for name in missing)
-    x = inputs().float()
+    x = X.float()
     assert torch.equal(adapted(x), plain(x))
 
 
 def test_it_computes_what_peft_computes():
     """There, it is base(x) + lora_B(lora_A(dropout(x))) * (lora_alpha / r)."""
-    linear, x = trained(), inputs()
+    linear, x = trained(), X
     base = x @ linear.weight.T + linear.bias
     expected = base + ((x @ linear.lora_a.T) @ linear.lora_b.T) * (ALPHA / RANK)
     torch.testing.assert_close(linear(x), expected)
@@ -102,19 +75,19 @@ def test_alpha_defaults_to_the_rank():
     plain.load_state_dict(linear.state_dict())
     same = LoRALinear(8, 6, rank=RANK, alpha=RANK, bias=True).double()
     same.load_state_dict(linear.state_dict())
-    assert torch.equal(plain(inputs()), same(inputs()))
-    assert not torch.equal(plain(inputs()), linear(inputs()))
+    assert torch.equal(plain(X), same(X))
+    assert not torch.equal(plain(X), linear(X))
 
 
 def test_a_merged_weight_computes_the_same():
-    linear, x = trained(), inputs()
+    linear, x = trained(), X
     merged = Linear(8, 6, bias=True).double()
     merged.load_state_dict({"weight": linear.merged_weight(), "bias": linear.bias})
     torch.testing.assert_close(merged(x), linear(x))
 
 
 def test_gradients_are_those_of_the_formula():
-    linear, x = trained(), inputs()
+    linear, x = trained(), X
     outer = torch.linspace(-1, 1, 2 * 5 * 6, dtype=torch.float64).view(2, 5, 6)
     (linear(x) * outer).sum().backward()
     rows, gradient = x.flatten(0, 1), outer.flatten(0, 1)
@@ -129,16 +102,12 @@ def test_adapters_learn_while_the_weight_stays():
     linear = LoRALinear(8, 6, rank=RANK)
     for name, parameter in linear.named_parameters():
         parameter.requires_grad_(is_adapter(name, parameter))
-    linear(inputs().float()).sum().backward()
+    linear(X.float()).sum().backward()
     assert linear.weight.grad is None
     assert linear.lora_a.grad is not None  # and zero as long as B is
-    assert linear.lora_b.grad is not None
-    assert linear.lora_b.grad.abs().sum() > 0
-
-
-def test_adapters_are_known_by_name():
+    assert linear.lora_b.grad is not None and linear.lora_b.grad.any()
     model = SwiGLU(hidden_dim=8, bias=True, linear=functools.partial(LoRALinear, rank=RANK))
-    found = {name for name, parameter in model.named_parameters() if is_adapter(name, parameter)}
+    found = {name for name, one in model.named_parameters() if is_adapter(name, one)}
     assert found == {f"{part}.lora_{half}" for part in ("gate", "up", "down") for half in "ab"}
 
 
@@ -153,10 +122,6 @@ def test_dropout_applies_to_adapter_inputs_only():
     assert set(dropped[:, 0].tolist()) == set(range(0, 17, 2))
     assert float(dropped.mean()) == pytest.approx(8, abs=5 * math.sqrt(8 / 4000))
     assert torch.equal(linear.eval()(x), torch.full((4000, 6), 8.0 + RANK * 8))
-
-
-def test_it_costs_its_weight_and_both_thin_products():
-    assert flops_per_token(LoRALinear(8, 6, rank=RANK), seq_len=1) == 2 * (8 * 6 + RANK * (8 + 6))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +140,7 @@ RANDOM = [
 ]
 
 
-def drawn(init: Init, shape: tuple[int, ...] = (1000, 400), *, seed: int = 0) -> Tensor:
+def values_of(init: Init, shape: tuple[int, ...] = (1000, 400), *, seed: int = 0) -> Tensor:
     tensor = torch.empty(shape)
     init(tensor, torch.Generator().manual_seed(seed))
     return tensor
@@ -196,14 +161,10 @@ def spread(tensor: Tensor) -> object:
         (MuP(hidden_dim=400, base_dim=100, base_std=0.02), 0.01),
         (DepthScaled(init=Normal(std=0.3), num_layers=8), 0.3 / 4),
         (DepthScaled(init=FanIn(), num_layers=8), 1 / 80),
-        (
-            DepthScaled(init=MuP(hidden_dim=400, base_dim=100, base_std=0.02), num_layers=8),
-            0.01 / 4,
-        ),
     ],
 )
 def test_standard_deviations_follow_the_formula(init, std):
-    values = drawn(init)
+    values = values_of(init)
     assert std == spread(values)
     assert abs(float(values.mean())) < 5 * std / math.sqrt(values.numel())
 
@@ -211,7 +172,7 @@ def test_standard_deviations_follow_the_formula(init, std):
 def test_a_truncated_normal_has_no_tails():
     """Its variance is 1 - 2 a phi(a) / (2 Phi(a) - 1) of what it was before the cut at a."""
     for limit in (1.0, 2.0, 3.0):
-        values = drawn(TruncatedNormal(std=0.1, limit=limit))
+        values = values_of(TruncatedNormal(std=0.1, limit=limit))
         density = math.exp(-(limit**2) / 2) / math.sqrt(2 * math.pi)
         kept = 1 - 2 * limit * density / math.erf(limit / math.sqrt(2))
         assert 0.1 * math.sqrt(kept) == spread(values)
@@ -220,34 +181,25 @@ def test_a_truncated_normal_has_no_tails():
 
 def test_depth_scaled_is_bit_for_bit_a_narrower_normal():
     scaled = DepthScaled(init=Normal(std=0.02), num_layers=12)
-    assert torch.equal(drawn(scaled), drawn(Normal(std=0.02 / math.sqrt(24))))
+    assert torch.equal(values_of(scaled), values_of(Normal(std=0.02 / math.sqrt(24))))
 
 
 @pytest.mark.parametrize("init", RANDOM)
 def test_every_random_start_can_be_narrowed(init):
     assert isinstance(init, RandomInit)
-    torch.testing.assert_close(drawn(init.narrowed(by=4.0)), drawn(init) / 4)
+    torch.testing.assert_close(values_of(init.narrowed(by=4.0)), values_of(init) / 4)
 
 
 @pytest.mark.parametrize("init", [*RANDOM, DepthScaled(init=Normal(), num_layers=2), Constant(3.0)])
 def test_only_the_given_generator_is_drawn_from(init):
     before = torch.get_rng_state()
-    assert torch.equal(drawn(init), drawn(init))
+    assert torch.equal(values_of(init), values_of(init))
     if init != Constant(3.0):
-        assert not torch.equal(drawn(init), drawn(init, seed=1))
+        assert not torch.equal(values_of(init), values_of(init, seed=1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_product_keeps_the_size_of_its_input():
-    weight, x = drawn(FanIn()), drawn(Normal(std=1.0), (400, 500), seed=1)
-    assert float((weight @ x).std()) == pytest.approx(1, rel=2e-2)
-
-
-def test_experts_that_are_stacked_have_the_fan_in_of_each():
-    assert spread(drawn(FanIn(), (4, 250, 400))) == 1 / 20
-
-
-@pytest.mark.parametrize("init", [FanIn()])
-def test_a_vector_has_no_fan_in(init):
+def test_the_fan_in_is_that_of_each_stacked_matrix_and_none_of_a_vector():
+    assert spread(values_of(FanIn(), (4, 250, 400))) == 1 / 20
     with pytest.raises(ValueError, match=r"\[5\] has no fan-in"):
-        drawn(init, (5,))
+        values_of(FanIn(), (5,))

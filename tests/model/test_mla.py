@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import CPU, drawn, filled
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import DeepseekV2Config, DeepseekV3Config
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
 
-from fidgpt.cost import flops_per_token
 from fidgpt.model import (
     ALiBi,
-    PackedDocuments,
+    AttentionContext,
     Prefix,
     RMSNorm,
     RoPE,
@@ -32,27 +31,18 @@ from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
 
 HIDDEN, HEADS, NOPE, ROPE, VALUE, KV_RANK, SEQ = 48, 3, 16, 8, 12, 20, 14
-SIZES: dict[str, Any] = {
-    "hidden_dim": HIDDEN,
-    "head_dim": NOPE,
-    "rope_head_dim": ROPE,
-    "value_head_dim": VALUE,
-    "kv_rank": KV_RANK,
-    "num_heads": HEADS,
-}
+FIXED: dict[str, Any] = dict(hidden_dim=HIDDEN, head_dim=NOPE, num_heads=HEADS, kv_rank=KV_RANK)
+SIZES = FIXED | {"rope_head_dim": ROPE, "value_head_dim": VALUE}
 NORM = partial(RMSNorm, eps=1e-6)
 
 
-def attention(**options) -> LatentAttention:
-    torch.manual_seed(1)
-    part = LatentAttention(**SIZES | {"rope": RoPE(head_dim=ROPE), "norm": NORM} | options)
-    for parameter in part.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return part.eval()
+def attention(**changes: Any) -> LatentAttention:
+    options: dict[str, Any] = SIZES | {"rope": RoPE(head_dim=ROPE), "norm": NORM} | changes
+    return filled(LatentAttention(**options)).eval()
 
 
-def stream(seed: int = 0, seq: int = SEQ) -> Tensor:
-    return torch.randn(2, seq, HIDDEN, generator=torch.Generator().manual_seed(seed))
+def stream() -> Tensor:
+    return drawn(2, SEQ, HIDDEN)
 
 
 CASES = {
@@ -80,13 +70,15 @@ class Counting:
         return eager(query, key, value, scoring)
 
 
-def cached(part: LatentAttention, x: Tensor, chunks: list[int], whole: bool = True) -> Tensor:
+def cached(
+    part: LatentAttention, x: Tensor, chunks: list[int], ctx: AttentionContext | None = None
+) -> Tensor:
     """What comes out where the tokens come in chunks."""
     cache, outs, begin = Cache(capacity=x.shape[1]), [], 0
+    ctx = ctx or counted(x.shape[1], x.device)
     for count in chunks:
-        ctx = counted(x.shape[1], x.device).columns(begin, begin + count)
-        ctx = replace(ctx, contiguous=whole, cache=cache)
-        outs.append(part(x[:, begin : begin + count], ctx))
+        here = replace(ctx.columns(begin, begin + count), cache=cache)
+        outs.append(part(x[:, begin : begin + count], here))
         begin += count
     return torch.cat(outs, dim=1)
 
@@ -103,28 +95,26 @@ def test_both_forms_agree_on_rows_that_begin_late():
     part, x = attention(), stream()
     present = torch.tensor([[0] * 5 + [1] * 9, [1] * 14])
     full = padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
-    cache, outs = Cache(capacity=SEQ), []
-    for begin, end in [(0, 8), *((i, i + 1) for i in range(8, SEQ))]:
-        outs.append(part(x[:, begin:end], replace(full.columns(begin, end), cache=cache)))
     there = present.bool()
-    expected = part(x, full)[there]
-    torch.testing.assert_close(torch.cat(outs, dim=1)[there], expected, atol=1e-5, rtol=1e-5)
+    chunks = cached(part, x, [8, *[1] * 6], full)
+    torch.testing.assert_close(chunks[there], part(x, full)[there], atol=1e-5, rtol=1e-5)
 
 
-def test_few_queries_are_absorbed_and_many_are_not():
+@pytest.mark.parametrize(
+    ("chunks", "kv_heads"),
+    [
+        ([9, 1, 1, 3], [HEADS, 1, 1, 1]),
+        ([SEQ], [HEADS]),
+        ([2, 12], [HEADS, HEADS]),  # absorbing would cost more
+    ],
+)
+def test_few_queries_are_absorbed_and_many_are_not(chunks, kv_heads):
     kernel = Counting()
-    part = attention(kernel=kernel)
-    cached(part, stream(), [9, 1, 1, 3])
-    assert kernel.kv_heads == [HEADS, 1, 1, 1]
-    kernel.kv_heads.clear()
-    part(stream())
-    assert kernel.kv_heads == [HEADS]
-    kernel.kv_heads.clear()
-    cached(part, stream(), [2, 12])  # absorbing would cost more
-    assert kernel.kv_heads == [HEADS, HEADS]
+    cached(attention(kernel=kernel), stream(), chunks)
+    assert kernel.kv_heads == kv_heads
 
 
-def test_a_linear_that_nobody_can_absorb_is_called():
+def test_a_custom_linear_is_not_absorbed():
     class Doubled(nn.Linear):
         def __init__(self, inner, outer, *, bias, init):
             super().__init__(inner, outer, bias=bias)
@@ -141,49 +131,14 @@ def test_a_linear_that_nobody_can_absorb_is_called():
 
 def test_the_cache_holds_the_latent_and_the_shared_key_alone():
     cache = Cache(capacity=SEQ)
-    attention()(stream(), replace(counted(SEQ, torch.device("cpu")), cache=cache))
+    attention()(stream(), replace(counted(SEQ, CPU), cache=cache))
     positions = SEQ * 8
     assert cache.bytes() == 2 * SEQ * (KV_RANK + ROPE) * 4 + positions
 
 
-def test_documents_do_not_see_each_other():
-    part = attention()
-    tokens = torch.ones(2, SEQ, dtype=torch.long)
-    tokens[:, 4] = 0
-    packed = part(stream(), PackedDocuments(end_of_text=0)(tokens))
-    for document in (slice(0, 4), slice(4, SEQ)):
-        alone = part(stream()[:, document])
-        torch.testing.assert_close(packed[:, document], alone, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("query_rank", [None, 96])
-def test_the_forward_pass_costs_what_torch_counts(query_rank):
-    seq, batch = 256, 2
-    with torch.device("meta"):
-        part = LatentAttention(
-            hidden_dim=256,
-            head_dim=64,
-            rope_head_dim=32,
-            value_head_dim=48,
-            kv_rank=128,
-            query_rank=query_rank,
-            kernel=eager,
-            rope=RoPE(head_dim=32),
-        )
-        with FlopCounterMode(display=False) as counter:
-            part(torch.empty(batch, seq, 256))
-    counted = counter.get_total_flops() / (batch * seq)
-    assert flops_per_token(part, seq_len=seq) == pytest.approx(counted, rel=1e-2)
-
-
-def test_a_window_bounds_the_cost():
-    assert attention(window=4).own_flops_per_token(100) == 2 * 4 * HEADS * (NOPE + ROPE + VALUE)
-
-
-def test_as_much_turns_as_the_rope_is_for_and_half_a_head_without_one():
-    sizes = {name: size for name, size in SIZES.items() if name != "rope_head_dim"}
-    assert LatentAttention(**sizes, rope=RoPE(head_dim=6)).rope_head_dim == 6
-    assert LatentAttention(**sizes).rope_head_dim == NOPE // 2
+def test_the_rotary_size_is_that_of_the_rope_and_half_a_head_without_one():
+    assert LatentAttention(**FIXED, rope=RoPE(head_dim=6)).rope_head_dim == 6
+    assert LatentAttention(**FIXED).rope_head_dim == NOPE // 2
 
 
 def test_proportions_are_those_of_deepseek():
@@ -259,11 +214,7 @@ def theirs(version: str, query_rank: int | None, *, yarn: bool) -> tuple[nn.Modu
         max_position_embeddings=640,
         attn_implementation="eager",
     )
-    torch.manual_seed(2)
-    part = attention(config, layer_idx=0).eval()
-    for parameter in part.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return part, rotary(config)
+    return filled(attention(config, layer_idx=0).eval()), rotary(config)
 
 
 NAMES = {
@@ -295,26 +246,13 @@ def test_equals_transformers_with_its_weights_forward_and_back(version, query_ra
     reference, rotary = theirs(version, query_rank, yarn=yarn)
     scaling = YaRN(factor=40.0, original_seq_len=16, amplitude=1.0) if yarn else None
     scale = yarn_scale(head_dim=NOPE, rope_head_dim=ROPE, factor=40.0) if yarn else None
-    ours = LatentAttention(
-        hidden_dim=HIDDEN,
-        head_dim=NOPE,
-        value_head_dim=VALUE,
-        kv_rank=KV_RANK,
-        query_rank=query_rank,
-        num_heads=HEADS,
-        scale=scale,
-        rope=RoPE(head_dim=ROPE, scaling=scaling),
-        norm=partial(RMSNorm, eps=1e-6),
-    )
+    rope = RoPE(head_dim=ROPE, scaling=scaling)
+    ours = attention(query_rank=query_rank, scale=scale, rope=rope)
     ours.load_state_dict(dict(ported(*named) for named in reference.state_dict().items()))
-    x = torch.randn(2, SEQ, HIDDEN, requires_grad=True)
-    y = x.detach().clone().requires_grad_()
+    x, y = stream().requires_grad_(), stream().requires_grad_()
     future = torch.full((SEQ, SEQ), -torch.inf).triu(1)[None, None]
-    expected, _ = reference(
-        x,
-        position_embeddings=rotary(x, torch.arange(SEQ)[None]),
-        attention_mask=future,
-    )
+    places = rotary(x, torch.arange(SEQ)[None])
+    expected, _ = reference(x, position_embeddings=places, attention_mask=future)
     torch.testing.assert_close(ours(y), expected, atol=1e-5, rtol=1e-5)
     expected.square().sum().backward()
     ours(y).square().sum().backward()

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from small_models import drawn, filled, started
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.cost import flops_per_token
-from fidgpt.model import GELU, LoRALinear, SwiGLU, is_adapter, materialize
+from fidgpt.model import GELU, LoRALinear, SwiGLU, is_adapter
 from fidgpt.model.moe import (
     Capacity,
     ClampedSwiGLU,
@@ -50,15 +51,11 @@ def softmax(**options: Any) -> SoftmaxRouter:
 def mixture(router: Router | None = None, experts: Experts | None = None, **options: Any) -> MoE:
     """A mixture whose choices are far apart."""
     router, experts = router or softmax(), experts or gated()
-    moe = MoE(num_experts=EXPERTS, router=router, experts=experts, **options)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in moe.parameters():
-        nn.init.normal_(parameter, std=0.5, generator=generator)
-    return moe
+    return filled(MoE(num_experts=EXPERTS, router=router, experts=experts, **options), std=0.5)
 
 
 def tokens(*shape: int, hidden: int = HIDDEN) -> Tensor:
-    return torch.randn(*shape, hidden, generator=torch.Generator().manual_seed(1))
+    return drawn(*shape, hidden, seed=1)
 
 
 def one_by_one(moe: MoE, x: Tensor) -> Tensor:
@@ -79,19 +76,13 @@ def test_every_token_gets_to_all_its_experts_and_gradients_get_back(sizes, dtype
     hidden, ffn = sizes
     moe = mixture(softmax(hidden_dim=hidden), gated(hidden_dim=hidden, ffn_dim=ffn)).to(dtype)
     x = tokens(5, hidden=hidden).to(dtype).requires_grad_()  # some experts get nothing
-    weights = torch.randn(5, hidden, generator=torch.Generator().manual_seed(2)).to(dtype)
+    weights = drawn(5, hidden, seed=2).to(dtype)
     results = []
     for out in (moe(x), one_by_one(moe, x)):
         gradients = torch.autograd.grad((out * weights).sum(), [x, *moe.parameters()])
         results.append([out, *gradients])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_a_token_is_not_changed_by_its_neighbours():
-    moe = mixture()
-    x = tokens(2, 7)
-    torch.testing.assert_close(moe(x)[1, 3], moe(x[1, 3][None])[0])
 
 
 def test_one_expert_of_each_kind_computes_what_its_mlp_does():
@@ -178,8 +169,7 @@ def test_it_can_be_built_on_the_meta_device():
     with torch.device("meta"):
         moe = mixture(softmax(selection_bias=SelectionBias(num_experts=EXPERTS), bias=True))
         assert moe(tokens(2, 3)).shape == (2, 3, HIDDEN)
-    materialize(moe, device=torch.device("cpu"), seed=0)
-    assert moe(tokens(2, 3)).isfinite().all()
+    assert started(moe)(tokens(2, 3)).isfinite().all()
 
 
 def balanced() -> Routing:
@@ -239,15 +229,6 @@ def test_it_reports_in_training_alone():
     assert load["moe/load_max"] == load["moe/load"].max()
 
 
-def test_only_the_chosen_experts_count():
-    with torch.device("meta"):
-        moe = mixture(shared=SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN))
-        with FlopCounterMode(display=False) as counter:
-            moe(tokens(4, 32))
-    assert flops_per_token(moe, seq_len=32) == counter.get_total_flops() / 128
-    assert moe.own_idle_parameters() == (EXPERTS - TOP_K) * 3 * HIDDEN * FFN
-
-
 def test_separate_experts_cost_as_much_as_stacked_ones():
     make = partial(SwiGLU, hidden_dim=HIDDEN, ffn_dim=FFN)
     experts = SeparateExperts(num_experts=EXPERTS, expert=make)
@@ -262,11 +243,10 @@ def test_separate_experts_cost_as_much_as_stacked_ones():
         (lambda: softmax(top_k=9), r"top_k=9 of num_experts=8"),
         (lambda: softmax(groups=GroupLimit(num_groups=3, top_groups=1)), r"num_experts=8 .*=3"),
         (lambda: softmax(groups=GroupLimit(num_groups=8, top_groups=1)), r"fewer than top_k=2"),
-        (
-            lambda: GroupLimit(num_groups=2, top_groups=3),
-            r"top_groups=3 must be from 1",
-        ),
+        (lambda: GroupLimit(num_groups=2, top_groups=3), r"top_groups=3 must be from 1"),
         (lambda: Capacity(factor=0.0), r"factor=0.0"),
+        (lambda: StackedLoRA(4, 24, 16, rank=0), "rank=0"),
+        (lambda: StackedLoRA(4, 24, 16, rank=1, dropout=1.0), "dropout=1.0"),
         (lambda: mixture(experts=gated(num_experts=4)), r"num_experts=8 must equal .* 8 and .* 4;"),
     ],
 )
@@ -275,58 +255,32 @@ def test_mistakes_are_named(make, message):
         make()
 
 
-ADAPTER_HIDDEN, ADAPTER_EXPERTS, ADAPTER_TOP_K, ADAPTER_FFN, RANK = 16, 4, 2, 24, 3
-ADAPTER: dict[str, Any] = {"rank": RANK, "alpha": 12.0}
+LORA: Any = partial(StackedLoRA, rank=3, alpha=12.0)
 KINDS: dict[str, Any] = {"gated": (GatedExperts, SwiGLU), "plain": (PlainExperts, GELU)}
+X = tokens(2, 7).double()
 
 
-def adapter_mixture(experts: Any) -> MoE:
-    router = SoftmaxRouter(
-        hidden_dim=ADAPTER_HIDDEN, num_experts=ADAPTER_EXPERTS, top_k=ADAPTER_TOP_K
-    )
-    return MoE(num_experts=ADAPTER_EXPERTS, router=router, experts=experts)
+def stacked(kind: str = "gated", **options: Any) -> MoE:
+    """A mixture of stacked experts with adapters and biases, all away from their start."""
+    options = {"adapter": LORA, "bias": True} | options
+    return mixture(experts=KINDS[kind][0](**SIZES, ffn_dim=FFN, **options)).double()
 
 
-def stacked(kind: str, **options: Any) -> StackedExperts:
-    return KINDS[kind][0](
-        hidden_dim=ADAPTER_HIDDEN, num_experts=ADAPTER_EXPERTS, ffn_dim=ADAPTER_FFN, **options
-    )
-
-
-def trained(kind: str = "gated") -> MoE:
-    """Adapters that have moved away from their start, and biases too."""
-    moe = adapter_mixture(
-        stacked(kind, adapter=partial(StackedLoRA, **ADAPTER), bias=True)
-    ).double()
-    generator = torch.Generator().manual_seed(0)
-    for parameter in moe.parameters():
-        nn.init.normal_(parameter, std=0.5, generator=generator)
-    return moe
-
-
-def adapter_tokens() -> Tensor:
-    return torch.randn(2, 7, ADAPTER_HIDDEN, generator=torch.Generator().manual_seed(1)).double()
-
-
-def test_they_start_as_plain_experts_of_the_same_seed():
+def test_adapted_experts_start_as_plain_ones_of_the_same_seed():
     with torch.device("meta"):
-        plain = adapter_mixture(stacked("gated"))
-        adapted = adapter_mixture(stacked("gated", adapter=partial(StackedLoRA, rank=RANK)))
-    for model in (plain, adapted):
-        materialize(model, device=torch.device("cpu"), seed=0)
-    missing, unexpected = adapted.load_state_dict(plain.state_dict(), strict=False)
+        plain, adapted = stacked(adapter=None), stacked()
+    missing, unexpected = started(adapted).load_state_dict(
+        started(plain).state_dict(), strict=False
+    )
     assert not unexpected and all(name.rpartition(".")[2].startswith("lora_") for name in missing)
-    x = adapter_tokens().float()
-    assert torch.equal(adapted(x), plain(x))
+    assert torch.equal(adapted(X), plain(X))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_expert_computes_what_an_mlp_with_adapters_does(kind):
-    moe, linear = trained(kind), partial(LoRALinear, **ADAPTER)
-    make = partial(
-        KINDS[kind][1], hidden_dim=ADAPTER_HIDDEN, ffn_dim=ADAPTER_FFN, bias=True, linear=linear
-    )
-    separate = adapter_mixture(SeparateExperts(num_experts=ADAPTER_EXPERTS, expert=make)).double()
+    moe, linear = stacked(kind), partial(LoRALinear, rank=3, alpha=12.0)
+    make = partial(KINDS[kind][1], hidden_dim=HIDDEN, ffn_dim=FFN, bias=True, linear=linear)
+    separate = mixture(experts=SeparateExperts(num_experts=EXPERTS, expert=make)).double()
     separate.router.load_state_dict(moe.router.state_dict())
     experts = dict(moe.experts.named_parameters())
     with torch.no_grad():
@@ -334,27 +288,26 @@ def test_each_expert_computes_what_an_mlp_with_adapters_does(kind):
             _, number, name, half = path.split(".")
             ours = {"weight": name, "bias": f"{name}_bias"}.get(half, f"adapters.{name}.{half}")
             parameter.copy_(experts[ours][int(number)])
-    torch.testing.assert_close(moe(adapter_tokens()), separate(adapter_tokens()))
+    torch.testing.assert_close(moe(X), separate(X))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_merged_weights_compute_the_same(kind):
-    moe = trained(kind)
-    merged = adapter_mixture(stacked(kind, bias=True)).double()
+    moe, merged = stacked(kind), stacked(kind, adapter=None)
     state = {name: one for name, one in moe.state_dict().items() if "lora_" not in name}
     experts = moe.experts
     assert isinstance(experts, StackedExperts)
     for name in experts.adapters:
         state[f"experts.{name}"] = experts.merged_weight(name)
     merged.load_state_dict(state)
-    torch.testing.assert_close(merged(adapter_tokens()), moe(adapter_tokens()))
+    torch.testing.assert_close(merged(X), moe(X))
 
 
 def test_adapters_learn_while_all_else_stays():
-    moe = trained()
+    moe = stacked()
     for name, parameter in moe.named_parameters():
         parameter.requires_grad_(is_adapter(name, parameter))
-    moe(adapter_tokens()).square().sum().backward()
+    moe(X).square().sum().backward()
     learning = {name for name, one in moe.named_parameters() if one.grad is not None}
     assert learning == {
         f"experts.adapters.{name}.lora_{half}" for name in ("gate", "up", "down") for half in "ab"
@@ -362,77 +315,39 @@ def test_adapters_learn_while_all_else_stays():
 
 
 def test_adapter_dropout_applies_in_training_only():
-    adapter = partial(StackedLoRA, rank=RANK, dropout=0.5)
-    moe, x = adapter_mixture(stacked("gated", adapter=adapter)), adapter_tokens().float()
-    for parameter in moe.experts.parameters():
-        nn.init.constant_(parameter, 0.1)
-    assert not torch.equal(moe(x), moe(x))
+    moe = stacked(adapter=partial(LORA, dropout=0.5))
+    assert not torch.equal(moe(X), moe(X))
     moe.eval()
-    assert torch.equal(moe(x), moe(x))
+    assert torch.equal(moe(X), moe(X))
 
 
-def test_they_cost_both_thin_products_of_the_chosen_experts():
+@pytest.mark.parametrize("adapter", [None, LORA])
+def test_the_cost_is_that_of_the_chosen_experts(adapter):
     with torch.device("meta"):
-        moe = adapter_mixture(stacked("gated", adapter=partial(StackedLoRA, rank=RANK)))
+        shared = SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN)
+        moe = mixture(experts=gated(adapter=adapter), shared=shared)
         with FlopCounterMode(display=False) as counter:
-            moe(torch.empty(4, 32, ADAPTER_HIDDEN))
+            moe(tokens(4, 32))
     assert flops_per_token(moe, seq_len=32) == counter.get_total_flops() / 128
-    per_expert = 3 * (ADAPTER_HIDDEN * ADAPTER_FFN + RANK * (ADAPTER_HIDDEN + ADAPTER_FFN))
-    assert moe.own_idle_parameters() == (ADAPTER_EXPERTS - ADAPTER_TOP_K) * per_expert
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"), [({"rank": 0}, "rank=0"), ({"rank": 1, "dropout": 1.0}, "dropout=1.0")]
-)
-def test_invalid_adapters_are_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        StackedLoRA(ADAPTER_EXPERTS, ADAPTER_FFN, ADAPTER_HIDDEN, **wrong)
-
-
-CAPACITY_HIDDEN, CAPACITY_EXPERTS, CAPACITY_TOP_K = 16, 8, 2
-
-
-def capacity_mixture() -> MoE:
-    """A mixture whose choices are far apart."""
-    moe = MoE(
-        num_experts=CAPACITY_EXPERTS,
-        router=SoftmaxRouter(
-            hidden_dim=CAPACITY_HIDDEN, num_experts=CAPACITY_EXPERTS, top_k=CAPACITY_TOP_K
-        ),
-        experts=GatedExperts(hidden_dim=CAPACITY_HIDDEN, num_experts=CAPACITY_EXPERTS, ffn_dim=24),
-    )
-    generator = torch.Generator().manual_seed(0)
-    for parameter in moe.parameters():
-        nn.init.normal_(parameter, std=0.5, generator=generator)
-    return moe
-
-
-def capacity_tokens() -> Tensor:
-    return torch.randn(2, 11, CAPACITY_HIDDEN, generator=torch.Generator().manual_seed(1))
+    each = 3 * (HIDDEN * FFN + (adapter is not None) * 3 * (HIDDEN + FFN))
+    assert moe.own_idle_parameters() == (EXPERTS - TOP_K) * each
 
 
 def test_with_room_enough_nothing_is_dropped():
-    moe, x = capacity_mixture(), capacity_tokens().requires_grad_()
+    moe, x = mixture(), tokens(2, 11).requires_grad_()
     results = []
-    for dispatch in (moe.dispatch, Capacity(factor=CAPACITY_EXPERTS / CAPACITY_TOP_K)):
+    for dispatch in (moe.dispatch, Capacity(factor=EXPERTS / TOP_K), Capacity(factor=1e12)):
         moe.dispatch = dispatch
         with collecting() as reports:
             out = moe(x)
         results.append([out, *torch.autograd.grad(out.square().sum(), [x, *moe.parameters()])])
-    assert reports.metrics["moe/dropped"] == 0
-    for dropless, roomy in zip(*results, strict=True):
-        assert (roomy - dropless).norm() <= 1e-5 * dropless.norm()
-
-
-def test_no_expert_has_room_for_more_than_all_tokens():
-    moe, x = capacity_mixture(), capacity_tokens()
-    expected = moe(x)
-    moe.dispatch = Capacity(factor=1e12)
-    torch.testing.assert_close(moe(x), expected)
+        assert reports.metrics.get("moe/dropped", 0) == 0
+    for dropless, *roomy in zip(*results, strict=True):
+        assert all((one - dropless).norm() <= 1e-5 * dropless.norm() for one in roomy)
 
 
 def test_outside_of_training_there_is_room_for_all():
-    moe, x = capacity_mixture(), capacity_tokens()
+    moe, x = mixture(), tokens(2, 11)
     expected = moe(x)
     moe.dispatch = Capacity(factor=0.5)
     assert not torch.allclose(moe.train()(x), expected)

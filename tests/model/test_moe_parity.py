@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import drawn, filled
 from torch import Tensor, nn
 
 from fidgpt.model import SwiGLU
@@ -33,6 +34,7 @@ COMMON: dict[str, Any] = {
     "num_experts_per_tok": TOP_K,
     "moe_intermediate_size": FFN,
 }
+DEEPSEEK = COMMON | {"n_routed_experts": EXPERTS, "n_group": 4, "topk_group": 2}
 
 
 def test_mixtral():
@@ -61,15 +63,10 @@ def test_qwen2_moe_with_a_gate_on_the_shared_expert():
     config = Qwen2MoeConfig(num_experts=EXPERTS, shared_expert_intermediate_size=40, **COMMON)
     shared = GatedShared(hidden_dim=HIDDEN, mlp=SwiGLU(hidden_dim=HIDDEN, ffn_dim=40))
     router = SoftmaxRouter(top_k=TOP_K, normalize=False, **SIZES)
-    names = {
-        "shared_expert_gate.weight": "shared.gate.weight",
-        **_mlp_names("shared_expert", "shared.mlp"),
-    }
-    same(
-        _with_weights(Qwen2MoeSparseMoeBlock(config)),
-        mixture(router, shared=shared),
-        partial(_stacked, names=names),
-    )
+    names = _mlp_names("shared_expert", "shared.mlp")
+    names["shared_expert_gate.weight"] = "shared.gate.weight"
+    reference = _with_weights(Qwen2MoeSparseMoeBlock(config))
+    same(reference, mixture(router, shared=shared), partial(_stacked, names=names))
 
 
 @pytest.mark.parametrize("groups", [None, GroupLimit(num_groups=4, top_groups=2)])
@@ -77,23 +74,15 @@ def test_deepseek_v2(groups):
     from transformers import DeepseekV2Config
     from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Moe
 
+    method = "greedy" if groups is None else "group_limited_greedy"
     config = DeepseekV2Config(
-        n_routed_experts=EXPERTS,
-        n_shared_experts=2,
-        routed_scaling_factor=1.7,
-        topk_method="greedy" if groups is None else "group_limited_greedy",
-        n_group=4,
-        topk_group=2,
-        **COMMON,
+        n_shared_experts=2, routed_scaling_factor=1.7, topk_method=method, **DEEPSEEK
     )
     shared = SwiGLU(hidden_dim=HIDDEN, ffn_dim=2 * FFN)
     router = SoftmaxRouter(top_k=TOP_K, groups=groups, normalize=False, scale=1.7, **SIZES)
     names = _mlp_names("shared_experts", "shared")
-    same(
-        _with_weights(DeepseekV2Moe(config)),
-        mixture(router, shared=shared),
-        partial(_stacked, names=names),
-    )
+    reference = _with_weights(DeepseekV2Moe(config))
+    same(reference, mixture(router, shared=shared), partial(_stacked, names=names))
 
 
 @pytest.mark.parametrize("spread", [0.1, 2.0])
@@ -102,13 +91,7 @@ def test_deepseek_v3(spread):
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 
     config = DeepseekV3Config(
-        n_routed_experts=EXPERTS,
-        n_shared_experts=1,
-        routed_scaling_factor=2.5,
-        n_group=4,
-        topk_group=2,
-        norm_topk_prob=True,
-        **COMMON,
+        n_shared_experts=1, routed_scaling_factor=2.5, norm_topk_prob=True, **DEEPSEEK
     )
     reference = _with_weights(DeepseekV3MoE(config))
     bias = reference.gate.e_score_correction_bias
@@ -131,12 +114,7 @@ def test_gpt_oss():
     from transformers import GptOssConfig
     from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 
-    config = GptOssConfig(
-        num_local_experts=EXPERTS,
-        hidden_size=HIDDEN,
-        num_experts_per_tok=TOP_K,
-        intermediate_size=FFN,
-    )
+    config = GptOssConfig(num_local_experts=EXPERTS, intermediate_size=FFN, **COMMON)
     reference = _with_weights(GptOssMLP(config), std=2.0)  # so large that the clamp cuts
     experts = GatedExperts(ffn_dim=FFN, gating=ClampedSwiGLU(), bias=True, **SIZES)
     router = SoftmaxRouter(top_k=TOP_K, bias=True, **SIZES)
@@ -164,11 +142,7 @@ def mixture(router: Router, *, shared: nn.Module | None = None) -> MoE:
 
 
 def same(
-    reference: Any,
-    ours: MoE,
-    translated: Callable[[Named], Named],
-    *,
-    call: Callable[[Tensor], Tensor] | None = None,
+    reference: Any, ours: MoE, translated: Callable[[Named], Named], *, call: Any = None
 ) -> None:
     """Gives ours the weights of the reference and compares outputs and gradients.
 
@@ -217,10 +191,7 @@ def _mlp_names(theirs: str, ours: str) -> dict[str, str]:
 
 
 def _with_weights(module: Any, *, std: float = 0.3) -> Any:
-    torch.manual_seed(1)
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=std)
-    return module.eval()
+    return filled(module.eval(), std=std, seed=1)
 
 
 @torch.no_grad()
@@ -232,11 +203,9 @@ def _copy(module: nn.Module, tensors: Named) -> None:
 
 
 def _run(call: Any, module: nn.Module) -> tuple[Tensor, Tensor, Named]:
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randn(2, 21, HIDDEN, generator=generator, requires_grad=True)
+    x = drawn(2, 21, HIDDEN, seed=2).requires_grad_()
     out = call(x)
-    target = torch.randn(out.shape, generator=generator)
-    (out * target).sum().backward()
+    (out * drawn(*out.shape, seed=3)).sum().backward()
     assert x.grad is not None
     return out, x.grad, {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
 

@@ -3,11 +3,12 @@
 import copy
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
+from small_models import CPU, filled, small_block, small_model, started
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,23 +16,16 @@ from fidgpt.cost import flops_per_token
 from fidgpt.model import (
     Attention,
     AttentionContext,
-    Block,
-    ContextFactory,
-    Embedding,
     LearnedPositions,
+    MultiTokenTransformer,
     PackedDocuments,
-    RMSNorm,
     RoPE,
-    SwiGLU,
-    Unembedding,
-    materialize,
+    TokenPrediction,
     one_document,
     padded,
     sdpa,
-    token_table,
 )
 from fidgpt.model.cache import Cache
-from fidgpt.model.prediction import MultiTokenTransformer, TokenLoss, TokenPrediction
 from fidgpt.model.reports import Reports, collecting
 from fidgpt.train import CrossEntropy
 from fidgpt.train.loss import NextToken
@@ -39,41 +33,16 @@ from fidgpt.train.loss import NextToken
 VOCAB, HIDDEN = 50, 32
 
 
-def small(
-    *,
-    num_predictions: int = 2,
-    positions: nn.Module | None = None,
-    loss: TokenLoss | None = None,
-    layout: ContextFactory = one_document,
-) -> MultiTokenTransformer:
+def small(*, num_predictions: int = 2, loss: Any = None, **options: Any) -> MultiTokenTransformer:
     """A model of two layers, with all weights drawn widely."""
-    rope = RoPE(head_dim=8)
-
-    def block() -> Block:
-        return Block(
-            attention_norm=RMSNorm(hidden_dim=HIDDEN),
-            attention=Attention(hidden_dim=HIDDEN, head_dim=8, rope=rope, kernel=sdpa),
-            mlp_norm=RMSNorm(hidden_dim=HIDDEN),
-            mlp=SwiGLU(hidden_dim=HIDDEN),
-        )
-
-    table = token_table(vocab_size=VOCAB, hidden_dim=HIDDEN)
-    model = MultiTokenTransformer(
-        hidden_dim=HIDDEN,
-        num_layers=2,
-        loss=CrossEntropy() if loss is None else loss,
-        layout=layout,
-        embedding=Embedding(table, positions=positions),
-        blocks=[block],
-        norm=RMSNorm(hidden_dim=HIDDEN),
-        unembedding=Unembedding(table),
+    model = small_model(
+        partial(small_block, partial(Attention, rope=RoPE(head_dim=8), kernel=sdpa)),
+        kind=MultiTokenTransformer,
+        loss=loss or CrossEntropy(),
         num_predictions=num_predictions,
+        **options,
     )
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        if not parameter.is_meta:
-            nn.init.normal_(parameter, std=0.3)
-    return model
+    return filled(model) if model.device == CPU else model
 
 
 def text(batch: int = 2, seq: int = 12) -> Tensor:
@@ -113,6 +82,8 @@ def test_each_prediction_is_that_of_the_paper(num_predictions):
         torch.testing.assert_close(reports.metrics[f"mtp/{ahead}"], loss.detach())
     total = 0.3 * torch.stack(expected).mean()
     torch.testing.assert_close(reports.losses["mtp"], total)
+    reports.losses["mtp"].backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
     assert set(reports.metrics) == {f"mtp/{i + 1}" for i in range(num_predictions)}
 
 
@@ -125,7 +96,7 @@ def test_the_objective_adds_it_to_its_own():
     torch.testing.assert_close(both - alone, reported(model, batch[:, :-1]).losses["mtp"])
 
 
-def test_nothing_is_foretold_from_what_is_to_be_foretold():
+def test_predictions_are_blind_to_their_targets():
     """A prediction k ahead at token i reads tokens up to i + k; its target is i + k + 1."""
     seen: list[tuple[Tensor, Tensor]] = []
 
@@ -148,27 +119,29 @@ def test_nothing_is_foretold_from_what_is_to_be_foretold():
             assert torch.equal(target, tokens[:, ahead + 1 :])
 
 
-def test_documents_are_foretold_as_if_alone():
-    layout = PackedDocuments(end_of_text=0)
-    model, tokens = small(layout=layout), text(batch=1)
-    tokens[0, 5] = 0  # begins the second document
-    documents = tokens[0, :6], tokens[0, 5:]  # the first one foretells where it ends
-    reports = reported(model, tokens)
-    model.layout = one_document
-    for ahead in (1, 2):
-        losses = [by_hand(model, document)[ahead - 1] for document in documents]
+def compare_by_hand(model: MultiTokenTransformer, reports: Reports, documents: Any) -> None:
+    """Reports, and the mean over documents that are predicted as if alone."""
+    rows = [by_hand(model, document) for document in documents]
+    for ahead, losses in enumerate(zip(*rows, strict=True), start=1):
         expected = torch.cat(losses).mean().detach()
         torch.testing.assert_close(reports.metrics[f"mtp/{ahead}"], expected)
+
+
+def test_documents_are_predicted_as_if_alone():
+    model, tokens = small(layout=PackedDocuments(end_of_text=0)), text(batch=1)
+    tokens[0, 5] = 0  # begins the second document
+    reports = reported(model, tokens)
+    model.layout = one_document
+    # The first one predicts where it ends.
+    compare_by_hand(model, reports, [tokens[0, :6], tokens[0, 5:]])
 
 
 def test_rows_that_are_padded_count_their_tokens_alone():
     model, tokens = small(), text()
     present = torch.tensor([[0] * 4 + [1] * 8, [1] * 7 + [0] * 5])
     reports = reported(model, tokens, padded(tokens, present=present))
-    rows = [by_hand(model, row[there.bool()]) for row, there in zip(tokens, present, strict=True)]
-    for ahead, losses in enumerate(zip(*rows, strict=True), start=1):
-        expected = torch.cat(losses).mean().detach()
-        torch.testing.assert_close(reports.metrics[f"mtp/{ahead}"], expected)
+    rows = [row[there.bool()] for row, there in zip(tokens, present, strict=True)]
+    compare_by_hand(model, reports, rows)
 
 
 def test_learned_positions_are_those_of_the_tokens():
@@ -181,7 +154,7 @@ def test_learned_positions_are_those_of_the_tokens():
 
 
 @pytest.mark.parametrize("seq", [1, 2, 3])
-def test_what_is_too_short_is_not_foretold(seq):
+def test_sequences_that_are_too_short_are_not_predicted(seq):
     reports = reported(small(), text(seq=seq))
     assert list(reports.metrics) == ["mtp/1", "mtp/2"][: max(0, seq - 2)]
 
@@ -194,14 +167,7 @@ def test_no_target_at_all_is_no_loss_and_no_nan():
     assert not any(p.grad.isnan().any() for p in model.parameters() if p.grad is not None)
 
 
-def test_everything_learns_from_it():
-    model = small()
-    reported(model, text()).losses["mtp"].backward()
-    for parameter in model.parameters():
-        assert parameter.grad is not None and parameter.grad.any()
-
-
-def test_evaluation_and_generation_know_nothing_of_it():
+def test_evaluation_and_generation_compute_no_prediction():
     model, tokens = small(), text()
     plain = super(MultiTokenTransformer, model).features
     with collecting() as reports:
@@ -210,6 +176,8 @@ def test_evaluation_and_generation_know_nothing_of_it():
         cached = replace(one_document(tokens), cache=Cache(capacity=12))
         assert torch.equal(model.train().features(tokens, cached), plain(tokens))
         assert not reports.losses and not reports.metrics
+    with pytest.raises(ValueError, match="num_predictions=0"):
+        small(num_predictions=0)
 
 
 def test_it_costs_what_torch_counts():
@@ -224,7 +192,7 @@ def test_it_costs_what_torch_counts():
 def test_it_is_built_without_memory_and_filled():
     with torch.device("meta"):
         model = small()
-    materialize(model, device=torch.device("cpu"), seed=0)
+    started(model)
     assert model.embedding.weight is model.unembedding.weight
     assert reported(model, text()).losses["mtp"].item() == pytest.approx(0.3 * 3.9, rel=0.05)
 
@@ -236,23 +204,12 @@ def test_its_block_is_like_that_of_the_last_layer(num_layers, kind):
             super().__init__()
             self.name = name
 
-    table = token_table(vocab_size=VOCAB, hidden_dim=HIDDEN)
-    model = MultiTokenTransformer(
-        hidden_dim=HIDDEN,
-        num_layers=num_layers,
-        embedding=Embedding(table),
-        blocks=[partial(Named, "a"), partial(Named, "b")],
-        first_blocks=[partial(Named, "c")],
-        norm=nn.Identity(),
-        unembedding=Unembedding(table),
-        loss=CrossEntropy(),
+    blocks = [partial(Named, "a"), partial(Named, "b")]
+    options: Any = dict(
+        kind=MultiTokenTransformer, loss=CrossEntropy(), first_blocks=[partial(Named, "c")]
     )
+    model = small_model(*blocks, num_layers=num_layers, **options)
     (prediction,) = model.predictions
     assert isinstance(prediction, TokenPrediction) and isinstance(prediction.block, Named)
     assert prediction.block.name == kind == cast(Named, model.blocks[-1]).name
     assert prediction.block is not model.blocks[-1]
-
-
-def test_without_a_prediction_it_is_refused():
-    with pytest.raises(ValueError, match="num_predictions=0"):
-        small(num_predictions=0)

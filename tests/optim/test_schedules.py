@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,75 +19,40 @@ from fidgpt.optim import (
     Schedule,
     SqrtDecay,
     WarmupCosine,
-    WarmupStableDecay,
     fraction,
     steps_for_tokens,
 )
+from fidgpt.optim import WarmupStableDecay as WSD
 
 
-def test_warmup_is_linear_and_its_first_step_moves():
-    for schedule in (
-        WarmupCosine(num_steps=100, warmup_steps=10),
-        WarmupStableDecay(num_steps=100, warmup_steps=10, decay_steps=20),
-        Constant(warmup_steps=10),
-    ):
-        assert [schedule(step) for step in range(10)] == pytest.approx(
-            [(step + 1) / 10 for step in range(10)]
-        )
-
-
-def test_cosine_is_half_a_cosine_between_peak_and_floor():
-    schedule = WarmupCosine(num_steps=110, warmup_steps=10, min_ratio=0.2)
-    for step in range(10, 110):
-        done = (step - 9) / 100
-        assert schedule(step) == pytest.approx(0.2 + 0.8 * (1 + math.cos(math.pi * done)) / 2)
-    assert schedule(109) == pytest.approx(0.2)
-    assert schedule(500) == pytest.approx(0.2)
-
-
-def test_stable_decay_stays_and_falls_in_a_line():
-    schedule = WarmupStableDecay(num_steps=100, warmup_steps=10, decay_steps=20, min_ratio=0.1)
-    assert {schedule(step) for step in range(10, 80)} == {1.0}
-    falls = [schedule(step) - schedule(step + 1) for step in range(79, 99)]
-    assert falls == pytest.approx([0.9 / 20] * 20)
-    assert schedule(99) == pytest.approx(0.1)
-
-
-def test_no_warmup_starts_at_the_peak():
-    assert WarmupStableDecay(num_steps=9, warmup_steps=0, decay_steps=3)(0) == 1.0
+def test_a_constant_rate_follows_its_warmup():
+    rates = [Constant(warmup_steps=10)(step) for step in range(12)]
+    assert rates == pytest.approx([(step + 1) / 10 for step in range(10)] + [1.0, 1.0])
     assert Constant()(0) == 1.0
-    with pytest.raises(ValueError, match="warmup_steps=-1 must be 0 or more steps"):
-        Constant(warmup_steps=-1)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "words"),
+    ("make", "words"),
     [
-        ({"num_steps": 10, "warmup_steps": 11}, "warmup_steps=11"),
-        ({"num_steps": 0, "warmup_steps": 0}, "num_steps=0"),
-        ({"num_steps": 10, "warmup_steps": -1}, "warmup_steps=-1"),
+        (lambda: Constant(warmup_steps=-1), "warmup_steps=-1 must be 0 or more steps"),
+        (lambda: WarmupCosine(num_steps=10, warmup_steps=11), "warmup_steps=11 does not fit"),
+        (lambda: WarmupCosine(num_steps=0, warmup_steps=0), "num_steps=0"),
+        (lambda: WarmupCosine(num_steps=10, warmup_steps=-1), "warmup_steps=-1"),
+        (lambda: WarmupCosine(num_steps=10, warmup_steps=2, min_ratio=-0.1), "min_ratio=-0.1 must"),
+        (lambda: WSD(num_steps=10, warmup_steps=5, decay_steps=6), "decay_steps=6"),
+        (lambda: WSD(num_steps=9, warmup_steps=2, decay_steps=3, min_ratio=1.5), "min_ratio=1.5"),
+        (lambda: PolynomialDecay(power=0.0), "power=0"),
+        (lambda: InverseSqrtDecay(timescale=0), "timescale=0"),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused_with_their_numbers(sizes, words):
+def test_arguments_out_of_range_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
-        WarmupCosine(**sizes)
-
-
-def test_rise_and_fall_must_fit_into_the_run():
-    with pytest.raises(ValueError, match="decay_steps=6"):
-        WarmupStableDecay(num_steps=10, warmup_steps=5, decay_steps=6)
+        make()
 
 
 def test_a_fraction_of_a_run_is_at_least_one_step():
     assert fraction(of=1000, ratio=0.1) == 100
     assert fraction(of=3, ratio=0.1) == 1
-
-
-@pytest.mark.parametrize("ratio", [-0.1, 1.5])
-def test_a_floor_is_a_share_of_the_peak(ratio):
-    for make in (WarmupCosine, partial(WarmupStableDecay, decay_steps=3)):
-        with pytest.raises(ValueError, match=f"min_ratio={ratio} must be a share"):
-            make(num_steps=10, warmup_steps=2, min_ratio=ratio)
 
 
 def test_the_last_step_reads_what_is_left_of_the_tokens() -> None:
@@ -102,6 +66,7 @@ def test_the_last_step_reads_what_is_left_of_the_tokens() -> None:
 # What a run of 1,000 steps has at the end of the step of each number, counted from 1. The words,
 # and what they mean, are those of the page on configuration of Levanter.
 Curve = Callable[[int], float]
+Piece = tuple[int, int, Curve]
 
 
 def cosine(done: float, floor: float) -> float:
@@ -112,153 +77,132 @@ def linear(done: float, floor: float) -> float:
     return 1 - (1 - floor) * done
 
 
+def inverse(done: float, floor: float) -> float:
+    return 1 / (1 + (1 / floor - 1) * done)
+
+
+def peak(t: float) -> float:
+    return 1.0
+
+
+def rise(steps: int) -> tuple[int, int, Curve]:
+    return 1, steps, lambda t: t / steps
+
+
+def fall(begin: int, end: int, curve: Callable[[float, float], float], floor: float = 0.0) -> Piece:
+    return begin + 1, end, lambda t: curve((t - begin) / (end - begin), floor)
+
+
 # Words, shape, and (first step, last step, curve over them).
-Case = tuple[dict[str, Any], DecayShape, list[tuple[int, int, Curve]]]
+Case = tuple[dict[str, Any], DecayShape, list[Piece]]
+NO_MIN = {"min_lr_ratio": 0.0}
+FIFTH = {"min_lr_ratio": 0.2}
 CASES: dict[str, Case] = {
-    "defaults": (
-        {},
-        CosineDecay(),
-        [(1, 10, lambda t: t / 10), (11, 1000, lambda t: cosine((t - 10) / 990, 0.1))],
-    ),
-    "constant": ({"warmup": 0}, NoDecay(), [(1, 1000, lambda t: 1.0)]),
-    "constant after a warm-up": (
-        {"warmup": 0.5},
-        NoDecay(),
-        [(1, 500, lambda t: t / 500), (501, 1000, lambda t: 1.0)],
-    ),
-    "linear": (
-        {"warmup": 50, "min_lr_ratio": 0.2},
-        LinearDecay(),
-        [(1, 50, lambda t: t / 50), (51, 1000, lambda t: linear((t - 50) / 950, 0.2))],
-    ),
-    "inv": (
-        {"warmup": 0.0, "min_lr_ratio": 0.1},
-        InverseDecay(),
-        [(1, 1000, lambda t: 1 / (1 + 9 * t / 1000))],
-    ),
+    "defaults": ({}, CosineDecay(), [rise(10), fall(10, 1000, cosine, 0.1)]),
+    "constant": ({"warmup": 0}, NoDecay(), [(1, 1000, peak)]),
+    "constant after a warm-up": ({"warmup": 0.5}, NoDecay(), [rise(500), (501, 1000, peak)]),
+    "linear": ({"warmup": 50} | FIFTH, LinearDecay(), [rise(50), fall(50, 1000, linear, 0.2)]),
+    "inv": ({"warmup": 0.0, "min_lr_ratio": 0.1}, InverseDecay(), [fall(0, 1000, inverse, 0.1)]),
     "inv_sqrt": (
         {"warmup": 0.1, "min_lr_ratio": 0.5},
         InverseSqrtDecay(timescale=200),
         [
-            (1, 100, lambda t: t / 100),
-            (101, 200, lambda t: 1.0),
+            rise(100),
+            (101, 200, peak),
             (201, 800, lambda t: math.sqrt(200 / t)),
             (801, 1000, lambda t: 0.5),
         ],
     ),
     "inv_sqrt, by the warm-up": (
-        {"warmup": 0.1, "min_lr_ratio": 0.0},
+        {"warmup": 0.1} | NO_MIN,
         InverseSqrtDecay(timescale=None),
-        [(1, 100, lambda t: t / 100), (101, 1000, lambda t: math.sqrt(100 / t))],
+        [rise(100), (101, 1000, lambda t: math.sqrt(100 / t))],
     ),
     "inv_sqrt, of 10,000 steps": (
         {"warmup": 0.1},
         InverseSqrtDecay(),
-        [(1, 100, lambda t: t / 100), (101, 1000, lambda t: 1.0)],
+        [rise(100), (101, 1000, peak)],
     ),
     "polynomial": (
-        {"warmup": 0, "min_lr_ratio": 0.0},
+        {"warmup": 0} | NO_MIN,
         PolynomialDecay(power=3.0),
         [(1, 1000, lambda t: ((1000 - t) / 1000) ** 3)],
     ),
     "trapezoid": (
-        {"warmup": 0.1, "decay": 0.3, "min_lr_ratio": 0.0},
+        {"warmup": 0.1, "decay": 0.3} | NO_MIN,
         LinearDecay(),
-        [
-            (1, 100, lambda t: t / 100),
-            (101, 700, lambda t: 1.0),
-            (701, 1000, lambda t: (1000 - t) / 300),
-        ],
+        [rise(100), (101, 700, peak), fall(700, 1000, linear)],
     ),
     "wsd": (
-        {"warmup": 20, "decay": 200, "min_lr_ratio": 0.0},
+        {"warmup": 20, "decay": 200} | NO_MIN,
         SqrtDecay(),
-        [
-            (1, 20, lambda t: t / 20),
-            (21, 800, lambda t: 1.0),
-            (801, 1000, lambda t: 1 - math.sqrt((t - 800) / 200)),
-        ],
+        [rise(20), (21, 800, peak), (801, 1000, lambda t: 1 - math.sqrt((t - 800) / 200))],
     ),
     "wsd-s, by minima": (
         {"warmup": 0.0, "decay": 0.1, "cycles": [300, 700]},
         CosineDecay(),
         [
-            (1, 270, lambda t: 1.0),
-            (271, 300, lambda t: cosine((t - 270) / 30, 0.1)),
-            (301, 660, lambda t: 1.0),
-            (661, 700, lambda t: cosine((t - 660) / 40, 0.1)),
-            (701, 970, lambda t: 1.0),
-            (971, 1000, lambda t: cosine((t - 970) / 30, 0.1)),
+            (1, 270, peak),
+            fall(270, 300, cosine, 0.1),
+            (301, 660, peak),
+            fall(660, 700, cosine, 0.1),
+            (701, 970, peak),
+            fall(970, 1000, cosine, 0.1),
         ],
     ),
     "wsd-s, by lengths": (
-        {"warmup": 0.0, "decay": 0.1, "cycle_length": [300, 400]},
+        {"warmup": 0.0, "decay": 0.1, "cycle_length": [300, 700]},
         InverseDecay(),
         [
-            (1, 270, lambda t: 1.0),
-            (271, 300, lambda t: 1 / (1 + 9 * (t - 270) / 30)),
-            (301, 660, lambda t: 1.0),
-            (661, 700, lambda t: 1 / (1 + 9 * (t - 660) / 40)),
-            (701, 970, lambda t: 1.0),
-            (971, 1000, lambda t: 1 / (1 + 9 * (t - 970) / 30)),
+            (1, 270, peak),
+            fall(270, 300, inverse, 0.1),
+            (301, 930, peak),
+            fall(930, 1000, inverse, 0.1),
         ],
     ),
-    "cycles by number": (
-        {"warmup": 50, "min_lr_ratio": 0.2, "cycles": 2},
-        LinearDecay(),
-        [
-            (1, 50, lambda t: t / 50),
-            (51, 500, lambda t: linear((t - 50) / 450, 0.2)),
-            (501, 1000, lambda t: linear((t - 500) / 500, 0.2)),
-        ],
-    ),
-    "cycles by length": (
-        {"warmup": 50, "min_lr_ratio": 0.2, "cycle_length": 500},
-        LinearDecay(),
-        [
-            (1, 50, lambda t: t / 50),
-            (51, 500, lambda t: linear((t - 50) / 450, 0.2)),
-            (501, 1000, lambda t: linear((t - 500) / 500, 0.2)),
-        ],
-    ),
+    **{
+        f"cycles {key}": (
+            {"warmup": 50, key: value} | FIFTH,
+            LinearDecay(),
+            [rise(50), fall(50, 500, linear, 0.2), fall(500, 1000, linear, 0.2)],
+        )
+        for key, value in (("cycles", 2), ("cycle_length", 500))
+    },
     "cycles by a share of the run": (
-        {"warmup": 0, "cycle_length": 0.25, "min_lr_ratio": 0.0},
+        {"warmup": 0, "cycle_length": 0.25} | NO_MIN,
         LinearDecay(),
-        [
-            (first + 1, first + 250, lambda t: linear(((t - 1) % 250 + 1) / 250, 0))
-            for first in (0, 250, 500, 750)
-        ],
+        [fall(begin, begin + 250, linear) for begin in (0, 250, 500, 750)],
     ),
     "re-warm-up, as fractions": (
-        {"warmup": 0.2, "rewarmup": 0.05, "min_lr_ratio": 0.2, "cycles": 2},
+        {"warmup": 0.2, "rewarmup": 0.05, "cycles": 2} | FIFTH,
         LinearDecay(),
         [
-            (1, 100, lambda t: t / 100),
-            (101, 500, lambda t: linear((t - 100) / 400, 0.2)),
+            rise(100),
+            fall(100, 500, linear, 0.2),
             (501, 525, lambda t: 0.2 + 0.8 * (t - 500) / 25),
-            (526, 1000, lambda t: linear((t - 525) / 475, 0.2)),
+            fall(525, 1000, linear, 0.2),
         ],
     ),
     "re-warm-up, in steps": (
-        {"warmup": 10, "rewarmup": 40, "decay": 100, "min_lr_ratio": 0.0, "cycles": [600]},
+        {"warmup": 10, "rewarmup": 40, "decay": 100, "cycles": [600]} | NO_MIN,
         CosineDecay(),
         [
-            (1, 10, lambda t: t / 10),
-            (11, 500, lambda t: 1.0),
-            (501, 600, lambda t: cosine((t - 500) / 100, 0)),
+            rise(10),
+            (11, 500, peak),
+            fall(500, 600, cosine),
             (601, 640, lambda t: (t - 600) / 40),
-            (641, 900, lambda t: 1.0),
-            (901, 1000, lambda t: cosine((t - 900) / 100, 0)),
+            (641, 900, peak),
+            fall(900, 1000, cosine),
         ],
     ),
     "re-warm-up, from where the cycle ended": (
         {"warmup": 0, "rewarmup": 100, "cycles": 2, "min_lr_ratio": 0.1},
         InverseSqrtDecay(timescale=125),
         [
-            (1, 125, lambda t: 1.0),
+            (1, 125, peak),
             (126, 500, lambda t: math.sqrt(125 / t)),
             (501, 600, lambda t: 0.5 + 0.5 * (t - 500) / 100),
-            (601, 625, lambda t: 1.0),
+            (601, 625, peak),
             (626, 1000, lambda t: math.sqrt(125 / (t - 500))),
         ],
     ),
@@ -343,30 +287,11 @@ def test_one_is_a_step_and_one_point_nought_is_everything() -> None:
     assert hundredths(27) < 1.0 == hundredths(28)
 
 
-def test_decay_shapes_refuse_what_does_not_fall() -> None:
-    with pytest.raises(ValueError, match="power=0"):
-        PolynomialDecay(power=0.0)
-    with pytest.raises(ValueError, match="timescale=0"):
-        InverseSqrtDecay(timescale=0)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "same"),
-    [
-        (
-            WarmupCosine(num_steps=450, warmup_steps=45, min_ratio=0.1),
-            Phases(num_steps=450, warmup=45, shape=CosineDecay()),
-        ),
-        (
-            WarmupStableDecay(num_steps=450, warmup_steps=45, decay_steps=90, min_ratio=0.1),
-            Phases(num_steps=450, warmup=0.1, decay=0.2, shape=LinearDecay()),
-        ),
-    ],
-)
-def test_bit_for_bit_the_schedules_that_have_a_name(schedule: Schedule, same: Schedule) -> None:
-    assert [schedule(step) for step in range(500)] == [same(step) for step in range(500)]
-
-
-def test_is_itself_a_schedule_of_anything() -> None:
-    assert isinstance(Phases(num_steps=10, shape=SqrtDecay()), Schedule)
-    assert isinstance(InverseSqrtDecay(), DecayShape)
+def test_named_schedules_are_phases() -> None:
+    cosine = WarmupCosine(num_steps=450, warmup_steps=45)
+    trapezoid = WSD(num_steps=450, warmup_steps=45, decay_steps=90, min_ratio=0.1)
+    for named, shape, decay in ((cosine, CosineDecay(), None), (trapezoid, LinearDecay(), 0.2)):
+        same = Phases(num_steps=450, warmup=45, decay=decay, shape=shape)
+        assert [named(step) for step in range(500)] == [same(step) for step in range(500)]
+        assert isinstance(named, Schedule) and isinstance(shape, DecayShape)
+    assert WSD(num_steps=9, warmup_steps=0, decay_steps=3)(0) == 1.0

@@ -80,10 +80,10 @@ def main(arguments: list[str]) -> None:
 def _written(model: Any, tokenizer: Any, context: int) -> Iterator[str]:
     """Yield the first text as it is written, then the others, which are written beside it."""
     from fidgpt import train
-    from fidgpt.model.generation import sampling
+    from fidgpt.model.generation import Sampling
 
     first, *others = prompts = FLAGS.prompt
-    choose = sampling(
+    choose = Sampling(
         seeds=[train.derive_seed(FLAGS.seed, "sample", row) for row in range(len(prompts))],
         temperature=FLAGS.temperature,
         top_k=FLAGS.top_k or None,

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fidgpt.model.context import AttentionContext, counted
+from fidgpt.model.context import AttentionContext, Stream, Tokens, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.kernels import Kernel, Scoring, fastest
+from fidgpt.model.kernels import Kernel, Keys, Queries, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.ranges import require_factor, require_probability, require_size
@@ -16,17 +15,14 @@ from fidgpt.ranges import require_factor, require_probability, require_size
 __all__ = ["Attention", "heads_that_fit"]
 
 
+Rotated = tuple[Queries, Keys]
+
+
 @runtime_checkable
 class Rotation(Protocol):
     """Rotates queries and keys by their positions; see RoPE."""
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads seq head_dim"],
-        key: Float[Tensor, "batch kv_heads seq head_dim"],
-        ctx: AttentionContext,
-        /,
-    ) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, query: Queries, key: Keys, ctx: AttentionContext, /) -> Rotated: ...
 
 
 @runtime_checkable
@@ -152,9 +148,7 @@ class Attention(nn.Module):
         self.out = linear(num_heads * head_dim, hidden_dim, bias=out_bias, init=out_init or init)
         self.sinks = None if sinks is None else sinks(num_heads=num_heads)
 
-    def forward(
-        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None = None
-    ) -> Float[Tensor, "batch seq hidden"]:
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Mix tokens; without a context every row is one document."""
         ctx = counted(x.shape[1], x.device) if ctx is None else ctx
         query, key, value = self._project(x, ctx.tokens)
@@ -181,20 +175,16 @@ class Attention(nn.Module):
         seen = seq_len if self.window is None else min(seq_len, self.window)
         return 4 * seen * self.num_heads * self.head_dim
 
-    def projections(self, x: Float[Tensor, "batch seq hidden"]) -> Sequence[Tensor]:
+    def projections(self, x: Stream) -> Sequence[Tensor]:
         """Return queries, keys and values, each [batch, seq, its heads * head_dim]."""
         return self.query(x), self.key(x), self.value(x)
 
-    def _project(
-        self, x: Float[Tensor, "batch seq hidden"], tokens: Int[Tensor, "batch seq"] | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Stream, tokens: Tokens | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each [batch, heads, seq, head_dim]."""
         query, key, value = self.projections(x)
         if self.value_embedding is not None:
             value = value + self.value_embedding(tokens)
-        query, key, value = (
-            part.unflatten(-1, (-1, self.head_dim)) for part in (query, key, value)
-        )
+        query, key, value = (x.unflatten(-1, (-1, self.head_dim)) for x in (query, key, value))
         if self.query_norm is not None:
             query = self.query_norm(query)
         if self.key_norm is not None:

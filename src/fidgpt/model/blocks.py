@@ -4,16 +4,14 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
-from fidgpt.model.context import AttentionContext
+from fidgpt.model.context import AttentionContext, Stream
 from fidgpt.ranges import require_factor, require_probability
 
 __all__ = ["Block", "Mixer", "ParallelBlock", "PostNormBlock", "SandwichBlock", "Shared"]
 
 
-Stream = Float[Tensor, "batch seq hidden"]
 BlockFactory = Callable[[], nn.Module]
 
 

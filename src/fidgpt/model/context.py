@@ -1,11 +1,11 @@
 """The context of a forward pass: positions, documents, masks and the KV cache."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fidgpt.model.cache import Cache
@@ -15,6 +15,8 @@ __all__ = ["AttentionContext", "ContextFactory", "PackedDocuments", "one_documen
 
 
 T = TypeVar("T")
+Tokens = Int[Tensor, "batch seq"]
+Stream = Float[Tensor, "batch seq hidden"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ class AttentionContext(TokenPositions):
       layer: the layer whose cache `update_cache` extends.
     """
 
-    tokens: Int[Tensor, "batch seq"] | None = None
+    tokens: Tokens | None = None
     cache: Cache | None = None
     layer: int = 0
     _cached: dict[Hashable, Any] = field(default_factory=dict, repr=False)
@@ -73,15 +75,7 @@ class AttentionContext(TokenPositions):
         if self.cache is None:
             return self
         self.cache.layer(index)
-        return AttentionContext(
-            self.positions,
-            self.documents,
-            self.contiguous,
-            self.tokens,
-            self.cache,
-            index,
-            self._cached,
-        )
+        return replace(self, layer=index)
 
     def columns(self, begin: int, end: int | None = None) -> "AttentionContext":
         """Return the context of some of the columns, without a cache."""
@@ -184,17 +178,15 @@ class AttentionContext(TokenPositions):
 class ContextFactory(Protocol):
     """Makes the context of a batch of tokens."""
 
-    def __call__(self, tokens: Int[Tensor, "batch seq"], /) -> AttentionContext: ...
+    def __call__(self, tokens: Tokens, /) -> AttentionContext: ...
 
 
-def one_document(tokens: Int[Tensor, "batch seq"]) -> AttentionContext:
+def one_document(tokens: Tokens) -> AttentionContext:
     """Treat every row as one document: positions count from 0 to its end."""
     return counted(tokens.shape[1], tokens.device, tokens=tokens)
 
 
-def counted(
-    seq: int, device: torch.device, *, tokens: Int[Tensor, "batch seq"] | None = None
-) -> AttentionContext:
+def counted(seq: int, device: torch.device, *, tokens: Tokens | None = None) -> AttentionContext:
     """Return a context of positions from 0 to seq - 1 in every row."""
     positions = torch.arange(seq, device=device).unsqueeze(0)
     return AttentionContext(positions, contiguous=True, tokens=tokens)
@@ -214,7 +206,7 @@ class PackedDocuments:
 
     end_of_text: int
 
-    def __call__(self, tokens: Int[Tensor, "batch seq"]) -> AttentionContext:
+    def __call__(self, tokens: Tokens) -> AttentionContext:
         """Return the context of rows in which `end_of_text` separates the documents."""
         begins = tokens == self.end_of_text
         columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
@@ -222,9 +214,7 @@ class PackedDocuments:
         return AttentionContext(columns - first, documents=begins.cumsum(1), tokens=tokens)
 
 
-def padded(
-    tokens: Int[Tensor, "batch seq"], *, present: Int[Tensor, "batch seq"]
-) -> AttentionContext:
+def padded(tokens: Tokens, *, present: Tokens) -> AttentionContext:
     """Return the context of rows of different lengths.
 
     Args:

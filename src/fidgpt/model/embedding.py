@@ -4,11 +4,11 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model import cpu
-from fidgpt.model.context import AttentionContext, one_document
+from fidgpt.model.context import AttentionContext, Stream, Tokens, one_document
 from fidgpt.model.cpu.backward import NarrowEmbedding
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.ranges import require_factor, require_positive, require_size
@@ -59,9 +59,7 @@ class Embedding(nn.Module):
         self.positions = positions
         self.scale = scale
 
-    def forward(
-        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
-    ) -> Float[Tensor, "batch seq hidden"]:
+    def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the vectors of tokens; without a context positions count from 0."""
         x = _look_up(tokens, self.weight)
         if self.scale != 1.0:
@@ -103,12 +101,11 @@ class ValueEmbedding(nn.Module):
         require_size("vocab_size", vocab_size)
         require_size("num_kv_heads", num_kv_heads)
         require_size("head_dim", head_dim)
-        self.weight = with_init(
-            nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim)), init
-        )
+        table = nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim))
+        self.weight = with_init(table, init)
         self.gate = with_init(nn.Parameter(torch.empty(1)), gate_init)
 
-    def forward(self, tokens: Int[Tensor, "batch seq"] | None) -> Float[Tensor, "batch seq values"]:
+    def forward(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
         """Return what is added to the values of all heads, side by side.
 
         Raises:
@@ -160,9 +157,7 @@ class Unembedding(nn.Module):
         return 2 * self.weight.numel()
 
 
-def _look_up(
-    tokens: Int[Tensor, "batch seq"], table: Float[Tensor, "vocab width"]
-) -> Float[Tensor, "batch seq width"]:
+def _look_up(tokens: Tokens, table: Tensor) -> Stream:
     if table.itemsize < 4 and cpu.has_own_backward(table):
         return NarrowEmbedding.apply(tokens, table)
     return F.embedding(tokens, table)

@@ -25,6 +25,13 @@ from fidgpt.model.masks import Mask, ScoreChange, causal, is_causal_among
 __all__ = ["Kernel", "Scoring", "blockwise", "eager", "fastest", "flex", "sdpa"]
 
 
+Queries = Float[Tensor, "batch heads queries head_dim"]
+Keys = Float[Tensor, "batch kv_heads keys head_dim"]
+Values = Float[Tensor, "batch kv_heads keys value_dim"]
+Mixed = Float[Tensor, "batch heads queries value_dim"]
+Scores = Float[Tensor, "batch heads queries keys"]
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scoring:
     """How much weight a query gives to each key.
@@ -78,24 +85,12 @@ class Scoring:
 class Kernel(Protocol):
     """Computes attention."""
 
-    def __call__(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch kv_heads keys head_dim"],
-        value: Float[Tensor, "batch kv_heads keys value_dim"],
-        scoring: Scoring,
-        /,
-    ) -> Float[Tensor, "batch heads queries value_dim"]:
+    def __call__(self, query: Queries, key: Keys, value: Values, scoring: Scoring, /) -> Mixed:
         """Return the weighted values of each query; neighbouring query heads share a key head."""
         ...
 
 
-def eager(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys value_dim"],
-    scoring: Scoring,
-) -> Float[Tensor, "batch heads queries value_dim"]:
+def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     """Compute any `Scoring` step by step, with memory for every score of a layer.
 
     A query that may see nothing, which is padding, gets an arbitrary value, but no NaN.
@@ -116,9 +111,7 @@ def eager(
     return mixed.flatten(1, 2)
 
 
-def _softmax(
-    scores: Float[Tensor, "batch heads queries keys"], sinks: Float[Tensor, " heads"] | None
-) -> Float[Tensor, "batch heads queries keys"]:
+def _softmax(scores: Scores, sinks: Float[Tensor, " heads"] | None) -> Scores:
     """Return the softmax, in float32 at least, without the column of the sinks."""
     wide = torch.promote_types(scores.dtype, torch.float32)
     if sinks is None:
@@ -127,12 +120,7 @@ def _softmax(
     return torch.cat([scores, column], dim=-1).softmax(-1, dtype=wide)[..., :-1]
 
 
-def sdpa(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys value_dim"],
-    scoring: Scoring,
-) -> Float[Tensor, "batch heads queries value_dim"]:
+def sdpa(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     """Call torch's scaled_dot_product_attention, or `eager` where scores are changed."""
     if not scoring.is_softmax:
         return eager(query, key, value, scoring)
@@ -149,12 +137,7 @@ def sdpa(
     )
 
 
-def flex(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys value_dim"],
-    scoring: Scoring,
-) -> Float[Tensor, "batch heads queries value_dim"]:
+def flex(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     """Call FlexAttention (Dong et al., 2024, arXiv:2412.05496), which skips masked blocks.
 
     Dropout, gradients on a CPU and meta tensors are left to `sdpa`.
@@ -193,8 +176,8 @@ def _block_mask(scoring: Scoring, device: torch.device) -> BlockMask:
     sizes = (rows if rows > 1 else None, None, len(queries), len(keys))
 
     def may_see(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        here, there = queries.at(batch, query), keys.at(batch, key)
-        return queries.may_see(here, there, scoring.mask, scoring.window)
+        pair = queries.at(batch, query), keys.at(batch, key)
+        return queries.may_see(*pair, scoring.mask, scoring.window)
 
     return scoring.ctx.cached(
         ("blocks", scoring.mask, scoring.window),
@@ -216,13 +199,8 @@ def _score_mod(scoring: Scoring, num_heads: int) -> Callable[..., Tensor] | None
 
 
 def blockwise(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys value_dim"],
-    scoring: Scoring,
-    *,
-    block_size: int = 128,
-) -> Float[Tensor, "batch heads queries value_dim"]:
+    query: Queries, key: Keys, value: Values, scoring: Scoring, *, block_size: int = 128
+) -> Mixed:
     """Compute plain causal attention by blocks of queries, and leave the rest to `sdpa`.
 
     Each block is a matrix product with the keys up to its end, which saves up to half of the work.
@@ -235,12 +213,7 @@ def blockwise(
     return causal_attention(query, key, value, scale=scoring.scale, block_size=block_size)
 
 
-def fastest(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch kv_heads keys head_dim"],
-    value: Float[Tensor, "batch kv_heads keys value_dim"],
-    scoring: Scoring,
-) -> Float[Tensor, "batch heads queries value_dim"]:
+def fastest(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     """Call the fastest kernel: `sdpa` except where another one is measured to be faster.
 
     In bfloat16 on a CPU its backward pass takes 1.7 to 4 times as long as plain matrix products.

@@ -1,7 +1,6 @@
 """From a model on the meta device to one with memory and values, keeping tied weights tied."""
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +38,7 @@ def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
     for parameter, own in attributes:
         vars(parameter).update(own)  # torch replaces sharded parameters, without attributes
     for path, module, buffers in lost:
-        _refill(module, path, buffers, seed=seed)
+        _fill(module, path, buffers, seed=seed)
     initialize(model, seed=seed)
 
 
@@ -59,8 +58,9 @@ def initialize(model: nn.Module, *, seed: int) -> None:
         not fill all of them.
     """
     for path, module in model.named_modules():
-        if _without_init(module):
-            _start(module, path, seed=seed)
+        if names := _without_init(module):
+            with _unsharded(module):
+                _fill(module, path, names, seed=seed)
     for name, parameter in model.named_parameters():
         if (init := getattr(parameter, "init", None)) is not None:
             generator = torch.Generator().manual_seed(_seed(seed, name))
@@ -118,29 +118,20 @@ def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
     return empty
 
 
-def _refill(module: nn.Module, path: str, buffers: list[str], *, seed: int) -> None:
-    """Let a module fill its buffers: twice, over different content, to check that it does."""
-    filled: list[dict[str, Tensor]] = []
+def _fill(module: nn.Module, path: str, names: list[str], *, seed: int) -> None:
+    """Let a module fill its tensors: twice, over different content, to check that it does."""
+    first: dict[str, Tensor] = {}
     for content in (0, 1):
-        for name in buffers:
-            module.get_buffer(name).fill_(content)
-        _reset(module, path, buffers, seed=seed)
-        filled.append({name: module.get_buffer(name).clone() for name in buffers})
-    empty = [name for name in buffers if not torch.equal(filled[0][name], filled[1][name])]
-    _require_filled(module, path, empty)
-
-
-def _start(module: nn.Module, path: str, *, seed: int) -> None:
-    """Let a module fill its parameters without an `init`, and check that it does."""
-    names = [
-        name for name in _without_init(module) if module.get_parameter(name).is_floating_point()
-    ]
-    with _unsharded(module):
         for name in names:
-            module.get_parameter(name).fill_(torch.nan)
-        _reset(module, path, _without_init(module), seed=seed)
-        empty = [name for name in names if module.get_parameter(name).isnan().any()]
-    _require_filled(module, path, empty)
+            getattr(module, name).fill_(content)
+        _reset(module, path, names, seed=seed)
+        if not first:
+            first = {name: getattr(module, name).clone() for name in names}
+    if empty := [name for name in names if not torch.equal(first[name], getattr(module, name))]:
+        raise InitError(
+            f"{path or 'the model'} ({type(module).__name__}) leaves {', '.join(empty)} without "
+            "values after building on the meta device: fill it in reset_parameters()."
+        )
 
 
 @contextmanager
@@ -150,8 +141,8 @@ def _unsharded(module: nn.Module) -> Iterator[None]:
     Child modules are included; their own reset or `init` comes later.
     """
     held = [part._parameters for part in module.modules()]
-    shards = {id(x): x for own in held for x in own.values() if isinstance(x, _sharded())}
-    full = {name: nn.Parameter(_whole(x), x.requires_grad) for name, x in shards.items()}
+    shards = {id(x): x for own in held for x in own.values() if x is not None and _is_sharded(x)}
+    full = {key: nn.Parameter(_whole(x), x.requires_grad) for key, x in shards.items()}
     places = [(own, name, id(x)) for own in held for name, x in own.items() if id(x) in full]
     for own, name, number in places:
         own[name] = full[number]
@@ -161,14 +152,9 @@ def _unsharded(module: nn.Module) -> Iterator[None]:
         own[name] = shards[number]
 
 
-def _sharded() -> type[Tensor]:
-    # Not imported: it takes seconds, and has been imported if there is any sharded tensor.
-    module = sys.modules.get("torch.distributed.tensor")
-    return _None if module is None else module.DTensor
-
-
-class _None(Tensor):
-    """A class without instances."""
+def _is_sharded(tensor: object) -> bool:
+    # By its attribute: importing DTensor takes seconds.
+    return hasattr(tensor, "device_mesh")
 
 
 def _whole(parameter: Tensor) -> Tensor:
@@ -178,7 +164,7 @@ def _whole(parameter: Tensor) -> Tensor:
 
 def _keep(parameter: Tensor, values: Tensor) -> None:
     """Copy full values into a parameter, which may be sharded."""
-    if isinstance(parameter, _sharded()):
+    if _is_sharded(parameter):
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         assert isinstance(parameter, DTensor)
@@ -186,14 +172,6 @@ def _keep(parameter: Tensor, values: Tensor) -> None:
         mesh, placements = parameter.device_mesh, parameter.placements
         values = distribute_tensor(values, mesh, placements, src_data_rank=None)
     parameter.copy_(values)
-
-
-def _require_filled(module: nn.Module, path: str, empty: list[str]) -> None:
-    if empty:
-        raise InitError(
-            f"{path or 'the model'} ({type(module).__name__}) leaves {', '.join(empty)} without "
-            "values after building on the meta device: fill it in reset_parameters()."
-        )
 
 
 def _reset(module: nn.Module, path: str, names: list[str], *, seed: int) -> None:

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.attention import Rotation, SinkFactory, require_heads, require_window
-from fidgpt.model.context import AttentionContext, counted
+from fidgpt.model.context import AttentionContext, Stream, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.kernels import Kernel, Scoring, fastest
+from fidgpt.model.kernels import Kernel, Mixed, Queries, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
@@ -18,6 +18,10 @@ from fidgpt.model.positions import RoPE, YaRN
 from fidgpt.ranges import require_factor, require_probability
 
 __all__ = ["LatentAttention", "latent_rank", "rotary_share", "yarn_scale"]
+
+
+Latents = Float[Tensor, "batch seq known_dim"]
+UpWeight = Float[Tensor, "outer kv_rank"]
 
 
 def latent_rank(*, head_dim: int) -> int:
@@ -154,9 +158,7 @@ class LatentAttention(nn.Module):
         )
         self.sinks = None if sinks is None else sinks(num_heads=num_heads)
 
-    def forward(
-        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None = None
-    ) -> Float[Tensor, "batch seq hidden"]:
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Mix tokens; without a context every row is one document."""
         ctx = counted(x.shape[1], x.device) if ctx is None else ctx
         query, latent = self._project(x, ctx)
@@ -187,9 +189,7 @@ class LatentAttention(nn.Module):
         """Multiply-adds of a head for one query and one key."""
         return self.head_dim + self.rope_head_dim + self.value_head_dim
 
-    def _project(
-        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext
-    ) -> tuple[Float[Tensor, "batch heads seq query_dim"], Float[Tensor, "batch seq known_dim"]]:
+    def _project(self, x: Stream, ctx: AttentionContext) -> tuple[Queries, Latents]:
         """Return the queries, and the latent and the shared key of each token, side by side."""
         narrow = x
         if self.query_down is not None and self.query_norm is not None:
@@ -202,12 +202,7 @@ class LatentAttention(nn.Module):
             query, key = torch.cat([still, turned], dim=-1), shared.squeeze(1)
         return query, torch.cat([self.kv_norm(latent), key], dim=-1)
 
-    def _plain(
-        self,
-        query: Float[Tensor, "batch heads queries query_dim"],
-        known: Float[Tensor, "batch keys known_dim"],
-        scoring: Scoring,
-    ) -> Float[Tensor, "batch heads queries value_dim"]:
+    def _plain(self, query: Queries, known: Latents, scoring: Scoring) -> Mixed:
         """Compute attention with the keys and values of every head."""
         latent, shared = known.split([self.kv_rank, self.rope_head_dim], dim=-1)
         made = self.kv_up(latent).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -216,12 +211,8 @@ class LatentAttention(nn.Module):
         return self.kernel(query, torch.cat([key, shared], dim=-1), value, scoring)
 
     def _absorbed(
-        self,
-        query: Float[Tensor, "batch heads queries query_dim"],
-        known: Float[Tensor, "batch keys known_dim"],
-        scoring: Scoring,
-        weight: Float[Tensor, "outer kv_rank"],
-    ) -> Float[Tensor, "batch heads queries value_dim"]:
+        self, query: Queries, known: Latents, scoring: Scoring, weight: UpWeight
+    ) -> Mixed:
         """Compute `(q W) c` for `q (W c)`, with the latents as one key head for all queries."""
         sizes = [self.head_dim, self.value_head_dim]
         key_up, value_up = weight.unflatten(0, (self.num_heads, -1)).split(sizes, dim=1)
@@ -233,7 +224,7 @@ class LatentAttention(nn.Module):
         mixed = self.kernel(absorbed, one, one, scoring)[..., : self.kv_rank]
         return mixed @ value_up.mT
 
-    def _absorbable(self, *, queries: int, keys: int) -> Float[Tensor, "outer kv_rank"] | None:
+    def _absorbable(self, *, queries: int, keys: int) -> UpWeight | None:
         """Return the weights of the up projection if absorbing them saves operations."""
         if keys <= queries:
             return None

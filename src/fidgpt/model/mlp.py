@@ -1,6 +1,7 @@
 """Feed-forward networks."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -58,12 +59,12 @@ def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
 
-class _Plain(nn.Module):
+class _FeedForward(nn.Module):
     """`down(activation(up(x)))`; subclasses define the activation.
 
     Args:
       hidden_dim: width of the residual stream.
-      ffn_dim: intermediate width; defaults to 4 * hidden_dim.
+      ffn_dim: intermediate width; defaults to 4 * hidden_dim, in gated ones to `gated_ffn_dim`.
       linear: makes the projections.
       bias: adds a bias to all projections.
       init: of the projections that read the stream.
@@ -71,6 +72,7 @@ class _Plain(nn.Module):
     """
 
     activation: Activation
+    gated: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -85,15 +87,19 @@ class _Plain(nn.Module):
         super().__init__()
         require_size("hidden_dim", hidden_dim)
         require_size("ffn_dim", ffn_dim)
-        ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
+        if ffn_dim is None:
+            ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if self.gated else 4 * hidden_dim
+        self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init) if self.gated else None
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-        return self.down(self.activation(self.up(x)))
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
-class GELU(_Plain):
+class GELU(_FeedForward):
     """`down(gelu(up(x)))` with the tanh approximation of GELU, as in GPT-2.
 
     The exact form is `MLP(activation=gelu)`.
@@ -102,13 +108,30 @@ class GELU(_Plain):
     activation = staticmethod(gelu_tanh)
 
 
-class SquaredReLU(_Plain):
+class SquaredReLU(_FeedForward):
     """`down(relu(up(x))^2)` (Primer, So et al., 2021, arXiv:2109.08668)."""
 
     activation = staticmethod(squared_relu)
 
 
-class MLP(_Plain):
+class SwiGLU(_FeedForward):
+    """`down(silu(gate(x)) * up(x))` (Shazeer, 2020, arXiv:2002.05202)."""
+
+    activation = staticmethod(F.silu)
+    gated = True
+
+
+class GeGLU(_FeedForward):
+    """`down(gelu(gate(x)) * up(x))` with the tanh approximation of GELU, as in Gemma (2024).
+
+    Shazeer's GeGLU, with the exact form, is `GatedMLP(activation=gelu)`.
+    """
+
+    activation = staticmethod(gelu_tanh)
+    gated = True
+
+
+class MLP(_FeedForward):
     """`down(activation(up(x)))` with any activation.
 
     Args:
@@ -143,58 +166,7 @@ class MLP(_Plain):
         self.activation = activation
 
 
-class _Gated(nn.Module):
-    """`down(activation(gate(x)) * up(x))`; subclasses define the activation.
-
-    Args:
-      hidden_dim: width of the residual stream.
-      ffn_dim: intermediate width; defaults to `gated_ffn_dim` of hidden_dim.
-      linear: makes the projections.
-      bias: adds a bias to all projections.
-      init: of the projections that read the stream.
-      out_init: of the down projection; defaults to `init`.
-    """
-
-    activation: Activation
-
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        ffn_dim: int | None = None,
-        linear: LinearFactory = Linear,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__()
-        require_size("hidden_dim", hidden_dim)
-        require_size("ffn_dim", ffn_dim)
-        ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
-        self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init)
-        self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
-        self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
-
-    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-        return self.down(self.activation(self.gate(x)) * self.up(x))
-
-
-class SwiGLU(_Gated):
-    """`down(silu(gate(x)) * up(x))` (Shazeer, 2020, arXiv:2002.05202)."""
-
-    activation = staticmethod(F.silu)
-
-
-class GeGLU(_Gated):
-    """`down(gelu(gate(x)) * up(x))` with the tanh approximation of GELU, as in Gemma (2024).
-
-    Shazeer's GeGLU, with the exact form, is `GatedMLP(activation=gelu)`.
-    """
-
-    activation = staticmethod(gelu_tanh)
-
-
-class GatedMLP(_Gated):
+class GatedMLP(MLP):
     """`down(activation(gate(x)) * up(x))` (Shazeer, 2020, arXiv:2002.05202).
 
     Args:
@@ -207,23 +179,4 @@ class GatedMLP(_Gated):
       out_init: of the down projection; defaults to `init`.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        activation: Activation,
-        ffn_dim: int | None = None,
-        linear: LinearFactory = Linear,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__(
-            hidden_dim=hidden_dim,
-            ffn_dim=ffn_dim,
-            linear=linear,
-            bias=bias,
-            init=init,
-            out_init=out_init,
-        )
-        self.activation = activation
+    gated = True

@@ -77,14 +77,17 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
         """Return the vectors of positions, in float32."""
-        exponents = torch.arange(
-            0, self.hidden_dim, 2, device=positions.device, dtype=torch.float32
-        )
-        angles = positions.unsqueeze(-1) * self.theta ** (-exponents / self.hidden_dim)
+        rates = _frequencies(self.theta, self.hidden_dim, positions.device)
+        angles = positions.unsqueeze(-1) * rates
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
 Frequencies = Float[Tensor, " pairs"]
+
+
+def _frequencies(theta: float, dim: int, device: torch.device) -> Frequencies:
+    """Return theta^(-2i / dim) for each pair of dimensions, in float32."""
+    return theta ** (-torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim)
 
 
 @runtime_checkable
@@ -229,6 +232,8 @@ def _require_factor(factor: float) -> None:
 
 
 Heads = Float[Tensor, "batch heads seq head_dim"]
+KeyHeads = Float[Tensor, "batch kv_heads seq head_dim"]
+Waves = Float[Tensor, "rows 1 seq rotary_dim"]
 
 
 class RoPE(nn.Module):
@@ -274,25 +279,17 @@ class RoPE(nn.Module):
         self.scaling = scaling
 
     def forward(
-        self,
-        query: Heads,
-        key: Float[Tensor, "batch kv_heads seq head_dim"],
-        ctx: AttentionContext | None = None,
-    ) -> tuple[Tensor, Tensor]:
+        self, query: Heads, key: KeyHeads, ctx: AttentionContext | None = None
+    ) -> tuple[Heads, KeyHeads]:
         """Rotate queries and keys by their positions, which count from 0 without a context."""
         ctx = counted(query.shape[2], query.device) if ctx is None else ctx
         make = partial(self._waves, ctx.positions, query.dtype)
         cos, sin = ctx.cached(("rope", id(self), query.dtype), make)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
-    def _waves(
-        self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype
-    ) -> tuple[Float[Tensor, "rows 1 seq rotary_dim"], Float[Tensor, "rows 1 seq rotary_dim"]]:
+    def _waves(self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype) -> tuple[Waves, Waves]:
         """Return the factors of each dimension and of its partner."""
-        exponents = torch.arange(
-            0, self.rotary_dim, 2, device=positions.device, dtype=torch.float32
-        )
-        frequencies = self.theta ** (-exponents / self.rotary_dim)
+        frequencies = _frequencies(self.theta, self.rotary_dim, positions.device)
         amplitude = 1.0
         if self.scaling is not None:
             frequencies = self.scaling(frequencies, theta=self.theta)
@@ -302,11 +299,7 @@ class RoPE(nn.Module):
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
-def _rotated(
-    x: Heads,
-    cos: Float[Tensor, "rows 1 seq rotary_dim"],
-    sin: Float[Tensor, "rows 1 seq rotary_dim"],
-) -> Heads:
+def _rotated(x: Heads, cos: Waves, sin: Waves) -> Heads:
     rotary_dim = cos.shape[-1]
     if rotary_dim < x.shape[-1]:
         turned = _rotated(x[..., :rotary_dim], cos, sin)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
-from fidgpt.model.context import AttentionContext, ContextFactory, one_document
+from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, declared_flops
@@ -75,12 +75,7 @@ class TokenPrediction(nn.Module):
         self.block = block()
         self.norm = norm(hidden_dim=hidden_dim)
 
-    def forward(
-        self,
-        features: Float[Tensor, "batch seq hidden"],
-        embedded: Float[Tensor, "batch seq hidden"],
-        ctx: AttentionContext,
-    ) -> Float[Tensor, "batch seq hidden"]:
+    def forward(self, features: Stream, embedded: Stream, ctx: AttentionContext) -> Stream:
         """Return features that predict one token further ahead.
 
         Args:
@@ -151,19 +146,15 @@ class MultiTokenTransformer(Transformer):
             layout=layout,
             dropout=dropout,
         )
-        in_pattern = num_layers > len(first_blocks)
-        last = (
-            blocks[(num_layers - 1) % len(blocks)] if in_pattern else first_blocks[num_layers - 1]
-        )
+        first = num_layers <= len(first_blocks)
+        last = first_blocks[num_layers - 1] if first else blocks[(num_layers - 1) % len(blocks)]
         self.predictions = nn.ModuleList(
             prediction(hidden_dim=hidden_dim, block=last) for _ in range(num_predictions)
         )
         self.loss = loss
         self.weight = weight
 
-    def features(
-        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
-    ) -> Float[Tensor, "batch seq hidden"]:
+    def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the features of the last layer; in training, report the losses of predictions."""
         ctx = self.layout(tokens) if ctx is None else ctx
         features = super().features(tokens, ctx)
@@ -175,12 +166,7 @@ class MultiTokenTransformer(Transformer):
         """Return the operations of the unembedding for each prediction, in training."""
         return len(self.predictions) * sum(declared_flops(self.unembedding, seq_len=seq_len))
 
-    def _predict_ahead(
-        self,
-        features: Float[Tensor, "batch seq hidden"],
-        tokens: Int[Tensor, "batch seq"],
-        ctx: AttentionContext,
-    ) -> None:
+    def _predict_ahead(self, features: Stream, tokens: Tokens, ctx: AttentionContext) -> None:
         for ahead, prediction in enumerate(self.predictions, start=1):
             count = tokens.shape[1] - ahead - 1  # tokens whose target is in the batch
             if count < 1:
@@ -190,13 +176,7 @@ class MultiTokenTransformer(Transformer):
             features = prediction(features[:, :count], embedded, ctx.columns(0, count))
             self._report(features, tokens, ctx, ahead)
 
-    def _report(
-        self,
-        features: Float[Tensor, "batch count hidden"],
-        tokens: Int[Tensor, "batch seq"],
-        ctx: AttentionContext,
-        ahead: int,
-    ) -> None:
+    def _report(self, features: Tensor, tokens: Tensor, ctx: AttentionContext, ahead: int) -> None:
         """Report the loss of one prediction, over the tokens that have a target."""
         counted = None
         if not ctx.contiguous:

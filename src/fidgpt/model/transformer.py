@@ -4,15 +4,18 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory
-from fidgpt.model.context import AttentionContext, ContextFactory, one_document
+from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.ranges import require_probability, require_size
 
 __all__ = ["LanguageModel", "Transformer"]
+
+
+Logits = Float[Tensor, "batch seq vocab"]
 
 
 class LanguageModel(nn.Module):
@@ -29,9 +32,7 @@ class LanguageModel(nn.Module):
     unembedding: nn.Module
     layout: ContextFactory
 
-    def features(
-        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
-    ) -> Float[Tensor, "batch seq hidden"]:
+    def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the features of each token, the input of the unembedding.
 
         Args:
@@ -40,9 +41,7 @@ class LanguageModel(nn.Module):
         """
         raise NotImplementedError
 
-    def forward(
-        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
-    ) -> Float[Tensor, "batch seq vocab"]:
+    def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Logits:
         """Return the logits of the token after each; the arguments are those of `features`."""
         return self.unembedding(self.features(tokens, ctx))
 
@@ -112,9 +111,7 @@ class Transformer(LanguageModel):
         self.unembedding = unembedding
         self.layout = layout
 
-    def features(
-        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
-    ) -> Float[Tensor, "batch seq hidden"]:
+    def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the normalised output of the last layer, the input of the unembedding."""
         ctx = self.layout(tokens) if ctx is None else ctx
         x = self.embedding(tokens, ctx)

@@ -1,7 +1,9 @@
 """Parameter groups."""
 
+import math
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -10,7 +12,11 @@ from fidgpt.ranges import require_not_negative
 
 __all__ = [
     "ByName",
+    "LayerDecay",
+    "ParameterGroups",
     "Predicate",
+    "RateScale",
+    "Rule",
     "decay_matrices",
     "is_hidden_matrix",
     "is_matrix",
@@ -65,7 +71,7 @@ class ByName:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{pattern=} is no regular expression: {error}.") from None
+            raise ValueError(f"{pattern=} is not a regular expression: {error}.") from None
         self.pattern = pattern
 
     def __call__(self, name: str, parameter: nn.Parameter) -> bool:
@@ -91,10 +97,9 @@ def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
     are listed once.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    decays = {id(p) for name, p in trained if is_matrix(name, p)}
-    matrices = [p for _, p in trained if id(p) in decays]
-    vectors = [p for _, p in trained if id(p) not in decays]
-    groups = [_group("matrices", matrices), {**_group("vectors", vectors), "weight_decay": 0.0}]
+    matrices = {"name": "matrices", "params": [p for one, p in trained if is_matrix(one, p)]}
+    vectors = {"name": "vectors", "params": [p for one, p in trained if is_vector(one, p)]}
+    groups = [matrices, vectors | {"weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
@@ -115,12 +120,8 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     if base_dim < 1:
         raise ValueError(f"{base_dim=} must be 1 or more.")
     width = model.get_parameter("embedding.weight").shape[1]
-    outside = [
-        parameter
-        for name in ("embedding", "unembedding")
-        for parameter in model.get_submodule(name).parameters()
-    ]
-    tables = {id(parameter) for parameter in outside}
+    outside = map(model.get_submodule, ("embedding", "unembedding"))
+    tables = {id(parameter) for module in outside for parameter in module.parameters()}
     hidden = {
         id(p) for name, p in model.named_parameters() if is_matrix(name, p) and id(p) not in tables
     }
@@ -180,24 +181,131 @@ def _split(
     return found
 
 
-def _group(name: str, parameters: list[nn.Parameter]) -> dict[str, Any]:
-    return {"name": name, "params": parameters}
+_LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 
-def require_rates(*, lr: float, weight_decay: float) -> None:
-    """Raise ValueError unless both are finite and 0 or more."""
-    require_not_negative("lr", lr)
-    require_not_negative("weight_decay", weight_decay)
+@runtime_checkable
+class RateScale(Protocol):
+    """Returns the factor of a parameter's learning rate."""
+
+    def __call__(self, name: str, model: nn.Module, /) -> float: ...
 
 
-def require_adam(*, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
-    """Raise ValueError unless these are valid settings of Adam."""
-    require_rates(lr=lr, weight_decay=weight_decay)
-    require_betas(betas)
-    require_not_negative("eps", eps)
+class LayerDecay:
+    """Layer-wise learning-rate decay: each layer's rate is `factor` times that of the next.
+
+    The last layer and the modules after it have the full rate; the embedding has the lowest (Howard
+    and Ruder, 2018, arXiv:1801.06146; Clark et al., 2020, arXiv:2003.10555).
+
+    Args:
+      factor: above 0 and at most 1.
+
+    Raises:
+      ValueError: the factor is out of range.
+    """
+
+    def __init__(self, factor: float = 0.9) -> None:
+        if not 0 < factor <= 1:
+            raise ValueError(f"{factor=} must be above 0 and at most 1.")
+        self.factor = factor
+
+    def __call__(self, name: str, model: nn.Module) -> float:
+        found = [_LAYER.search(one) for one, _ in model.named_parameters()]
+        last = max((int(layer[1]) for layer in found if layer), default=-1)
+        if layer := _LAYER.search(name):
+            return self.factor ** (last - int(layer[1]))
+        return self.factor ** (last + 1) if name.startswith("embedding.") else 1.0
 
 
-def require_betas(betas: tuple[float, float]) -> None:
-    """Raise ValueError unless each is from 0 to less than 1."""
-    if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"{betas=} must be from 0 to less than 1.")
+class Rule:
+    """Settings of the parameters that it matches.
+
+    Args:
+      name: of the group, where groups are shown.
+      match: selects parameters.
+      lr_scale: multiplies the learning rate.
+      weight_decay: replaces the optimizer's.
+      settings: further group options of the optimizer, such as `betas`.
+
+    Raises:
+      ValueError: lr_scale or weight_decay is negative or not finite.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        match: Predicate,
+        lr_scale: float | RateScale = 1.0,
+        weight_decay: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not callable(lr_scale):
+            require_not_negative("lr_scale", lr_scale)
+        if weight_decay is not None:
+            require_not_negative("weight_decay", weight_decay)
+        self.name = name
+        self.match = match
+        self.lr_scale = lr_scale
+        self.settings = dict(settings or {})
+        if weight_decay is not None:
+            self.settings["weight_decay"] = weight_decay
+
+    def scale_of(self, name: str, model: nn.Module) -> float:
+        """Return the learning-rate factor of one parameter."""
+        return self.lr_scale(name, model) if callable(self.lr_scale) else self.lr_scale
+
+
+class ParameterGroups:
+    """Splits the parameters of a model into groups, by rules.
+
+    All rules that match a parameter apply: learning-rate factors multiply, and for other settings
+    the last rule counts. Parameters with equal settings form a group, named after its rules and,
+    where needed to tell groups apart, its layers: `matrices, layer 2`. Parameters without a rule
+    form the group `others`, with the optimizer's settings.
+
+    Args:
+      rules: in order of application.
+
+    Raises:
+      ValueError: when called, if a rule matches no parameter.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = list(rules)
+
+    def __call__(self, model: nn.Module) -> list[dict[str, Any]]:
+        members: dict[tuple[bool, tuple[int, ...], float], dict[str, nn.Parameter]] = {}
+        used: set[int] = set()
+        for name, parameter in model.named_parameters():
+            matched = tuple(i for i, one in enumerate(self.rules) if one.match(name, parameter))
+            used.update(matched)
+            if parameter.requires_grad:
+                scales = (self.rules[number].scale_of(name, model) for number in matched)
+                key = (not matched, matched, math.prod(scales, start=1.0))
+                members.setdefault(key, {})[name] = parameter
+        if idle := [repr(rule.name) for i, rule in enumerate(self.rules) if i not in used]:
+            raise ValueError(
+                f"no parameter matches the rule {' or '.join(idle)} of the groups: correct its "
+                "`match`, or remove it."
+            )
+        titles = {key: ", ".join(self.rules[i].name for i in key[1]) or "others" for key in members}
+        alike, groups = Counter(titles.values()), []
+        for key in sorted(members):
+            title, own = titles[key], members[key]
+            name = title if alike[title] == 1 else f"{title}, {_place(own)}"
+            group = {"name": name, "params": [*own.values()]}
+            for number in key[1]:
+                group |= self.rules[number].settings
+            groups.append(group if key[2] == 1 else group | {"lr_scale": key[2]})
+        return groups
+
+
+def _place(names: Iterable[str]) -> str:
+    """Return where parameters are, such as `layers 0, 2, 4` or `layer 5, norm`."""
+    found = {name: _LAYER.search(name) for name in names}
+    layers = sorted({int(layer[1]) for layer in found.values() if layer})
+    numbers = ", ".join(map(str, layers))
+    inside = [f"layer{'s' * (len(layers) > 1)} {numbers}"] if layers else []
+    outside = (name.partition(".")[0] for name, layer in found.items() if layer is None)
+    return ", ".join([*inside, *dict.fromkeys(outside)])

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from fidgpt.optim.cycles import Length, cycle_ends, in_steps
-
 __all__ = [
     "Constant",
     "CosineDecay",
@@ -54,65 +52,6 @@ def steps_for_tokens(*, tokens: int, batch_size: int, seq_len: int) -> int:
     return -(-tokens // (batch_size * seq_len))
 
 
-class WarmupCosine:
-    """Linear warm-up, then cosine decay to `min_ratio` (Loshchilov and Hutter, 2017).
-
-    Args:
-      num_steps: steps of the run; the last one is at `min_ratio`.
-      warmup_steps: steps of the warm-up; the first step is at 1 / warmup_steps of the peak.
-      min_ratio: fraction of the peak at the end.
-
-    Raises:
-      ValueError: the warm-up is longer than the run, or `min_ratio` is not from 0 to 1.
-    """
-
-    def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
-        _require_share(min_ratio)
-        _require_room(num_steps=num_steps, warmup_steps=warmup_steps)
-        self.num_steps = num_steps
-        self.warmup_steps = warmup_steps
-        self.min_ratio = min_ratio
-
-    def __call__(self, step: int) -> float:
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        decay = max(1, self.num_steps - self.warmup_steps)
-        done = min(1.0, (step + 1 - self.warmup_steps) / decay)
-        return self.min_ratio + (1 - self.min_ratio) * 0.5 * (1 + math.cos(math.pi * done))
-
-
-class WarmupStableDecay:
-    """Linear warm-up, a plateau, then linear decay (WSD; Hu et al., 2024, arXiv:2404.06395).
-
-    Args:
-      num_steps: steps of the run; the last one is at `min_ratio`.
-      warmup_steps: steps of the warm-up.
-      decay_steps: steps of the decay, at the end of the run.
-      min_ratio: fraction of the peak at the end.
-
-    Raises:
-      ValueError: warm-up and decay are longer than the run, or `min_ratio` is not from 0 to 1.
-    """
-
-    def __init__(
-        self, *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float = 0.0
-    ) -> None:
-        _require_share(min_ratio)
-        _require_room(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
-        self.num_steps = num_steps
-        self.warmup_steps = warmup_steps
-        self.decay_steps = decay_steps
-        self.min_ratio = min_ratio
-
-    def __call__(self, step: int) -> float:
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        left = self.num_steps - (step + 1)
-        if left >= self.decay_steps:
-            return 1.0
-        return self.min_ratio + (1 - self.min_ratio) * max(0, left) / self.decay_steps
-
-
 class Constant:
     """Linear warm-up, then a constant rate.
 
@@ -132,17 +71,76 @@ class Constant:
         return min(1.0, (step + 1) / max(1, self.warmup_steps))
 
 
-def _require_room(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
-    if min(num_steps - 1, warmup_steps, decay_steps) < 0:
-        raise ValueError(f"{num_steps=}, {warmup_steps=}, {decay_steps=}: a count is negative.")
-    if warmup_steps + decay_steps > num_steps:
-        both = f"{warmup_steps=} and {decay_steps=} do" if decay_steps else f"{warmup_steps=} does"
-        raise ValueError(f"{both} not fit into {num_steps=}: shorten it, or train for longer.")
+Length = int | float
+"""A number of steps, or, as a float up to 1, a fraction."""
 
 
-def _require_share(min_ratio: float) -> None:
-    if not 0 <= min_ratio <= 1:
-        raise ValueError(f"{min_ratio=} must be a share of the peak, from 0 to 1.")
+def in_steps(name: str, length: Length, *, of: int) -> int:
+    """Return a length in steps; a fraction above 0 is at least one step.
+
+    Args:
+      name: of the length, for the error message.
+      length: steps, or a fraction of `of`.
+      of: steps that a fraction refers to.
+
+    Raises:
+      ValueError: it is negative, or neither a fraction nor a whole number.
+    """
+    if not 0 <= length < math.inf or (length > 1 and length != int(length)):
+        raise ValueError(f"{name}={length} is neither a fraction from 0 to 1 nor a count of steps.")
+    if isinstance(length, int) or length > 1:
+        return int(length)
+    # Rounded up slightly, because 0.29 * 100 is 28.999999999999996.
+    return max(1, int(length * of * (1 + 1e-12))) if length else 0
+
+
+def cycle_ends(
+    *,
+    num_steps: int,
+    cycles: int | Sequence[int] | None,
+    cycle_length: Length | Sequence[int] | None,
+) -> list[int]:
+    """Return the steps, counted from 1, at which cycles end; the last one is `num_steps`.
+
+    Args:
+      num_steps: steps of the run.
+      cycles: the number of cycles, of equal length; or the steps at which they end.
+      cycle_length: the length of each cycle in steps or as a fraction of the run, or a list of all
+        lengths. The remainder extends the last cycle; after a list, it is one more cycle.
+
+    Raises:
+      ValueError: both are set, or the cycles do not fit into the run.
+    """
+    if num_steps < 1:
+        raise ValueError(f"{num_steps=} must be at least 1.")
+    if cycles is not None and cycle_length is not None:
+        raise ValueError(f"{cycles=} and {cycle_length=} cannot both be set: remove one.")
+    if isinstance(cycle_length, Sequence):
+        total, cycles = sum(cycle_length), [*itertools.accumulate(cycle_length)]
+        if min(cycle_length, default=1) < 1 or total > num_steps:
+            raise ValueError(
+                f"{cycle_length=} must be lengths of 1 or more steps; they take {total} of "
+                f"{num_steps=}."
+            )
+    elif cycle_length is not None:
+        length = in_steps("cycle_length", cycle_length, of=num_steps)
+        if not 1 <= length <= num_steps:
+            raise ValueError(
+                f"{cycle_length=} is {length} steps, which do not fit into {num_steps=}."
+            )
+        return [length * number for number in range(1, num_steps // length)] + [num_steps]
+    if not isinstance(cycles, Sequence):
+        count = 1 if cycles is None else cycles
+        if not 1 <= count <= num_steps:
+            raise ValueError(f"{cycles=} do not fit into {num_steps=}: from 1 to one a step.")
+        return [num_steps * number // count for number in range(1, count + 1)]
+    ends = [*cycles] if cycles and cycles[-1] == num_steps else [*cycles, num_steps]
+    if any(end <= begin for begin, end in itertools.pairwise([0, *ends])):
+        raise ValueError(
+            f"{cycles=} must be steps at which cycles end, one after the other and up to "
+            f"{num_steps=}."
+        )
+    return ends
 
 
 class Fall(NamedTuple):
@@ -159,6 +157,10 @@ class Fall(NamedTuple):
     num_steps: int
     warmup_steps: int
     min_ratio: float
+
+    def to(self, left: float) -> float:
+        """Return the value where a fraction of the way down to the minimum is left."""
+        return self.min_ratio + (1 - self.min_ratio) * left
 
 
 @runtime_checkable
@@ -187,8 +189,7 @@ class CosineDecay:
     """Cosine decay (Loshchilov and Hutter, 2017, arXiv:1608.03983)."""
 
     def __call__(self, fall: Fall) -> float:
-        left = 0.5 * (1 + math.cos(math.pi * (fall.step / fall.num_steps)))
-        return fall.min_ratio + (1 - fall.min_ratio) * left
+        return fall.to(0.5 * (1 + math.cos(math.pi * (fall.step / fall.num_steps))))
 
 
 class InverseDecay:
@@ -212,8 +213,7 @@ class SqrtDecay:
     """1 - sqrt decay (Hägele et al., 2024, arXiv:2405.18392)."""
 
     def __call__(self, fall: Fall) -> float:
-        left = 1 - math.sqrt(fall.step / fall.num_steps)
-        return fall.min_ratio + (1 - fall.min_ratio) * left
+        return fall.to(1 - math.sqrt(fall.step / fall.num_steps))
 
 
 class PolynomialDecay:
@@ -232,8 +232,7 @@ class PolynomialDecay:
         self.power = power
 
     def __call__(self, fall: Fall) -> float:
-        left = (1 - fall.step / fall.num_steps) ** self.power
-        return fall.min_ratio + (1 - fall.min_ratio) * left
+        return fall.to((1 - fall.step / fall.num_steps) ** self.power)
 
 
 class InverseSqrtDecay:
@@ -295,24 +294,26 @@ class Phases:
         cycle_length: Length | Sequence[int] | None = None,
         min_lr_ratio: float = 0.1,
     ) -> None:
-        if not 0 <= min_lr_ratio <= 1:
-            raise ValueError(f"{min_lr_ratio=} must be a share of the peak, from 0 to 1.")
+        _require_share("min_lr_ratio", min_lr_ratio)
         self.num_steps = num_steps
         self.shape = shape
         self.min_lr_ratio = min_lr_ratio
         self.ends = cycle_ends(num_steps=num_steps, cycles=cycles, cycle_length=cycle_length)
         self._cycles: list[_Cycle] = []
         begin = 0.0
-        for cycle in _cycles(self.ends, warmup, decay, rewarmup):
-            length, rise = cycle.end - cycle.start, f"{rewarmup=}" if cycle.start else f"{warmup=}"
-            if cycle.warmup + max(0, cycle.decay) > length or cycle.decay < 0:
-                taken = f"{rise} does" if decay is None else f"{rise} and {decay=} do"
+        for start, end in itertools.pairwise([0, *self.ends]):
+            name, rise = ("rewarmup", rewarmup) if start else ("warmup", warmup)
+            length = end - start
+            up = in_steps(name, rise, of=length)
+            down = length - up if decay is None else in_steps("decay", decay, of=length)
+            if up + max(0, down) > length or down < 0:
+                taken = f"{name}={rise} does" if decay is None else f"{name}={rise} and {decay=} do"
                 raise ValueError(
-                    f"{taken} not fit into the {length} steps from {cycle.start + 1} to "
-                    f"{cycle.end}: shorten it, make cycles longer, or train for longer."
+                    f"{taken} not fit into the {length} steps from {start + 1} to {end}: shorten "
+                    "it, make cycles longer, or train for longer."
                 )
-            self._cycles.append(cycle._replace(begin=begin))
-            begin = self._value(self._cycles[-1], cycle.end - cycle.start)
+            self._cycles.append(_Cycle(start, end, up, down, begin))
+            begin = self._value(self._cycles[-1], length)
 
     def __call__(self, step: int) -> float:
         position = min(step + 1, self.num_steps)
@@ -336,16 +337,64 @@ class _Cycle(NamedTuple):
     end: int
     warmup: int
     decay: int
-    begin: float = 0.0
+    begin: float
 
 
-def _cycles(
-    ends: Sequence[int], warmup: Length, decay: Length | None, rewarmup: Length
-) -> list[_Cycle]:
-    found = []
-    for start, end in itertools.pairwise([0, *ends]):
-        phase = ("rewarmup", rewarmup) if start else ("warmup", warmup)
-        rise = in_steps(*phase, of=end - start)
-        fall = end - start - rise if decay is None else in_steps("decay", decay, of=end - start)
-        found.append(_Cycle(start, end, rise, fall))
-    return found
+class WarmupCosine(Phases):
+    """Linear warm-up, then cosine decay to `min_ratio` (Loshchilov and Hutter, 2017).
+
+    Args:
+      num_steps: steps of the run; the last one is at `min_ratio`.
+      warmup_steps: steps of the warm-up; the first step is at 1 / warmup_steps of the peak.
+      min_ratio: fraction of the peak at the end.
+
+    Raises:
+      ValueError: the warm-up is longer than the run, or `min_ratio` is not from 0 to 1.
+    """
+
+    def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
+        _require_share("min_ratio", min_ratio)
+        _require_room(num_steps=num_steps, warmup_steps=warmup_steps)
+        super().__init__(
+            num_steps=num_steps, shape=CosineDecay(), warmup=warmup_steps, min_lr_ratio=min_ratio
+        )
+
+
+class WarmupStableDecay(Phases):
+    """Linear warm-up, a plateau, then linear decay (WSD; Hu et al., 2024, arXiv:2404.06395).
+
+    Args:
+      num_steps: steps of the run; the last one is at `min_ratio`.
+      warmup_steps: steps of the warm-up.
+      decay_steps: steps of the decay, at the end of the run.
+      min_ratio: fraction of the peak at the end.
+
+    Raises:
+      ValueError: warm-up and decay are longer than the run, or `min_ratio` is not from 0 to 1.
+    """
+
+    def __init__(
+        self, *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float = 0.0
+    ) -> None:
+        _require_share("min_ratio", min_ratio)
+        _require_room(num_steps=num_steps, warmup_steps=warmup_steps, decay_steps=decay_steps)
+        super().__init__(
+            num_steps=num_steps,
+            shape=LinearDecay(),
+            warmup=warmup_steps,
+            decay=decay_steps,
+            min_lr_ratio=min_ratio,
+        )
+
+
+def _require_room(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
+    if min(num_steps - 1, warmup_steps, decay_steps) < 0:
+        raise ValueError(f"{num_steps=}, {warmup_steps=}, {decay_steps=}: a count is negative.")
+    if warmup_steps + decay_steps > num_steps:
+        both = f"{warmup_steps=} and {decay_steps=} do" if decay_steps else f"{warmup_steps=} does"
+        raise ValueError(f"{both} not fit into {num_steps=}: shorten it, or train for longer.")
+
+
+def _require_share(name: str, ratio: float) -> None:
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"{name}={ratio} must be a share of the peak, from 0 to 1.")

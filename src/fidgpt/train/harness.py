@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from fidgpt.data import DataError, Tokenizer
 from fidgpt.data.streams import CorpusPart
-from fidgpt.model.generation import sampling
+from fidgpt.model.generation import Sampling
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
@@ -118,7 +118,7 @@ def _scores(model: LanguageModel, windows: Sequence[_Window]) -> list[tuple[floa
 
 
 class _Generation(NamedTuple):
-    """How a task wants a text to be generated: as in `sampling`; temperature 0 is greedy."""
+    """How a task wants a text to be generated: as in `Sampling`; temperature 0 is greedy."""
 
     until: tuple[str, ...]
     num_tokens: int
@@ -213,7 +213,7 @@ class Answers:
         self, begins: Sequence[list[int]], how: _Generation, *, numbers: Sequence[int]
     ) -> list[str]:
         room = max(self.context - how.num_tokens, (self.context + 1) // 2)
-        choose = sampling(
+        choose = Sampling(
             seeds=[derive_seed(self.seed, "tasks", number) for number in numbers],
             temperature=how.temperature,
             top_k=how.top_k,

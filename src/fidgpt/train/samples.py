@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fidgpt.data import StreamDecoder, Tokenizer
-from fidgpt.model.generation import Choice, UntilString, sampling, write
+from fidgpt.model.generation import Choice, Sampling, UntilString, write
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
@@ -19,8 +19,8 @@ class Samples:
     Args:
       prompts: beginnings; an empty one is the beginning of a document.
       num_tokens: length of each continuation.
-      temperature: as in `sampling`.
-      top_k: as in `sampling`.
+      temperature: as in `Sampling`.
+      top_k: as in `Sampling`.
       every: steps between texts during training; None waits for the end.
 
     Raises:
@@ -48,7 +48,7 @@ class Samples:
     ) -> Iterator[str]:
         """Yield one text for each prompt, the prompt included; `model` is in eval mode."""
         for index, prompt in enumerate(self.prompts):
-            choose = sampling(
+            choose = Sampling(
                 seeds=[derive_seed(seed, "samples", index)],
                 temperature=self.temperature,
                 top_k=self.top_k,

@@ -24,88 +24,64 @@ def mix(
     # Without memory there is nothing to compute, and what the last block takes is the most.
     for rows in blocks[-1:] if queries.is_meta and not keeps else blocks:
         weights = _weights(queries[:, :, rows], keys[:, : rows.stop], scale)
-        mixed[:, :, rows] = _ungroup(weights @ values[:, : rows.stop], group)
+        mixed[:, :, rows] = (weights @ values[:, : rows.stop]).unflatten(1, (group, -1))
         if keeps:
             kept.append(weights)
     return mixed, kept
 
 
 def gradients(
-    gradient: Mixed,
-    queries: Queries,
-    keys: Keys,
-    values: Values,
-    mixed: Mixed,
-    kept: Sequence[Tensor],
-    *,
-    scale: float,
-    block_size: int,
+    gradient: Mixed, saved: Sequence[Tensor], *, scale: float, block_size: int
 ) -> tuple[Queries, Keys, Values]:
-    """Return the gradients of all three; weights that `mix` did not keep are recomputed."""
+    """Return the gradients of all three; weights that `mix` did not keep are recomputed.
+
+    Args:
+      gradient: of the output.
+      saved: queries, keys, values, the output, and the weights of every block if kept.
+      scale: of the products.
+      block_size: queries of a block.
+    """
+    queries, keys, values, mixed, *kept = saved
     group, seq = queries.shape[1:3]
     # What the softmax subtracts from every score's gradient (Dao et al., 2022, equation 4).
     offsets = (gradient * mixed).sum(-1, keepdim=True)
     query_gradient = queries.new_empty(queries.shape)
-    key_gradient, value_gradient = _Sum(), _Sum()
+    key_gradient = value_gradient = None
     # The last block sees every key, so its gradients have room for those of the others.
     for number, rows in reversed(list(enumerate(_blocks(seq, block_size)))):
         seen = slice(rows.stop)
         query, above = (x[:, :, rows].flatten(1, 2) for x in (queries, gradient))
         weights = kept[number] if kept else _weights(queries[:, :, rows], keys[:, seen], scale)
-        value_gradient.add(weights.mT @ above)
-        scores = torch.baddbmm(
-            offsets[:, :, rows].flatten(1, 2),
-            above,
-            values[:, seen].mT,
-            beta=-scale,
-            alpha=scale,
-        ).mul_(weights)
-        key_gradient.add(scores.mT @ query)
-        query_gradient[:, :, rows] = _ungroup(scores @ keys[:, seen], group)
-    return (
-        query_gradient,
-        key_gradient.total.to(keys.dtype),
-        value_gradient.total.to(values.dtype),
-    )
+        value_gradient = _added(value_gradient, weights.mT @ above)
+        offset = offsets[:, :, rows].flatten(1, 2)
+        scores = torch.baddbmm(offset, above, values[:, seen].mT, beta=-scale, alpha=scale)
+        scores.mul_(weights)
+        key_gradient = _added(key_gradient, scores.mT @ query)
+        query_gradient[:, :, rows] = (scores @ keys[:, seen]).unflatten(1, (group, -1))
+    assert key_gradient is not None and value_gradient is not None  # of one block or more
+    return query_gradient, key_gradient.to(keys.dtype), value_gradient.to(values.dtype)
 
 
-class _Sum:
-    """The gradient of keys, to which many blocks add: in float32, so that nothing is lost."""
-
-    total: Tensor
-
-    def add(self, part: Float[Tensor, "heads seen head_dim"]) -> None:
-        """Add to the first `seen` keys; the first part has all keys."""
-        if hasattr(self, "total"):
-            wide = torch.promote_types(part.dtype, torch.float32)
-            self.total = self.total.to(wide)
-            self.total[:, : part.shape[1]] += part
-        else:
-            self.total = part
+def _added(total: Tensor | None, part: Tensor) -> Tensor:
+    """Add the gradient of the first keys: in float32, so that nothing of many blocks is lost."""
+    if total is None:
+        return part
+    total = total.to(torch.promote_types(part.dtype, torch.float32))
+    total[:, : part.shape[1]] += part
+    return total
 
 
 def _blocks(seq: int, block_size: int) -> list[slice]:
     return [slice(i, min(i + block_size, seq)) for i in range(0, seq, block_size)]
 
 
-def _weights(
-    queries: Float[Tensor, "heads group block head_dim"],
-    keys: Float[Tensor, "heads seen head_dim"],
-    scale: float,
-) -> Float[Tensor, "heads group_block seen"]:
+def _weights(queries: Queries, keys: Tensor, scale: float) -> Float[Tensor, "heads rows seen"]:
     """Return the softmax of the scores of the last `block` positions among those seen."""
     group, block = queries.shape[1:3]
     seen = keys.shape[1]
     future = keys.new_full((block, seen), float("-inf")).triu_(seen - block + 1)
-    return torch.baddbmm(
-        future.repeat(group, 1), queries.flatten(1, 2), keys.mT, alpha=scale
-    ).softmax(-1)
-
-
-def _ungroup(
-    rows: Float[Tensor, "heads group_block head_dim"], group: int
-) -> Float[Tensor, "heads group block head_dim"]:
-    return rows.unflatten(1, (group, -1))
+    future = future.repeat(group, 1)
+    return torch.baddbmm(future, queries.flatten(1, 2), keys.mT, alpha=scale).softmax(-1)
 
 
 # Kept weights of a layer take seq^2 * heads bytes a row or a little more.
@@ -134,18 +110,11 @@ def causal_attention(
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        scale: float,
-        block_size: int,
-        keeps: bool,
-    ) -> Tensor:
-        mixed, kept = mix(queries, keys, values, scale=scale, block_size=block_size, keeps=keeps)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        queries, keys, values, ctx.scale, ctx.block_size, keeps = inputs
+        sizes = {"scale": ctx.scale, "block_size": ctx.block_size}
+        mixed, kept = mix(queries, keys, values, **sizes, keeps=keeps)
         ctx.save_for_backward(queries, keys, values, mixed, *kept)
-        ctx.scale, ctx.block_size = scale, block_size
         return mixed
 
     @staticmethod
@@ -153,11 +122,8 @@ class _Blockwise(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *outer: Tensor
     ) -> tuple[Tensor | None, ...]:
-        queries, keys, values, mixed, *kept = ctx.saved_tensors
-        found = gradients(
-            outer[0], queries, keys, values, mixed, kept, scale=ctx.scale, block_size=ctx.block_size
-        )
-        return *found, None, None, None
+        sizes = {"scale": ctx.scale, "block_size": ctx.block_size}
+        return *gradients(outer[0], ctx.saved_tensors, **sizes), None, None, None
 
 
 # Torch compiles the blocks of short sequences into the code around them. Those of long ones it
@@ -187,7 +153,7 @@ def _backward(
     block_size: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     saved = (queries, keys, values, mixed)
-    return gradients(gradient, *saved, [], scale=scale, block_size=block_size)
+    return gradients(gradient, saved, scale=scale, block_size=block_size)
 
 
 @_backward.register_fake

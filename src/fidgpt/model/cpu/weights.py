@@ -23,7 +23,7 @@ _NUMBERS_OF_A_LINE = 16  # float32 in a line of a cache
 
 @torch.no_grad()
 def prepare_to_write(model: nn.Module) -> None:
-    """Lays out the weights of a model on a CPU that will only write and read from now on.
+    """Lay out the weights of a model on a CPU that will only write and read from now on.
 
     A token takes as long as reading all weights, and how they lie decides how fast that goes. One
     core of a Zen 4 reads a float32 matrix of 3,072 rows and 768 columns at 13 GB/s row by row, at
@@ -41,11 +41,15 @@ def prepare_to_write(model: nn.Module) -> None:
         for name, child in list(parent.named_children()):
             if isinstance(parent, LatentAttention) and name == "kv_up":
                 continue  # its matrix is also used by itself
-            if child not in packed and _is_product(child) and _can_pack(child):
-                packed[child] = _packed(child)
+            if child not in packed and _is_product(child) and can_pack(child):
+                plain: Any = child
+                product = PackedLinear(plain.weight.detach(), getattr(plain, "bias", None))
+                is_table = isinstance(child, Unembedding)
+                packed[child] = PackedUnembedding(child, product) if is_table else product
             setattr(parent, name, packed.get(child, child))
-    products = (_weight_of(module) for module in model.modules() if _is_product(module))
-    _lay_out([*dict.fromkeys(weight for weight in products if _reads_faster_moved(weight))])
+    products: list[Any] = [module for module in model.modules() if _is_product(module)]
+    weights = dict.fromkeys(product.weight for product in products)
+    _lay_out([x for x in weights if x.device.type == "cpu" and x.dtype == torch.float32])
 
 
 class Joined(nn.Module):
@@ -79,53 +83,41 @@ class PackedLinear(nn.Module):
 class PackedUnembedding(Unembedding):
     """An Unembedding whose product is packed; the table stays for the embedding that shares it."""
 
-    def __init__(self, plain: Unembedding) -> None:
+    def __init__(self, plain: Unembedding, product: nn.Module) -> None:
         super().__init__(plain.weight, scale=plain.scale, softcap=plain.softcap)
-        self._product = PackedLinear(plain.weight, None)
+        self._product = product
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
         return self.finish(self._product(x))
 
 
 def _is_product(module: nn.Module) -> bool:
-    """Whether all that a module does with its weight is one product."""
+    """Return whether all that a module does with its weight is one product."""
     linear = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     return linear or type(module) is Unembedding
 
 
-def _weight_of(module: Any) -> nn.Parameter:
-    return module.weight
-
-
 def _join(module: nn.Module) -> None:
-    """Makes one product of an attention's three that read the same."""
+    """Make one product of an attention's three that read the same."""
     if type(module) is not Attention:
         return
     parts: list[Any] = [module.query, module.key, module.value]
-    if not all(map(_is_product, parts)) or len({part.bias is None for part in parts}) == 2:
+    biases = [part.bias for part in parts if _is_product(part) and part.bias is not None]
+    if not all(map(_is_product, parts)) or len(biases) not in (0, 3):
         return
+    weight = torch.cat([part.weight for part in parts])
+    joined = nn.Linear(*weight.shape[::-1], bias=bool(biases), device="meta")
+    joined.weight = nn.Parameter(weight)
+    if biases:
+        joined.bias = nn.Parameter(torch.cat(biases))
     del module.query, module.key, module.value
     attention = extended(module, Joined)
-    attention.joined = _side_by_side(parts)
+    attention.joined = joined
     attention.widths = [part.out_features for part in parts]
 
 
-def _side_by_side(parts: Sequence[Any]) -> nn.Linear:
-    """A Linear that gives what each of some would, one after the other."""
-    weight = torch.cat([part.weight for part in parts])
-    joined = nn.Linear(*weight.shape[::-1], bias=parts[0].bias is not None, device="meta")
-    joined.weight = nn.Parameter(weight)
-    if parts[0].bias is not None:
-        joined.bias = nn.Parameter(torch.cat([part.bias for part in parts]))
-    return joined
-
-
-def _reads_faster_moved(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.float32
-
-
 def _lay_out(weights: Sequence[nn.Parameter]) -> None:
-    """Moves matrices into large pages, tall ones column by column."""
+    """Move matrices into large pages, tall ones column by column."""
     sizes = [multiple_of(multiple=_NUMBERS_OF_A_LINE, value=weight.numel()) for weight in weights]
     for weight, room in zip(weights, _large_pages(sum(sizes)).split(sizes), strict=True):
         rows, columns = weight.shape
@@ -136,7 +128,7 @@ def _lay_out(weights: Sequence[nn.Parameter]) -> None:
 
 
 def _large_pages(count: int) -> Float[Tensor, " count"]:
-    """Memory in pages of 2 MiB where a kernel has them: small ones take longer to look up."""
+    """Return memory in pages of 2 MiB where there are any: small ones take longer to look up."""
     if not count or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(count)
     memory = mmap.mmap(-1, 4 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -145,23 +137,12 @@ def _large_pages(count: int) -> Float[Tensor, " count"]:
     return torch.frombuffer(memory, dtype=torch.float32)
 
 
-def _packed(module: Any) -> nn.Module:
-    if isinstance(module, Unembedding):
-        return PackedUnembedding(module)
-    return PackedLinear(module.weight.detach(), module.bias)
-
-
-def _can_pack(module: Any) -> bool:
-    """Only oneDNN packs, and torch reaches it by operators that it calls private."""
-    there = all(
-        hasattr(_mkldnn(), name) for name in ("_reorder_linear_weight", "_linear_pointwise")
-    )
+def can_pack(module: Any) -> bool:
+    """Return whether oneDNN packs a weight; torch reaches it by operators that it calls private."""
     suits = module.weight.device.type == "cpu" and module.weight.dtype == torch.bfloat16
-    return suits and there and torch.backends.mkldnn.is_available() and _has_bfloat16()
-
-
-def _has_bfloat16() -> bool:
-    return getattr(_mkldnn(), "_is_mkldnn_bf16_supported", lambda: False)()
+    operators = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+    there = torch.backends.mkldnn.is_available() and all(hasattr(_mkldnn(), x) for x in operators)
+    return suits and there and _mkldnn()._is_mkldnn_bf16_supported()
 
 
 def _mkldnn() -> Any:

@@ -1,273 +1,124 @@
-"""Sampling of tokens."""
+"""Sampling of tokens, and stop strings."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = [
-    "Chance",
-    "Draw",
-    "LogitFilter",
-    "MinP",
-    "RepetitionPenalty",
-    "Sampling",
-    "Temperature",
-    "TopK",
-    "TopP",
-    "UntilString",
-    "Vocabulary",
-    "likeliest",
-    "sampling",
-]
+__all__ = ["Sampling", "UntilString"]
 
 
-@runtime_checkable
-class LogitFilter(Protocol):
-    """Changes the logits of the next token; tokens with -inf are never sampled."""
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"], /
-    ) -> Float[Tensor, "batch fewer"]:
-        """Return the new logits, of the same tokens or of the first of them.
-
-        Args:
-          logits: of the next token.
-          tokens: of the prompt and the text so far; short rows are padded with their first token.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Excludes tokens from `size` on, which have no meaning."""
-
-    size: int
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, "batch fewer"]:
-        return logits[:, : self.size]
-
-
-@dataclass(frozen=True)
-class RepetitionPenalty:
-    """Divides positive logits of tokens in the text by the penalty, and multiplies negative ones.
-
-    (Keskar et al., 2019, arXiv:1909.05858, section 4.1; negative logits as in transformers.)
-    """
-
-    penalty: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.penalty < math.inf:
-            raise ValueError(
-                f"repetition_penalty={self.penalty} must be above 0, and finite; 1 is none."
-            )
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, "batch fewer"]:
-        present = logits.gather(1, tokens).double()
-        scaled = torch.where(present > 0, present / self.penalty, present * self.penalty)
-        largest = torch.finfo(logits.dtype).max
-        return logits.scatter(1, tokens, scaled.clamp(-largest, largest).to(logits.dtype))
-
-
-@dataclass(frozen=True)
-class Temperature:
-    """Divides logits by `temperature`.
-
-    In double precision, after subtracting the maximum, so that small temperatures give no NaN.
-    """
-
-    temperature: float
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(
-                f"temperature={self.temperature} must be above 0; use `likeliest` for 0."
-            )
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, "batch fewer"]:
-        return (logits - logits.amax(1, keepdim=True)).double() / self.temperature
-
-
-@dataclass(frozen=True)
-class TopK:
-    """Keeps the `k` most likely tokens, and no more if logits are equal."""
-
-    k: int
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"top_k={self.k} must be 1 or more.")
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, "batch fewer"]:
-        likeliest, where = logits.topk(min(self.k, logits.shape[1]))
-        return torch.full_like(logits, -math.inf).scatter(1, where, likeliest)
-
-
-@dataclass(frozen=True)
-class TopP:
-    """Nucleus sampling: keeps the fewest tokens with a total probability of at least `p`.
-
-    (Holtzman et al., 2020, arXiv:1904.09751, section 3.1.)
-    """
-
-    p: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
-            raise ValueError(
-                f"top_p={self.p} must be above 0 and at most 1, which keeps all tokens."
-            )
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, "batch fewer"]:
-        ordered, where = logits.sort(dim=1, descending=True, stable=True)
-        probabilities = ordered.softmax(1)
-        before = probabilities.cumsum(1) - probabilities
-        removed = before >= self.p
-        removed[:, 0] = False
-        return logits.masked_fill(torch.zeros_like(removed).scatter(1, where, removed), -math.inf)
-
-
-@dataclass(frozen=True)
-class MinP:
-    """Keeps tokens at least `p` times as likely as the most likely one.
-
-    (Nguyen et al., 2024, arXiv:2407.01082, section 3.)
-    """
-
-    p: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
-            raise ValueError(f"min_p={self.p} must be above 0 and at most 1.")
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, "batch fewer"]:
-        least = logits.amax(1, keepdim=True) + math.log(self.p)
-        return logits.masked_fill(logits < least, -math.inf)
-
-
-@runtime_checkable
-class Draw(Protocol):
-    """Draws one token for each row."""
-
-    def __call__(self, logits: Float[Tensor, "batch vocab"], /) -> Int[Tensor, " batch"]: ...
-
-
-def likeliest(logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, " batch"]:
-    """Return the token with the largest logit, the first of equals."""
-    return logits.argmax(1)
-
-
-class Chance:
-    """Samples tokens by their probability.
-
-    Each row has its own random generator, and uses one number of it per token, so samples do not
-    depend on the other rows.
-
-    Args:
-      seeds: of the rows.
-    """
-
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def __call__(self, logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, " batch"]:
-        """Sample by the cumulative distribution, which never returns tokens of probability 0.
-
-        Raises:
-          ValueError: the number of rows is not that of the seeds.
-        """
-        if len(logits) != len(self._streams):
-            raise ValueError(
-                f"{len(self._streams)} seeds for {len(logits)} rows: give one for each row."
-            )
-        numbers = [torch.rand(1, dtype=torch.double, generator=rng) for rng in self._streams]
-        heights = logits.double().softmax(1).cumsum(1)
-        target = torch.stack(numbers).to(logits.device) * heights[:, -1:]
-        return torch.searchsorted(heights, target, right=True).squeeze(1)
+Logits = Float[Tensor, "batch vocab"]
 
 
 class Sampling:
-    """Filters, then a draw.
+    """Chooses the next token of each row: logits are filtered as in transformers, then drawn from.
 
-    Args:
-      filters: applied in order.
-      draw: draws tokens from the filtered logits.
-    """
-
-    def __init__(self, *, filters: Sequence[LogitFilter], draw: Draw) -> None:
-        self.filters = filters
-        self.draw = draw
-
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"]
-    ) -> Int[Tensor, " batch"]:
-        """Return the next token of each row.
-
-        Raises:
-          ValueError: a logit is NaN or infinite.
-        """
-        if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
-            raise ValueError("the model's logits are NaN or inf: its weights are corrupt.")
-        for change in self.filters:
-            logits = change(logits, tokens)
-        return self.draw(logits)
-
-
-def sampling(
-    *,
-    seeds: Sequence[int],
-    temperature: float = 0.8,
-    top_k: int | None = 50,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    vocab_size: int | None = None,
-) -> Sampling:
-    """Return the usual filters, in the order of transformers.
+    The filters are, in this order: a repetition penalty (Keskar et al., 2019, arXiv:1909.05858,
+    section 4.1; negative logits as in transformers), a limit of the vocabulary, temperature, top-k,
+    nucleus sampling (Holtzman et al., 2020, arXiv:1904.09751, section 3.1) and min-p (Nguyen et
+    al., 2024, arXiv:2407.01082, section 3). Each row has its own random generator, and uses one
+    number of it per token, so samples do not depend on the other rows.
 
     Args:
       seeds: of the rows; unused at temperature 0.
       temperature: divides the logits; 0 for greedy decoding.
-      top_k: keeps the k most likely tokens; None for all.
+      top_k: keeps the k most likely tokens, and no more if logits are equal; None for all.
       top_p: keeps the fewest tokens with this total probability; None for all.
       min_p: keeps tokens with at least this fraction of the highest probability; None for all.
-      repetition_penalty: above 1 makes tokens of the text less likely.
+      repetition_penalty: divides positive logits of tokens in the text, and multiplies negative
+        ones; None for 1.
       vocab_size: tokens from this one on are never sampled.
 
     Raises:
       ValueError: an argument is out of range.
     """
-    if not temperature >= 0:
-        raise ValueError(f"{temperature=} must be 0 or more.")
-    parts: list[LogitFilter | None] = [
-        None if repetition_penalty is None else RepetitionPenalty(repetition_penalty),
-        None if vocab_size is None else Vocabulary(vocab_size),
-        None if temperature == 0 else Temperature(temperature),
-        None if top_k is None else TopK(top_k),
-        None if top_p is None else TopP(top_p),
-        None if min_p is None else MinP(min_p),
-    ]
-    return Sampling(
-        filters=[part for part in parts if part is not None],
-        draw=likeliest if temperature == 0 else Chance(seeds),
-    )
+
+    def __init__(
+        self,
+        *,
+        seeds: Sequence[int],
+        temperature: float = 0.8,
+        top_k: int | None = 50,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        if not temperature >= 0:
+            raise ValueError(f"{temperature=} must be 0 or more.")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"{top_k=} must be 1 or more.")
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"{top_p=} must be above 0 and at most 1, which keeps all tokens.")
+        if min_p is not None and not 0 < min_p <= 1:
+            raise ValueError(f"{min_p=} must be above 0 and at most 1.")
+        if repetition_penalty is not None and not 0 < repetition_penalty < math.inf:
+            raise ValueError(f"{repetition_penalty=} must be above 0, and finite; 1 is none.")
+        self._temperature = temperature
+        self._top_k = top_k
+        self._top_p = top_p
+        self._min_p = min_p
+        self._penalty = repetition_penalty
+        self._vocab_size = vocab_size
+        self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __call__(self, logits: Logits, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, " batch"]:
+        """Return the next token of each row; at temperature 0 the first of the most likely.
+
+        Raises:
+          ValueError: a logit is NaN or infinite, or the number of rows is not that of the seeds.
+        """
+        if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
+            raise ValueError("the model's logits are NaN or inf: its weights are corrupt.")
+        logits = self.filtered(logits, tokens)
+        if self._temperature == 0:
+            return logits.argmax(1)
+        if len(logits) != len(self._streams):
+            raise ValueError(
+                f"{len(self._streams)} seeds for {len(logits)} rows: give one for each row."
+            )
+        numbers = [torch.rand(1, dtype=torch.double, generator=rng) for rng in self._streams]
+        # The cumulative distribution never yields tokens of probability 0.
+        heights = logits.double().softmax(1).cumsum(1)
+        target = torch.stack(numbers).to(logits.device) * heights[:, -1:]
+        return torch.searchsorted(heights, target, right=True).squeeze(1)
+
+    def filtered(
+        self, logits: Logits, tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        """Return the logits of the tokens that may be sampled, -inf for the others.
+
+        Args:
+          logits: of the next token.
+          tokens: of the prompt and the text so far; short rows are padded with their first token.
+        """
+        if self._penalty is not None:
+            present = logits.gather(1, tokens).double()
+            scaled = torch.where(present > 0, present / self._penalty, present * self._penalty)
+            largest = torch.finfo(logits.dtype).max
+            scaled = scaled.clamp(-largest, largest).to(logits.dtype)
+            logits = logits.scatter(1, tokens, scaled)
+        logits = logits[:, : self._vocab_size]
+        if self._temperature:
+            # In double precision and below 0, so that small temperatures give no NaN.
+            logits = (logits - logits.amax(1, keepdim=True)).double() / self._temperature
+        if self._top_k is not None:
+            likeliest, where = logits.topk(min(self._top_k, logits.shape[1]))
+            logits = torch.full_like(logits, -math.inf).scatter(1, where, likeliest)
+        if self._top_p is not None:
+            ordered, where = logits.sort(dim=1, descending=True, stable=True)
+            probabilities = ordered.softmax(1)
+            removed = probabilities.cumsum(1) - probabilities >= self._top_p
+            removed[:, 0] = False
+            removed = torch.zeros_like(removed).scatter(1, where, removed)
+            logits = logits.masked_fill(removed, -math.inf)
+        if self._min_p is not None:
+            least = logits.amax(1, keepdim=True) + math.log(self._min_p)
+            logits = logits.masked_fill(logits < least, -math.inf)
+        return logits
 
 
 class UntilString:

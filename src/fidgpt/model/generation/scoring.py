@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from fidgpt.model.context import AttentionContext
+from fidgpt.model.context import AttentionContext, Tokens
 from fidgpt.model.transformer import LanguageModel
 
 __all__ = ["Score", "log_probabilities", "score"]
@@ -74,7 +74,7 @@ def score(model: LanguageModel, tokens: Sequence[int], *, context: int) -> Score
 
 @torch.inference_mode()
 def log_probabilities(
-    model: LanguageModel, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
+    model: LanguageModel, tokens: Tokens, ctx: AttentionContext | None = None
 ) -> Float[Tensor, "batch seq-1"]:
     """Return the log-probability of each token but the first, in nats and float32.
 
@@ -83,16 +83,9 @@ def log_probabilities(
       tokens: rows of text.
       ctx: of all tokens but the last; defaults to that of the model's `layout`.
     """
-    features = model.features(tokens[:, :-1], ctx)
-    targets = tokens[:, 1:]
-    chunks = zip(features.split(_CHUNK, dim=1), targets.split(_CHUNK, dim=1), strict=True)
-    return torch.cat([_scored(model, x, y) for x, y in chunks], dim=1)
-
-
-def _scored(
-    model: LanguageModel,
-    features: Float[Tensor, "batch chunk hidden"],
-    targets: Int[Tensor, "batch chunk"],
-) -> Float[Tensor, "batch chunk"]:
-    logits = model.unembedding(features).float().transpose(1, 2)
-    return -F.cross_entropy(logits, targets, reduction="none")
+    features, targets = model.features(tokens[:, :-1], ctx), tokens[:, 1:]
+    parts = []
+    for x, y in zip(features.split(_CHUNK, dim=1), targets.split(_CHUNK, dim=1), strict=True):
+        logits = model.unembedding(x).float().transpose(1, 2)
+        parts.append(-F.cross_entropy(logits, y, reduction="none"))
+    return torch.cat(parts, dim=1)

@@ -1,15 +1,15 @@
 """Generation of text."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from fidgpt.model.cache import Cache
-from fidgpt.model.context import AttentionContext, ContextFactory
-from fidgpt.model.generation.decoding import sampling
+from fidgpt.model.context import AttentionContext, ContextFactory, Tokens
+from fidgpt.model.generation.decoding import Logits, Sampling
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 
@@ -50,7 +50,7 @@ class Rows:
         """The number of columns, of prompts and generated tokens."""
         return self._tokens.shape[1]
 
-    def text(self, begin: int = 0) -> Int[Tensor, "batch seq"]:
+    def text(self, begin: int = 0) -> Tokens:
         """Return the tokens so far, from column `begin` on."""
         return self._tokens[:, begin : self.width]
 
@@ -84,7 +84,7 @@ class Rows:
         )
 
 
-def _after(count: int, numbers: Int[Tensor, "rows seq"]) -> Int[Tensor, "rows new"]:
+def _after(count: int, numbers: Tensor) -> Tensor:
     """Return all but the first columns, in the memory layout that a compiled step expects."""
     return numbers[:, count:].clone(memory_format=torch.contiguous_format)
 
@@ -104,9 +104,7 @@ def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> At
 class Choice(Protocol):
     """Chooses the next token of each row, from logits and the text so far; see Sampling."""
 
-    def __call__(
-        self, logits: Float[Tensor, "batch vocab"], tokens: Int[Tensor, "batch seq"], /
-    ) -> Int[Tensor, " batch"]: ...
+    def __call__(self, logits: Logits, tokens: Tokens, /) -> Int[Tensor, " batch"]: ...
 
 
 @runtime_checkable
@@ -120,9 +118,7 @@ Stop = Callable[[int], bool]
 Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
 
 
-def next_logits(
-    model: LanguageModel, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext
-) -> Float[Tensor, "batch vocab"]:
+def next_logits(model: LanguageModel, tokens: Tokens, ctx: AttentionContext) -> Logits:
     """Return the logits of the next token only."""
     return model.unembedding(model.features(tokens, ctx)[:, -1])
 
@@ -165,9 +161,17 @@ def write(
         raise ValueError(f"{context=} must be 1 or more.")
     if stops and len(stops) != len(prompts):
         raise ValueError(f"{len(stops)} stops for {len(prompts)} rows: give one for each row.")
-    _require_positions(model, min(rows.capacity - 1, context), context=context)
-    logits = _logits(model, rows, context=context, cache=cache, step=step)
-    return _chosen(rows, logits, choose, stops or [_never] * len(prompts), num_tokens)
+    count = min(rows.capacity - 1, context)
+    tables = [part for part in model.modules() if isinstance(part, LearnedPositions)]
+    least = min((table.weight.shape[0] for table in tables), default=count)
+    if count > least:
+        raise ValueError(
+            f"{context=} with up to {count} tokens exceeds the {least} learned positions of the "
+            f"model: use a context of at most {least}, which keeps the latest tokens."
+        )
+    stops = stops or [lambda token: False] * len(prompts)
+    kept = cache(capacity=min(rows.capacity, context))
+    return _written(model, rows, num_tokens, context, choose, stops, kept, step)
 
 
 def generate(
@@ -176,13 +180,8 @@ def generate(
     *,
     num_tokens: int,
     context: int,
-    temperature: float = 0.8,
-    top_k: int | None = 50,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    vocab_size: int | None = None,
     seed: int = 0,
+    **options: Any,
 ) -> Iterator[int]:
     """Yield `num_tokens` tokens that follow a prompt, each as soon as it is sampled.
 
@@ -191,75 +190,39 @@ def generate(
       prompt: one token or more.
       num_tokens: number of tokens to generate.
       context: maximum number of latest tokens that the model sees.
-      temperature: see `sampling`.
-      top_k: see `sampling`.
-      top_p: see `sampling`.
-      min_p: see `sampling`.
-      repetition_penalty: see `sampling`.
-      vocab_size: tokens from this one on are never sampled.
       seed: of the random numbers.
+      **options: of `Sampling`, such as `temperature`.
 
     Raises:
       ValueError: the prompt is empty or an argument out of range; while generating, if logits are
         NaN or infinite.
     """
-    choose = sampling(
-        seeds=[seed],
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        vocab_size=vocab_size,
-    )
+    choose = Sampling(seeds=[seed], **options)
     drawn = write(model, [prompt], num_tokens=num_tokens, context=context, choose=choose)
     return (token for (token,) in drawn if token is not None)
 
 
-def _require_positions(model: LanguageModel, count: int, *, context: int) -> None:
-    """Raise ValueError if the text may outgrow a table of positions."""
-    tables = [part for part in model.modules() if isinstance(part, LearnedPositions)]
-    least = min((table.weight.shape[0] for table in tables), default=count)
-    if count > least:
-        raise ValueError(
-            f"{context=} with up to {count} tokens exceeds the {least} learned positions of the "
-            f"model: use a context of at most {least}, which keeps the latest tokens."
-        )
-
-
-def _never(token: int) -> bool:
-    return False
-
-
-def _logits(
-    model: LanguageModel, rows: Rows, *, context: int, cache: CacheFactory, step: Step
-) -> Iterator[Float[Tensor, "batch vocab"]]:
-    """Yield the logits of the next token each time the rows have grown by one."""
-    kept, cached = cache(capacity=min(rows.capacity, context)), 0
-    while True:
-        begin = max(0, rows.width - context)
-        with torch.inference_mode():
-            if begin or kept is None or not kept.is_complete:
-                kept, cached = None, begin
-            ctx = rows.context(model.layout, begin=begin, cached=cached, cache=kept)
-            compute = step if len(ctx) == 1 else next_logits
-            assert ctx.tokens is not None  # of rows there are always
-            logits = compute(model, ctx.tokens, ctx)
-        cached = rows.width
-        yield logits
-
-
-def _chosen(
+def _written(
+    model: LanguageModel,
     rows: Rows,
-    logits: Iterator[Float[Tensor, "batch vocab"]],
+    num_tokens: int,
+    context: int,
     choose: Choice,
     stops: Sequence[Stop],
-    num_tokens: int,
+    cache: Cache | None,
+    step: Step,
 ) -> Iterator[list[int | None]]:
-    running = [True] * len(stops)
+    cached, running = 0, [True] * len(stops)
     for _ in range(num_tokens):
+        begin = max(0, rows.width - context)
         with torch.inference_mode():
-            chosen = choose(next(logits).float(), rows.text())
+            if begin or cache is None or not cache.is_complete:
+                cache, cached = None, begin
+            ctx = rows.context(model.layout, begin=begin, cached=cached, cache=cache)
+            compute = step if len(ctx) == 1 else next_logits
+            assert ctx.tokens is not None  # of rows there are always
+            chosen = choose(compute(model, ctx.tokens, ctx).float(), rows.text())
+            cached = rows.width
             rows.append(chosen)
         tokens = [
             token if runs else None for token, runs in zip(chosen.tolist(), running, strict=True)

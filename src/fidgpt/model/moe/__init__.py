@@ -1,6 +1,4 @@
 """Mixture of experts: routers, experts, how tokens get there, and what keeps the load even."""
 
-from fidgpt.model.moe.dispatch import *
 from fidgpt.model.moe.experts import *
 from fidgpt.model.moe.layer import *
-from fidgpt.model.moe.routing import *
