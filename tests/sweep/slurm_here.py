@@ -10,18 +10,10 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 PROGRAMS = (
-    "setpriv",
-    "munged",
-    "slurmctld",
-    "slurmd",
-    "sbatch",
-    "squeue",
-    "scancel",
-    "scontrol",
-    "srun",
+    *("setpriv", "munged", "slurmctld", "slurmd"),
+    *("sbatch", "squeue", "scancel", "scontrol", "srun"),
 )
 _PATIENCE = 20.0  # seconds
 _FORGETTING = 2.5  # seconds, of which a node counts whole ones
@@ -100,24 +92,14 @@ class SlurmHere:
         ports = dict(zip(("controller_port", "node_port"), _free_ports(2), strict=True))
         host = socket.gethostname()
         self.conf.write_text(_CONF.format(host=host, folder=self.folder, **ports))
-        self._start_munge()
+        munge = self.folder / "munge"
+        names = {"socket": munge / "socket", "pid-file": munge / "pid", "log-file": munge / "log"}
+        names |= {"key-file": key, "seed-file": munge / "seed", "num-threads": 10}
+        options = [f"--{name}={value}" for name, value in names.items()]
+        self.start("munged", "--foreground", "--force", *options)
+        self._wait((munge / "socket").exists, "munged")
         self.start("slurmctld", "-D", "-f", str(self.conf))
         self.start_node()
-
-    def _start_munge(self) -> None:
-        folder = self.folder / "munge"
-        self.start(
-            "munged",
-            "--foreground",
-            f"--key-file={self.folder / 'keys' / 'key'}",
-            f"--socket={folder / 'socket'}",
-            f"--pid-file={folder / 'pid'}",
-            f"--log-file={folder / 'log'}",
-            f"--seed-file={folder / 'seed'}",
-            "--num-threads=10",
-            "--force",
-        )
-        self._wait((folder / "socket").exists, "munged")
 
     def start_node(self) -> None:
         """Starts the node, and waits until the controller has it."""
@@ -130,16 +112,14 @@ class SlurmHere:
         self._daemons.pop("slurmd").wait()
         self._kill_tasks()
         # What the controller finds out by itself, some time later.
-        self.ask(
-            *("scontrol", "update", f"NodeName={socket.gethostname()}"),
-            *("State=DOWN", "Reason=killed"),
-        )
+        node = f"NodeName={socket.gethostname()}"
+        self.ask("scontrol", "update", node, "State=DOWN", "Reason=killed")
 
     def start(self, name: str, *options: str) -> None:
         """Starts a daemon."""
         program = shutil.which(name)
         assert program is not None  # it was looked for
-        with self._output(name) as output:
+        with (self.folder / f"{name}.out").open("ab") as output:
             self._daemons[name] = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", program, *options],  # never outlives the tests
                 stdin=subprocess.DEVNULL,
@@ -148,9 +128,6 @@ class SlurmHere:
                 env={**os.environ, "SLURM_CONF": str(self.conf)},
                 start_new_session=True,
             )
-
-    def _output(self, name: str) -> IO[bytes]:
-        return (self.folder / f"{name}.out").open("ab")
 
     def ask(self, *command: str) -> str:
         """Return the output of a command of Slurm."""

@@ -80,6 +80,26 @@ def interrupt_when(condition: Any, *, times: int = 1) -> threading.Thread:
     return when(condition, interrupt)
 
 
+def check_failures_are_retried(runner: Runner, toys: Toys) -> None:
+    """One job fails once and one diverges twice, of three that a runner tries twice."""
+    events = RecordedEvents(keep_texts=False)
+    jobs = toys.jobs(["1", "2", "3"])
+    toys.fail(jobs[0], times=1, words="error: the disk is on fire,\n  buy a new one.")
+    toys.fail(jobs[1], times=9, words="Traceback\nerror: step 3 diverged: loss is nan.")
+    assert runner.run(jobs, events)
+    ends = [line for line in events.lines if line[0] != "started"]
+    fire, wild = "the disk is on fire, buy a new one.", "step 3 diverged: loss is nan."
+    assert sorted(ends) == [
+        *(("diverged", "seed=2", wild, again) for again in ("False", "True")),
+        ("failed", "seed=1", fire, "True"),
+        *(("finished", name, "", "False") for name in ("seed=1", "seed=3")),
+    ]
+    assert [job.is_done for job in jobs] == [True, False, True]
+    assert jobs[0].result() == {"step": NUM_STEPS, "loss": 1 / NUM_STEPS}
+    rows = [(job.directory / "metrics.jsonl").read_text().splitlines() for job in jobs]
+    assert [len(lines) for lines in rows] == [5, 2, 5]  # so each resumed where it was
+
+
 def test_jobs_run_one_after_the_other(toys: Toys) -> None:
     events = RecordedEvents()
     jobs = toys.jobs(["1", "2"])
@@ -94,12 +114,8 @@ def test_jobs_run_one_after_the_other(toys: Toys) -> None:
     assert [job.result() for job in jobs] == [{"step": NUM_STEPS, "loss": 1 / NUM_STEPS}] * 2
 
 
-def test_jobs_run_side_by_side(toys: Toys) -> None:
-    toys.seconds = 0.1
-    events = RecordedEvents()
-    assert LocalRunner(jobs=2).run(toys.jobs(["1", "2", "3"]), events)
-    assert events.lines[:2] == [("started", "seed=1"), ("started", "seed=2")]
-    assert sorted(line[0] for line in events.lines) == ["finished"] * 3 + ["started"] * 3
+def test_failures_are_retried_side_by_side(toys: Toys) -> None:
+    check_failures_are_retried(LocalRunner(jobs=2, retries=1), toys)
 
 
 def test_a_failure_is_retried_and_stops_no_other_job(toys: Toys) -> None:
@@ -116,18 +132,8 @@ def test_a_failure_is_retried_and_stops_no_other_job(toys: Toys) -> None:
         ("started", "seed=1"),
         ("failed", "seed=1", words, "False"),
     ]
-    assert not first.is_done
     assert LocalRunner(retries=1).run([first], events)
     assert first.is_done
-    assert [line for line in events.lines[-2:] if line[0] == "finished"]
-
-
-def test_divergence_has_a_status_of_its_own(toys: Toys) -> None:
-    events = RecordedEvents()
-    (job,) = toys.jobs(["1"])
-    toys.fail(job, times=1, words="Traceback\nerror: step 3 diverged: loss is nan.")
-    LocalRunner().run([job], events)
-    assert events.lines[-1] == ("diverged", "seed=1", "step 3 diverged: loss is nan.", "False")
 
 
 def test_a_killed_process_is_reported_with_its_signal(toys: Toys) -> None:

@@ -50,20 +50,19 @@ def run(pace: Pace, clock: Clock, job: Job, *, steps: int = 10) -> None:
 
 def test_nothing_is_estimated_before_the_first_steps(clock: Clock) -> None:
     pace, (job,) = Pace(), jobs(100)
-    assert pace.left_of_all([(job, 0)]) is None
+    assert pace.left([(job, 0)]) is None
     pace.started(job, 0)
-    assert pace.left(job) is None and pace.left_of_all([(job, 0)]) is None
+    assert pace.left([(job, 0)]) is None
 
 
 def test_larger_runs_take_longer(clock: Clock) -> None:
     pace, (small, large) = Pace(), jobs(100, 1000)
     run(pace, clock, small)
     each = (START + 100 / SPEED) / 100
-    assert pace.left_of_all([(large, 0)]) == pytest.approx(1000 * each)
+    assert pace.left([(large, 0)]) == pytest.approx(1000 * each)
     run(pace, clock, large, steps=4)
-    assert pace.left(large) == pytest.approx(600 / SPEED)
     each = (2 * START + 500 / SPEED) / 500
-    assert pace.left_of_all([(large, 4)]) == pytest.approx(600 * each)
+    assert pace.left([(large, 4)]) == pytest.approx(600 * each)
 
 
 def test_runs_side_by_side_take_less(clock: Clock) -> None:
@@ -73,15 +72,15 @@ def test_runs_side_by_side_take_less(clock: Clock) -> None:
     clock.now += 10
     for one in (first, second):
         pace.progressed(one, 10)
-    assert pace.left_of_all([(third, 0)]) == pytest.approx(5)
+    assert pace.left([(third, 0)]) == pytest.approx(5)
 
 
 def test_steps_before_a_continuation_do_not_count(clock: Clock) -> None:
     pace, (job,) = Pace(), jobs(100)
     pace.started(job, 6)
     pace.progressed(job, 6)
-    assert pace.left(job) is None
+    assert pace.left([(job, 6)]) is None
     for step in (7, 8):
         clock.now += 1.0
         pace.progressed(job, step)
-    assert pace.left(job) == pace.left_of_all([(job, 8)]) == pytest.approx(2.0)
+    assert pace.left([(job, 8)]) == pytest.approx(2.0)

@@ -22,7 +22,7 @@ from fidgpt.sweep.runners.remote import Claim
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
-from .test_local import RecordedEvents, interrupt_when, when
+from .test_local import RecordedEvents, check_failures_are_retried, interrupt_when, when
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fidgpt[ray]'")
 pytestmark = pytest.mark.xdist_group("processes")
@@ -134,21 +134,8 @@ def test_two_processes_on_two_nodes_give_the_same_numbers_as_on_one(
     assert [one["LOCAL_WORLD_SIZE"] for one in variables] == ["1"]  # so each had a node of its own
 
 
-def test_points_run_side_by_side_and_failures_are_retried(on_ray: Any, toys: Toys) -> None:
-    toys.seconds = 0.1
-    events = RecordedEvents(keep_texts=False)
-    jobs = toys.jobs(["1", "2", "3"])
-    toys.fail(jobs[0], times=1, words="error: the disk is on fire,\n  buy a new one.")
-    toys.fail(jobs[1], times=2, words="error: step 3 diverged: loss is nan.")
-    assert on_ray(jobs=2, retries=1).run(jobs, events)
-    assert {line[:2] for line in events.lines[:2]} == {("started", "seed=1"), ("started", "seed=2")}
-    assert ("failed", "seed=1", "the disk is on fire, buy a new one.", "True") in events.lines
-    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "True") in events.lines
-    assert ("diverged", "seed=2", "step 3 diverged: loss is nan.", "False") in events.lines
-    assert [line[:2] for line in events.lines].count(("finished", "seed=3")) == 1
-    assert [job.is_done for job in jobs] == [True, False, True]
-    assert jobs[0].result() == {"step": NUM_STEPS, "loss": 1 / NUM_STEPS}
-    assert [steps_of(job) for job in jobs] == [5, 2, 5]  # so each went on where it was
+def test_failures_are_retried(on_ray: Any, toys: Toys) -> None:
+    check_failures_are_retried(on_ray(jobs=2, retries=1), toys)
 
 
 def test_an_interrupted_sweep_resumes(on_ray: Any, toys: Toys) -> None:

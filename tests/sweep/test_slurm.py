@@ -21,7 +21,7 @@ from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 from .conftest import NUM_STEPS, Toys
 from .slurm_here import NoSlurmError, SlurmHere
-from .test_local import RecordedEvents, interrupt_when, when
+from .test_local import RecordedEvents, check_failures_are_retried, interrupt_when, when
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -85,23 +85,8 @@ def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: T
     assert max(at_a_time) == 2
 
 
-def test_a_failure_is_retried_with_its_reason(here: SlurmHere, toys: Toys) -> None:
-    events = RecordedEvents(keep_texts=False)
-    first, second = toys.jobs(["1", "2"])
-    toys.fail(first, times=1, words="error: the disk is on fire,\n  buy a new one.")
-    toys.fail(second, times=9, words="Traceback\nerror: step 3 diverged: loss is nan.")
-    assert SlurmRunner(jobs=2, retries=1).run([first, second], events)
-    lines = [line for line in events.lines if line[0] != "started"]
-    assert sorted(line for line in lines if line[1] == "seed=1") == [
-        ("failed", "seed=1", "the disk is on fire, buy a new one.", "True"),
-        ("finished", "seed=1", "", "False"),
-    ]
-    words = "step 3 diverged: loss is nan."
-    assert [line for line in lines if line[1] == "seed=2"] == [
-        ("diverged", "seed=2", words, "True"),
-        ("diverged", "seed=2", words, "False"),
-    ]
-    assert steps_of(first) == [1, 2, 3, 4, 5]
+def test_failures_are_retried(here: SlurmHere, toys: Toys) -> None:
+    check_failures_are_retried(SlurmRunner(jobs=2, retries=1), toys)
 
 
 def test_a_cancelled_job_is_not_retried(here: SlurmHere, toys: Toys) -> None:

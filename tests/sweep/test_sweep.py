@@ -72,7 +72,7 @@ def test_a_stopped_sweep_continues_as_if_it_had_not_been_stopped(
     results, text = run(sweep)
     assert [row["status"] for row in results] == ["finished", "diverged"]
     assert [row["attempts"] for row in results] == [2, 1]
-    assert "goes on, it was at step" in text
+    assert "resumes after step" in text
     assert "step 2 diverged" in results[1]["last_words"]
     for point in (first, wild):
         cfg = load((sweep.directory / point.short / "config.json").read_text())

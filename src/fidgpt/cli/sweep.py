@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -161,39 +162,22 @@ def _settings() -> dict[str, Any]:
     return {"directory": FLAGS.run_dir, "objective": FLAGS.objective, "allowed": allowed}
 
 
-def _items(*names: str) -> list[Any]:
-    """Return the directives, with axes or spaces in their places among them.
+def _items(makers: Mapping[Any, Callable[[str], Any]]) -> list[Any]:
+    """Return the directives, with what flags make in their places among them.
 
     Raises:
       ConfigError: one of those is wrong.
     """
-    from fidgpt import sweep
-
-    makers = {
-        "sweep": sweep.axis,
-        "zip": sweep.pairs,
-        "repeat": sweep.repeat,
-        "ablate": sweep.ablation,
-    }
-    if "space" in names:
-        from fidgpt.sweep.search import space
-
-        makers["space"] = space
-    given = sorted((one, name) for name in names for one in FLAGS[name].value or [])
     items, done = [], 0
-    for one, name in given:
-        items += [*FLAGS.config[done : one.place[0]], makers[name](one.text)]
+    given = sorted((one, flag) for flag in makers for one in FLAGS[flag].value or [])
+    for one, flag in given:
+        items += [*FLAGS.config[done : one.place[0]], makers[flag](one.text)]
         done = one.place[0]
     return [*items, *FLAGS.config[done:]]
 
 
-def read_runner(text: str, *, jobs: int, retries: int) -> "Runner":
-    """Return the runner that a text such as `ray(address=auto,gpus=1)` names.
-
-    Args:
-      text: its name, and arguments.
-      jobs: points that are trained side by side.
-      retries: how often a failed point is retried.
+def _runner() -> "Runner":
+    """Return the runner that --runner names.
 
     Raises:
       ConfigError: there is no such runner, or it does not take these arguments.
@@ -203,20 +187,16 @@ def read_runner(text: str, *, jobs: int, retries: int) -> "Runner":
     from fidgpt.graph.errors import at
     from fidgpt.graph.expressions import parse_call
 
-    with at(f"--runner={text:.80}"):
-        call = parse_call(text)
+    with at(f"--runner={FLAGS.runner:.80}"):
+        call = parse_call(FLAGS.runner)
         if call.name not in _RUNNERS:
             raise ConfigError(f"there is no runner {call.name!r}. {suggest(call.name, _RUNNERS)}")
         for name in ("jobs", "retries"):
             if name in call.named:
                 raise ConfigError(f"{name} is a flag of its own: --{name}={call.named[name]}.")
         module, _, made = _RUNNERS[call.name].partition(":")
-        call.named.update(jobs=str(jobs), retries=str(retries))
+        call.named.update(jobs=str(FLAGS.jobs), retries=str(FLAGS.retries))
         return call_with(getattr(importlib.import_module(module), made), call)
-
-
-def _runner() -> "Runner":
-    return read_runner(FLAGS.runner, jobs=FLAGS.jobs, retries=FLAGS.retries)
 
 
 def _show(console: "Console", results: Any, directory: Path) -> None:
@@ -226,18 +206,19 @@ def _show(console: "Console", results: Any, directory: Path) -> None:
 
 
 def _stopped(console: "Console", directory: Path) -> int:
-    console.print(f"Stopped; the same command goes on in {directory}", soft_wrap=True)
+    console.print(f"Stopped; the same command resumes it in {directory}", soft_wrap=True)
     return app.INTERRUPTED
 
 
 def _sweep(console: "Console") -> int | None:
     from fidgpt.graph import ConfigError
-    from fidgpt.sweep import Sweep
+    from fidgpt.sweep import Sweep, ablation, axis, pairs, repeat
     from fidgpt.sweep.objective import refuse_unreported
 
     if not any(FLAGS[name].value for name in AXES):
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
-    sweep, runner = Sweep(*_items(*AXES), **_settings()), _runner()
+    makers = dict(zip(AXES, (axis, pairs, repeat, ablation), strict=True))
+    sweep, runner = Sweep(*_items(makers), **_settings()), _runner()
     if FLAGS.print:
         console.print(sweep)
         return None
@@ -258,11 +239,11 @@ def _search(console: "Console") -> int | None:
 
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError('--search needs Optuna. Install it with: pip install "fidgpt[search]"')
-    from fidgpt.sweep.search import Search
+    from fidgpt.sweep.search import Search, space
 
     stop = FLAGS.stop[-1] if FLAGS.stop else None
     settings = {"seed": FLAGS.search_seed, **_settings()}
-    search = Search(*_items("space"), sampler=FLAGS.search, stop=stop, **settings)
+    search = Search(*_items({"space": space}), sampler=FLAGS.search, stop=stop, **settings)
     runner = _runner()
     if FLAGS.print:
         console.print(search)

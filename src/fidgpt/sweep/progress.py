@@ -15,10 +15,10 @@ from fidgpt.graph import suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, usual, write_objective
-from fidgpt.sweep.results import TO_COME, Result, ResultsTable, best, running_table, tally
+from fidgpt.sweep.results import TO_COME, ResultsTable, best, running_table, tally
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train import RunError
-from fidgpt.train.summary_text import duration
+from fidgpt.train.summary_text import counted, duration
 
 _BETWEEN_LINES = 15.0  # seconds
 
@@ -27,42 +27,29 @@ class Pace:
     """Estimates how long runs still take, from the FLOPs of those that have run here."""
 
     def __init__(self) -> None:
-        self._begin: float | None = None
+        self._begin = 0.0
         self._flops = 0.0
-        # By fingerprint, times and steps: of the start, the first step and the last.
-        self._marks: dict[str, list[tuple[float, int]]] = {}
+        self._steps: dict[str, int] = {}  # the last of each run, by its fingerprint
 
     def started(self, job: Job, step: int) -> None:
         """Record the start of a run, or its continuation after `step` steps."""
-        now = time.monotonic()
-        self._begin = self._begin or now
-        self._marks[job.point.fingerprint] = [(now, step)]
+        self._begin = self._begin or time.monotonic()
+        self._steps[job.point.fingerprint] = step
 
     def progressed(self, job: Job, step: int) -> None:
-        """Record a step."""
-        marks = self._marks[job.point.fingerprint]
-        if step > marks[-1][1]:  # not one from before the run was continued
-            self._flops += self._of_steps(job, step - marks[-1][1])
-            marks[2:] = [(time.monotonic(), step)]
+        """Record a step, unless it is one from before the run was continued."""
+        known = self._steps[job.point.fingerprint]
+        self._steps[job.point.fingerprint] = max(step, known)
+        self._flops += _flops(job, max(0, step - known))
 
-    def left(self, job: Job) -> float | None:
-        """Return the seconds left of a run's steps; None if unknown."""
-        marks = self._marks.get(job.point.fingerprint, [])
-        if len(marks) < 3:
-            return None
-        (begin, first), (end, last) = marks[1:]
-        return (end - begin) / (last - first) * (job.point.cost.num_steps - last)
-
-    def left_of_all(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
+    def left(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
         """Return the seconds left of all runs, each given with its last step; None if unknown."""
-        if not self._flops or self._begin is None:
-            return None
-        flops = sum(self._of_steps(job, job.point.cost.num_steps - step) for job, step in jobs)
-        return (time.monotonic() - self._begin) / self._flops * flops
+        flops = sum(_flops(job, job.point.cost.num_steps - step) for job, step in jobs)
+        return (time.monotonic() - self._begin) / self._flops * flops if self._flops else None
 
-    @staticmethod
-    def _of_steps(job: Job, count: int) -> float:
-        return job.point.cost.flops / job.point.cost.num_steps * count
+
+def _flops(job: Job, num_steps: int) -> float:
+    return job.point.cost.flops / job.point.cost.num_steps * num_steps
 
 
 class Screen:
@@ -103,7 +90,7 @@ class Screen:
 
     def __enter__(self) -> "Screen":
         if count := self.book.num_damaged:
-            rows = "1 row" if count == 1 else f"{count} rows"
+            rows = counted(count, "row")
             self.log(f"warning: {rows} of the table could not be read and will be rewritten.")
         self.book.write()
         return self
@@ -123,7 +110,7 @@ class Screen:
         if self._console.is_terminal:
             self._live.start()  # not before there is something to see
         else:
-            self._log_of(job, f"goes on, it was at step {step:,}" if step else "begins")
+            self._log_of(job, f"resumes after step {step:,}" if step else "begins")
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         """Record a row of metrics, and show one now and then."""
@@ -133,8 +120,7 @@ class Screen:
         if self._console.is_terminal or now - self._shown[job.point.fingerprint] < _BETWEEN_LINES:
             return
         self._shown[job.point.fingerprint] = now
-        left = self._pace.left(job)
-        self._log_of(job, self._numbers(job) + ("" if left is None else f", {duration(left)} left"))
+        self._log_of(job, f"{self._numbers(job)}{self._left()}")
 
     def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
         """Show how a process of the job ended."""
@@ -192,15 +178,15 @@ class Screen:
 
     def _view(self) -> Group:
         """Return the live table, and a line about all points."""
-        every = zip(self.book.jobs, self.book, strict=True)
-        todo = [(job, row) for job, row in every if row["status"] in TO_COME]
-        left = self._pace.left_of_all((job, row["step"]) for job, row in todo)
-        text = tally(self.book, self._num_jobs)
-        text += f", about {duration(left)} left" if left is not None else ""
-        running: list[tuple[Result, float | None]] = [
-            (row, self._pace.left(job)) for job, row in todo if row["status"] == "running"
-        ]
-        return Group(running_table(running, self._objective), Text(text + self._best()))
+        running = [row for row in self.book if row["status"] == "running"]
+        text = tally(self.book, self._num_jobs) + self._left() + self._best()
+        return Group(running_table(running, self._objective), Text(text))
+
+    def _left(self) -> str:
+        rows = [(job, self.book.row(job)) for job in self.book.jobs]
+        todo = [(job, row["step"]) for job, row in rows if row["status"] in TO_COME]
+        left = self._pace.left(todo)
+        return "" if left is None else f", about {duration(left)} left for all"
 
 
 @contextlib.contextmanager

@@ -359,16 +359,11 @@ def results_table(rows: Iterable[Result], objective: Objective | None = None) ->
     return table(("point", "fingerprint", "status", *numbers, *words), lines, numbers=numbers)
 
 
-def running_table(
-    rows: Iterable[tuple[Result, float | None]], objective: Objective | None = None
-) -> Table:
-    """Return the points that run, each given with the seconds left of it."""
-    numbers = ("step", *_metrics(objective), "left")
-    lines = [
-        (row["name"], *_progress(row, numbers[1:-1]), "-" if left is None else duration(left))
-        for row, left in rows
-    ]
-    return table(("point", *numbers), lines, numbers=numbers)
+def running_table(rows: Iterable[Result], objective: Objective | None = None) -> Table:
+    """Return the points that run."""
+    metrics = _metrics(objective)
+    lines = [(row["name"], *_progress(row, metrics)) for row in rows]
+    return table(("point", "step", *metrics), lines, numbers=("step", *metrics))
 
 
 def _metrics(objective: Objective | None) -> list[str]:

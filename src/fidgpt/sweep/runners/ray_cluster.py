@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -50,12 +50,21 @@ class RayAttempt:
 
     def poll(self) -> State:
         """Return its state; see Attempt."""
-        from ray.exceptions import RayActorError, RayTaskError
+        import ray
+        from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
         try:
-            if not self._claims:
-                return self._launch()
-            self._collect()
+            if not self._claims and (state := self._launch()) != "running":
+                return state
+            for end in ray.wait(list(self._ends), num_returns=len(self._ends), timeout=0)[0]:
+                rank = self._ends.pop(end)
+                try:
+                    self._statuses[rank] = ray.get(end)
+                except ActorUnavailableError:  # the network may come back
+                    self._ends[self._places[rank].wait.remote()] = rank
+                    continue
+                if self._statuses[rank]:
+                    self._kill_at = time.monotonic() + _GRACE
         except RayTaskError as error:  # of a claim or a launch: files that are not there
             self._release()
             return Exit(1, f"{error.cause}: a sweep needs a file system that all nodes share.")
@@ -92,43 +101,24 @@ class RayAttempt:
         self._claims = claims
         command = keeping(self._job.command)
         environments = map(self._job.environment, assigned(claims, threads=self._threads))
-        ray.get(
-            [
-                place.launch.remote(command, environment=environment, directory=os.getcwd())
-                for place, environment in zip(self._places, environments, strict=True)
-            ]
-        )
+        started = [
+            place.launch.remote(command, environment=environment, directory=os.getcwd())
+            for place, environment in zip(self._places, environments, strict=True)
+        ]
+        ray.get(started)
         self._ends = {place.wait.remote(): rank for rank, place in enumerate(self._places)}
         return "running"
 
-    def _collect(self) -> None:
-        """Take the exit statuses of processes that have ended."""
-        import ray
-        from ray.exceptions import ActorUnavailableError
-
-        for end in ray.wait(list(self._ends), num_returns=len(self._ends), timeout=0)[0]:
-            rank = self._ends.pop(end)
-            try:
-                self._statuses[rank] = ray.get(end)
-            except ActorUnavailableError:  # the network may come back
-                self._ends[self._places[rank].wait.remote()] = rank
-                continue
-            if self._statuses[rank]:
-                self._kill_at = time.monotonic() + _GRACE
-
     def _exit(self) -> Exit:
-        failed = [rank for rank, status in self._statuses.items() if status]
-        if not failed:
-            return Exit(0)
+        """Return how the processes ended, with the reason of the first that failed by itself."""
+        failed = {rank: status for rank, status in self._statuses.items() if status}
         reasons = [
             remote.failure_reason(
-                self._logs[rank],
-                start=self._claims[rank].log_start or 0,
-                status=self._statuses[rank],
+                self._logs[rank], start=self._claims[rank].log_start or 0, status=status
             )
-            for rank in failed
+            for rank, status in failed.items()
         ]
-        return Exit(self._statuses[failed[0]], remote.first_cause(reasons))
+        return Exit(next(iter(failed.values())), remote.first_cause(reasons)) if failed else Exit(0)
 
     def _release(self) -> None:
         import ray
@@ -212,20 +202,7 @@ class RayRunner(Runner):
             )
 
     def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
-        """Run all jobs; see Runner.
-
-        Raises:
-          ConfigError: Ray is not installed, does not answer, or has no room for a point.
-        """
-        with self.connected(events.log):
-            return super().run(jobs, events)
-
-    @contextlib.contextmanager
-    def connected(self, log: Callable[[str], None]) -> Iterator[None]:
-        """While entered, Ray is connected to the cluster; a connection made before is kept.
-
-        Args:
-          log: shows what is waited for, and a warning if the cluster has no room for a point yet.
+        """Run all jobs; see Runner. A connection to Ray that was made before is used and kept.
 
         Raises:
           ConfigError: Ray is not installed, does not answer, or has no room for a point.
@@ -240,20 +217,25 @@ class RayRunner(Runner):
         for module in (remote, files):
             cloudpickle.register_pickle_by_value(module)
         address = self.address or os.environ.get("RAY_ADDRESS") or _LOCAL
-        is_new = not ray.is_initialized()
-        if is_new:
-            place = "Starting Ray on this machine." if address == _LOCAL else ""
-            log(place or f"Connecting to Ray at {address}.")
-            _connect(ray, address)
-        try:
-            if shortage := self._shortage(ray):
+        with contextlib.ExitStack() as stack:
+            if not ray.is_initialized():
+                here = "Starting Ray on this machine."
+                events.log(here if address == _LOCAL else f"Connecting to Ray at {address}.")
+                _connect(ray, address)
+                stack.callback(ray.shutdown)
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            need = self._bundle.items()
+            rooms = [min(int(node.get(k, 0) / v) for k, v in need) for node in nodes]
+            if sum(rooms) < self.processes:
+                shortage = (
+                    f"the {len(nodes)} nodes of Ray have room for {sum(rooms)} processes with "
+                    f"cpus={self.cpus:g} and gpus={self.gpus:g}, and a point needs "
+                    f"{self.processes}: ask for less, or add nodes."
+                )
                 if address == _LOCAL:
                     raise ConfigError(shortage)
-                log(f"warning: {shortage} Until then, points wait.")  # the cluster may grow
-            yield
-        finally:
-            if is_new:
-                ray.shutdown()
+                events.log(f"warning: {shortage} Until then, points wait.")  # it may grow
+            return super().run(jobs, events)
 
     def launch(self, job: Job, log: IO[bytes], slot: int) -> RayAttempt:
         """Ask for places; see Runner."""
@@ -278,25 +260,6 @@ class RayRunner(Runner):
     def _bundle(self) -> dict[str, float]:
         """The resources of a process."""
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
-
-    def _shortage(self, ray: Any) -> str | None:
-        """Return what the cluster lacks for a single point, if anything."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        room = sum(
-            min(int(node.get(name, 0) / amount) for name, amount in self._bundle.items())
-            for node in nodes
-        )
-        if room >= self.processes:
-            return None
-        largest = ", ".join(
-            f"{max((node.get(name, 0) for node in nodes), default=0):g} {name}"
-            for name in self._bundle
-        )
-        return (
-            f"Ray has room for {room} processes with cpus={self.cpus:g} and gpus={self.gpus:g}, "
-            f"and a point needs {self.processes}; its {len(nodes)} nodes have up to {largest}: ask "
-            "for less, or add nodes."
-        )
 
 
 def _connect(ray: Any, address: str) -> None:

@@ -463,14 +463,14 @@ def _run(*command: str) -> list[str]:
             command,
             capture_output=True,
             text=True,
-            check=False,
+            check=True,
             timeout=_ANSWER,
             start_new_session=True,  # Ctrl-C is for the sweep
         )
+    except subprocess.CalledProcessError as error:
+        raise SlurmError(f"{command[0]} failed: {_last_error(error.stderr)}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(f"{command[0]} does not answer: {error}") from error
-    if done.returncode:
-        raise SlurmError(f"{command[0]} failed: {_last_error(done.stderr)}")
     return done.stdout.splitlines()
 
 
